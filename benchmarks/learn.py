@@ -1,0 +1,90 @@
+"""A learning proof: train several seeds, evaluate each final policy, report every seed and the interquartile mean.
+
+    python benchmarks/learn.py CartPole-v1:ppo --seeds 10 --episodes 300 --out benchmarks/results/ppo-cartpole.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESAMPLES = 50_000
+
+
+def cadenza(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run([sys.executable, "-m", "cadenza", *arguments, "--json"], stdout=subprocess.PIPE, check=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def one_seed(spec: str, overrides: list[str], seed: int, episodes: int, root: str) -> dict[str, Any]:
+    began = time.perf_counter()
+    run = cadenza("train", spec, *overrides, "--seed", str(seed), "--runs-dir", root, "--quiet")
+    seconds = time.perf_counter() - began
+    measured = cadenza("evaluate", run["run"], "--episodes", str(episodes), "--seed", "12345", "--runs-dir", root)
+    row = {
+        "seed": seed,
+        "return_mean": measured["return_mean"],
+        "return_std": measured["return_std"],
+        "return_min": measured["return_min"],
+        "env_steps": run["env_steps"],
+        "seconds": round(seconds, 1),
+    }
+    print(row, file=sys.stderr)
+    return row
+
+
+def interquartile_mean(scores: np.ndarray) -> np.ndarray:
+    """Mean of the middle half along the last axis, as `scipy.stats.trim_mean(…, 0.25)` has it."""
+    cut = int(0.25 * scores.shape[-1])
+    return np.asarray(np.sort(scores, -1)[..., cut : scores.shape[-1] - cut].mean(-1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("spec")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--episodes", type=int, default=300)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(options.jobs) as pool:
+        jobs = [
+            pool.submit(one_seed, options.spec, options.overrides, seed, options.episodes, root)
+            for seed in range(options.seeds)
+        ]
+        rows = [job.result() for job in jobs]
+    scores = np.array([row["return_mean"] for row in rows])
+    resampled = np.random.default_rng(0).choice(scores, (RESAMPLES, len(scores)))
+    low, high = np.percentile(interquartile_mean(resampled), [2.5, 97.5])
+    result = {
+        "spec": options.spec,
+        "overrides": options.overrides,
+        "evaluation": f"final checkpoint, most likely actions, {options.episodes} episodes",
+        "iqm": float(interquartile_mean(scores)),
+        "iqm_95": [float(low), float(high)],
+        "worst_seed": float(scores.min()),
+        "seeds": rows,
+        "machine": {"cpu": platform.processor() or platform.machine(), "system": platform.platform()},
+        "versions": {name: version(name) for name in ("cadenza", "torch", "gymnasium", "numpy")},
+    }
+    text = json.dumps(result, indent=1)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""cadenza: a reinforcement-learning lab. Importing it is quick and has no effect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cadenza.api import load, runs, train
+    from cadenza.config.registry import register_algorithm
+
+__version__ = "0.1.0"
+__all__ = ["load", "register_algorithm", "runs", "train"]
+
+_HOMES = {
+    "load": "cadenza.api",
+    "register_algorithm": "cadenza.config.registry",
+    "runs": "cadenza.api",
+    "train": "cadenza.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when first used, so that `import cadenza` does not import torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'cadenza' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,5 @@
+"""`python -m cadenza`."""
+
+from cadenza.cli.main import main
+
+main()

@@ -1,0 +1,19 @@
+"""`cadenza algorithms`."""
+
+from __future__ import annotations
+
+from cadenza.cli.output import Json, print_json, print_table
+
+
+def algorithms(json: Json = False) -> None:
+    """List the algorithms, the VARIANT of a spec ENV:VARIANT.
+
+    Example: cadenza algorithms --json
+    """
+    from cadenza.config.registry import ALGORITHMS
+
+    found = [{"name": entry.name, "summary": entry.summary} for entry in ALGORITHMS.values()]
+    if json:
+        print_json({"algorithms": found})
+    else:
+        print_table(("name", "summary"), [(entry["name"], entry["summary"]) for entry in found])

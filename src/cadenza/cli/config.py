@@ -1,0 +1,84 @@
+"""`cadenza config`: what a key is and who set it; old config files made new."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from cadenza.config.explain import Explanation
+
+DEFAULT_SPEC = "CartPole-v1:ppo"
+
+app = typer.Typer(help="Explain config keys, upgrade stored configs.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command(epilog="Example: cadenza config explain algorithm.learning_rate CartPole-v1:ppo")
+def explain(
+    key: Annotated[str, typer.Argument(help="dotted key, e.g. algorithm.gamma, or a block, e.g. algorithm")],
+    spec: Annotated[str, typer.Argument(help="ENV:VARIANT, experiment or file")] = DEFAULT_SPEC,
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value …")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on the last line")] = False,
+) -> None:
+    """Show a key's value, who set it, its default, type, unit and meaning."""
+    from dataclasses import asdict
+
+    from cadenza.config.explain import explain as explain_key
+    from cadenza.records.json_text import dumps
+
+    given = list(overrides or ())
+    if "=" in spec or spec.startswith("~"):  # an override right after the key
+        spec, given = DEFAULT_SPEC, [spec, *given]
+    told = explain_key(key, spec, given)
+    if as_json:
+        print(dumps(asdict(told)))
+    elif told.parts:
+        _print_block(told)
+    else:
+        _print_key(told)
+
+
+@app.command(epilog="Example: cadenza config migrate old.yaml --out new.yaml")
+def migrate(
+    file: Annotated[Path, typer.Argument(help="a stored config.yaml")],
+    out: Annotated[Path | None, typer.Option(help="where to write; stdout without it")] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="replace the file itself")] = False,
+) -> None:
+    """Bring a stored config to today's schema version, and check it."""
+    from cadenza.config.load import dump, read
+    from cadenza.errors import ConfigError, StorageError
+    from cadenza.records.atomic import write_text
+
+    if out is not None and in_place:
+        raise ConfigError("--out and --in-place exclude each other")
+    text = dump(read(file))
+    target = file if in_place else out
+    if target is None:
+        print(text, end="")
+        return
+    try:
+        write_text(target, text)
+    except OSError as problem:
+        raise StorageError(f"cannot write '{target}': {problem.strerror}") from None
+
+
+def _print_block(told: Explanation) -> None:
+    from cadenza.config.explain import text
+
+    print(f"{told.key}: {told.doc}")
+    width = max(len(part.key) for part in told.parts)
+    for part in told.parts:
+        shown = f"{part.doc} …" if part.parts else f"{text(part.value)}  ({part.source})"
+        print(f"  {part.key:<{width}}  {shown}")
+
+
+def _print_key(told: Explanation) -> None:
+    from cadenza.config.explain import text
+
+    rows = {"value": text(told.value), "set by": told.source, "default": text(told.default), "type": told.type}
+    rows |= {"unit": told.unit} if told.unit else {}
+    print(told.key)
+    for name, shown in {**rows, "meaning": told.doc}.items():
+        print(f"  {name:<8} {shown}")

@@ -1,0 +1,38 @@
+"""`cadenza envs`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from cadenza.cli.output import Json, print_json, print_table
+from cadenza.errors import NotFoundError, nearest
+
+HEAD = ("id", "family", "observation", "action", "max steps", "solved at", "resume by", "tuned variants")
+
+
+def envs(
+    filter: Annotated[str, typer.Argument(metavar="[FILTER]", help="Part of an id, or the name of a family.")] = "",
+    json: Json = False,
+) -> None:
+    """List the environments, the ENV of a spec ENV:VARIANT.
+
+    Example: cadenza envs cartpole
+    """
+    from cadenza.envs.catalog import families, listing
+
+    rows = listing(filter)
+    if not rows:
+        known = families()
+        names = [*known, *(id for ids in known.values() for id in ids)]
+        raise NotFoundError(f"no environment matches '{filter}'{nearest(filter, names)} (`cadenza envs` lists all)")
+    if json:
+        print_json({"environments": rows})
+    else:
+        print_table(HEAD, [_cells(row) for row in rows], right=("max steps", "solved at"))
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    texts = {key: ", ".join(value) if isinstance(value, list) else value for key, value in row.items()}
+    return ["" if text is None else f"{text}" for text in texts.values()]

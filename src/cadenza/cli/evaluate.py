@@ -1,0 +1,34 @@
+"""`cadenza evaluate`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cadenza.cli.output import Json, Run, RunsDir, print_json
+
+
+def evaluate(
+    run: Run,
+    episodes: Annotated[int, typer.Option(min=1, help="finished episodes")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the evaluation's episodes")] = 0,
+    checkpoint: Annotated[str, typer.Option(help="best, last, or a number of env_steps")] = "last",
+    runs_dir: RunsDir = None,
+    json: Json = False,
+) -> None:
+    """Measure a trained policy.
+
+    Example: cadenza evaluate @last --episodes 100 --checkpoint best
+    """
+    from cadenza.orchestration.playback import evaluate_run
+    from cadenza.records.folder import find, runs_root
+
+    result = evaluate_run(find(runs_root(runs_dir), run), episodes, seed, checkpoint)
+    if json:
+        print_json(result)
+        return
+    typer.echo(f"{result['run']} at {result['checkpoint']}")
+    spread = f"{result['return_mean']:.2f} ± {result['return_std']:.2f} (std)"
+    typer.echo(f"return {spread} over {result['episodes']} episodes")
+    typer.echo(f"min {result['return_min']:.2f}, max {result['return_max']:.2f}, length {result['length_mean']:.1f}")

@@ -1,0 +1,71 @@
+"""The command line: one line per command. Each command's file imports what is heavy only when it is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import typer
+
+from cadenza.cli.algorithms import algorithms
+from cadenza.cli.config import app as config_app
+from cadenza.cli.doctor import doctor
+from cadenza.cli.envs import envs
+from cadenza.cli.evaluate import evaluate
+from cadenza.cli.listing import list_runs
+from cadenza.cli.report import report
+from cadenza.cli.resume import resume
+from cadenza.cli.show import show
+from cadenza.cli.train import train
+from cadenza.cli.verify import verify
+from cadenza.errors import CadenzaError, StorageError
+
+app = typer.Typer(
+    help="A reinforcement-learning lab: train, resume exactly, evaluate, verify.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(train)
+app.command()(resume)
+app.command()(evaluate)
+app.command("list")(list_runs)
+app.command()(show)
+app.command()(verify)
+app.command()(report)
+app.command()(envs)
+app.command()(algorithms)
+app.command()(doctor)
+app.add_typer(config_app, name="config")
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Do what the arguments say; the exit code. Nothing a user did wrong ends in a traceback."""
+    try:
+        app(arguments, prog_name="cadenza")
+    except SystemExit as leave:
+        return leave.code if isinstance(leave.code, int) else 0
+    except CadenzaError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return problem.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output left, `cadenza list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return StorageError.exit_code
+    except Exception as problem:
+        if os.environ.get("CADENZA_TRACEBACK"):
+            traceback.print_exc()
+        hint = "set CADENZA_TRACEBACK=1 to see where"
+        print(f"internal error: {type(problem).__name__}: {problem} ({hint})", file=sys.stderr)
+        return 70
+    return 0

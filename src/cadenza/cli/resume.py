@@ -1,0 +1,31 @@
+"""`cadenza resume`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cadenza.cli.output import Json, Run, RunsDir, print_json
+
+
+def resume(
+    run: Run,
+    max_timesteps: Annotated[int | None, typer.Option(help="a new budget in env_steps")] = None,
+    device: Annotated[str | None, typer.Option(help="another device; ends the claim of exactness")] = None,
+    runs_dir: RunsDir = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="warnings only")] = False,
+    json: Json = False,
+) -> None:
+    """Go on with a run exactly where its last checkpoint left it.
+
+    Example: cadenza resume @last
+    """
+    from cadenza.cli.train import finish
+    from cadenza.orchestration.launch import resume as launch
+    from cadenza.records.folder import find, runs_root
+
+    result = launch(find(runs_root(runs_dir), run), max_timesteps, device, quiet)
+    if json:
+        print_json(result)
+    finish(result.signal)

@@ -1,0 +1,132 @@
+"""`cadenza show`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cadenza.cli.output import Json, Run, RunsDir, print_json, print_table
+
+if TYPE_CHECKING:
+    from cadenza.records.folder import RunFolder
+
+POINTERS = ("last", "best")
+
+
+def show(run: Run, runs_dir: RunsDir = None, json: Json = False) -> None:
+    """Show one run: how it stands, its settings, checkpoints and latest metrics.
+
+    Example: cadenza show @best:CartPole-v1:ppo
+    """
+    from cadenza.records import metrics
+    from cadenza.records.folder import find, runs_root
+
+    folder = find(runs_root(runs_dir), run)
+    rows = metrics.read(folder.metrics)
+    facts = describe(folder)
+    if json:
+        print_json(facts | {"checkpoints": checkpoints(folder), "metrics": rows[-1] if rows else None})
+        return
+    _print_facts(facts)
+    _print_settings(folder.settings())
+    _print_checkpoints(checkpoints(folder))
+    _print_metrics(rows)
+
+
+def describe(folder: RunFolder) -> dict[str, Any]:
+    """What every command that reports a run says about it."""
+    status, manifest = folder.read_status(), folder.read_manifest()
+    return {
+        "run": folder.id,
+        "dir": str(folder.path.absolute()),
+        "status": folder.state(),
+        "env_steps": status.get("env_steps"),
+        "eval/return_mean": status.get("eval/return_mean"),
+        "seconds": status.get("seconds"),
+        "best_return": status.get("best_return"),
+        "updates": status.get("updates"),
+        "message": status.get("message", ""),
+        "spec": manifest.get("spec"),
+        "seed": manifest.get("seed"),
+        "name": manifest.get("name", ""),
+        "tags": manifest.get("tags", []),
+        "created": manifest.get("created"),
+        "command": manifest.get("command"),
+        "config_hash": manifest.get("config_hash"),
+        "git": manifest.get("git"),
+        "versions": manifest.get("versions"),
+    }
+
+
+def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
+    """Each checkpoint with its size and the pointers that name it, oldest first."""
+    named = {}
+    for pointer in POINTERS:
+        path = folder.checkpoints / pointer
+        named[pointer] = path.read_text().strip() if path.is_file() else None
+    found = sorted(path for path in folder.checkpoints.glob("step-*") if path.is_dir())
+    return [
+        {
+            "name": path.name,
+            "env_steps": int(path.name.split("-")[1]),
+            "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+            "pointers": [pointer for pointer in POINTERS if named[pointer] == path.name],
+        }
+        for path in found
+    ]
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    from cadenza.monitor.sparkline import duration, number
+
+    git = facts["git"] or {}
+    lines = {
+        "spec": f"{facts['spec']}, seed {facts['seed']}",
+        "status": facts["status"] + (f": {facts['message']}" if facts["message"] else ""),
+        "return": f"{number(facts['eval/return_mean'])} (best {number(facts['best_return'])})",
+        "done": f"{number(facts['env_steps'])} env_steps, {number(facts['updates'])} updates",
+        "time": duration(facts["seconds"]),
+        "created": facts["created"] or "-",
+        "name": facts["name"],
+        "tags": ", ".join(facts["tags"]),
+        "command": " ".join(facts["command"] or []),
+        "git": git.get("commit", "")[:12] + (" with local changes" if git.get("dirty") else ""),
+        "folder": facts["dir"],
+    }
+    print(facts["run"])
+    for name, text in lines.items():
+        if text:
+            print(f"  {name:<8} {text}")
+
+
+def _print_settings(settings: dict[str, Any]) -> None:
+    from cadenza.records.report import highlights
+
+    print_table(("setting", "value"), highlights(settings))
+
+
+def _print_checkpoints(found: list[dict[str, Any]]) -> None:
+    if found:
+        rows = [(entry["name"], size(entry["bytes"]), ", ".join(entry["pointers"])) for entry in found]
+        print_table(("checkpoint", "size", "named"), rows, right=("size",))
+
+
+def _print_metrics(rows: list[dict[str, Any]]) -> None:
+    from cadenza.monitor.sparkline import number, sparkline
+    from cadenza.records.metrics import names, series
+
+    lines = []
+    for name in names(rows):
+        values = [value for value in series(rows, name)[1] if isinstance(value, int | float)]
+        if "/" in name and values and not name.startswith(("time/", "system/")):
+            lines.append((name, number(values[-1]), sparkline(values)))
+    if lines:
+        print_table(("metric", "last", "curve"), lines, right=("last",))
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"

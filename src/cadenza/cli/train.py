@@ -1,0 +1,85 @@
+"""`cadenza train`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cadenza.cli.output import Json, RunsDir, print_json
+
+
+def train(
+    spec: Annotated[str, typer.Argument(help="ENV:VARIANT, the name of an experiment, or a YAML or JSON file")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="key=value …", help="settings to change")] = None,
+    seed: Annotated[str | None, typer.Option(help="seed, or several: 1,2,3")] = None,
+    jobs: Annotated[int, typer.Option(help="how many seeds train at the same time")] = 1,
+    max_timesteps: Annotated[int | None, typer.Option(help="budget in env_steps")] = None,
+    max_updates: Annotated[int | None, typer.Option(help="budget in gradient steps")] = None,
+    name: Annotated[str | None, typer.Option(help="a name for the run")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="a word to find the run by; may be repeated")] = None,
+    init_from: Annotated[str | None, typer.Option(help="start from the weights of this run")] = None,
+    config_dir: Annotated[Path | None, typer.Option(help="folder with config groups of your own")] = None,
+    runs_dir: RunsDir = None,
+    cfg: Annotated[bool, typer.Option("--cfg", help="print the resolved config and train nothing")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="warnings only")] = False,
+    json: Json = False,
+) -> None:
+    """Train an agent.
+
+    Example: cadenza train CartPole-v1:ppo algorithm.gamma=0.98 --seed 1
+    """
+    from cadenza.config.load import dump, load
+    from cadenza.records.folder import find, runs_root
+
+    seeds = parse_seeds(seed)
+    flags = {"training.max_timesteps": max_timesteps, "training.max_updates": max_updates, "name": name}
+    settings = [*(overrides or ()), *(f"{key}={quoted(value)}" for key, value in flags.items() if value is not None)]
+    if tag:
+        settings.append(f"tags=[{','.join(quoted(word) for word in tag)}]")
+    if len(seeds) == 1:
+        settings.append(f"seed={seeds[0]}")
+    config = load(spec, settings, config_dir)
+    if cfg:
+        print(dump(config), end="")
+        return
+    root = runs_root(runs_dir)
+    source = find(root, init_from) if init_from else None
+    if len(seeds) > 1:
+        from cadenza.cli.seeds import train_seeds
+
+        raise typer.Exit(train_seeds(seeds, jobs, quiet, json))
+    from cadenza.orchestration.launch import train as launch
+
+    result = launch(config, root, ["cadenza", *sys.argv[1:]], quiet, source)
+    if json:
+        print_json(result)
+    finish(result.signal)
+
+
+def finish(signal: str | None) -> None:
+    """End with the exit code of the signal that interrupted a run, if one did."""
+    if signal:
+        from cadenza.orchestration.signals import EXIT_CODES
+
+        raise typer.Exit(EXIT_CODES[signal])
+
+
+def parse_seeds(text: str | None) -> list[int]:
+    """`1,2,3` as numbers; nothing where no seed was given."""
+    if text is None:
+        return []
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is not a seed or a list like 1,2,3", param_hint="--seed") from None
+    if len(set(seeds)) < len(seeds):
+        raise typer.BadParameter(f"'{text}' names a seed twice", param_hint="--seed")
+    return seeds
+
+
+def quoted(value: object) -> str:
+    """A value that Hydra's override grammar takes as it is."""
+    return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'" if isinstance(value, str) else str(value)

@@ -1,0 +1,280 @@
+"""Plain nested data to frozen config dataclasses, and back. Every mistake is one line that names the dotted key."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import re
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from difflib import get_close_matches
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from cadenza.config import registry
+from cadenza.config.schema import RunConfig
+from cadenza.errors import ConfigError, NotFoundError, nearest
+
+T = TypeVar("T")
+
+# YAML 1.1 reads 1e-4 as text, because it has no dot.
+EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+EXACT_FLOAT = 2**53
+LARGEST = 2**63  # what the index and the checkpoints can hold
+
+
+class _UnknownKey(Exception):
+    """Carries a dotted key up to `build`, which knows all the keys that could have been meant."""
+
+
+def build(cls: type[T], data: Any, where: str = "") -> T:
+    """The dataclass made from plain data; `where` is the dotted key it stands at."""
+    try:
+        made: T = _convert(cls, data, where)
+    except _UnknownKey as unknown:
+        key = str(unknown)
+        known = [name for name, _, _ in walk(cls, where, data)]
+        raise ConfigError(f"unknown key '{key}'{suggest(key, known)}") from None
+    return made
+
+
+def to_dict(config: Any) -> Any:
+    """Plain data (dicts, lists, numbers, text) that `build` turns into an equal config."""
+    if is_dataclass(config) and not isinstance(config, type):
+        return {field.name: to_dict(getattr(config, field.name)) for field in fields(config)}
+    if isinstance(config, Mapping):
+        return {key: to_dict(value) for key, value in config.items()}
+    if isinstance(config, list | tuple):
+        return [to_dict(value) for value in config]
+    return config
+
+
+def config_hash(config: RunConfig) -> str:
+    """Equal for runs that do the same; the name and the tags do not count."""
+    counted = {key: value for key, value in to_dict(config).items() if key not in ("name", "tags")}
+    canonical = json.dumps(counted, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def walk(cls: Any, where: str = "", data: Any = None) -> Iterator[tuple[str, Any, Field[Any]]]:
+    """`(dotted key, type, field)` of each setting and, after it, of those below it; data says which algorithm."""
+    if not isinstance(cls, type) or not is_dataclass(cls):
+        return
+    hints = _hints(cls)
+    if cls is RunConfig and isinstance(data, Mapping) and _chosen(data) in registry.ALGORITHMS:
+        hints = {**hints, "algorithm": _algorithm(data)}
+    for field in fields(cls):
+        key = f"{where}.{field.name}" if where else field.name
+        yield key, hints[field.name], field
+        below = [option for option in _options(hints[field.name]) if option is not type(None)]
+        if len(below) == 1:  # settings, or settings that may be null; not a number that may be a schedule
+            yield from walk(below[0], key)
+
+
+def suggest(key: str, known: list[str]) -> str:
+    """`; did you mean 'x'?`: a key that ends or reads the same, else a near neighbour, else a near end."""
+    parent, _, leaf = key.rpartition(".")
+    flat = key.replace(".", "_")
+    same = [
+        name for name in known if name != key and (name.rpartition(".")[2] == leaf or name.replace(".", "_") == flat)
+    ]
+    if same:
+        return f"; did you mean '{same[0]}'?"
+    siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == parent}
+    anywhere = {name.rpartition(".")[2]: name for name in reversed(known)}
+    for leaves, cutoff in ((siblings, 0.6), (anywhere, 0.75), (siblings, 0.4)):
+        close = get_close_matches(leaf.lower(), leaves, n=1, cutoff=cutoff)
+        if close:
+            return f"; did you mean '{leaves[close[0]]}'?"
+    return nearest(key, known)
+
+
+def describe(hint: Any) -> str:
+    """A type in plain words."""
+    options = [option for option in _options(hint) if option is not int or float not in _options(hint)]
+    if len(options) > 1:
+        return " or ".join(describe(option) for option in sorted(options, key=lambda option: option is type(None)))
+    hint = options[0]
+    if get_origin(hint) is Literal:
+        choices = ", ".join(str(choice) for choice in get_args(hint))
+        return choices if len(get_args(hint)) == 1 else f"one of {choices}"
+    if get_origin(hint) is tuple:
+        return f"a list of {_PLURALS.get(get_args(hint)[0], 'settings')}"
+    if get_origin(hint) in _MAPPINGS:
+        return "a mapping of names to values"
+    if is_dataclass(hint):
+        return str(getattr(hint, "plain", "")) or f"settings ({', '.join(field.name for field in fields(hint))})"
+    return _WORDS.get(hint, "any value")
+
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+_PLURALS = {int: "whole numbers", float: "numbers", bool: "true or false", str: "words"}
+_MAPPINGS = (Mapping, dict, get_origin(Mapping[str, Any]))
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    options = _options(hint)
+    if len(options) > 1:
+        return _convert_union(hint, options, value, where)
+    if is_dataclass(hint):
+        return _convert_dataclass(hint, value, where)
+    if get_origin(hint) is Literal:
+        return _convert_choice(hint, value, where)
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple):
+            raise _refused(hint, value, where)
+        return tuple(_convert(get_args(hint)[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+    if get_origin(hint) in _MAPPINGS:
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise _refused(hint, value, where)
+        return {key: _convert(get_args(hint)[1], item, f"{where}.{printable(key)}") for key, item in value.items()}
+    if hint is Any:
+        return _plain(value, where)
+    return _convert_scalar(hint, value, where)
+
+
+def _convert_union(hint: Any, options: tuple[Any, ...], value: Any, where: str) -> Any:
+    for option in options:
+        if type(value) is option:
+            return _convert(option, value, where)
+        if is_dataclass(option) and isinstance(_expand(option, value, where), Mapping):
+            return _convert(option, value, where)  # its own message says more than the union's would
+        if isinstance(value, list | tuple) and get_origin(option) is tuple:
+            return _convert(option, value, where)
+    for option in options:
+        if not is_dataclass(option):
+            try:
+                return _convert(option, value, where)
+            except ConfigError:
+                continue
+    raise _refused(hint, value, where)
+
+
+def _convert_dataclass(cls: Any, value: Any, where: str) -> Any:
+    value = _expand(cls, value, where)
+    if not isinstance(value, Mapping):
+        raise _refused(cls, value, where)
+    hints, known = _hints(cls), {field.name for field in fields(cls)}
+    if cls is RunConfig:
+        hints = {**hints, "algorithm": _algorithm(value)}
+    values = {}
+    for name, item in value.items():
+        key = f"{where}.{name}" if where else str(name)
+        if name not in known:
+            raise _UnknownKey(printable(key))
+        values[name] = _convert(hints[name], item, key)
+    for field in fields(cls):
+        if field.name not in values and field.default is MISSING and field.default_factory is MISSING:
+            raise ConfigError(f"{where + '.' if where else ''}{field.name} is missing: {describe(hints[field.name])}")
+    try:
+        return cls(**values)
+    except ConfigError as problem:
+        raise _placed(problem, where, known) from None
+
+
+def _expand(cls: Any, value: Any, where: str) -> Any:
+    """Let the dataclass spell out its short form, where it has one."""
+    if not hasattr(cls, "parse"):
+        return value
+    try:
+        return cls.parse(value)
+    except ConfigError as problem:
+        raise _placed(problem, where, ()) from None
+
+
+def _placed(problem: ConfigError, where: str, names: Any) -> ConfigError:
+    """The same problem with its place, unless the message names it already."""
+    message = str(problem)
+    if not where or f"{where}." in message or message.startswith(where):
+        return problem
+    starts_with_key = re.split(r"\W", message, maxsplit=1)[0] in names
+    return ConfigError(f"{where}.{message}" if starts_with_key else f"{where}: {message}")
+
+
+def _convert_choice(hint: Any, value: Any, where: str) -> Any:
+    for choice in get_args(hint):
+        if type(choice) is type(value) and choice == value:
+            return choice
+    raise _refused(hint, value, where, nearest(value, map(str, get_args(hint))) if isinstance(value, str) else "")
+
+
+def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
+    if hint in (int, float) and isinstance(value, str) and EXPONENT.fullmatch(value):
+        value = float(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and not math.isfinite(value):
+        raise ConfigError(f"{where}={value}: must be finite")
+    if number and abs(value) >= LARGEST and isinstance(value, int):
+        raise ConfigError(f"{where}={_show(value)}: too large")
+    if hint is float and number:
+        return float(value)
+    if hint is int and number and value == int(value) and (isinstance(value, int) or abs(value) <= EXACT_FLOAT):
+        return int(value)
+    if hint is str and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)  # name=7
+    if type(value) is hint:
+        return value
+    raise _refused(hint, value, where)
+
+
+def _plain(value: Any, where: str) -> Any:
+    """Data of no fixed type: what JSON can hold, and nothing else."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int | float):
+        return _convert_scalar(type(value), value, where)
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _plain(item, f"{where}.{printable(key)}") for key, item in value.items()}
+    raise ConfigError(
+        f"{where}={_show(value)}: must be text, a number, true, false, null, a list or a mapping of names"
+    )
+
+
+def _chosen(data: Mapping[str, Any]) -> Any:
+    settings = data.get("algorithm")
+    name = settings.get("name") if isinstance(settings, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def _algorithm(data: Mapping[str, Any]) -> Any:
+    """The settings class of the algorithm that `algorithm.name` chooses."""
+    settings, name = data.get("algorithm"), _chosen(data)
+    known = ", ".join(sorted(registry.ALGORITHMS))
+    if settings is not None and not isinstance(settings, Mapping):
+        raise ConfigError(
+            f"algorithm={_show(settings)}: must be settings with a name, e.g. {{name: ppo}} (known: {known})"
+        )
+    if not name:
+        given = f"={_show(settings['name'])}" if settings and "name" in settings else " is missing"
+        raise ConfigError(f"algorithm.name{given}: say which algorithm (known: {known})")
+    try:
+        return registry.load_object(registry.algorithm(name).config)
+    except NotFoundError as problem:
+        raise ConfigError(f"algorithm.name={_show(name)}: {problem}") from None
+
+
+def _refused(hint: Any, value: Any, where: str, tail: str = "") -> ConfigError:
+    return ConfigError(f"{where or 'config'}={_show(value)}: must be {describe(hint)}{tail}")
+
+
+def _show(value: Any) -> str:
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def printable(text: str) -> str:
+    """The text on one line, whatever a user has put into it."""
+    return text if text.isprintable() else repr(text)[1:-1]

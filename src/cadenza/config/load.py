@@ -1,0 +1,261 @@
+"""From what a user writes (a spec, files, `key=value`) to a RunConfig. The only module that imports Hydra, and late."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cadenza.config.convert import build, suggest, to_dict, walk
+from cadenza.config.migrate import migrate
+from cadenza.config.schema import SCHEMA_VERSION, RunConfig
+from cadenza.config.spec import CONF, Base, Layer, bad_yaml, base_of, environment, experiments, first_line, read_file
+from cadenza.errors import ConfigError, NotFoundError, nearest
+
+
+@dataclass
+class Composed:
+    """Plain data ready for `build`, and what it was made of (when asked for)."""
+
+    data: dict[str, Any]
+    layers: list[Layer] = field(default_factory=list)
+
+
+def load(spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None) -> RunConfig:
+    """The config of `ENV:VARIANT`, of an experiment by name, or of a YAML or JSON file, with the overrides on top."""
+    return finish(compose(spec, overrides, config_dir).data)
+
+
+def finish(data: dict[str, Any]) -> RunConfig:
+    """The typed config of composed data, with the environment's id made complete."""
+    config = build(RunConfig, data)
+    if config.schema_version != SCHEMA_VERSION:
+        raise ConfigError(f"schema_version={config.schema_version}: is always {SCHEMA_VERSION} here")
+    if not config.environment.id:
+        raise ConfigError("environment.id is missing: name an environment, e.g. environment.id=CartPole-v1")
+    return replace(config, environment=replace(config.environment, id=environment(config.environment.id)))
+
+
+def read(path: Path) -> RunConfig:
+    """The resolved config that a run stored; needs no Hydra."""
+    return build(RunConfig, migrate(read_file(path)))
+
+
+def dump(config: RunConfig) -> str:
+    """The YAML text that `read` understands."""
+    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+
+
+def compose(
+    spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None, *, trace: bool = False
+) -> Composed:
+    """The plain data of a spec with its overrides; `trace` also lists what set what, for `config explain`."""
+    if config_dir is not None and not config_dir.is_dir():
+        raise NotFoundError(f"no folder '{config_dir}'")
+    base = base_of(spec, config_dir)
+    if base.root is None and not overrides:
+        return Composed(dict(base.layers[0].data), list(base.layers))
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        with _hydra(base.folders) as loader, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*Defaults list is missing `_self_`")  # last, as one would think
+            warnings.filterwarnings("error", "provider=.* is not available")
+            return _compose(loader, base, overrides, trace)
+    except yaml.YAMLError as problem:
+        raise bad_yaml(problem, spec) from None
+    except (HydraException, OmegaConfBaseException, ValueError, UserWarning) as problem:
+        raise ConfigError(f"'{spec}' cannot be composed: {first_line(problem)}") from None
+    except RecursionError:
+        raise ConfigError(f"'{spec}' cannot be composed: its defaults list leads back to itself") from None
+
+
+@contextmanager
+def _hydra(folders: Sequence[Path]) -> Iterator[Any]:
+    """Hydra's config loader for the user's folders and ours; the Hydra of a surrounding program stays as it was."""
+    from hydra import version
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_config_search_path
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.core.plugins import Plugins
+    from hydra.core.singleton import Singleton
+    from hydra.core.utils import JobRuntime
+    from omegaconf.basecontainer import BaseContainer
+
+    Plugins.instance()  # found once per process, not once per load
+    instances, resolvers = Singleton._instances, BaseContainer._resolvers
+    ours = {GlobalHydra, HydraConfig, JobRuntime, version.VersionBase}
+    Singleton._instances = {cls: made for cls, made in instances.items() if cls not in ours}
+    # The other program's stored schemas would be merged into our files of the same name: keep only Hydra's own.
+    stored, own_store = ConfigStore.instance().repo, type.__call__(ConfigStore)
+    own_store.repo = {name: stored[name] for name in ("hydra", "_dummy_empty_config_.yaml")}
+    Singleton._instances[ConfigStore] = own_store
+    BaseContainer._resolvers = dict(resolvers)
+    try:
+        version.setbase("1.3")
+        search_path = create_config_search_path(f"pkg://{CONF}")
+        for folder in reversed(folders):
+            search_path.prepend("user", f"file://{folder}", anchor="main")
+        yield Hydra.create_main_hydra2("cadenza", search_path).config_loader
+    finally:
+        Singleton._instances, BaseContainer._resolvers = instances, resolvers
+
+
+def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool) -> Composed:
+    from hydra import compose as hydra_compose
+    from omegaconf import OmegaConf, open_dict
+
+    parsed = [_parse(loader, text) for text in overrides]
+    values, layers = parsed, []
+    config = OmegaConf.create({})
+    if base.root is not None:
+        choices, values = _split(loader, base, parsed)
+        config = hydra_compose(base.root, choices, return_hydra_config=True)
+        OmegaConf.set_struct(config, False)
+        with open_dict(config):
+            chosen = config.pop("hydra").runtime.choices.get("experiment")
+        if trace:
+            layers = _file_layers(loader, base.root, choices)
+        if chosen is not None:
+            base = replace(base, layers=(Layer("the choice of experiment", {"experiment": chosen}), *base.layers))
+    for layer in base.layers:
+        for key, value in layer.data.items():
+            _set(config, str(key), value)
+    layers += base.layers
+    for one in values:
+        layers.append(_apply(config, one))
+    data = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    assert isinstance(data, dict)
+    return Composed({str(key): value for key, value in data.items()}, layers)
+
+
+def _parse(loader: Any, text: str) -> Any:
+    """Hydra's reading of one `key=value`, `+key=value`, `++key=value` or `~key`."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    key, equals, value = text.partition("=")
+    if not key.strip("+~ ") or not (equals or key.startswith("~")):
+        raise ConfigError(f"{text!r} is no override: write key=value")
+    if equals and not value.strip():
+        raise ConfigError(f"{text!r} has no value: write null for none, '\"\"' for empty text")
+    try:
+        parsed = OverridesParser.create(config_loader=loader).parse_override(text)
+    except HydraException as problem:
+        raise ConfigError(f"{text!r} cannot be read ({first_line(problem)}); quote special characters") from None
+    if parsed.is_sweep_override():
+        raise ConfigError(
+            f"{text!r} gives several values: a list is written {key}=[a,b], a sweep has a file of its own"
+        )
+    return parsed
+
+
+def _split(loader: Any, base: Base, overrides: Sequence[Any]) -> tuple[list[str], list[Any]]:
+    """The overrides that choose files, with those of the spec, as Hydra wants them; and those that set values."""
+    from hydra.types import RunMode
+
+    choices = [*(one.input_line for one in overrides if one.is_hydra_override()), *base.choices]
+    _, repository = loader._parse_overrides_and_create_caching_repo(base.root, choices)
+    groups = [one for one in overrides if not one.is_hydra_override() and _is_choice(repository, one)]
+    if groups:
+        defaults = loader.compute_defaults_list(base.root, choices, RunMode.RUN)
+        listed = {str(key) for key in defaults.overrides.known_choices}
+        for one in groups:
+            if not one.is_delete():
+                _check_choice(repository, one, base.folders)
+            line = one.input_line.lstrip("+")
+            add = not one.is_delete() and line.partition("=")[0] not in listed
+            choices.append(f"+{line}" if add else line)
+    return choices, [one for one in overrides if one not in groups and not one.is_hydra_override()]
+
+
+def _is_choice(repository: Any, override: Any) -> bool:
+    """Whether it chooses a file of a config group rather than setting a value."""
+    group = override.key_or_group
+    if override.package is not None or "/" in group:
+        return True
+    return repository.group_exists(group) and isinstance(override.value(), str | list | None)
+
+
+def _check_choice(repository: Any, override: Any, folders: Sequence[Path]) -> None:
+    from hydra.core.object_type import ObjectType
+
+    group, option = override.key_or_group, override.value()
+    if not repository.group_exists(group):
+        known = [name for name in repository.get_group_options("", ObjectType.GROUP) if name != "hydra"]
+        raise NotFoundError(f"{override.input_line!r}: no config group '{group}'{nearest(group, known)}")
+    if isinstance(option, list) and option:
+        return
+    if isinstance(option, str) and repository.config_exists(f"{group}/{option}"):
+        return
+    known = experiments(*folders) if group == "experiment" else repository.get_group_options(group)
+    hint = nearest(str(option), known)
+    raise NotFoundError(f"{override.input_line!r}: no such choice{hint} (choices: {', '.join(known)})")
+
+
+def _set(config: Any, key: str, value: Any) -> None:
+    """Put a value at a dotted key; a mapping is merged into the mapping that is there."""
+    from omegaconf import OmegaConf
+
+    parts = key.split(".")
+    for length in range(1, len(parts)):
+        parent = ".".join(parts[:length])
+        here = OmegaConf.select(config, parent)
+        if isinstance(here, str | int | float):
+            raise ConfigError(f"{key}: {parent} is {here!r} and has no parts; set {parent} as a whole")
+    OmegaConf.update(config, key, value, merge=isinstance(value, Mapping), force_add=True)
+
+
+def _apply(config: Any, override: Any) -> Layer:
+    from omegaconf import OmegaConf, open_dict
+    from omegaconf.errors import OmegaConfBaseException
+
+    key, value = override.key_or_group, override.value()
+    source = f"override {override.input_line}"
+    try:
+        if not override.is_delete():
+            _set(config, key, value)
+            return Layer(source, _nested(key, value))
+        known = [name for name, _, _ in walk(RunConfig, data=OmegaConf.to_container(config))]
+        if key not in known and OmegaConf.select(config, key) is None:
+            raise ConfigError(f"{override.input_line!r} removes an unknown key{suggest(key, known)}")
+        parent, _, leaf = key.rpartition(".")
+        with open_dict(config):
+            (OmegaConf.select(config, parent) if parent else config).pop(leaf, None)
+        return Layer(f"{source} (back to the default)", _nested(key, None))
+    except (OmegaConfBaseException, AttributeError, TypeError, ValueError) as problem:
+        raise ConfigError(f"{override.input_line!r} cannot be applied: {first_line(problem)}") from None
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def _file_layers(loader: Any, root: str, choices: list[str]) -> list[Layer]:
+    """What each file of Hydra's defaults list says, in the order they are merged."""
+    from hydra.types import RunMode
+    from omegaconf import OmegaConf
+
+    layers = []
+    _, repository = loader._parse_overrides_and_create_caching_repo(root, choices)
+    for default in loader.compute_defaults_list(root, choices, RunMode.RUN).defaults:
+        if default.config_path is None or default.config_path.startswith("hydra/"):
+            continue
+        place = repository.load_config(default.config_path).path
+        said = OmegaConf.to_container(loader._load_single_config(default, repository).config)
+        assert isinstance(said, dict)
+        folder = place.removeprefix("file://").replace(f"pkg://{CONF}", "cadenza/conf")
+        keys = {str(key): value for key, value in said.items() if key not in ("defaults", "hydra")}
+        layers.append(Layer(f"{folder}/{default.config_path}.yaml", keys))
+    return layers

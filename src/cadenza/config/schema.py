@@ -1,0 +1,210 @@
+"""Every setting of a run except the algorithm's own: names, types, defaults, meaning, checks.
+
+An algorithm's settings stand beside it, in `workflows/<name>_config.py`. All of it imports without torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cadenza.config.setting import setting
+from cadenza.errors import ConfigError
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class EnvironmentConfig:
+    """What the agents live in."""
+
+    id: str = setting("", "environment id, as in `cadenza envs`")
+    num_envs: int = setting(8, "environments stepped together")
+    kwargs: Mapping[str, Any] = setting(doc="keyword arguments for the environment's constructor", factory=dict)
+    max_episode_steps: int | None = setting(None, "time limit; null keeps the environment's own", "env_steps")
+    clip_actions: bool = setting(True, "clip continuous actions into the action space before stepping")
+    vectorize: Literal["auto", "in_process", "workers", "native", "gymnasium"] = setting(
+        "auto", "how environments are stepped together; auto takes the fastest that can be restored exactly"
+    )
+    workers: int | Literal["auto"] = setting("auto", "processes for vectorize=workers; auto: one per core")
+    autoreset: Literal["next_step", "same_step", "disabled"] = setting(
+        "same_step", "Gymnasium's autoreset mode for vectorize=gymnasium"
+    )
+    timeout_seconds: float = setting(60.0, "an environment that takes longer for one reset or step has hung", "s")
+
+    def __post_init__(self) -> None:
+        if self.num_envs < 1:
+            raise ConfigError(f"environment.num_envs={self.num_envs}: at least one environment is needed")
+        if self.timeout_seconds <= 0:
+            raise ConfigError(f"environment.timeout_seconds={self.timeout_seconds:g}: must be above 0")
+        if self.workers != "auto" and self.workers < 1:
+            raise ConfigError(f"environment.workers={self.workers}: at least one worker is needed")
+        if self.max_episode_steps is not None and self.max_episode_steps < 1:
+            raise ConfigError(f"environment.max_episode_steps={self.max_episode_steps}: must be at least 1")
+
+
+@dataclass(frozen=True)
+class Hook:
+    """One entry of a phase: `collect`, `evaluate`, or the name of one of the algorithm's update methods."""
+
+    name: str = setting("", "what to do")
+    steps: int | None = setting(None, "collect: env_steps each visit; null takes the algorithm's own", "env_steps")
+    times: int = setting(1, "updates: calls each visit", "calls")
+    ratio: float | None = setting(None, "updates: calls per env_step collected in this phase, instead of `times`")
+
+    @classmethod
+    def parse(cls, value: Any) -> Any:
+        """`collect` is short for `{name: collect}`."""
+        return {"name": value} if isinstance(value, str) else value
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ConfigError("a hook needs a name")
+        if self.steps is not None and (self.name != "collect" or self.steps < 1):
+            raise ConfigError(f"hook {self.name}: steps must be at least 1 and belongs to collect alone")
+        if self.times < 1 or (self.ratio is not None and self.ratio <= 0):
+            raise ConfigError(f"hook {self.name}: times must be at least 1 and ratio above 0")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of the run: hooks called in turn until its duration is over (at the end of a turn)."""
+
+    name: str = setting("train", "name, shown in logs and passed to the algorithm")
+    hooks: tuple[Hook, ...] = setting((), "what one cycle of the phase does, in order")
+    type: Literal["online", "offline", "eval_only"] = setting("online", "collects, only learns, or only evaluates")
+    buffer: str = setting("", "name of the store that collected steps go to and batches come from")
+    actions: Literal["policy", "random"] = setting("policy", "who chooses the actions while collecting")
+    duration_steps: int | None = setting(None, "length of the phase", "env_steps")
+    duration_updates: int | None = setting(None, "length of the phase", "updates")
+    duration_cycles: int | None = setting(None, "length of the phase", "cycles")
+
+    def __post_init__(self) -> None:
+        names = [hook.name for hook in self.hooks]
+        durations = (self.duration_steps, self.duration_updates, self.duration_cycles)
+        where = f"phase {self.name}"
+        if not names:
+            raise ConfigError(f"{where}: needs at least one hook")
+        if sum(duration is not None for duration in durations) > 1:
+            raise ConfigError(f"{where}: only one of duration_steps, duration_updates, duration_cycles")
+        if any(duration is not None and duration < 1 for duration in durations):
+            raise ConfigError(f"{where}: a duration must be at least 1")
+        if self.type == "online" and "collect" not in names:
+            raise ConfigError(f"{where}: an online phase needs the hook collect")
+        if self.type == "offline" and ("collect" in names or set(names) == {"evaluate"}):
+            raise ConfigError(f"{where}: an offline phase updates and does not collect")
+        if self.type == "eval_only" and set(names) != {"evaluate"}:
+            raise ConfigError(f"{where}: an eval_only phase has the hook evaluate alone")
+        if self.type != "online" and (self.duration_steps is not None or any(hook.ratio for hook in self.hooks)):
+            raise ConfigError(f"{where}: only an online phase can count env_steps")
+        if self.type == "eval_only" and self.duration_cycles is None:
+            raise ConfigError(f"{where}: an eval_only phase needs duration_cycles")
+
+
+@dataclass(frozen=True)
+class EarlyStop:
+    """Ends the run when a metric is good enough."""
+
+    metric: str = setting("eval/return_mean", "metric to watch; collect/return_mean watches training episodes")
+    at_least: float | Literal["solved"] = setting("solved", "stop at or above it; solved: the environment's threshold")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long a run lasts and what it does."""
+
+    max_timesteps: int | None = setting(100_000, "budget; the run ends at the first cycle at or after it", "env_steps")
+    max_updates: int | None = setting(None, "budget in gradient steps, alone or beside max_timesteps", "updates")
+    phases: tuple[Phase, ...] | None = setting(None, "curriculum; null takes the algorithm's own")
+    early_stop: EarlyStop | None = setting(None, "end early when a metric is reached")
+
+    def __post_init__(self) -> None:
+        if self.max_timesteps is None and self.max_updates is None:
+            raise ConfigError("training.max_timesteps and training.max_updates cannot both be null")
+        for name, value in (("max_timesteps", self.max_timesteps), ("max_updates", self.max_updates)):
+            if value is not None and value < 1:
+                raise ConfigError(f"training.{name}={value}: must be at least 1")
+        names = [phase.name for phase in self.phases or ()]
+        if len(names) != len(set(names)):
+            raise ConfigError(f"training.phases: names must differ, got {', '.join(names)}")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Measuring the policy apart from training, in environments and with seeds of its own."""
+
+    every_steps: int | None = setting(10_000, "distance between evaluations; 0 or null: none till the end", "env_steps")
+    warmup_steps: int = setting(0, "no evaluation up to and including this point", "env_steps")
+    at_end: bool = setting(True, "evaluate when the run ends")
+    episodes: int = setting(20, "finished episodes per evaluation", "episodes")
+    num_envs: int = setting(8, "environments stepped together (never more than episodes)")
+    timeout_seconds: float | None = setting(None, "give up after this long and use what is finished", "s")
+    video: bool = setting(False, "record one episode as a video when the run ends")
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1 or self.num_envs < 1:
+            raise ConfigError("evaluation.episodes and evaluation.num_envs must be at least 1")
+        if (self.every_steps is not None and self.every_steps < 0) or self.warmup_steps < 0:
+            raise ConfigError("evaluation.every_steps and evaluation.warmup_steps cannot be negative")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When the whole state of the run is saved."""
+
+    every_steps: int = setting(10_000, "distance between checkpoints; 0: only at the start and the end", "env_steps")
+    keep: int = setting(2, "newest checkpoints kept, besides the best one")
+
+    def __post_init__(self) -> None:
+        if self.every_steps < 0 or self.keep < 1:
+            raise ConfigError("checkpoint.every_steps cannot be negative and checkpoint.keep must be at least 1")
+
+
+@dataclass(frozen=True)
+class LoggingConfig:
+    """What is written while training."""
+
+    every_steps: int = setting(1_000, "distance between rows of metrics.jsonl", "env_steps")
+    episodes: bool = setting(True, "keep seed and actions of every training episode in episodes/")
+
+    def __post_init__(self) -> None:
+        if self.every_steps < 1:
+            raise ConfigError(f"logging.every_steps={self.every_steps}: must be at least 1")
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    """The machine. Part of a run's identity: results are bit for bit the same only under the same choices."""
+
+    threads: int | Literal["auto"] = setting("auto", "torch threads; auto: one for small networks")
+
+    def __post_init__(self) -> None:
+        if self.threads != "auto" and self.threads < 1:
+            raise ConfigError(f"runtime.threads={self.threads}: must be at least 1")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The whole of a run, resolved."""
+
+    algorithm: Any = setting(doc="the algorithm and its own settings", factory=dict)
+    environment: EnvironmentConfig = setting(doc="what the agents live in", factory=EnvironmentConfig)
+    training: TrainingConfig = setting(doc="how long and in which phases", factory=TrainingConfig)
+    evaluation: EvaluationConfig = setting(doc="measuring the policy", factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = setting(doc="saving the state of the run", factory=CheckpointConfig)
+    logging: LoggingConfig = setting(doc="what is written while training", factory=LoggingConfig)
+    runtime: RuntimeConfig = setting(doc="threads and the like", factory=RuntimeConfig)
+    seed: int = setting(0, "seed of everything random in the run")
+    device: str = setting("auto", "cpu, cuda, cuda:1 …; auto: cuda where there is one")
+    name: str = setting("", "a name for the run, shown by `cadenza list`")
+    tags: tuple[str, ...] = setting((), "words to find the run by")
+    experiment: str | None = setting(None, "the tuned experiment this config came from; null: untuned")
+    schema_version: int = setting(SCHEMA_VERSION, "version of these settings on disk")
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"seed={self.seed}: cannot be negative")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ConfigError(f"device={self.device}: must be auto, cpu, cuda or cuda:INDEX")

@@ -1,0 +1,184 @@
+"""The front doors: `ENV:VARIANT`, the name of an experiment, or the path of a YAML or JSON file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cadenza.config import registry
+from cadenza.config.convert import printable
+from cadenza.config.migrate import migrate
+from cadenza.errors import ConfigError, NotFoundError, nearest
+
+ROOT = "config"
+CONF = "cadenza.conf"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One of the things a config is made of, and the keys it sets; a later layer wins."""
+
+    source: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a spec comes to before the overrides: Hydra's part (none for a stored config), then layers on top."""
+
+    root: str | None = ROOT
+    choices: tuple[str, ...] = ()  # Hydra overrides that choose files
+    folders: tuple[Path, ...] = ()  # of the user, searched before cadenza's own
+    layers: tuple[Layer, ...] = ()
+
+
+def base_of(spec: str, config_dir: Path | None) -> Base:
+    path = Path(spec)
+    if path.suffix in (".yaml", ".yml", ".json") or path.is_file():
+        return _base_of_file(path, config_dir)
+    return _base_of_name(spec, config_dir)
+
+
+def _base_of_name(spec: str, config_dir: Path | None) -> Base:
+    folders = (config_dir.resolve(),) if config_dir is not None else ()
+    tuned = experiments(*folders)
+    if spec in tuned:
+        return Base(choices=(f"experiment={spec}",), folders=folders)
+    env, colon, variant = spec.rpartition(":")
+    variants = ", ".join(sorted(registry.ALGORITHMS))
+    if not colon and spec:
+        raise _no_variant(spec, tuned, variants)
+    if not env or not variant:
+        raise ConfigError(f"spec '{spec}' must be ENV:VARIANT, e.g. CartPole-v1:ppo (variants: {variants})")
+    env, variant = environment(env), registry.algorithm(variant).name
+    said = Layer(f"spec {spec}", {"environment": {"id": env}, "algorithm": {"name": variant}})
+    if f"{env}/{variant}" in tuned:
+        return Base(choices=(f"experiment={env}/{variant}",), folders=folders, layers=(said,))
+    has_file = files(CONF).joinpath("algorithm", f"{variant}.yaml").is_file()
+    return Base(choices=(f"+algorithm={variant}",) if has_file else (), folders=folders, layers=(said,))
+
+
+def _base_of_file(path: Path, config_dir: Path | None) -> Base:
+    data = read_file(path)
+    if "schema_version" in data:
+        return Base(root=None, layers=(Layer(str(path), migrate(data)),))
+    if "defaults" in data:
+        if path.suffix != ".yaml":
+            raise ConfigError(f"{path}: a file with a defaults list must be named *.yaml")
+        folders = [folder.resolve() for folder in (path.parent, config_dir) if folder is not None]
+        return Base(root=path.stem, folders=tuple(folders))
+    base = _base_of_name(_named_in(data, path), config_dir)
+    own = {key: value for key, value in data.items() if key != "spec"}
+    return replace(base, layers=(*base.layers, Layer(str(path), own)))
+
+
+def _named_in(data: dict[str, Any], path: Path) -> str:
+    """The spec a plain file builds on: its own `spec`, or its environment and algorithm."""
+    if isinstance(data.get("spec"), str):
+        return str(data["spec"])
+    if isinstance(data.get("experiment"), str):
+        return str(data["experiment"])
+    found: list[str] = []
+    for block, name in (("environment", "id"), ("algorithm", "name")):
+        settings = data.get(block)
+        said = settings.get(name) if isinstance(settings, dict) else data.get(f"{block}.{name}")
+        if not isinstance(said, str) or not said:
+            raise ConfigError(f"{path}: {block}.{name} is missing; add it, or 'spec: ENV:VARIANT'")
+        found.append(said)
+    return ":".join(found)
+
+
+def _no_variant(spec: str, tuned: list[str], variants: str) -> ConfigError | NotFoundError:
+    try:
+        env = environment(spec)
+    except NotFoundError:
+        hint = nearest(spec, tuned)
+        return NotFoundError(
+            f"'{spec}' is no experiment or file{hint} (a spec is ENV:VARIANT, the name of an experiment, or a file)"
+        )
+    return ConfigError(f"spec '{spec}' names no variant: write {env}:VARIANT (variants: {variants})")
+
+
+def environment(env: str) -> str:
+    from cadenza.envs import catalog
+
+    return catalog.resolve(env)
+
+
+def experiments(*folders: Path) -> list[str]:
+    """Names of the tuned experiments, cadenza's and those in the user's folders."""
+    names = set()
+    for root in (files(CONF), *folders):
+        pending = [("", root.joinpath("experiment"))]
+        while pending:
+            prefix, folder = pending.pop()
+            for entry in folder.iterdir() if folder.is_dir() else ():
+                if entry.is_dir():
+                    pending.append((f"{prefix}{entry.name}/", entry))
+                elif entry.name.endswith(".yaml"):
+                    names.add(prefix + entry.name.removesuffix(".yaml"))
+    return sorted(names)
+
+
+class _Strict(yaml.SafeLoader):
+    """Plain YAML that does not take the last of two equal keys in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key '{key.value}' is given twice", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    twins = {name for name in names if names.count(name) > 1}
+    if twins:
+        raise ConfigError(f"key '{min(twins)}' is given twice")
+    return dict(pairs)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML or JSON file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        json_file = path.suffix == ".json"
+        data = json.loads(text, object_pairs_hook=_no_twins) if json_file else _Strict(text).get_single_data()
+    except FileNotFoundError:
+        raise NotFoundError(f"no file '{path}'") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"cannot read '{path}': {first_line(problem)}") from None
+    except ConfigError as problem:
+        raise ConfigError(f"{path}: {problem}") from None
+    except json.JSONDecodeError as problem:
+        raise ConfigError(f"{path}, line {problem.lineno}: not valid JSON ({problem.msg})") from None
+    except yaml.YAMLError as problem:
+        raise bad_yaml(problem, str(path)) from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: must hold settings (key: value), not {type(data).__name__}")
+    return data
+
+
+def bad_yaml(problem: yaml.YAMLError, where: str) -> ConfigError:
+    mark = getattr(problem, "problem_mark", None)
+    reason = str(getattr(problem, "problem", None) or "not valid YAML")
+    if mark is None:
+        return ConfigError(f"{where}: {reason}")
+    name = where if mark.name.startswith("<") else mark.name
+    return ConfigError(f"{name}, line {mark.line + 1}: {reason}")
+
+
+def first_line(problem: BaseException) -> str:
+    while not str(problem).strip() and problem.__cause__ is not None:
+        problem = problem.__cause__
+    line = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+    key = getattr(problem, "full_key", None)  # OmegaConf's errors carry it apart from the message
+    return printable(f"{line} (at {key})" if key and key not in line else line)

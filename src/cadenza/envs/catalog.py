@@ -1,0 +1,161 @@
+"""Every environment by name: finding, making and listing them. Families register in `config/registry.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+import gymnasium
+from gymnasium import spaces
+
+from cadenza.config.registry import FAMILIES, Family, load_object
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.errors import CadenzaError, ConfigError, EnvironmentFault, MissingExtraError, NotFoundError, nearest
+from cadenza.types import Environment, EnvSpec
+
+VERSION = re.compile(r"(.+)[-_]v(\d+)$")
+
+
+def families() -> dict[str, list[str]]:
+    """Family name -> ids, of the families whose packages are installed."""
+    return {family.name: module.ids(family.name) for family, module in _installed()}
+
+
+def resolve(id: str) -> str:
+    """The full id: exact, the newest version where none is given, or an import path `package.module:factory`."""
+    if ":" in id:
+        return id
+    known = [name for names in families().values() for name in names]
+    if id in known:
+        return id
+    versions = [(int(match[2]), name) for name in known if (match := VERSION.match(name)) and match[1] == id]
+    if versions:
+        return max(versions)[1]
+    family = FAMILIES.get(id.split("/")[0])
+    if family is not None and _module(family) is None:
+        raise _missing(family)
+    raise NotFoundError(f"unknown environment '{id}'{nearest(id, known)} (`cadenza envs` lists them)")
+
+
+def family_of(id: str) -> tuple[Family, Any] | None:
+    """The family of a full id and its module; none for an import path."""
+    return next(((family, module) for family, module in _installed() if id in module.ids(family.name)), None)
+
+
+def make(config: EnvironmentConfig, render: bool = False) -> Environment:
+    """One environment. Mistakes in `environment.kwargs` are told as such."""
+    config = dataclasses.replace(config, id=resolve(config.id))
+    found = family_of(config.id)
+    try:
+        if found is None:
+            return _import(config)
+        environment: Environment = found[1].make(config, render)
+        return environment
+    except CadenzaError:
+        raise
+    except Exception as problem:
+        if found and found[0].extra and isinstance(problem, ImportError | gymnasium.error.DependencyNotInstalled):
+            raise _missing(found[0]) from problem
+        reason = f"{type(problem).__name__}: {problem}"
+        if config.kwargs:
+            raise ConfigError(f"environment.kwargs: {config.id} refuses {dict(config.kwargs)} ({reason})") from problem
+        raise EnvironmentFault(f"environment {config.id} cannot be made ({reason})") from problem
+
+
+def listing(filter: str = "") -> list[dict[str, Any]]:
+    """A row per environment whose id or family contains the filter, in the order of the families."""
+    wanted = filter.lower()
+    return [
+        _row(id, family)
+        for family, names in families().items()
+        for id in names
+        if wanted in id.lower() or wanted == family
+    ]
+
+
+def describe(space: spaces.Space[Any]) -> str:
+    """A space in a few letters."""
+    if isinstance(space, spaces.Dict):
+        return "{" + ", ".join(f"{key}: {describe(part)}" for key, part in space.spaces.items()) + "}"
+    if isinstance(space, spaces.Discrete):
+        return f"Discrete({space.n})"
+    if isinstance(space, spaces.Box):
+        return f"Box({'x'.join(map(str, space.shape))}) {space.dtype}"
+    return str(space)
+
+
+def _row(id: str, family: str) -> dict[str, Any]:
+    env = make(EnvironmentConfig(id=id))
+    spec = env.spec
+    env.close()
+    return {
+        "id": id,
+        "family": family,
+        "observation": _by_group(spec, "observation"),
+        "action": _by_group(spec, "action"),
+        "max_episode_steps": spec.max_episode_steps,
+        "threshold": spec.return_threshold,
+        "restore": spec.restore,
+        "variants": tuned_variants(id),
+    }
+
+
+def _by_group(spec: EnvSpec, side: str) -> str:
+    described = {name: describe(getattr(group, side)) for name, group in spec.groups.items()}
+    if len(described) == 1:
+        return next(iter(described.values()))
+    return "; ".join(f"{name}: {text}" for name, text in described.items())
+
+
+def tuned_variants(id: str) -> list[str]:
+    """Variants with an experiment file of their own."""
+    folder = files("cadenza").joinpath("conf", "experiment", *id.split("/"))
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
+
+
+def _import(config: EnvironmentConfig) -> Environment:
+    from cadenza.envs.gym import Gym
+
+    made = load_object(config.id)(**config.kwargs)
+    if isinstance(made, gymnasium.Env):
+        registered = made.spec
+        return Gym(
+            made,
+            id=config.id,
+            max_episode_steps=config.max_episode_steps or (registered.max_episode_steps if registered else None),
+            return_threshold=registered.reward_threshold if registered else None,
+            clip_actions=config.clip_actions,
+        )
+    environment: Environment = made
+    if config.max_episode_steps not in (None, environment.spec.max_episode_steps):
+        raise ConfigError(
+            f"environment.max_episode_steps={config.max_episode_steps}: {config.id} keeps its own time limit "
+            f"({environment.spec.max_episode_steps}); set it through environment.kwargs"
+        )
+    return environment
+
+
+def _installed() -> Iterator[tuple[Family, Any]]:
+    for family in FAMILIES.values():
+        module = _module(family)
+        if module is not None:
+            yield family, module
+
+
+def _module(family: Family) -> Any | None:
+    """The family's module, or none where its packages are missing; a broken core family is a bug and shows."""
+    try:
+        return importlib.import_module(family.module)
+    except ImportError:
+        if family.extra is None:
+            raise
+        return None
+
+
+def _missing(family: Family) -> MissingExtraError:
+    return MissingExtraError(f"{family.name} environments need an extra: pip install 'cadenza[{family.extra}]'")

@@ -1,0 +1,176 @@
+"""Gymnasium environments (classic control, toy text, and any environment of one's own) as `Environment`s.
+
+Tuple observations become dicts keyed "0", "1", …; discrete observations stay integers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import load_env_creator
+
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.layout import Array, shape_of
+from cadenza.errors import ConfigError, nearest
+from cadenza.types import SINGLE_GROUP, EnvSpec, Frame, GroupSpec, Tree
+
+if TYPE_CHECKING:
+    from cadenza.envs.native import MakeNative
+
+ENTRY_POINTS = {"classic": "gymnasium.envs.classic_control.", "toy_text": "gymnasium.envs.toy_text."}
+
+
+def ids(family: str) -> list[str]:
+    """What Gymnasium has registered for the family."""
+    prefix = ENTRY_POINTS[family]
+    return [id for id, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(prefix)]
+
+
+def make(config: EnvironmentConfig, render: bool = False) -> Gym:
+    """One environment of Gymnasium's registry, without its wrappers: order, checks and time limits are ours."""
+    spec = gymnasium.spec(config.id)
+    if isinstance(spec.entry_point, str):
+        check_kwargs(load_env_creator(spec.entry_point), config)
+    kwargs = {**config.kwargs, **({"render_mode": "rgb_array"} if render else {})}
+    bare = dataclasses.replace(spec, order_enforce=False)
+    env = gymnasium.make(bare, max_episode_steps=-1, disable_env_checker=True, **kwargs)
+    return Gym(
+        env,
+        id=config.id,
+        max_episode_steps=config.max_episode_steps or spec.max_episode_steps,
+        return_threshold=spec.reward_threshold,
+        clip_actions=config.clip_actions,
+    )
+
+
+def native(config: EnvironmentConfig) -> MakeNative | None:
+    """A vectorised version of our own, where one exists."""
+    if not config.id.startswith("CartPole-v"):
+        return None
+    from cadenza.envs.native import cartpole
+
+    return cartpole(config, make(config).spec)
+
+
+def check_kwargs(creator: Callable[..., Any], config: EnvironmentConfig) -> None:
+    """Refuse keyword arguments that the constructor does not take."""
+    parameters = inspect.signature(creator).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for name in config.kwargs:
+        if name not in parameters:
+            raise ConfigError(
+                f"environment.kwargs.{name}: {config.id} takes no such argument{nearest(name, parameters)} "
+                f"(it takes: {', '.join(parameters) or 'none'})"
+            )
+
+
+class Gym:
+    """A gymnasium.Env as the group `agent` with one agent. It owns the time limit; it never resets by itself."""
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        *,
+        id: str,
+        max_episode_steps: int | None = None,
+        return_threshold: float | None = None,
+        clip_actions: bool = True,
+    ) -> None:
+        self.env = env
+        seen = as_dict_space(env.observation_space)
+        self._observe = observer(seen)
+        self._action = action_for(env.action_space, clip_actions)
+        self._limit = max_episode_steps or 2**63
+        self._steps = 0
+        self._no_reward = np.zeros(1, np.float32)
+        group = GroupSpec((SINGLE_GROUP,), seen, env.action_space)
+        self.spec = EnvSpec(
+            id=id,
+            groups={SINGLE_GROUP: group},
+            max_episode_steps=max_episode_steps,
+            return_threshold=None if return_threshold is None else float(return_threshold),
+        )
+
+    def reset(self, seed: int) -> Frame:
+        obs, info = self.env.reset(seed=seed)
+        self._steps = 0
+        return Frame({SINGLE_GROUP: self._observe(obs)}, {SINGLE_GROUP: self._no_reward}, mask=_mask(info))
+
+    def step(self, action: dict[str, Array]) -> Frame:
+        obs, reward, terminated, truncated, info = self.env.step(self._action(action[SINGLE_GROUP][0]))
+        self._steps += 1
+        return Frame(
+            {SINGLE_GROUP: self._observe(obs)},
+            {SINGLE_GROUP: np.array((reward,), np.float32)},
+            bool(terminated),
+            bool(truncated) or self._steps >= self._limit,
+            mask=_mask(info) if info else None,
+        )
+
+    def render(self) -> Array | None:
+        frame = self.env.render()
+        return frame if isinstance(frame, np.ndarray) else None
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def _mask(info: Mapping[str, Any]) -> dict[str, Array] | None:
+    mask = info.get("action_mask")
+    return None if mask is None else {SINGLE_GROUP: np.asarray(mask, bool)[None]}
+
+
+def as_dict_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """The space of the trees that `observer` makes."""
+    if isinstance(space, spaces.Tuple):
+        return spaces.Dict({str(index): as_dict_space(part) for index, part in enumerate(space.spaces)})
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: as_dict_space(part) for key, part in space.spaces.items()})
+    shape_of(space)
+    return space
+
+
+def observation_tree(space: spaces.Space[Any], obs: Any) -> Tree:
+    """An observation as the environment gave it, as a tree of arrays of the spec's space (without an agent axis)."""
+    return observer(space, axis=None)(obs)
+
+
+def observer(space: spaces.Space[Any], axis: int | None = 0) -> Callable[[Any], Tree]:
+    """A function from the environment's observation to a tree of arrays, with an agent axis put in at `axis`."""
+    if isinstance(space, spaces.Dict):
+        parts = [(key, observer(part, axis)) for key, part in space.spaces.items()]
+
+        def see_parts(obs: Any) -> Tree:
+            given = {str(index): part for index, part in enumerate(obs)} if isinstance(obs, tuple) else obs
+            return {key: see(given[key]) for key, see in parts}
+
+        return see_parts
+    dtype = shape_of(space)[1]
+
+    def see(obs: Any) -> Array:
+        array = np.asarray(obs)
+        if array.dtype != dtype:  # float64 for float32 is common; a float where a byte is declared is a fault
+            array = array.astype(dtype, casting="same_kind")
+        return array if axis is None else array[None] if axis == 0 else np.expand_dims(array, axis)
+
+    return see
+
+
+def action_for(space: spaces.Space[Any], clip: bool) -> Callable[[Array], Any]:
+    """A function from a policy's action (of one agent) to the one the environment takes."""
+    if isinstance(space, spaces.Discrete):
+        return int
+    if isinstance(space, spaces.Box):
+        low, high = space.low, space.high
+        return (lambda action: np.minimum(np.maximum(action, low), high)) if clip else (lambda action: action)
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        return lambda action: action
+    known = "Discrete, Box, MultiDiscrete and MultiBinary"
+    raise ConfigError(f"{type(space).__name__} actions are not supported ({known} are)")

@@ -1,0 +1,174 @@
+"""Tiny environments with known answers, for tests and first steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.faulty import Faulty
+from cadenza.envs.gym import Gym, check_kwargs
+from cadenza.envs.layout import Array
+from cadenza.envs.pair import Pair
+
+Returned = tuple[Any, float, bool, bool, dict[str, Any]]
+
+
+class Identity(gymnasium.Env[Any, Any]):
+    """Repeat the number you see: 1 for the same number, 0 otherwise."""
+
+    def __init__(self, n: int = 2) -> None:
+        self.observation_space = spaces.Discrete(n)
+        self.action_space = spaces.Discrete(n)
+        self._n = n
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._next(), {}
+
+    def step(self, action: int) -> Returned:
+        reward = float(action == self._answer)
+        return self._next(), reward, False, False, {}
+
+    def _next(self) -> Any:
+        self._answer = int(self.np_random.integers(self._n))
+        return self._answer
+
+
+class DictIdentity(Identity):
+    """The same with a dict observation of which one key is useful."""
+
+    def __init__(self, n: int = 2) -> None:
+        super().__init__(n)
+        self.observation_space = spaces.Dict(
+            {"noise": spaces.Box(-1, 1, (3,), np.float32), "useful": spaces.Box(0, 1, (n,), np.float32)}
+        )
+
+    def _next(self) -> Any:
+        useful = np.zeros(self._n, np.float32)
+        useful[super()._next()] = 1
+        return {"noise": self.np_random.uniform(-1, 1, 3).astype(np.float32), "useful": useful}
+
+
+class ImageIdentity(Identity):
+    """The same with an image (channel, height, width) in which one of 8 columns is bright: two columns an action."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.observation_space = spaces.Box(0, 255, (1, 8, 8), np.uint8)
+
+    def _next(self) -> Any:
+        image = np.zeros((1, 8, 8), np.uint8)
+        image[..., 2 * super()._next() + int(self.np_random.integers(2))] = 255
+        return image
+
+
+class Masked(Identity):
+    """The observation says nothing; the action mask allows the one action that is rewarded."""
+
+    def __init__(self, n: int = 4) -> None:
+        super().__init__(n)
+        self.observation_space = spaces.Box(0, 1, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed)[0], {"action_mask": self._mask()}
+
+    def step(self, action: int) -> Returned:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {"action_mask": self._mask()}
+
+    def _next(self) -> Any:
+        super()._next()
+        return np.zeros(1, np.float32)
+
+    def _mask(self) -> Array:
+        mask = np.zeros(self._n, bool)
+        mask[self._answer] = True
+        return mask
+
+
+class IdentityBox(gymnasium.Env[Any, Any]):
+    """Repeat the point you see: the reward is minus the squared distance."""
+
+    def __init__(self, size: int = 1) -> None:
+        self.observation_space = spaces.Box(-1, 1, (size,), np.float32)
+        self.action_space = spaces.Box(-1, 1, (size,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._next(), {}
+
+    def step(self, action: Any) -> Returned:
+        reward = -float(np.sum((action - self._answer) ** 2))
+        return self._next(), reward, False, False, {}
+
+    def _next(self) -> Any:
+        self._answer = self.np_random.uniform(-1, 1, self.observation_space.shape).astype(np.float32)
+        return self._answer
+
+
+class Chain(gymnasium.Env[Any, Any]):
+    """A walk from a random cell to the end: forward (1) earns 1, staying (0) nothing. The end terminates.
+
+    Its time limit is shorter than the walk, so an estimator that confuses the two ends gets `chain_values` wrong.
+    """
+
+    def __init__(self, length: int = 8) -> None:
+        self.observation_space = spaces.Box(0, 1, (length + 1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._length = length
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._cell = int(self.np_random.integers(self._length))
+        return self._obs(), {}
+
+    def step(self, action: int) -> Returned:
+        self._cell += int(action)
+        return self._obs(), float(action), self._cell == self._length, False, {}
+
+    def _obs(self) -> Any:
+        obs = np.zeros(self._length + 1, np.float32)
+        obs[self._cell] = 1
+        return obs
+
+
+def chain_values(gamma: float, length: int = 8) -> Array:
+    """True discounted values of the chain's cells (the end included) when always walking forward, time limit aside."""
+    return np.array([sum(gamma**k for k in range(length - cell)) for cell in range(length + 1)])
+
+
+# id -> (constructor, time limit, return that counts as solved)
+SINGLE: dict[str, tuple[Callable[..., gymnasium.Env[Any, Any]], int, float | None]] = {
+    "toy/identity": (Identity, 16, 15.0),
+    "toy/identity_box": (IdentityBox, 16, -0.5),
+    "toy/chain": (Chain, 4, None),
+    "toy/masked": (Masked, 16, 16.0),
+    "toy/dict": (DictIdentity, 16, 15.0),
+    "toy/image": (ImageIdentity, 16, 15.0),
+    "toy/faulty": (Faulty, 8, None),
+}
+
+
+def ids(family: str) -> list[str]:
+    return [*SINGLE, "toy/pair"]
+
+
+def make(config: EnvironmentConfig, render: bool = False) -> Gym | Pair:
+    """A toy environment; none has anything to show, so `render` changes nothing."""
+    if config.id == "toy/pair":
+        check_kwargs(Pair, config)
+        return Pair(**{"max_episode_steps": config.max_episode_steps or 10, **config.kwargs})
+    creator, limit, threshold = SINGLE[config.id]
+    check_kwargs(creator, config)
+    return Gym(
+        creator(**config.kwargs),
+        id=config.id,
+        max_episode_steps=config.max_episode_steps or limit,
+        return_threshold=threshold,
+        clip_actions=config.clip_actions,
+    )

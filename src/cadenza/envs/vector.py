@@ -1,0 +1,248 @@
+"""Environments stepped together under one contract: same-step resets, true final observations, exact resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs import catalog
+from cadenza.envs.layout import Array, Buffer, Layout, allocate_buffer, shape_of
+from cadenza.envs.ledger import Ledger
+from cadenza.envs.seeds import EpisodeSeeds
+from cadenza.envs.slice import BUILD, IDLE, INDEX, RESET, STAGE, STEP, MakeEnv, Slice, Trouble
+from cadenza.envs.watchdog import Hung, Watchdog
+from cadenza.errors import ConfigError, EnvironmentFault
+from cadenza.types import Episode, Step, VectorEnv
+
+if TYPE_CHECKING:
+    from cadenza.envs.native import MakeNative
+
+
+class Vector(ABC):
+    """What all ways of stepping environments share; a subclass fills buffers (`_advance`) and brings episodes back.
+
+    Steps are written into two buffers in turn, so a step outlives the next call but not the one after it.
+    """
+
+    def __init__(self, layout: Layout, num_envs: int, seeds: EpisodeSeeds, buffers: Sequence[Buffer]) -> None:
+        self.spec, self.num_envs = layout.spec, num_envs
+        self._ledger = Ledger(layout.spec, num_envs, seeds)
+        self._buffers = buffers
+        self._floats = [[(name, array, array.reshape(-1)) for name, array in buffer.floats()] for buffer in buffers]
+        self._final_floats = [[(n, array, array.reshape(-1)) for n, array in b.final_floats()] for b in buffers]
+        self._dtypes = [(name, shape_of(group.action)[1]) for name, group in layout.spec.groups.items()]
+        self._turn = 0
+        self.current: Step = buffers[0].step
+        self._check_finite(0, list(range(num_envs)), None)
+
+    def step(self, action: dict[str, Array]) -> Step:
+        """Step every environment with its row of the actions [N, A, …]."""
+        turn = self._turn = 1 - self._turn
+        action = {group: np.asarray(action[group], dtype) for group, dtype in self._dtypes}
+        try:
+            ended = self._advance(action, turn)
+        except Trouble as trouble:
+            raise self._fault(trouble, action) from trouble.__cause__
+        buffer = self._buffers[turn]
+        buffer.settle(ended)
+        self._check_finite(turn, ended, action)
+        step = buffer.step
+        self._ledger.record(action, step.reward, ended)
+        self.current = step
+        return step
+
+    def episodes(self) -> list[Episode]:
+        """The episodes finished since last asked; ask before saving, they are no part of the state."""
+        return self._ledger.take()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._ledger.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Come back to where the running episodes stood; `current` is then what the next action must be chosen on."""
+        if self.spec.restore == "restart":
+            self.reset(np.asarray(state["numbers"]) + 1)
+        else:
+            self._ledger.load_state_dict(state)
+            self._show(state)
+
+    def reset(self, first_episode: int | Array = 0) -> Step:
+        """Give up the running episodes and begin the one of this number in every environment."""
+        self._ledger.restart(np.broadcast_to(first_episode, self.num_envs))
+        self._show(None)
+        return self.current
+
+    def _show(self, state: dict[str, Any] | None) -> None:
+        """Make `current` what the environments show after a restore: nothing has been earned, nothing has ended."""
+        self._turn = 0
+        try:
+            self._restore(state)
+        except Trouble as trouble:
+            raise self._fault(trouble, None) from trouble.__cause__
+        buffer = self._buffers[0]
+        buffer.clear()
+        np.equal(self._ledger.lengths, 0, out=buffer.step.is_first)
+        self._check_finite(0, list(range(self.num_envs)), None)
+        self.current = buffer.step
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    def _advance(self, action: dict[str, Array], turn: int) -> list[int]:
+        """Fill buffer `turn` and name the environments whose episode ended."""
+
+    @abstractmethod
+    def _restore(self, state: dict[str, Any] | None) -> None:
+        """Bring the environments to where the ledger stands, with buffer 0 showing it; no state: all are at a start."""
+
+    def _check_finite(self, turn: int, fresh: list[int], action: dict[str, Array] | None) -> None:
+        """Refuse NaN and infinity; `fresh` environments show a reset's observation."""
+        # A dot product is the cheapest thing that both survive; only what it raises suspicion of is looked at closely.
+        for name, array, flat in self._floats[turn]:
+            if not math.isfinite(np.dot(flat, flat)):
+                self._refuse(name, array, [] if name.startswith("reward") else fresh, action)
+        if fresh and action is not None:
+            for name, array, flat in self._final_floats[turn]:
+                if not math.isfinite(np.dot(flat, flat)):
+                    self._refuse(name, array, [], action)
+
+    def _refuse(self, name: str, array: Array, fresh: list[int], action: dict[str, Array] | None) -> None:
+        bad = np.flatnonzero(~np.isfinite(array.reshape(self.num_envs, -1)).all(axis=1))
+        if len(bad):
+            index = int(bad[0])
+            stage = RESET if index in fresh else STEP
+            raise self._fault(Trouble(index, stage, f"returned NaN or infinity ({name})"), action)
+
+    def _fault(self, trouble: Trouble, action: dict[str, Array] | None) -> EnvironmentFault:
+        """The message for a failure: which environment, and what repeats it."""
+        index, ledger = trouble.index, self._ledger
+        number, seed, length = int(ledger.numbers[index]), ledger.seed(index), int(ledger.lengths[index])
+        if action is None:
+            when = f"at the start of episode {number} (seed {seed})"
+            if length:
+                when = f"while {length} steps of episode {number} were repeated (seed {seed})"
+        elif trouble.stage == STEP:
+            taken = ", ".join(f"{group} {array[index].tolist()}" for group, array in action.items())
+            when = f"at step {length + 1} of episode {number} (seed {seed}, action {taken})"
+        else:
+            when = f"at the start of episode {number + 1} (seed {ledger.seed(index, ahead=1)})"
+        return worded(trouble, f"environment {ledger.first_env + index} ({self.spec.id}) {trouble.reason}, {when}")
+
+
+def worded(trouble: Trouble, message: str) -> EnvironmentFault:
+    """The user's error, with what was noted on the way (a worker's traceback)."""
+    fault = EnvironmentFault(message)
+    for note in getattr(trouble, "__notes__", ()):
+        fault.add_note(note)
+    return fault
+
+
+def starting_fault(trouble: Trouble, seeds: EpisodeSeeds) -> EnvironmentFault:
+    """The message for a failure before the first step."""
+    made = trouble.stage != BUILD
+    when = f"at the start of episode 0 (seed {seeds(trouble.index, 0)})" if made else "while it was made"
+    return worded(trouble, f"environment {seeds.first_env + trouble.index} {trouble.reason}, {when}")
+
+
+class InProcess(Vector):
+    """Environments stepped one after the other in this process: the fastest way for light ones."""
+
+    def __init__(self, make_env: MakeEnv, num_envs: int, seeds: EpisodeSeeds, timeout_seconds: float = 60.0) -> None:
+        self._timeout = timeout_seconds
+        self._mark = [0, 0, IDLE]
+        self._watchdog = Watchdog(self._mark, timeout_seconds)
+        try:
+            self._slice = self._start(make_env, num_envs, seeds)
+            buffers = [allocate_buffer(self._slice.layout, num_envs) for _ in range(2)]
+            self._slice.attach(buffers)
+        except BaseException as problem:
+            self._watchdog.close()
+            if isinstance(problem, Trouble):
+                raise starting_fault(problem, seeds) from problem.__cause__
+            raise
+        weakref.finalize(self, self._watchdog.close)
+        super().__init__(self._slice.layout, num_envs, seeds, buffers)
+
+    def close(self) -> None:
+        self._watchdog.close()
+        self._slice.close()
+
+    def _start(self, make_env: MakeEnv, num_envs: int, seeds: EpisodeSeeds) -> Slice:
+        try:
+            return Slice(make_env, num_envs, seeds, self._mark)
+        except Hung:
+            raise self._hung() from None
+
+    def _advance(self, action: dict[str, Array], turn: int) -> list[int]:
+        try:
+            return self._slice.step(action, turn)
+        except Hung:
+            raise self._hung() from None
+
+    def _restore(self, state: dict[str, Any] | None) -> None:
+        running = self._ledger.state_dict()
+        try:
+            self._slice.replay(running["numbers"].tolist(), running["lengths"].tolist(), running["actions"], 0)
+        except Hung:
+            raise self._hung() from None
+
+    def _hung(self) -> Trouble:
+        stage, self._mark[STAGE] = self._mark[STAGE], IDLE
+        return Trouble(self._mark[INDEX], stage, f"took longer than {self._timeout:g} s")
+
+
+def make_vector(
+    config: EnvironmentConfig,
+    seeds: EpisodeSeeds,
+    *,
+    num_envs: int | None = None,
+    decisions: dict[str, Any] | None = None,
+) -> VectorEnv:
+    """The configured environments. What `auto` comes to is noted in `decisions`, or read there if it was before."""
+    config = dataclasses.replace(config, id=catalog.resolve(config.id), num_envs=num_envs or config.num_envs)
+    count = config.num_envs
+    family = catalog.family_of(config.id)
+    native: MakeNative | None = family[1].native(config) if family and hasattr(family[1], "native") else None
+    way = _decide(config, native.worthwhile_from if native else None, decisions if decisions is not None else {})
+    make_env = partial(catalog.make, config)
+    if way == "native":
+        if native is None:
+            raise ConfigError(
+                f"environment.vectorize=native: {config.id} has no native version; use auto or in_process"
+            )
+        return native(count, seeds)
+    if way == "workers":
+        from cadenza.envs.workers import Workers
+
+        processes = (os.cpu_count() or 1) if config.workers == "auto" else config.workers
+        return Workers(make_env, count, seeds, config.timeout_seconds, min(processes, count))
+    if way == "gymnasium":
+        from cadenza.envs.gymnasium_vector import synchronous
+
+        return synchronous(make_env, count, seeds, config)
+    return InProcess(make_env, count, seeds, config.timeout_seconds)
+
+
+def _decide(config: EnvironmentConfig, native_from: int | None, decisions: dict[str, Any]) -> str:
+    if config.vectorize != "auto":
+        return config.vectorize
+    key = "environment.vectorize"
+    if key not in decisions:
+        if native_from is None:
+            value, reason = "in_process", f"{config.id} has no native version, and light steps are not worth processes"
+        elif config.num_envs < native_from:
+            value, reason = "in_process", f"the native version pays from {native_from} environments on"
+        else:
+            value, reason = "native", f"fastest for {config.num_envs} environments, and restored exactly"
+        decisions[key] = {"value": value, "reason": reason}
+    return str(decisions[key]["value"])

@@ -1,0 +1,206 @@
+"""Environments in worker processes, for steps heavy enough to be worth a message. Same results as in process."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from cadenza.envs.layout import Array, Layout
+from cadenza.envs.seeds import EpisodeSeeds
+from cadenza.envs.sharing import nameless_file, share_arrays, share_marks
+from cadenza.envs.slice import BUILD, INDEX, PROGRESS, STAGE, MakeEnv, Trouble
+from cadenza.envs.vector import Vector, starting_fault
+from cadenza.envs.watchdog import LOOKS
+from cadenza.envs.worker import CLOSE, OK, RESTORE
+from cadenza.errors import CadenzaError
+
+START_SECONDS = 120.0  # for an interpreter to come up on a busy machine
+CLOSE_SECONDS = 5.0
+
+
+class Workers(Vector):
+    """Each process hosts neighbouring environments and writes into shared memory; `make_env` must be importable."""
+
+    def __init__(
+        self, make_env: MakeEnv, num_envs: int, seeds: EpisodeSeeds, timeout_seconds: float = 60.0, workers: int = 2
+    ) -> None:
+        workers = min(workers, num_envs)
+        bounds = np.linspace(0, num_envs, workers + 1).astype(int).tolist()
+        memory = nameless_file()
+        marks = share_marks(memory, workers)
+        self._workers: list[Process] = []
+        try:
+            for index, (low, high) in enumerate(pairwise(bounds)):
+                process = Process(memory, index, workers, low, high, marks[index], timeout_seconds)
+                self._workers.append(process)
+                process.send((make_env, low, high, num_envs, replace(seeds, first_env=seeds.first_env + low)))
+            layout = self._begin()
+            buffers, self._actions = share_arrays(memory, workers, layout, num_envs)
+            for process in self._workers:
+                process.send(layout)
+            self._wait()
+        except BaseException as problem:
+            self._kill()
+            if isinstance(problem, Trouble):
+                raise starting_fault(problem, seeds) from problem.__cause__
+            raise
+        finally:
+            os.close(memory)
+        super().__init__(layout, num_envs, seeds, buffers)
+
+    def close(self) -> None:
+        """End the processes: politely first, so that environments can close what they hold."""
+        for process in self._workers:
+            process.ask_to_close()
+        for process in self._workers:
+            process.end(CLOSE_SECONDS)
+        self._workers = []
+
+    def _begin(self) -> Layout:
+        """Wait until all environments are made and reset; they all look alike."""
+        self._wait()
+        layouts: list[Layout] = [process.receive() for process in self._workers]
+        return layouts[0]
+
+    def _advance(self, action: dict[str, Array], turn: int) -> list[int]:
+        for group, array in self._actions.items():
+            array[...] = action[group]
+        command = b"%d" % turn
+        for process in self._workers:
+            process.command(command)
+        self._wait()
+        step = self._buffers[turn].step
+        ended: list[int] = np.flatnonzero(step.terminated | step.truncated).tolist()
+        return ended
+
+    def _restore(self, state: dict[str, Any] | None) -> None:
+        running = self._ledger.state_dict()
+        ends = np.cumsum(running["lengths"])
+        for process in self._workers:
+            low, high = process.low, process.high
+            first, last = ends[low] - running["lengths"][low], ends[high - 1]
+            actions = {group: array[first:last] for group, array in running["actions"].items()}
+            process.command(RESTORE)
+            process.send((running["numbers"][low:high].tolist(), running["lengths"][low:high].tolist(), actions))
+        self._wait()
+
+    def _wait(self) -> None:
+        """Until every worker has answered; after a failure no process is left."""
+        try:
+            for process in self._workers:
+                process.wait()
+        except (Trouble, CadenzaError):
+            self._kill()
+            raise
+
+    def _kill(self) -> None:
+        for process in self._workers:
+            process.kill()
+        self.close()
+
+
+class Process:
+    """The parent's end of one worker."""
+
+    def __init__(self, memory: int, index: int, workers: int, low: int, high: int, mark: Array, timeout: float) -> None:
+        self.low, self.high = low, high
+        self._mark, self._timeout = mark, timeout
+        ours, theirs = socket.socketpair()
+        arguments = (theirs.fileno(), memory, index, workers, os.getpid())
+        with theirs, _signals_held():
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "cadenza.envs.worker", *map(str, arguments)],
+                pass_fds=(theirs.fileno(), memory),
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # stdout carries results; what environments print is not one
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+            )
+        self._line: Connection[Any, Any] = Connection(ours.detach())
+        self._poll = select.poll()
+        self._poll.register(self._line.fileno(), select.POLLIN)
+
+    def send(self, message: Any) -> None:
+        with suppress(ConnectionError):  # a dead worker shows at the next wait, where there is more to say about it
+            self._line.send(message)
+
+    def command(self, command: bytes) -> None:
+        with suppress(ConnectionError):
+            self._line.send_bytes(command)
+
+    def receive(self) -> Any:
+        try:
+            return self._line.recv()
+        except (EOFError, ConnectionError):
+            raise self._died() from None
+
+    def wait(self) -> None:
+        """For the answer to a command; raises what the worker reports, or that it died or hangs."""
+        seen: tuple[int, ...] = ()
+        looks = 0
+        while not self._poll.poll(self._timeout / LOOKS * 1000):
+            now = tuple(self._mark.tolist())
+            looks = looks + 1 if now == seen else 0
+            seen = now
+            enough = LOOKS if now[PROGRESS] else LOOKS * max(1.0, START_SECONDS / self._timeout)
+            if looks >= enough:
+                raise self._trouble(f"took longer than {self._timeout:g} s")
+        try:
+            answer = self._line.recv_bytes()
+        except (EOFError, ConnectionError):
+            raise self._died() from None
+        if answer != OK:
+            raise self._reported()
+
+    def ask_to_close(self) -> None:
+        self.command(CLOSE)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def end(self, seconds: float) -> None:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._line.close()
+
+    def _reported(self) -> Exception:
+        report = self.receive()
+        if isinstance(report, CadenzaError):
+            return report
+        index, stage, reason, remote = report
+        trouble = Trouble(self.low + index, stage, reason)
+        if remote:
+            trouble.add_note(f"In the worker process:\n{remote}")
+        return trouble
+
+    def _died(self) -> Trouble:
+        code = self._process.wait()
+        how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit code {code}"
+        return self._trouble(f"ended its worker process {how}")
+
+    def _trouble(self, reason: str) -> Trouble:
+        return Trouble(self.low + int(self._mark[INDEX]), int(self._mark[STAGE]) or BUILD, reason)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """A worker starts with these blocked, so that none reaches it before it can ignore them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,63 @@
+"""Errors a user can cause or meet, each with the exit code the command line ends with."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CadenzaError(Exception):
+    """A problem with a plain one-line message; anything else that escapes is an internal error."""
+
+    exit_code = 70
+
+
+class ConfigError(CadenzaError):
+    """A mistake in a spec, a key, a value or a combination of values."""
+
+    exit_code = 2
+
+
+class NotFoundError(CadenzaError):
+    """An unknown environment, algorithm, run or checkpoint."""
+
+    exit_code = 2
+
+
+class MissingExtraError(CadenzaError):
+    """A known thing whose optional packages are not installed."""
+
+    exit_code = 69
+
+
+class LockedError(CadenzaError):
+    """The run is held by another process."""
+
+    exit_code = 73
+
+
+class StorageError(CadenzaError):
+    """The disk is full, read-only or failing."""
+
+    exit_code = 74
+
+
+class CheckpointError(CadenzaError):
+    """A checkpoint that is corrupt, incomplete or belongs to something else."""
+
+    exit_code = 78
+
+
+class EnvironmentFault(CadenzaError):
+    """An environment raised, hung or returned junk."""
+
+
+class DivergenceError(CadenzaError):
+    """A loss, gradient or weight is not finite."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A ready-made tail for a message: `; did you mean 'x'?`, or nothing when no name is close."""
+    lowered = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    return f"; did you mean '{lowered[close[0]]}'?" if close else ""

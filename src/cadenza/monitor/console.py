@@ -1,0 +1,217 @@
+"""What a person sees while a run trains: a live table on a terminal, else plain lines, or warnings alone."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from cadenza.monitor.sparkline import ASCII, BLOCKS, duration, number, sparkline
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+    from rich.console import RenderableType
+    from rich.live import Live
+
+LIVE_SECONDS = 0.25
+LINE_SECONDS = 5.0
+HISTORY = 30
+SHOWN = 12
+EVALUATION = "eval/return_mean"
+# Shown first, in this order; whatever else a row has follows until the table is full.
+IMPORTANT = (
+    EVALUATION,
+    "eval/return_std",
+    "collect/return_mean",
+    "collect/length_mean",
+    "train/policy_loss",
+    "train/value_loss",
+    "train/entropy",
+    "train/kl",
+    "train/clip_fraction",
+    "train/explained_variance",
+    "train/grad_norm",
+    "train/learning_rate",
+)
+LINE = (EVALUATION, "collect/return_mean", "train/policy_loss", "train/value_loss")
+
+
+class Console:
+    """Progress of one run. `update` may be called at every step: between refreshes it only looks at the clock."""
+
+    def __init__(self, quiet: bool, total: int | None, stream: IO[str] | None = None, unit: str = "env_steps") -> None:
+        self._unit = unit  # what `total` counts: env_steps, or updates in a run without an environment
+        self._quiet = quiet
+        self._total = total
+        self._stream = stream if stream is not None else sys.stderr
+        self._began, self._first, self._done = time.monotonic(), 0, 0
+        self._rate = "steps/s" if unit == "env_steps" else f"{unit}/s"
+        self._next = 0.0
+        self._last: dict[str, Any] = {}
+        self._history: dict[str, deque[float]] = {}
+        self._best: dict[str, float] = {}
+        self._live: Live | None = None
+        self._rich: RichConsole | None = None
+        self._levels = BLOCKS if "utf" in (getattr(self._stream, "encoding", None) or "utf-8").lower() else ASCII
+
+    def start(self, headline: Sequence[str], done: int = 0) -> None:
+        """Say what begins; `done` is where a resumed run stands: speed counts the work of this process alone."""
+        self._first = self._done = done
+        self._began = time.monotonic()
+        if self._quiet:
+            return
+        if self._terminal():
+            self._open_live(headline)
+        else:
+            self._next = self._began + LINE_SECONDS
+            for line in headline:
+                self._line(line)
+
+    def update(self, done: int, row: dict[str, Any] | None = None) -> None:
+        """Where the run stands now, and the row of metrics if one was just written."""
+        self._done = done
+        if self._quiet:
+            return
+        if row is not None:
+            self._take(row)
+        now = time.monotonic()
+        if self._live is not None:
+            if now >= self._next:
+                self._next = now + LIVE_SECONDS
+                self._live.update(self._picture(), refresh=True)
+        elif now >= self._next or (row is not None and row.get(EVALUATION) is not None):
+            self._next = now + LINE_SECONDS
+            self._line(self._progress_line())
+
+    def note(self, text: str, warning: bool = False) -> None:
+        """A line that stays; only warnings get through when quiet."""
+        if self._quiet and not warning:
+            return
+        label = "warning: " if warning else ""
+        if self._live is not None:
+            from rich.text import Text
+
+            self._live.console.print(Text(label + text, style="yellow" if warning else "dim"), soft_wrap=True)
+        else:
+            self._line(label + text)
+
+    def finish(self, summary: str) -> None:
+        """The last picture and the last word."""
+        if self._live is not None:
+            self._live.update(self._picture(), refresh=True)
+        self.close()
+        if not self._quiet:
+            self._line(summary)
+
+    def close(self) -> None:
+        """Give the terminal back; may be called twice, and must be when a run fails."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def speed(self) -> float | None:
+        """Units per second of this process, once there is something to measure."""
+        elapsed = time.monotonic() - self._began
+        return (self._done - self._first) / elapsed if elapsed > 0 and self._done > self._first else None
+
+    def remaining(self) -> float | None:
+        """Seconds to the end of the budget at the speed so far."""
+        speed = self.speed()
+        if not speed or not self._total:
+            return None
+        return max(0, self._total - self._done) / speed
+
+    def _terminal(self) -> bool:
+        if not (hasattr(self._stream, "isatty") and self._stream.isatty()):
+            return False
+        from rich.console import Console as RichConsole
+
+        self._rich = RichConsole(file=self._stream)
+        return not self._rich.is_dumb_terminal
+
+    def _open_live(self, headline: Sequence[str]) -> None:
+        from rich.live import Live
+        from rich.text import Text
+
+        assert self._rich is not None
+        for index, line in enumerate(headline):
+            self._rich.print(Text(line, style="bold" if index == 0 else "dim"), soft_wrap=True)
+        # No refresh thread: it would compete with training for the interpreter.
+        self._live = Live(self._picture(), console=self._rich, auto_refresh=False, transient=False)
+        self._live.start(refresh=True)
+
+    def _line(self, text: str) -> None:
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def _take(self, row: dict[str, Any]) -> None:
+        for key, value in row.items():
+            if "/" not in key or isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            self._last[key] = value
+            self._history.setdefault(key, deque(maxlen=HISTORY)).append(value)
+            if key.endswith("return_mean") and value >= self._best.get(key, value):
+                self._best[key] = value
+
+    def _progress_line(self) -> str:
+        done = f"{self._done:,}"
+        if self._total:
+            done += f" / {self._total:,} ({min(1.0, self._done / self._total):.0%})"
+        parts = [f"{self._unit} {done}"]
+        parts += [f"{key} {number(self._last[key])}" for key in LINE if key in self._last]
+        speed = self.speed()
+        if speed is not None:
+            parts.append(f"{number(speed)} {self._rate}")
+        if self._total:
+            parts.append(f"ETA {duration(self.remaining())}")
+        return "  ".join(parts)
+
+    def _picture(self) -> RenderableType:
+        from rich.console import Group
+
+        return Group(self._table(), self._bar()) if self._last else self._bar()
+
+    def _bar(self) -> RenderableType:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        speed = self.speed()
+        rate = f"{number(speed)} {self._rate}" if speed is not None else "starting"
+        grid = Table.grid(padding=(0, 1))
+        if self._total:
+            share = min(1.0, self._done / self._total)
+            grid.add_row(
+                ProgressBar(total=self._total, completed=min(self._done, self._total), width=30),
+                f"[bold]{share:4.0%}[/]",
+                f"{self._done:,} / {self._total:,} {self._unit}",
+                f"[cyan]{rate}[/]",
+                f"ETA [bold]{duration(self.remaining())}[/]",
+            )
+        else:
+            grid.add_row(f"{self._done:,} {self._unit}", f"[cyan]{rate}[/]")
+        return grid
+
+    def _table(self) -> RenderableType:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), header_style="dim")
+        table.add_column("metric")
+        table.add_column("now", justify="right", min_width=10)
+        table.add_column("best", justify="right", min_width=10)
+        table.add_column(f"last {HISTORY}", min_width=HISTORY, style="cyan", no_wrap=True)
+        for key in self._chosen():
+            value, best = self._last[key], self._best.get(key)
+            style = "bold green" if best is not None and value >= best else ""
+            highest = "" if best is None else number(best)
+            trend = sparkline(list(self._history[key]), HISTORY, self._levels)
+            table.add_row(Text(key), Text(number(value), style), Text(highest, "green"), trend)
+        return table
+
+    def _chosen(self) -> list[str]:
+        first = [key for key in IMPORTANT if key in self._last]
+        rest = [key for key in self._last if key not in first and not key.startswith(("time/", "system/"))]
+        return (first + rest)[:SHOWN]

@@ -1,0 +1,45 @@
+"""Curves and numbers in a line of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import timedelta
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+ASCII = "_.-=+*#@"  # for terminals that cannot show blocks
+
+
+def sparkline(values: Sequence[float], width: int = 30, levels: str = BLOCKS) -> str:
+    """The last `width` values as bars between their own lowest and highest; gaps where a value is not finite."""
+    shown = values[-width:]
+    finite = [value for value in shown if math.isfinite(value)]
+    if not finite:
+        return ""
+    low, high = min(finite), max(finite)
+    span = high - low
+    if not math.isfinite(span):
+        return ""
+
+    def bar(value: float) -> str:
+        if not math.isfinite(value):
+            return " "
+        return levels[int((value - low) / span * (len(levels) - 1) + 0.5)] if span else levels[0]
+
+    return "".join(map(bar, shown))
+
+
+def number(value: float | int | None) -> str:
+    """A number for people: four digits, thousands separated, `-` for none."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    if isinstance(value, int) or (abs(value) >= 1000 and abs(value) < 1e9):
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def duration(seconds: float | None) -> str:
+    """Hours, minutes and seconds; `-` for unknown."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    return str(timedelta(seconds=max(0, round(seconds))))

@@ -1,0 +1,31 @@
+"""PPO's objectives, element by element: [B] in, [B] out. Weighting and averaging are the caller's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: Tensor) -> Tensor:
+    """The pessimistic objective of PPO; to be maximised."""
+    ratio = log_ratio.exp()
+    return torch.minimum(ratio * advantage, ratio.clamp(1 - clip_range, 1 + clip_range) * advantage)
+
+
+def value_error(value: Tensor, old_value: Tensor, target: Tensor, clip_range: float | None) -> Tensor:
+    """Squared error; with a clip range, the worse of it and the error of the value held near its old estimate."""
+    error = (value - target).square()
+    if clip_range is None:
+        return error
+    held = old_value + (value - old_value).clamp(-clip_range, clip_range)
+    return torch.maximum(error, (held - target).square())
+
+
+def approximate_kl(log_ratio: Tensor) -> Tensor:
+    """Low-variance estimate of KL(old, new) from samples of the old policy (Schulman 2020, k3)."""
+    return log_ratio.exp() - 1 - log_ratio
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the entries where `mask` (float, 0 or 1) is set."""
+    return (x * mask).sum() / mask.sum().clamp(min=1)

@@ -1,0 +1,191 @@
+"""Checkpoints on disk: staged, synced, renamed, verified by hash. The last good one is never removed.
+
+    checkpoints/step-<env_steps>-<updates>/{state.json, <part>.safetensors …, MANIFEST.json}
+    checkpoints/last, checkpoints/best      one-line files naming one of them
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from cadenza.errors import CheckpointError, NotFoundError
+from cadenza.orchestration import codec
+from cadenza.records.atomic import sync_dir, write_text
+from cadenza.records.failpoints import failpoint
+
+FORMAT = 1
+MANIFEST = "MANIFEST.json"
+NAME = re.compile(r"step-(\d{12,})-(\d{12,})")
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, folder: Path, config_hash: str, keep: int = 2) -> None:
+        self.folder = folder
+        self.config_hash = config_hash  # of the run they belong to
+        self.keep = keep
+
+    def names(self) -> list[str]:
+        """Complete checkpoints, oldest first (complete is not yet valid: `load` verifies)."""
+        if not self.folder.is_dir():
+            return []
+        found = [entry.name for entry in self.folder.iterdir() if NAME.fullmatch(entry.name) and entry.is_dir()]
+        return sorted(found, key=position)
+
+    def save(self, state: dict[str, Any], env_steps: int, updates: int, best: bool = False) -> str:
+        """Write `state` whole or not at all; then move the pointers; then remove what is no longer kept."""
+        name = f"step-{env_steps:012d}-{updates:012d}"
+        staging = self.folder / f".staging-{name}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir()
+            self._write(staging, codec.pack(state), {"env_steps": env_steps, "updates": updates})
+            failpoint("ckpt:before_rename")
+            self._publish(staging, self.folder / name)
+        except OSError:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+        failpoint("ckpt:after_rename")
+        self.point("last", name)
+        if best:
+            self.point("best", name)
+        failpoint("ckpt:before_prune")
+        self._prune()
+        return name
+
+    def load(self, name: str) -> dict[str, Any]:
+        """The state in a checkpoint, after every byte of it was checked against its manifest."""
+        folder = self.folder / name
+        try:
+            manifest = json.loads((folder / MANIFEST).read_bytes())
+            if manifest["digest"] != manifest_digest(manifest):
+                raise CheckpointError(f"{folder}: {MANIFEST} does not match its own digest")
+            if manifest["format"] != FORMAT:
+                raise CheckpointError(f"{folder}: has format {manifest['format']}, this version reads {FORMAT}")
+            if (manifest["env_steps"], manifest["updates"]) != position(name):
+                raise CheckpointError(f"{folder}: its manifest belongs to another checkpoint")
+            if manifest["config"] != self.config_hash:
+                raise CheckpointError(f"{folder}: saved under config {manifest['config']}, not {self.config_hash}")
+            return codec.unpack({file: read_verified(folder, file, facts) for file, facts in manifest["files"].items()})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as problem:
+            raise CheckpointError(f"{folder}: unreadable ({type(problem).__name__}: {problem})") from problem
+
+    def newest(self, warn: Callable[[str], None]) -> tuple[str, dict[str, Any]] | None:
+        """The newest valid checkpoint; damaged ones are named and set aside. None where nothing was ever saved."""
+        self._recover()
+        names = self.names()
+        for name in reversed(names):
+            try:
+                return name, self.load(name)
+            except CheckpointError as problem:
+                warn(f"checkpoint rejected: {problem}; falling back to the one before")
+                self._set_aside(name)
+        if names:
+            raise CheckpointError(f"{self.folder}: none of its {len(names)} checkpoints is valid")
+        return None
+
+    def resolve(self, which: str) -> str:
+        """The name behind `best`, `last`, a number of env_steps or a full name."""
+        names = self.names()
+        if which in ("best", "last"):
+            pointer = self.folder / which
+            name = pointer.read_text().strip() if pointer.exists() else ""
+            if name in names:
+                return name
+            if which == "last" and names:
+                return names[-1]
+            raise NotFoundError(f"no checkpoint '{which}' in {self.folder}")
+        for name in reversed(names):
+            if which == name or (which.isdigit() and int(which) == position(name)[0]):
+                return name
+        steps = ", ".join(str(position(name)[0]) for name in names) or "none"
+        raise NotFoundError(f"no checkpoint '{which}' in {self.folder} (there are: best, last, {steps})")
+
+    def point(self, pointer: str, name: str) -> None:
+        write_text(self.folder / pointer, name + "\n")
+
+    def _write(self, staging: Path, files: dict[str, bytes], facts: dict[str, Any]) -> None:
+        manifest: dict[str, Any] = {"format": FORMAT, "config": self.config_hash, **facts, "files": {}}
+        for file, content in files.items():
+            manifest["files"][file] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            write_synced(staging / file, content)
+        failpoint("ckpt:after_write")
+        manifest["digest"] = manifest_digest(manifest)
+        write_synced(staging / MANIFEST, json.dumps(manifest, indent=1).encode())
+        sync_dir(staging)
+
+    def _publish(self, staging: Path, target: Path) -> None:
+        old = self.folder / f".old-{target.name}"
+        if target.exists():  # only a cycle without steps or updates, an evaluation say, saves the same position twice
+            shutil.rmtree(old, ignore_errors=True)
+            target.rename(old)
+        staging.rename(target)
+        sync_dir(self.folder)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _recover(self) -> None:
+        """Clear what a killed process left behind."""
+        for leftover in self.folder.glob(".staging-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        for old in self.folder.glob(".old-*"):
+            target = self.folder / old.name.removeprefix(".old-")
+            if target.exists():
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                old.rename(target)
+
+    def _set_aside(self, name: str) -> None:
+        aside = self.folder / f"rejected-{name}"
+        shutil.rmtree(aside, ignore_errors=True)
+        (self.folder / name).rename(aside)
+
+    def _prune(self) -> None:
+        names = self.names()
+        best = self.folder / "best"
+        kept = {*names[-self.keep :], best.read_text().strip() if best.exists() else ""}
+        for name in names:
+            if name not in kept:
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+
+
+def position(name: str) -> tuple[int, int]:
+    """(env_steps, updates) of a checkpoint by its name."""
+    match = NAME.fullmatch(name)
+    if not match:
+        raise CheckpointError(f"'{name}' is not the name of a checkpoint")
+    return int(match[1]), int(match[2])
+
+
+def manifest_digest(manifest: dict[str, Any]) -> str:
+    """Hash of everything in a manifest but this hash."""
+    rest = {key: value for key, value in manifest.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        failpoint("ckpt:before_fsync")
+        os.fsync(file.fileno())
+
+
+def read_verified(folder: Path, file: str, facts: dict[str, Any]) -> bytes:
+    if Path(file).name != file:
+        raise CheckpointError(f"{folder}: '{file}' is not a file of this checkpoint")
+    content = (folder / file).read_bytes()
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != facts["sha256"]:
+        raise CheckpointError(f"{folder / file}: sha256 is {actual[:16]}…, its manifest says {facts['sha256'][:16]}…")
+    return content

@@ -1,0 +1,87 @@
+"""A trained policy without its training: loaded from a checkpoint, to be measured, watched or used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from cadenza.errors import CheckpointError
+from cadenza.orchestration.build import build_workflow, environment_spec, evaluation_env
+from cadenza.orchestration.checkpoint import Checkpoints
+from cadenza.orchestration.evaluator import evaluate
+from cadenza.orchestration.seeding import Streams
+from cadenza.records.folder import RunFolder
+from cadenza.trees import map_tree
+from cadenza.types import EnvSpec, Frame, Mode, Step, Workflow
+
+
+class Player:
+    """Acts in one environment at a time, carrying the policy's memory from step to step."""
+
+    def __init__(self, workflow: Workflow, spec: EnvSpec) -> None:
+        self.workflow = workflow
+        self.spec = spec
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the episode so far."""
+        self._carry = self.workflow.initial_carry(1)
+        self._is_first = True
+
+    def act(self, frame: Frame, mode: Mode = "exploit") -> dict[str, np.ndarray]:
+        """Actions by group, [A, …], for what the environment shows."""
+        acted = self.workflow.act(batch_of_one(frame, self._is_first), self._carry, mode)
+        self._carry, self._is_first = acted.carry, False
+        return {group: action[0] for group, action in acted.action.items()}
+
+
+def batch_of_one(frame: Frame, is_first: bool) -> Step:
+    """A single environment's frame as the step of a vector of one."""
+
+    def widen(tree: Any) -> Any:
+        return map_tree(lambda x: x[None], tree)
+
+    agents = {group: reward.shape for group, reward in frame.reward.items()}
+    obs = widen(frame.obs)
+    return Step(
+        obs=obs,
+        final_obs=obs,
+        reward=widen(frame.reward),
+        terminated=np.array([frame.terminated]),
+        truncated=np.array([frame.truncated]),
+        is_first=np.array([is_first]),
+        active=widen(frame.active or {group: np.ones(shape, bool) for group, shape in agents.items()}),
+        died=widen(frame.died or {group: np.zeros(shape, bool) for group, shape in agents.items()}),
+        mask=widen(frame.mask or {}),
+        state=None if frame.state is None else frame.state[None],
+    )
+
+
+def load_policy(folder: RunFolder, checkpoint: str = "last") -> tuple[Player, str]:
+    """The run's policy with the weights of a checkpoint, and that checkpoint's name."""
+    config = folder.read_config()
+    checkpoints = Checkpoints(folder.checkpoints, folder.read_manifest()["config_hash"])
+    name = checkpoints.resolve(checkpoint)
+    state = checkpoints.load(name)
+    spec = environment_spec(config)
+    torch.set_num_threads(folder.read_decisions()["runtime.threads"])
+    workflow = build_workflow(config, spec, Streams(config.seed), "cpu")
+    try:
+        workflow.load_state_dict(state["workflow"])
+    except (KeyError, RuntimeError) as problem:
+        raise CheckpointError(f"{name} does not fit the run's config: {str(problem).splitlines()[0]}") from problem
+    return Player(workflow, spec), name
+
+
+def evaluate_run(folder: RunFolder, episodes: int, seed: int, checkpoint: str) -> dict[str, Any]:
+    """What `cadenza evaluate --json` prints."""
+    player, name = load_policy(folder, checkpoint)
+    env = evaluation_env(folder.read_config(), episodes, seed, {})
+    try:
+        evaluation = evaluate(player.workflow, env, episodes)
+    finally:
+        env.close()
+    metrics = {key.removeprefix("eval/"): value for key, value in evaluation.metrics().items()}
+    return {"run": folder.id, "checkpoint": name, **metrics, "returns": evaluation.returns, "episodes": episodes}

@@ -1,0 +1,89 @@
+"""What to do next: walks the phases of a run. Pure bookkeeping, no torch; its position is part of the run's state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import floor
+from typing import Any
+
+from cadenza.config.schema import Hook, Phase
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thing to do: `amount` is env_steps for collect, calls for anything else."""
+
+    phase: Phase
+    hook: Hook
+    amount: int
+
+
+class PhaseScheduler:
+    """Visits the hooks of a phase in turn; one round is a cycle; a phase ends with the cycle that reaches its end."""
+
+    def __init__(self, phases: tuple[Phase, ...]) -> None:
+        self.phases = phases
+        self.index = 0  # of the current phase
+        self.hook = self.done = 0  # where in its hooks, and how much of that one is done
+        self.steps = self.updates = self.cycles = 0  # so far in this phase
+        self.calls: list[int] = []  # by hook, in this phase
+        self._enter_phase()
+
+    def next(self) -> Task | None:
+        """The task in hand, or None when the last phase is over. Asking changes nothing."""
+        if self.index == len(self.phases):
+            return None
+        phase = self.phases[self.index]
+        return Task(phase, phase.hooks[self.hook], self._remaining())
+
+    def advance(self, done: int, env_steps: int = 0, updates: int = 0) -> None:
+        """Record that `done` of the task's amount happened; a task may be finished in several parts."""
+        self.done += done
+        self.calls[self.hook] += done
+        self.steps += env_steps
+        self.updates += updates
+        while self.index < len(self.phases) and self._remaining() <= 0:
+            self._next_hook()
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether a cycle has just ended (or nothing has begun)."""
+        return self.hook == 0 and self.done == 0
+
+    def _remaining(self) -> int:
+        hook = self.phases[self.index].hooks[self.hook]
+        if hook.name == "collect":
+            return (hook.steps or 1) - self.done
+        if hook.ratio is not None:  # exact in decimals: 0.1 per step is 1 after 10 steps, not after 11
+            return floor(Fraction(repr(hook.ratio)) * self.steps) - self.calls[self.hook]
+        return hook.times - self.done
+
+    def _next_hook(self) -> None:
+        self.hook += 1
+        self.done = 0
+        phase = self.phases[self.index]
+        if self.hook < len(phase.hooks):
+            return
+        self.hook = 0
+        self.cycles += 1
+        limits = (
+            (phase.duration_steps, self.steps),
+            (phase.duration_updates, self.updates),
+            (phase.duration_cycles, self.cycles),
+        )
+        if any(limit is not None and reached >= limit for limit, reached in limits):
+            self.index += 1
+            self._enter_phase()
+
+    def _enter_phase(self) -> None:
+        self.hook = self.done = self.steps = self.updates = self.cycles = 0
+        hooks = self.phases[self.index].hooks if self.index < len(self.phases) else ()
+        self.calls = [0] * len(hooks)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("index", "hook", "done", "steps", "updates", "cycles", "calls")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)

@@ -1,0 +1,78 @@
+"""Every random number of a run comes from a generator with a name, derived from its seed and kept in its state."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+STREAM = 1000  # spawn key of these generators; environments' episode seeds use small ones (envs/seeds.py)
+
+
+class Streams:
+    """Named generators, made when first asked for. `rank` keeps several processes of one run apart."""
+
+    def __init__(self, seed: int, rank: int = 0) -> None:
+        self.seed = seed
+        self.rank = rank
+        self._numpy: dict[str, np.random.Generator] = {}
+        self._torch: dict[str, torch.Generator] = {}
+
+    def numpy(self, name: str) -> np.random.Generator:
+        if name not in self._numpy:
+            self._numpy[name] = np.random.Generator(np.random.PCG64(self._sequence(name)))
+        return self._numpy[name]
+
+    def torch(self, name: str, device: torch.device | str = "cpu") -> torch.Generator:
+        if name not in self._torch:
+            generator = torch.Generator(device=device)
+            generator.manual_seed(self.integer(name))
+            self._torch[name] = generator
+        return self._torch[name]
+
+    def integer(self, name: str) -> int:
+        """A 63-bit seed for something that wants a plain number."""
+        return int(self._sequence(name).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+    def seed_globals(self) -> None:
+        """Seed the generators that libraries use behind our back, network initialisation among them."""
+        random.seed(self.integer("python"))
+        np.random.seed(self.integer("numpy") % 2**32)
+        torch.manual_seed(self.integer("torch"))
+
+    def _sequence(self, name: str) -> np.random.SeedSequence:
+        key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+        return np.random.SeedSequence(self.seed, spawn_key=(STREAM, self.rank, key))
+
+    def state_dict(self) -> dict[str, Any]:
+        version, internal, gauss = random.getstate()
+        legacy = np.random.get_state(legacy=False)
+        return {
+            "numpy": {name: generator.bit_generator.state for name, generator in self._numpy.items()},
+            "torch": {name: generator.get_state() for name, generator in self._torch.items()},
+            "devices": {name: str(generator.device) for name, generator in self._torch.items()},
+            "globals": {
+                "python": {"version": version, "internal": list(internal), "gauss": gauss},
+                "numpy": legacy,
+                "torch": torch.get_rng_state(),
+                "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state["numpy"].items():
+            self.numpy(name).bit_generator.state = value
+        for name, value in state["torch"].items():
+            device = state["devices"][name]
+            if torch.device(device).type == "cpu" or torch.cuda.is_available():
+                self.torch(name, device).set_state(value)
+        shared = state["globals"]
+        python = shared["python"]
+        random.setstate((python["version"], tuple(python["internal"]), python["gauss"]))
+        np.random.set_state(shared["numpy"])
+        torch.set_rng_state(shared["torch"])
+        if torch.cuda.is_available() and len(shared["cuda"]) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(shared["cuda"])

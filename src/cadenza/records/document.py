@@ -1,0 +1,110 @@
+"""A page made of a few kinds of blocks, written as Markdown or as one HTML file with its pictures inside."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+STYLE = """
+body { font: 16px/1.55 system-ui, sans-serif; color: #1f2937; max-width: 54rem; margin: 2.5rem auto; padding: 0 1rem; }
+h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+table { border-collapse: collapse; } td, th { text-align: left; padding: .3rem 1.2rem .3rem 0; vertical-align: top; }
+tr { border-bottom: 1px solid #e5e7eb; } th { color: #6b7280; font-weight: 500; }
+td:last-child { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+pre { background: #f3f4f6; padding: .8rem 1rem; border-radius: .4rem; overflow-x: auto; }
+img, video { max-width: 100%; }
+"""
+
+
+@dataclass(frozen=True)
+class Heading:
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    text: str
+
+
+@dataclass(frozen=True)
+class Table:
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Code:
+    text: str
+
+
+@dataclass(frozen=True)
+class Media:
+    """A picture, or a film that is linked (Markdown) or played (HTML)."""
+
+    path: Path
+    alt: str
+
+    @property
+    def film(self) -> bool:
+        return self.path.suffix in (".mp4", ".webm")
+
+
+Block = Heading | Paragraph | Table | Code | Media
+
+
+def markdown(blocks: Sequence[Block], folder: Path) -> str:
+    """Pictures are named relative to `folder`, where the page will stand."""
+    return "\n\n".join(_markdown(block, folder) for block in blocks) + "\n"
+
+
+def _markdown(block: Block, folder: Path) -> str:
+    match block:
+        case Heading(text, level):
+            return f"{'#' * level} {text}"
+        case Paragraph(text):
+            return text
+        case Code(text):
+            return f"```\n{text}\n```"
+        case Table(head, rows):
+            lines = [head, ["---"] * len(head), *([_one_line(cell) for cell in row] for row in rows)]
+            return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        case Media(path, alt):
+            place = path.relative_to(folder).as_posix()
+            return f"[{alt}]({place})" if block.film else f"![{alt}]({place})"
+
+
+def _one_line(cell: str) -> str:
+    return " ".join(cell.replace("|", "\\|").split())
+
+
+def html(blocks: Sequence[Block], title: str) -> str:
+    """One file that needs nothing beside it."""
+    body = "\n".join(_html(block) for block in blocks)
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
+    head += f"<style>{STYLE}</style>"
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def _html(block: Block) -> str:
+    match block:
+        case Heading(text, level):
+            return f"<h{level}>{escape(text)}</h{level}>"
+        case Paragraph(text):
+            return f"<p>{escape(text)}</p>"
+        case Code(text):
+            return f"<pre>{escape(text)}</pre>"
+        case Table(head, rows):
+            top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+            lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+            return f"<table><tr>{top}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+        case Media(path, alt):
+            kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+            source = f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+            if block.film:
+                return f'<video controls loop muted src="{source}" title="{escape(alt)}"></video>'
+            return f'<img src="{source}" alt="{escape(alt)}">'

@@ -1,0 +1,126 @@
+"""Every training episode's seed, actions and return, in segments that never change once written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cadenza.errors import NotFoundError, StorageError
+from cadenza.records import atomic
+from cadenza.records.failpoints import failpoint
+from cadenza.types import Episode
+
+if TYPE_CHECKING:
+    from cadenza.records.folder import RunFolder
+
+FIELDS = ("env", "number", "seed", "length")
+RETURNS, ACTIONS = "returns.", "actions."  # followed by the group
+
+
+class EpisodeLog:
+    """Collects finished episodes; sealed before each checkpoint, so that a checkpoint has no half-written episodes."""
+
+    def __init__(self, folder: RunFolder, enabled: bool = True) -> None:
+        self._directory = folder.episodes
+        self._enabled = enabled
+        self._waiting: list[Episode] = []
+
+    def add(self, episodes: Sequence[Episode]) -> None:
+        if self._enabled:
+            self._waiting.extend(episodes)
+
+    def seal(self, env_steps: int) -> None:
+        """Write what has come in since the last seal as the segment that ends at this point of the run."""
+        if not self._waiting:
+            return
+        from safetensors.numpy import save
+
+        self._directory.mkdir(exist_ok=True)
+        failpoint("episodes:seal")
+        atomic.write_bytes(_segment(self._directory, env_steps), save(_arrays(self._waiting)))
+        self._waiting = []
+
+    def drop_after(self, env_steps: int) -> None:
+        """Forget what was recorded later than the checkpoint a run goes on from."""
+        self._waiting = []
+        if self._directory.is_dir():
+            atomic.remove_leftovers(self._directory)
+        for path in _segments(self._directory):
+            if int(path.stem) > env_steps:
+                path.unlink()
+
+
+def load(folder: RunFolder) -> Iterator[Episode]:
+    """All recorded episodes in the order they ended, a segment in memory at a time."""
+    for path in _segments(folder.episodes):
+        yield from _read(path)
+
+
+def count(folder: RunFolder) -> int:
+    return sum(_size(path) for path in _segments(folder.episodes))
+
+
+def find(folder: RunFolder, k: int) -> Episode:
+    """The k-th recorded episode of the run, counting from 0; reads one segment only."""
+    before = 0
+    for path in _segments(folder.episodes):
+        size = _size(path)
+        if before <= k < before + size:
+            return list(_read(path))[k - before]
+        before += size
+    held = f"it has episodes 0 to {before - 1}" if before else "it has none (logging.episodes=true keeps them)"
+    raise NotFoundError(f"run {folder.id} has no episode {k}: {held}")
+
+
+def _segment(directory: Path, env_steps: int) -> Path:
+    return directory / f"{env_steps:012d}.safetensors"
+
+
+def _segments(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.glob("*.safetensors") if path.stem.isdigit())
+
+
+def _arrays(episodes: list[Episode]) -> dict[str, Any]:
+    import numpy as np
+
+    arrays = {name: np.array([getattr(episode, name) for episode in episodes], np.int64) for name in FIELDS}
+    for group in episodes[0].returns:
+        arrays[RETURNS + group] = np.stack([episode.returns[group] for episode in episodes])
+    for group in episodes[0].actions:
+        arrays[ACTIONS + group] = np.concatenate([episode.actions[group] for episode in episodes])
+    return arrays
+
+
+def _size(path: Path) -> int:
+    """How many episodes a segment holds, from its header alone."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return int(file.get_slice("length").get_shape()[0])
+    except SafetensorError as problem:
+        raise StorageError(f"{path} is damaged: {problem}") from problem
+
+
+def _read(path: Path) -> Iterator[Episode]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        arrays = load_file(path)
+    except SafetensorError as problem:
+        raise StorageError(f"{path} is damaged: {problem}") from problem
+    groups = sorted(name.removeprefix(RETURNS) for name in arrays if name.startswith(RETURNS))
+    ends = list(accumulate(int(length) for length in arrays["length"]))
+    for row, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        env, number, seed, length = (int(arrays[name][row]) for name in FIELDS)
+        yield Episode(
+            env=env,
+            number=number,
+            seed=seed,
+            length=length,
+            returns={group: arrays[RETURNS + group][row] for group in groups},
+            actions={group: arrays[ACTIONS + group][start:end] for group in groups},
+        )

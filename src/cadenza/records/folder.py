@@ -1,0 +1,284 @@
+"""A run on disk: where its files are, how it is created, and how a person names it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cadenza.errors import ConfigError, NotFoundError, StorageError, nearest
+from cadenza.records import atomic
+from cadenza.records.lock import is_held
+
+if TYPE_CHECKING:
+    from cadenza.config.schema import RunConfig
+
+LAST = "@last"
+BEST = "@best"
+STATUSES = ("running", "finished", "interrupted", "failed")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's folder. Attributes are paths; `read_*` and `write_*` touch the disk."""
+
+    path: Path
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def manifest(self) -> Path:
+        return self.path / "manifest.json"
+
+    @property
+    def status(self) -> Path:
+        return self.path / "status.json"
+
+    @property
+    def decisions(self) -> Path:
+        return self.path / "decisions.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def alerts(self) -> Path:
+        return self.path / "alerts.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "logs" / "run.log"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.md"
+
+    @property
+    def curves(self) -> Path:
+        return self.path / "curves.png"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def episodes(self) -> Path:
+        return self.path / "episodes"
+
+    @property
+    def videos(self) -> Path:
+        return self.path / "videos"
+
+    @property
+    def replay(self) -> Path:
+        return self.path / "replay"
+
+    def read_manifest(self) -> dict[str, Any]:
+        return read_object(self.manifest)
+
+    def read_status(self) -> dict[str, Any]:
+        return read_object(self.status)
+
+    def update_status(self, **fields: Any) -> None:
+        """Merge fields into status.json; names with a slash (`eval/return_mean`) go in as `**{name: value}`."""
+        if fields.get("status", "running") not in STATUSES:
+            raise ValueError(f"status '{fields['status']}' is none of {', '.join(STATUSES)}")
+        atomic.write_json(self.status, self.read_status() | {"updated": timestamp()} | fields)
+
+    def state(self) -> str:
+        """The status as a person should see it: a run that claims to be running while nobody holds it has crashed."""
+        return shown_state(self.path, self.read_status().get("status"))
+
+    def read_decisions(self) -> dict[str, Any]:
+        return read_object(self.decisions)
+
+    def write_decisions(self, decisions: dict[str, Any]) -> None:
+        atomic.write_json(self.decisions, decisions)
+
+    def read_config(self) -> RunConfig:
+        from cadenza.config.load import read
+
+        return read(self.config)
+
+    def settings(self) -> dict[str, Any]:
+        """config.yaml as plain nested dicts, unchecked: for showing, not for running."""
+        import yaml
+
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
+        try:
+            found = yaml.load(self.config.read_text(), Loader=loader)
+        except (OSError, yaml.YAMLError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def runs_root(option: Path | None = None) -> Path:
+    """Where runs live: the option, else CADENZA_RUNS, else ./runs."""
+    return option or Path(os.environ.get("CADENZA_RUNS") or "runs")
+
+
+def create(root: Path, config: RunConfig, command: list[str]) -> RunFolder:
+    """A new run folder with its config, manifest and status; it appears whole or not at all, then `@last` names it."""
+    from cadenza.records.manifest import describe_run
+
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        folder = _publish(root, config, describe_run(config, command))
+        atomic.write_text(root / LAST, folder.id + "\n")
+    except OSError as problem:
+        raise StorageError(f"cannot create a run in {root}: {problem.strerror or problem}") from problem
+    return folder
+
+
+def _publish(root: Path, config: RunConfig, manifest: dict[str, Any]) -> RunFolder:
+    while True:
+        folder = RunFolder(root / new_id(config))
+        draft = RunFolder(atomic.temporary_beside(folder.path))
+        try:
+            _fill(draft, folder, config, manifest)
+            draft.path.rename(folder.path)
+        except OSError:
+            shutil.rmtree(draft.path, ignore_errors=True)
+            if folder.path.exists():  # another process took the same id
+                continue
+            raise
+        atomic.sync_dir(root)
+        return folder
+
+
+def _fill(draft: RunFolder, folder: RunFolder, config: RunConfig, manifest: dict[str, Any]) -> None:
+    import yaml
+
+    from cadenza.config.convert import to_dict
+
+    draft.log.parent.mkdir(parents=True)
+    for directory in (draft.checkpoints, draft.episodes, draft.videos):
+        directory.mkdir()
+    atomic.write_text(draft.config, yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True))
+    atomic.write_json(draft.manifest, {"run": folder.id} | manifest)
+    atomic.write_json(draft.decisions, {})
+    atomic.write_json(draft.status, _first_status(folder, manifest))
+
+
+def _first_status(folder: RunFolder, manifest: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "run": folder.id,
+        "dir": str(folder.path.absolute()),
+        "status": "running",
+        "env_steps": 0,
+        "updates": 0,
+        "eval/return_mean": None,
+        "best_return": None,
+        "seconds": 0.0,
+        "pid": os.getpid(),
+        "host": manifest["machine"]["host"],
+        "started": manifest["created"],
+        "updated": manifest["created"],
+        "message": "",
+    }
+
+
+def new_id(config: RunConfig) -> str:
+    """`<environment>-<variant>-s<seed>-<UTC date>-<time>-<4 hex>`, fit for a file name everywhere."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{config.environment.id}-{config.algorithm.name}-s{config.seed}")
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+
+
+def run_ids(root: Path) -> list[str]:
+    """Folders that are runs (they have a config), by name."""
+    try:
+        with os.scandir(root) as entries:
+            found = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+    except OSError:
+        return []
+    return sorted(name for name in found if (root / name / "config.yaml").exists())
+
+
+def find(root: Path, ref: str) -> RunFolder:
+    """The run that an id, a unique prefix, a path, `@last` or `@best[:SPEC]` names."""
+    if ref == LAST:
+        return _last(root)
+    if ref == BEST or ref.startswith(f"{BEST}:"):
+        return _best(root, ref[len(BEST) + 1 :])
+    if ref.startswith("@"):
+        known = f"({LAST}, {BEST} and {BEST}:ENV:VARIANT exist)"
+        raise NotFoundError(f"unknown run '{ref}'{nearest(ref, (LAST, BEST))} {known}")
+    if not ref:
+        raise NotFoundError(f"a run needs a name: an id, a unique prefix, a path, {LAST} or {BEST}")
+    ids = run_ids(root)
+    if ref in ids:
+        return RunFolder(root / ref)
+    if (Path(ref) / "config.yaml").is_file():
+        return RunFolder(Path(ref))
+    matches = [run for run in ids if run.startswith(ref)]
+    if len(matches) == 1:
+        return RunFolder(root / matches[0])
+    if matches:
+        listed = ", ".join(matches[:5]) + (", …" if len(matches) > 5 else "")
+        raise NotFoundError(f"'{ref}' could be any of {len(matches)} runs: {listed}")
+    if not ids:
+        raise NotFoundError(f"no run '{ref}': there are no runs in {root}")
+    hint = nearest(ref, ids) or nearest(ref, {run[: len(ref)] for run in ids})
+    raise NotFoundError(f"no run '{ref}' in {root}{hint} (`cadenza list` shows all)")
+
+
+def _last(root: Path) -> RunFolder:
+    try:
+        run = (root / LAST).read_text().strip()
+    except OSError:
+        raise NotFoundError(f"no {LAST}: there are no runs in {root}") from None
+    folder = RunFolder(root / run)
+    if not run or not folder.config.is_file():
+        raise NotFoundError(f"{LAST} names run '{run}', which is not in {root} any more")
+    return folder
+
+
+def _best(root: Path, spec: str) -> RunFolder:
+    from cadenza.records.index import rows
+
+    known = rows(root)
+    specs = sorted({row["spec"] for row in known})
+    if spec and spec not in specs:
+        raise NotFoundError(f"no run of '{spec}' in {root}{nearest(spec, specs)}")
+    scored = [row for row in known if row["return"] is not None and spec in ("", row["spec"])]
+    if not scored:
+        raise NotFoundError(f"no run {'of ' + spec + ' ' if spec else ''}in {root} has been evaluated yet")
+    return RunFolder(root / max(scored, key=lambda row: (row["return"], row["created"] or ""))["run"])
+
+
+def shown_state(run: Path, status: str | None) -> str:
+    """`crashed` for a run that left no last word; else what its status says."""
+    if status in (None, "running"):
+        return "running" if is_held(run) else "crashed"
+    return str(status)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object from disk; empty when the file is not there."""
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        raise ConfigError(f"{path} is not JSON") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} holds no JSON object")
+    return found
+
+
+def timestamp() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

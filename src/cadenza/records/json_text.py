@@ -1,0 +1,36 @@
+"""JSON as this project writes it: NaN and infinities are null, floats keep every digit, arrays are lists."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+
+def plain(value: Any) -> Any:
+    """The same value made of what JSON knows; arrays and tensors are read through `tolist`."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, PurePath):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    raise TypeError(f"{type(value).__name__} has no place in JSON")
+
+
+def dumps(value: Any, indent: int | None = None) -> str:
+    """One line (or indented) JSON in the given key order."""
+    return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def canonical(value: Any) -> str:
+    """The one spelling that digests are taken of."""
+    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)

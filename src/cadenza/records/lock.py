@@ -1,0 +1,151 @@
+"""One writer per run: an operating-system lock on `<run>/lock`, which vanishes with the process that held it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+import weakref
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cadenza.errors import LockedError, StorageError
+
+LOCK_NAME = "lock"
+# A viewer asking `is_held` has the lock for microseconds: one refusal alone does not prove a writer.
+ATTEMPTS = 5
+PAUSE_SECONDS = 0.02
+
+if sys.platform == "win32":
+    import msvcrt
+
+    FAR = 1 << 30  # locks are mandatory there: lock a byte beyond the text, so that others can read who holds it
+
+    def _lock(file: int, shared: bool) -> None:
+        os.lseek(file, FAR, os.SEEK_SET)
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        except PermissionError as refused:
+            raise BlockingIOError from refused
+
+    def _unlock(file: int) -> None:
+        os.lseek(file, FAR, os.SEEK_SET)
+        msvcrt.locking(file, msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock(file: int, shared: bool) -> None:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+
+    def _unlock(file: int) -> None:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+class RunLock:
+    """Held from `acquire` to `release`, or as a context; a fork or a child program does not keep it alive."""
+
+    def __init__(self, run: Path) -> None:
+        self.path = run / LOCK_NAME
+        self._file: int | None = None
+
+    def acquire(self) -> None:
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)  # Python's descriptors are close-on-exec
+        try:
+            self._wait(file)
+            os.ftruncate(file, 0)
+            os.lseek(file, 0, os.SEEK_SET)
+            os.write(file, json.dumps(_identity()).encode())
+        except BaseException:
+            os.close(file)
+            raise
+        self._file = file
+        _held.add(self)
+
+    def release(self) -> None:
+        if self._file is not None:
+            _unlock(self._file)
+            self.forget()
+
+    def forget(self) -> None:
+        """Close this process's copy without letting the lock go: for a forked child, whose parent still has it."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        _held.discard(self)
+
+    def __enter__(self) -> RunLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.release()
+
+    def _wait(self, file: int) -> None:
+        for attempt in range(ATTEMPTS):
+            try:
+                return _lock(file, shared=False)
+            except BlockingIOError:
+                if attempt < ATTEMPTS - 1:
+                    time.sleep(PAUSE_SECONDS)
+            except OSError as problem:
+                raise StorageError(f"cannot lock {self.path}: {problem.strerror}") from problem
+        raise LockedError(f"run {self.path.parent.name} is in use by {describe(holder(self.path.parent))}")
+
+
+_held: weakref.WeakSet[RunLock] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for lock in list(_held):
+        lock.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def is_held(run: Path) -> bool:
+    """Whether a living process writes to the run; safe to ask at any time."""
+    try:
+        file = os.open(run / LOCK_NAME, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        _lock(file, shared=True)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # a file system without locks
+    finally:
+        os.close(file)
+    return False
+
+
+def holder(run: Path) -> dict[str, Any]:
+    """Who took the lock last: pid, host, boot_id, started; empty when that cannot be read."""
+    with suppress(OSError, ValueError):
+        found = json.loads((run / LOCK_NAME).read_text())
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def describe(who: dict[str, Any]) -> str:
+    if not who:
+        return "another process"
+    return f"process {who.get('pid')} on {who.get('host')} since {who.get('started')}"
+
+
+def _identity() -> dict[str, Any]:
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return {
+        "pid": os.getpid(),
+        "host": platform.node(),
+        "boot_id": boot.read_text().strip() if boot.exists() else None,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,80 @@
+"""What a run needs to be told apart and done again: command, code, versions, machine. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cadenza.config.schema import RunConfig
+
+PACKAGES = ("cadenza", "torch", "numpy", "gymnasium")
+GIT_SECONDS = 1.0
+
+
+def describe_run(config: RunConfig, command: list[str]) -> dict[str, Any]:
+    """The content of manifest.json, but for the run's id."""
+    from cadenza.config.convert import config_hash
+    from cadenza.records.folder import timestamp
+
+    return {
+        "spec": f"{config.environment.id}:{config.algorithm.name}",
+        "environment": config.environment.id,
+        "algorithm": config.algorithm.name,
+        "seed": config.seed,
+        "name": config.name,
+        "tags": list(config.tags),
+        "created": timestamp(),
+        "command": command,
+        "config_hash": config_hash(config),
+        "git": git_state(),
+        "versions": versions(),
+        "machine": machine(),
+    }
+
+
+def git_state() -> dict[str, Any] | None:
+    """Commit of the working directory and whether tracked files differ from it; nothing outside a repository."""
+    commit = _git("rev-parse", "HEAD")
+    if not commit:
+        return None
+    changes = _git("status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "--no-optional-locks", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def versions() -> dict[str, str | None]:
+    return {"python": platform.python_version()} | {package: package_version(package) for package in PACKAGES}
+
+
+def package_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def machine() -> dict[str, Any]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"platform": platform.platform(), "cpu": _cpu_model(), "cores": cores, "host": platform.node()}
+
+
+def _cpu_model() -> str:
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,211 @@
+"""metrics.jsonl, the truth about a run: one row per logging interval, each chained to the one before by a digest."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import os
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from cadenza.errors import CheckpointError, NotFoundError, StorageError, nearest
+from cadenza.records import atomic
+from cadenza.records.failpoints import failpoint
+from cadenza.records.json_text import canonical, dumps, plain
+
+Row = dict[str, Any]
+
+FIRST = ("env_steps", "updates")
+DIGEST = "digest"
+OUTSIDE = ("time/", "system/")  # never the same twice, so outside digests and comparisons
+ALIASES = {"val/": "eval/", "test/": "eval/", "train/": "collect/"}
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+
+class MetricsFile:
+    """The writer. Rows that a full disk refused wait in memory and go out with the next one."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._path = path
+        self._pending: list[str] = []
+        rows = _trusted(path.read_bytes())
+        self._bytes = sum(len(line) + 1 for line, _ in rows)
+        self._rows = len(rows)
+        self._digest: str = rows[-1][1][DIGEST] if rows else ""
+
+    @property
+    def pending(self) -> int:
+        """Rows not yet on disk."""
+        return len(self._pending)
+
+    def append(self, row: Row) -> bool:
+        """Add a row; False when the disk is full and it has to wait."""
+        keys = [key for key in FIRST if key in row] + sorted(set(row).difference(FIRST))
+        ordered = {key: plain(row[key]) for key in keys}
+        last = json.loads(self._pending[-1])[DIGEST] if self._pending else self._digest
+        self._pending.append(dumps(ordered | {DIGEST: chained(last, ordered)}))
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Hand waiting rows to the operating system; True when none is left."""
+        while self._pending:
+            line = self._pending[0].encode() + b"\n"
+            try:
+                failpoint("metrics:append")
+                self._write(line)
+            except OSError as problem:
+                if problem.errno not in DISK_FULL:
+                    raise
+                return False
+            self._bytes += len(line)
+            self._rows += 1
+            self._digest = json.loads(self._pending.pop(0))[DIGEST]
+        return True
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the file stands; what it refers to is on disk when this returns."""
+        self.flush()
+        os.fsync(self._file)
+        return {"bytes": self._bytes, "rows": self._rows, "digest": self._digest, "pending": list(self._pending)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Cut the file back to where it stood, after checking that it still is what it was then."""
+        content = self._path.read_bytes()[: state["bytes"]]
+        if len(content) < state["bytes"]:
+            raise CheckpointError(f"{self._path} has {len(content)} bytes, the checkpoint was made at {state['bytes']}")
+        rows = _trusted(content)
+        if sum(len(line) + 1 for line, _ in rows) < len(content):
+            raise CheckpointError(f"{self._path}: row {len(rows) + 1} was changed after it was written")
+        if len(rows) != state["rows"] or (rows[-1][1][DIGEST] if rows else "") != state["digest"]:
+            raise CheckpointError(f"{self._path} belongs to another history than the checkpoint")
+        self._bytes, self._rows, self._digest = state["bytes"], state["rows"], state["digest"]
+        self._pending = list(state["pending"])
+        os.ftruncate(self._file, self._bytes)
+
+    def _write(self, line: bytes) -> None:
+        # A killed or refused write may have left part of a line; every row starts where the last good one ended.
+        os.ftruncate(self._file, self._bytes)
+        os.lseek(self._file, self._bytes, os.SEEK_SET)
+        done = 0
+        while done < len(line):
+            done += os.write(self._file, line[done:])
+
+
+class MetricBuffer:
+    """Means over a logging interval. Tensors are added up as tensors and read only by `means`."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Any] = {}
+        self._counts: dict[str, float] = {}
+
+    def add(self, metrics: dict[str, Any], count: float = 1) -> None:
+        """Take in values; `count` says of how many samples each is the mean already."""
+        for key, value in metrics.items():
+            # Starting from 0.0 makes a new tensor at once: the given one may be a buffer that is written again.
+            self._sums[key] = self._sums.get(key, 0.0) + (value if count == 1 else value * count)
+            self._counts[key] = self._counts.get(key, 0) + count
+
+    def means(self) -> dict[str, float]:
+        """The means so far, and start anew."""
+        means = {key: float(total) / self._counts[key] for key, total in self._sums.items()}
+        self._sums, self._counts = {}, {}
+        return means
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": dict(self._sums), "counts": dict(self._counts)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+
+
+def chained(previous: str, row: Row) -> str:
+    """The digest of a row after another: equal only when all that came before is equal too."""
+    return sha256((previous + canonical(compared(row))).encode()).hexdigest()[:16]
+
+
+def compared(row: Row) -> Row:
+    """The part of a row that two equal runs share."""
+    return {key: value for key, value in row.items() if key != DIGEST and not key.startswith(OUTSIDE)}
+
+
+def _trusted(content: bytes) -> list[tuple[bytes, Row]]:
+    """Lines and rows up to the first that is cut short or that its digest does not vouch for."""
+    rows: list[tuple[bytes, Row]] = []
+    previous = ""
+    for line in content.split(b"\n")[:-1]:
+        try:
+            row = json.loads(line)
+            if row[DIGEST] != chained(previous, row):
+                break
+        except (ValueError, TypeError, KeyError):
+            break
+        previous = row[DIGEST]
+        rows.append((line, row))
+    return rows
+
+
+def read(path: Path) -> list[Row]:
+    """All complete rows; a last line that was cut short is left out, a missing file has none."""
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as problem:
+        raise StorageError(f"{path} has a row that is not JSON: {problem}") from problem
+
+
+def resolve(name: str, known: Iterable[str]) -> str:
+    """The stored name a query means: itself, or `val/`, `test/` for evaluation and `train/` for collected episodes."""
+    names = set(known)
+    prefix, slash, rest = name.partition("/")
+    for candidate in (name, ALIASES.get(prefix + slash, prefix + slash) + rest):
+        if candidate in names:
+            return candidate
+    raise NotFoundError(f"unknown metric '{name}'{nearest(name, names)}")
+
+
+def names(rows: Iterable[Row]) -> list[str]:
+    """Every quantity in the rows, in order of first appearance, without the digest."""
+    return [key for key in dict.fromkeys(key for row in rows for key in row) if key != DIGEST]
+
+
+def series(rows: Sequence[Row], key: str) -> tuple[list[int], list[float]]:
+    """env_steps and values of one metric, where it has a value."""
+    name = resolve(key, names(rows))
+    points = [(row["env_steps"], row[name]) for row in rows if row.get(name) is not None]
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def first_difference(rows_a: Sequence[Row], rows_b: Sequence[Row], limit: int | None = None) -> Row | None:
+    """Row, env_steps and quantity where two runs part, looking no further than `limit` env_steps; None: nowhere."""
+    a, b = (rows if limit is None else [row for row in rows if row["env_steps"] <= limit] for rows in (rows_a, rows_b))
+    for index, (left, right) in enumerate(zip(a, b, strict=False)):
+        ours, theirs = compared(left), compared(right)
+        for key in [*dict.fromkeys([*ours, *theirs]), DIGEST]:
+            one, other = left.get(key), right.get(key)
+            if one != other or (key in left) != (key in right):
+                return {"row": index, "env_steps": left.get("env_steps"), "quantity": key, "a": one, "b": other}
+    if len(a) != len(b):
+        shared = min(len(a), len(b))
+        steps = (a if len(a) > shared else b)[shared].get("env_steps")
+        return {"row": shared, "env_steps": steps, "quantity": "rows", "a": len(a), "b": len(b)}
+    return None
+
+
+def export_csv(rows: Sequence[Row], path: Path) -> None:
+    """A table with a column for each quantity; empty where a row does not have it."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names(rows), extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    atomic.write_text(path, text.getvalue())

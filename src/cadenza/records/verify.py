@@ -1,0 +1,125 @@
+"""Proof that a run can be done again, and that killing it changes nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cadenza.errors import CadenzaError
+from cadenza.monitor.console import Console
+from cadenza.records.folder import RunFolder, create, find
+from cadenza.records.lock import RunLock
+from cadenza.records.metrics import first_difference, read
+
+# Part of a state that says when or how long, not what.
+TIMES = {"clock.seconds", "metrics.bytes"}
+# Where `verify --resume` kills: while collecting, learning, and at the delicate moments of saving.
+KILLS = (
+    "run:collect@2",
+    "ckpt:after_write@2",
+    "ckpt:before_rename@2",
+    "ckpt:after_rename@2",
+    "ckpt:before_prune@2",
+    "run:update@3",
+)
+
+
+def repeat(folder: RunFolder, root: Path, steps: int | None = None) -> dict[str, Any] | None:
+    """Run it again in `root`, up to `steps` env_steps, and name the first difference; None: there is none."""
+    from cadenza.orchestration.build import assemble, build
+
+    config, decisions = folder.read_config(), folder.read_decisions()
+    until = min(steps or sys.maxsize, int(folder.read_status()["env_steps"]))
+    budgets = decisions["training.budgets"]
+    unit = "max_timesteps" if config.training.max_timesteps is not None else "max_updates"
+    console = Console(quiet=True, total=0)
+    assembly = assemble(replace(config, training=replace(config.training, **{unit: budgets[0]})), decisions)
+    try:
+        copy = create(root, config, ["cadenza", "verify", folder.id])
+        with RunLock(copy.path):
+            run = build(assembly, copy, console)
+            for budget in budgets:
+                run.config = replace(config, training=replace(config.training, **{unit: budget}))
+                run.run(until)
+            reached = run.clock.env_steps
+            run.metrics.close()
+    finally:
+        assembly.close()
+    return first_difference(read(folder.metrics), read(copy.metrics), limit=min(until, reached))
+
+
+def uninterrupted(command: Sequence[str], root: Path) -> RunFolder:
+    """`cadenza train …` in a process of its own, left alone."""
+    launch(["train", *command], root)
+    return find(root, "@last")
+
+
+def interrupted(command: Sequence[str], root: Path, kills: Sequence[str] = KILLS) -> RunFolder:
+    """The same, killed at each of the failpoints in turn and resumed after each; then left to finish."""
+    launch(["train", *command], root, kills[0])
+    for kill in kills[1:]:
+        launch(["resume", "@last"], root, kill)
+    launch(["resume", "@last"], root)
+    return find(root, "@last")
+
+
+def launch(arguments: Sequence[str], root: Path, failpoint: str | None = None) -> bool:
+    """Run the command line quietly; whether the failpoint killed it (it may finish before getting there)."""
+    environment = os.environ | {"CADENZA_FAILPOINT": failpoint or ""}
+    command = [sys.executable, "-m", "cadenza", *arguments, "--runs-dir", str(root), "--quiet"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    killed = failpoint is not None and done.returncode == -signal.SIGKILL
+    if done.returncode and not killed:
+        raise CadenzaError(f"`cadenza {' '.join(arguments)}` ended with {done.returncode}: {done.stderr.strip()}")
+    return killed
+
+
+def compare(a: RunFolder, b: RunFolder) -> dict[str, Any] | None:
+    """The first row of metrics, else the first part of the final state, in which two runs differ."""
+    difference = first_difference(read(a.metrics), read(b.metrics))
+    return difference or first_state_difference(final_state(a), final_state(b))
+
+
+def final_state(folder: RunFolder) -> dict[str, Any]:
+    from cadenza.orchestration.checkpoint import Checkpoints
+
+    checkpoints = Checkpoints(folder.checkpoints, folder.read_manifest()["config_hash"])
+    return dict(flat(checkpoints.load(checkpoints.resolve("last"))))
+
+
+def first_state_difference(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any] | None:
+    for path in sorted(a.keys() | b.keys()):
+        if path not in TIMES and (path not in a or path not in b or not same(a[path], b[path])):
+            return {"quantity": f"state {path}", "a": brief(a.get(path)), "b": brief(b.get(path))}
+    return None
+
+
+def flat(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of a state with its path, lists included."""
+    if isinstance(tree, dict | list | tuple):
+        items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        for key, value in items:
+            yield from flat(value, f"{path}.{key}" if path else str(key))
+        if not tree:
+            yield path, type(tree).__name__
+    else:
+        yield path, tree
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal bit for bit."""
+    if hasattr(a, "tobytes") or hasattr(a, "numpy"):
+        if type(a) is not type(b) or a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        return bool((a == b).all())
+    return bool(a == b) and type(a) is type(b)
+
+
+def brief(value: Any) -> str:
+    return str(value)[:80]

@@ -1,0 +1,205 @@
+"""The vocabulary shared by environments, stores, workflows and the engine. No logic, no torch.
+
+Letters in shapes: T time, N environments, A agents of a group, B batch.
+Everything an agent sees or does is a dict keyed by group; a single agent is the group `agent` with A = 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from gymnasium.spaces import Space
+
+    from cadenza.orchestration.seeding import Streams
+
+Tree = Any  # an array, or a dict of Trees (dict observations, carries, states)
+Metrics = dict[str, Any]  # name -> number or 0-d tensor; tensors are read only when a row is written
+Mode = Literal["explore", "exploit", "random"]  # sample, take the best, ignore the policy
+Restore = Literal["snapshot", "replay", "restart"]
+SINGLE_GROUP = "agent"
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """Agents that share spaces (and, unless an algorithm says otherwise, parameters)."""
+
+    agents: tuple[str, ...]
+    observation: Space[Any]  # of one agent
+    action: Space[Any]  # of one agent
+    team: str = "team"
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """The facts about an environment that do not change while it runs."""
+
+    id: str
+    groups: Mapping[str, GroupSpec]
+    state: Space[Any] | None = None  # what a central critic may see
+    max_episode_steps: int | None = None
+    return_threshold: float | None = None  # "solved", where the environment names it
+    frame_skip: int = 1
+    restore: Restore = "replay"  # how a running episode comes back on resume
+
+
+@dataclass(slots=True)
+class Frame:
+    """What one environment returns from `reset` and `step`: no N axis, never reset by itself."""
+
+    obs: dict[str, Tree]  # [A, …]
+    reward: dict[str, np.ndarray]  # [A] float32
+    terminated: bool = False
+    truncated: bool = False
+    active: dict[str, np.ndarray] | None = None  # [A] bool; None: everyone acts
+    died: dict[str, np.ndarray] | None = None  # [A] bool; None: nobody left at this step
+    mask: dict[str, np.ndarray] | None = None  # [A, n] bool, allowed actions
+    state: np.ndarray | None = None
+
+
+@dataclass(slots=True)
+class Step:
+    """What a vector environment returns. `obs` is after a reset, `final_obs` before it (same-step contract).
+
+    Its arrays stay untouched until the second `step` call after the one that returned them.
+    """
+
+    obs: dict[str, Tree]  # [N, A, …]
+    final_obs: dict[str, Tree]  # [N, A, …]; equal to obs where no episode ended
+    reward: dict[str, np.ndarray]  # [N, A] float32
+    terminated: np.ndarray  # [N] bool
+    truncated: np.ndarray  # [N] bool
+    is_first: np.ndarray  # [N] bool: obs starts an episode
+    active: dict[str, np.ndarray]  # [N, A] bool: the agent acts on obs (False: dead, or not its turn)
+    died: dict[str, np.ndarray]  # [N, A] bool: the agent left for good in this transition, the episode goes on
+    mask: dict[str, np.ndarray] = field(default_factory=dict)  # [N, A, n] bool for groups that have masks
+    state: np.ndarray | None = None  # [N, …]
+    final_state: np.ndarray | None = None  # [N, …]
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A finished episode; with its seed and actions it can be played again exactly."""
+
+    env: int  # global environment index
+    number: int  # how many episodes that environment had finished before
+    seed: int
+    length: int
+    returns: dict[str, np.ndarray]  # [A] raw rewards summed
+    actions: dict[str, np.ndarray]  # [length, A, …]
+
+    @property
+    def total(self) -> float:
+        """The reward of all agents together."""
+        return float(sum(values.sum() for values in self.returns.values()))
+
+
+class Acted(NamedTuple):
+    action: dict[str, np.ndarray]  # [N, A, …]
+    extras: dict[str, dict[str, np.ndarray]]  # group -> name -> [N, A, …]; stored beside the action
+    carry: Tree  # the policy's memory [N, …]; `{}` for a memoryless one
+
+
+class Updated(NamedTuple):
+    """What an update hook returns."""
+
+    updates: int  # gradient steps taken
+    metrics: Metrics
+
+
+@dataclass(frozen=True)
+class PhaseInfo:
+    """What a workflow is told about where the run stands."""
+
+    name: str
+    type: str
+    now: int  # env_steps so far (updates, in a run that has no environment)
+    horizon: int  # the budget the run first started with, in the same unit: what schedules stretch over
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything that changes during a run. States are trees of tensors, arrays and JSON values."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Environment(Protocol):
+    """One environment; an adapter per family makes it (`envs/`)."""
+
+    spec: EnvSpec
+
+    def reset(self, seed: int) -> Frame: ...
+
+    def step(self, action: dict[str, np.ndarray]) -> Frame: ...
+
+    def render(self) -> np.ndarray | None: ...
+
+    def close(self) -> None: ...
+
+
+class VectorEnv(Protocol):
+    """N environments stepped together; resets them by itself and knows how to come back (`envs/vector.py`)."""
+
+    spec: EnvSpec
+    num_envs: int
+    current: Step
+
+    def reset(self, first_episode: int = 0) -> Step: ...
+
+    def step(self, action: dict[str, np.ndarray]) -> Step: ...
+
+    def episodes(self) -> list[Episode]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    """Where collected steps go and batches come from (`data/`)."""
+
+    def add(self, step: Step, acted: Acted, after: Step) -> None: ...
+
+    def ready(self) -> bool: ...
+
+    def batch(self) -> Any: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a workflow is given besides its own config."""
+
+    env: EnvSpec
+    num_envs: int
+    device: Any  # torch.device
+    streams: Streams  # named random generators, part of the run's state
+
+
+class Workflow(Protocol):
+    """An algorithm. Each name in `hooks` is a further method, `hook(batch, phase: PhaseInfo) -> Updated`."""
+
+    hooks: tuple[str, ...]
+
+    def stores(self) -> dict[str, Store]: ...
+
+    def phases(self) -> tuple[Any, ...]: ...
+
+    def initial_carry(self, num_envs: int) -> Tree: ...
+
+    def act(self, step: Step, carry: Tree, mode: Mode) -> Acted: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...

@@ -1,0 +1,185 @@
+"""What every registered environment must keep: repeatable episodes, declared shapes, exact restore, equal vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs import catalog
+from cadenza.envs.random_actions import random_actions
+from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.vector import make_vector
+from cadenza.trees import leaves, map_tree
+
+IDS = [id for ids in catalog.families().values() for id in ids]
+SEEDS = EpisodeSeeds(run_seed=5, stream=TRAIN)
+FIELDS = (
+    "obs",
+    "final_obs",
+    "reward",
+    "terminated",
+    "truncated",
+    "is_first",
+    "active",
+    "died",
+    "mask",
+    "state",
+    "final_state",
+)
+SHOWN = ("obs", "is_first", "active", "mask", "state")  # what a restored vector must show before its first step
+
+
+def kept(step, fields=FIELDS):
+    """A copy of a step that later steps do not overwrite."""
+    values = {name: getattr(step, name) for name in fields}
+    return {path: None if leaf is None else leaf.copy() for path, leaf in leaves(values)}
+
+
+def assert_same(one, two):
+    assert one.keys() == two.keys()
+    for path, leaf in one.items():
+        if leaf is None:
+            assert two[path] is None
+        else:
+            assert leaf.dtype == two[path].dtype, path
+            assert leaf.tobytes() == two[path].tobytes(), path
+
+
+def walk(env, steps, rng):
+    """Random steps; what they showed, and the episodes that ended."""
+    shown = []
+    for _ in range(steps):
+        shown.append(kept(env.step(random_actions(env.spec.groups, env.current, rng))))
+    return shown, env.episodes()
+
+
+def assert_same_episodes(one, two):
+    assert [(e.env, e.number, e.seed, e.length) for e in one] == [(e.env, e.number, e.seed, e.length) for e in two]
+    for a, b in zip(one, two, strict=True):
+        for group in a.returns:
+            assert np.array_equal(a.returns[group], b.returns[group])
+            assert np.array_equal(a.actions[group], b.actions[group])
+
+
+def vector(id, way="in_process", num_envs=3):
+    return make_vector(EnvironmentConfig(id=id, vectorize=way, workers=2), SEEDS, num_envs=num_envs)
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_a_used_environment_gives_the_same_episode_as_a_fresh_one(id: str) -> None:
+    used, fresh = catalog.make(EnvironmentConfig(id=id)), catalog.make(EnvironmentConfig(id=id))
+    groups = used.spec.groups.items()
+    for _, group in groups:
+        group.action.seed(0)
+    actions = [
+        {name: np.stack([group.action.sample() for _ in group.agents]) for name, group in groups} for _ in range(50)
+    ]
+
+    def play(env, seed):
+        frame, shown = env.reset(seed), []
+        for action in actions:
+            shown.append([leaf.tobytes() for _, leaf in leaves({"obs": frame.obs, "reward": frame.reward})])
+            if frame.terminated or frame.truncated:
+                break
+            frame = env.step(action)
+        return shown
+
+    for seed in (1, 2, 3):
+        play(used, seed)
+    assert play(used, 9) == play(fresh, 9)
+    for env in (used, fresh):
+        env.close()
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_what_is_shown_is_what_is_declared(id: str) -> None:
+    env = vector(id)
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        step = env.step(random_actions(env.spec.groups, env.current, rng))
+        for name, group in env.spec.groups.items():
+            assert step.reward[name].dtype == np.float32
+            assert step.reward[name].shape == step.active[name].shape == (3, len(group.agents))
+            for tree in (step.obs[name], step.final_obs[name]):
+                for n in range(3):
+                    for a in range(len(group.agents)):
+                        one = map_tree(lambda array, n=n, a=a: array[n, a], tree)
+                        assert group.observation.contains(one), (name, one)
+    env.close()
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_a_new_vector_restored_in_the_middle_of_episodes_goes_on_as_the_old_one(id: str) -> None:
+    old = vector(id)
+    walk(old, 37, np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    while not old.state_dict()["lengths"].any():
+        walk(old, 1, rng)
+    state = old.state_dict()
+    now = kept(old.current, SHOWN)
+
+    new = vector(id)
+    new.load_state_dict(state)
+    assert_same(kept(new.current, SHOWN), now)
+    for env in (old, new):
+        env.episodes()
+    after_old, after_new = (walk(env, 60, np.random.default_rng(2)) for env in (old, new))
+    for one, two in zip(after_old[0], after_new[0], strict=True):
+        assert_same(one, two)
+    assert_same_episodes(after_old[1], after_new[1])
+    for env in (old, new):
+        env.close()
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_a_finished_episode_can_be_played_again_from_its_record(id: str) -> None:
+    config = EnvironmentConfig(id=id, max_episode_steps=40)
+    env = make_vector(config, SEEDS, num_envs=3)
+    _, episodes = walk(env, 90, np.random.default_rng(3))
+    env.close()
+    again = catalog.make(config)
+    assert len(episodes) >= 6
+    for episode in episodes[-2:]:
+        again.reset(episode.seed)
+        total = {group: np.zeros_like(values) for group, values in episode.returns.items()}
+        for at in range(episode.length):
+            frame = again.step({group: actions[at] for group, actions in episode.actions.items()})
+            for group in total:
+                total[group] += frame.reward[group]
+            assert (frame.terminated or frame.truncated) == (at == episode.length - 1)
+        for group in total:
+            assert np.array_equal(total[group], episode.returns[group])
+    again.close()
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_workers_show_bit_for_bit_what_one_process_shows(id: str) -> None:
+    apart, here = vector(id, "workers"), vector(id)
+    try:
+        assert_same(kept(apart.current), kept(here.current))
+        ours, theirs = (walk(env, 45, np.random.default_rng(4)) for env in (here, apart))
+        for one, two in zip(ours[0], theirs[0], strict=True):
+            assert_same(one, two)
+        assert_same_episodes(ours[1], theirs[1])
+        here.load_state_dict(apart.state_dict())
+        assert_same(kept(here.current, SHOWN), kept(apart.current, SHOWN))
+    finally:
+        apart.close()
+        here.close()
+
+
+GYMNASIUM_IDS = [id for id in IDS if id != "toy/pair"]
+
+
+@pytest.mark.parametrize("autoreset", ["next_step", "same_step", "disabled"])
+@pytest.mark.parametrize("id", GYMNASIUM_IDS)
+def test_gymnasiums_vectors_give_the_same_episodes_in_every_autoreset_mode(id: str, autoreset: str) -> None:
+    config = EnvironmentConfig(id=id, vectorize="gymnasium", autoreset=autoreset)
+    theirs, here = make_vector(config, SEEDS, num_envs=3), vector(id)
+    one, two = (walk(env, 45, np.random.default_rng(4)) for env in (here, theirs))
+    for ours, other in zip(one[0], two[0], strict=True):
+        assert_same(ours, other)
+    assert_same_episodes(one[1], two[1])
+    for env in (theirs, here):
+        env.close()

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cadenza.config.load import dump, read
+from cadenza.config.migrate import UPGRADES, migrate
+from cadenza.config.schema import SCHEMA_VERSION
+from cadenza.errors import ConfigError, NotFoundError
+
+OLD: dict[str, Any] = {
+    "algorithm": {"name": "ppo", "gamma": 0.9},
+    "environment": {"id": "CartPole-v1"},
+    "evaluation": {"episodes": 5},
+    "max_timesteps": 5000,
+    "max_updates": None,
+    "eval_every_steps": 700,
+    "checkpoint_every_steps": 800,
+}
+
+
+def test_there_is_a_step_from_every_older_version() -> None:
+    assert sorted(UPGRADES) == list(range(SCHEMA_VERSION))
+
+
+def test_version_0_moves_its_budget_into_blocks(tmp_path: Path) -> None:
+    before = deepcopy(OLD)
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(OLD))
+    config = read(path)
+    assert config.training.max_timesteps == 5000
+    assert config.training.max_updates is None
+    assert (config.evaluation.every_steps, config.evaluation.episodes) == (700, 5)
+    assert config.checkpoint.every_steps == 800
+    assert config.algorithm.gamma == 0.9
+    migrate(OLD)
+    assert before == OLD
+
+
+def test_present_version_is_left_as_it_is(tmp_path: Path) -> None:
+    data = migrate(OLD)
+    assert data["schema_version"] == SCHEMA_VERSION
+    assert migrate(data) == data
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(data))
+    text = dump(read(path))
+    path.write_text(text)
+    assert dump(read(path)) == text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": SCHEMA_VERSION + 1}, f"schema_version={SCHEMA_VERSION + 1}: written by a newer cadenza"),
+        ({"schema_version": -1}, "schema_version=-1: must be"),
+        ({"schema_version": "one"}, "schema_version='one': must be"),
+        ({"schema_version": True}, "schema_version=True: must be"),
+        ({"training": {"max_timesteps": 3}}, "max_timesteps cannot move to training.max_timesteps"),
+        ({"training": 3}, "max_timesteps cannot move to training.max_timesteps"),
+    ],
+)
+def test_what_cannot_be_read_says_why(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        migrate({**OLD, **change})
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_present_version_refuses_the_old_keys(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    for old, new in (("max_timesteps", "training.max_timesteps"), ("checkpoint_every_steps", "checkpoint.every_steps")):
+        path.write_text(yaml.safe_dump({"algorithm": {"name": "ppo"}, old: 5, "schema_version": 1}))
+        with pytest.raises(ConfigError) as caught:
+            read(path)
+        assert str(caught.value) == f"unknown key '{old}'; did you mean '{new}'?"
+
+
+def test_missing_file_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no file"):
+        read(tmp_path / "config.yaml")

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from cadenza.config.convert import build
+from cadenza.config.schedules import Schedule, value_at
+from cadenza.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("schedule", "now", "expected"),
+    [
+        (Schedule("linear", 1.0, 0.0), 0, 1.0),
+        (Schedule("linear", 1.0, 0.0), 250, 0.75),
+        (Schedule("linear", 1.0, 0.0), 1000, 0.0),
+        (Schedule("linear", 1.0, 0.0), 5000, 0.0),  # a longer budget on resume holds the end value
+        (Schedule("linear", 1.0, 0.2, 0.5, 1.0), 500, 1.0),
+        (Schedule("linear", 1.0, 0.2, 0.5, 1.0), 750, 0.6),
+        (Schedule("linear", 0.0, 4.0, 100, 300), 50, 0.0),
+        (Schedule("linear", 0.0, 4.0, 100, 300), 200, 2.0),
+        (Schedule("linear", 0.0, 4.0, 0.0, 200), 100, 2.0),  # a fraction and a step
+        (Schedule("linear", 0.0, 4.0, 100, 1.0), 550, 2.0),
+        (0.3, 999, 0.3),
+    ],
+)
+def test_value_in_a_run_of_1000(schedule: Schedule | float, now: int, expected: float) -> None:
+    assert value_at(schedule, now, horizon=1000) == pytest.approx(expected, abs=1e-12)
+
+
+def test_fractions_stretch_with_the_horizon_and_steps_do_not() -> None:
+    assert value_at(Schedule("linear", 1.0, 0.0), 500, 2000) == pytest.approx(0.75)
+    assert value_at(Schedule("linear", 1.0, 0.0, 0.0, 1000), 500, 2000) == pytest.approx(0.5)
+
+
+def test_start_beyond_the_end_holds_the_start_value() -> None:
+    late = Schedule("linear", 1.0, 0.0, 5000, 1.0)
+    assert [value_at(late, now, 1000) for now in (0, 1000, 5000)] == [1.0, 1.0, 1.0]
+
+
+def test_short_form_goes_to_zero_over_the_whole_run() -> None:
+    assert build(Schedule, "lin_1e-3") == Schedule("linear", 0.001, 0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("lin_", "rate: 'lin_' is no schedule"),
+        ("lin_fast", "rate: 'lin_fast' is no schedule"),
+        ("lin_nan", "rate.start_value=nan: must be finite"),
+        ({"schedule": "cosine"}, "rate.schedule='cosine': must be linear"),
+        ({"start": 0.5, "end": 0.2}, "rate: a schedule must end after it starts"),
+        ({"start": -1}, "rate: a schedule's start and end cannot be negative"),
+    ],
+)
+def test_mistakes_name_the_place(value: object, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(Schedule, value, where="rate")
+    assert str(caught.value).startswith(message)

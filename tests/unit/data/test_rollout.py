@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from cadenza.data.normalisers import RunningNorm
+from cadenza.data.rollout import RolloutStore
+from cadenza.types import Acted, Step
+
+
+def step(value: float, ended: bool = False) -> Step:
+    obs = {"a": np.full((2, 1, 3), value, np.float32)}
+    final = {"a": obs["a"].copy()}
+    if ended:
+        final["a"][1] = -value
+    flags = np.array([False, ended])
+    ones = {"a": np.ones((2, 1), bool)}
+    return Step(
+        obs, final, {"a": np.full((2, 1), value, np.float32)}, flags, np.zeros(2, bool), flags, ones, {"a": ~ones["a"]}
+    )
+
+
+def filled(store: RolloutStore, values: range) -> None:
+    for value in values:
+        acted = Acted({"a": np.full((2, 1), value)}, {"a": {"extra": np.full((2, 1), value * 10.0)}}, {})
+        store.add(step(value), acted, step(value + 1, ended=value == 1))
+
+
+def test_a_rollout_holds_what_was_added() -> None:
+    store = RolloutStore(3)
+    filled(store, range(3))
+    assert store.ready()
+    batch = store.batch()
+    group = batch.groups["a"]
+    assert group["obs"][:, 0, 0, 0].tolist() == [0, 1, 2]
+    assert group["action"][:, 0, 0].tolist() == [0, 1, 2]
+    assert group["reward"][:, 0, 0].tolist() == [1, 2, 3]
+    assert group["extra"][:, 0, 0].tolist() == [0, 10, 20]
+    assert batch.terminated.tolist() == [[False, False], [False, True], [False, False]]
+    assert [index.tolist() for index in batch.final_index] == [[1], [1]]
+    assert batch.final_obs["a"].ravel().tolist() == [-2, -2, -2]
+    assert batch.after_obs["a"].ravel().tolist() == [3] * 6
+    assert not store.ready()
+
+
+def test_a_half_full_store_goes_on_after_a_restore() -> None:
+    whole, half = RolloutStore(3), RolloutStore(3)
+    filled(whole, range(3))
+    filled(half, range(2))
+    restored = RolloutStore(3)
+    restored.load_state_dict(half.state_dict())
+    filled(restored, range(2, 3))
+    a, b = whole.batch(), restored.batch()
+    for key in a.groups["a"]:
+        np.testing.assert_array_equal(a.groups["a"][key], b.groups["a"][key])
+    np.testing.assert_array_equal(a.final_obs["a"], b.final_obs["a"])
+
+
+def test_a_full_store_keeps_what_follows_its_last_step() -> None:
+    full, restored = RolloutStore(2), RolloutStore(2)
+    filled(full, range(2))
+    restored.load_state_dict(full.state_dict())
+    np.testing.assert_array_equal(full.batch().after_obs["a"], restored.batch().after_obs["a"])
+
+
+def test_running_norm_equals_the_moments_of_everything_seen() -> None:
+    rng = np.random.default_rng(0)
+    data = rng.normal(3, 2, size=(100, 4))
+    norm = RunningNorm(4, torch.device("cpu"))
+    for part in np.split(data, [10, 11, 60]):
+        norm.update(torch.from_numpy(part))
+    np.testing.assert_allclose(norm.mean, data.mean(0), atol=1e-12)
+    np.testing.assert_allclose(norm.var, data.var(0), atol=1e-12)
+    scaled = norm(torch.from_numpy(data).float()).numpy()
+    np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(scaled.std(0), 1, atol=1e-4)
+    other = RunningNorm(4, torch.device("cpu"))
+    other.load_state_dict(norm.state_dict())
+    assert torch.equal(other(torch.ones(1, 4)), norm(torch.ones(1, 4)))

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cadenza.config.registry import FAMILIES, Family
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs import catalog
+from cadenza.errors import ConfigError, MissingExtraError, NotFoundError
+
+OWN = """
+import gymnasium
+from gymnasium import spaces
+
+class Odd(gymnasium.Env):
+    def __init__(self, low=1):
+        self.observation_space = spaces.Tuple((spaces.Discrete(3, start=2), spaces.Box(-1, 1, (2,))))
+        self.action_space = spaces.Discrete(2, start=low)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return (2, self.np_random.uniform(-1, 1, 2)), {}
+    def step(self, action):
+        assert self.action_space.contains(action) and type(action) is int
+        return (4, self.np_random.uniform(-1, 1, 2)), float(action), False, False, {}
+
+def wrong_space():
+    env = Odd()
+    env.observation_space = spaces.Text(5)
+    return env
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_environment.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_ids_are_found_exactly_or_by_their_newest_version() -> None:
+    assert catalog.resolve("CartPole-v0") == "CartPole-v0"
+    assert catalog.resolve("CartPole") == "CartPole-v1"
+    assert catalog.resolve("toy/chain") == "toy/chain"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("CartPoole-v1", "CartPole-v1"), ("Taxi-v3", "Taxi-v4"), ("toy/cain", "toy/chain")]
+)
+def test_an_unknown_id_names_the_nearest(wrong: str, right: str) -> None:
+    with pytest.raises(NotFoundError, match=rf"unknown environment '{wrong}'; did you mean '{right}'\?.*cadenza envs"):
+        catalog.resolve(wrong)
+
+
+def test_a_known_family_without_its_packages_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setitem(FAMILIES, "ghost", Family("ghost", "", "packages_that_are_not_there", extra="ghost"))
+    with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[ghost\]'"):
+        catalog.resolve("ghost/castle")
+    assert catalog.resolve("CartPole") == "CartPole-v1"
+
+
+def test_facts_come_from_the_registry_and_can_be_overridden() -> None:
+    spec = catalog.make(EnvironmentConfig(id="CartPole-v1")).spec
+    assert (spec.max_episode_steps, spec.return_threshold, spec.restore) == (500, 475.0, "replay")
+    env = catalog.make(EnvironmentConfig(id="CartPole-v1", max_episode_steps=3))
+    assert env.spec.max_episode_steps == 3
+    env.reset(0)
+    ends = [env.step({"agent": np.array([action])}).truncated for action in (0, 1, 0)]
+    assert ends == [False, False, True]
+
+
+def test_unknown_keyword_arguments_name_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"environment\.kwargs\.is_slipery: .*did you mean 'is_slippery'"):
+        catalog.make(EnvironmentConfig(id="FrozenLake-v1", kwargs={"is_slipery": True}))
+
+
+def test_refused_values_of_keyword_arguments_are_config_errors() -> None:
+    with pytest.raises(ConfigError, match=r"environment\.kwargs: FrozenLake-v1 refuses .*KeyError: '5x5'"):
+        catalog.make(EnvironmentConfig(id="FrozenLake-v1", kwargs={"map_name": "5x5"}))
+
+
+def test_an_environment_of_ones_own_by_import_path(own) -> None:
+    env = catalog.make(EnvironmentConfig(id="own_environment:Odd", kwargs={"low": 5}))
+    frame = env.reset(1)
+    obs = frame.obs["agent"]
+    assert obs["0"].tolist() == [2]
+    assert obs["0"].dtype == np.int64
+    assert obs["1"].shape == (1, 2)
+    assert obs["1"].dtype == np.float32
+    assert env.spec.groups["agent"].observation["0"].start == 2
+    assert env.step({"agent": np.array([6])}).reward["agent"].tolist() == [6.0]
+
+
+def test_import_paths_that_lead_nowhere_and_odd_spaces_are_config_errors(own) -> None:
+    with pytest.raises(ConfigError, match="cannot import 'own_environment:Even'"):
+        catalog.make(EnvironmentConfig(id="own_environment:Even"))
+    with pytest.raises(ConfigError, match="Text spaces are not supported"):
+        catalog.make(EnvironmentConfig(id="own_environment:wrong_space"))
+
+
+def test_actions_are_clipped_when_asked() -> None:
+    def reward(clip: bool) -> float:
+        env = catalog.make(EnvironmentConfig(id="toy/identity_box", clip_actions=clip))
+        env.reset(0)
+        return float(env.step({"agent": np.array([[100.0]], np.float32)}).reward["agent"][0])
+
+    assert reward(True) >= -4
+    assert reward(False) < -9000
+
+
+def test_rendering_gives_a_picture_only_when_asked() -> None:
+    env = catalog.make(EnvironmentConfig(id="CartPole-v1"), render=True)
+    env.reset(0)
+    picture = env.render()
+    env.close()
+    assert picture is not None
+    assert picture.shape == (400, 600, 3)
+
+
+def test_the_listing_knows_facts_and_tuned_variants() -> None:
+    rows = {row["id"]: row for row in catalog.listing()}
+    assert rows["CartPole-v1"]["variants"] == ["ppo"]
+    assert rows["CartPole-v0"]["variants"] == []
+    assert rows["Pendulum-v1"]["action"] == "Box(1) float32"
+    assert rows["toy/pair"]["action"] == "runner: Discrete(3); shooter: Box(2) float32"
+    assert {row["id"] for row in catalog.listing("frozen")} == {"FrozenLake-v1", "FrozenLake8x8-v1"}
+    assert {row["family"] for row in catalog.listing("toy_text")} == {"toy_text"}

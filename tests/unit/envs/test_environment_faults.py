@@ -1,0 +1,187 @@
+"""Environments that raise, lie, hang or die: one line names environment, seed, step and action; no process is left."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.vector import make_vector
+from cadenza.errors import ConfigError, EnvironmentFault
+
+SEEDS = EpisodeSeeds(0, TRAIN)
+BAD_ENV, BAD_EPISODE = 2, 1
+SEED = SEEDS(BAD_ENV, BAD_EPISODE)
+
+
+def make(way: str, timeout: float = 60.0, **faults):
+    config = EnvironmentConfig(id="toy/faulty", vectorize=way, workers=2, kwargs=faults, timeout_seconds=timeout)
+    return make_vector(config, SEEDS, num_envs=4)
+
+
+def walk(env) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        env.step({"agent": rng.integers(0, 3, (4, 1))})
+
+
+def run_into(way: str, timeout: float = 60.0, **faults) -> EnvironmentFault:
+    """The fault, after all of its processes are gone."""
+    env = make(way, timeout, **faults)
+    with pytest.raises(EnvironmentFault) as caught:
+        walk(env)
+    env.close()
+    assert psutil.Process().children(recursive=True) == []
+    return caught.value
+
+
+def _actions(step: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, 3, (4, 1)) for _ in range(step)][-1]
+
+
+STEP_FAULTS = {
+    "raise_at": "raised ValueError: asked to fail",
+    "nan_at": "returned NaN or infinity (observation agent)",
+    "reward_nan_at": "returned NaN or infinity (reward of agent)",
+    "shape_at": "of shape (3,) and dtype float32 where (2,) and float32 are declared",
+    "dtype_at": "raised TypeError: Cannot cast",
+}
+
+
+@pytest.mark.parametrize("way", ["in_process", "workers"])
+@pytest.mark.parametrize("fault", STEP_FAULTS)
+def test_a_fault_is_told_in_one_line_that_repeats_it(way: str, fault: str) -> None:
+    problem = run_into(way, **{fault: 11, "in_seed": SEED})
+    message = str(problem)
+    assert "\n" not in message
+    assert message.startswith(f"environment {BAD_ENV} (toy/faulty) ")
+    assert STEP_FAULTS[fault] in message
+    assert message.endswith(
+        f"at step 3 of episode {BAD_EPISODE} (seed {SEED}, action agent [{_actions(11)[BAD_ENV, 0]}])"
+    )
+
+
+def test_the_original_error_is_kept() -> None:
+    assert isinstance(run_into("in_process", raise_at=2).__cause__, ValueError)
+    notes = "".join(run_into("workers", raise_at=2).__notes__)
+    assert "asked to fail" in notes
+    assert "faulty.py" in notes
+
+
+@pytest.mark.parametrize("way", ["in_process", "workers"])
+def test_a_last_observation_that_is_not_finite_is_not_hidden_by_the_reset(way: str) -> None:
+    assert re.search(r"environment 0 .* at step 8 of episode 0 ", str(run_into(way, nan_at=8)))
+
+
+@pytest.mark.parametrize("way", ["in_process", "workers"])
+def test_an_environment_that_hangs_is_given_up(way: str) -> None:
+    problem = run_into(way, timeout=1.0, hang_at=10, in_seed=SEED)
+    assert re.match(
+        rf"environment {BAD_ENV} .* took longer than 1 s, at step 2 of episode 1 \(seed {SEED}, ", str(problem)
+    )
+
+
+def test_an_environment_that_ends_its_process_is_named() -> None:
+    problem = run_into("workers", exit_at=10, in_seed=SEED)
+    expected = (
+        rf"environment {BAD_ENV} .* ended its worker process with exit code 3, at step 2 of episode 1 \(seed {SEED}, "
+    )
+    assert re.match(expected, str(problem))
+
+
+def test_a_death_at_a_reset_names_the_episode_that_was_to_begin() -> None:
+    problem = run_into("workers", die_at_reset=2)
+    assert re.search(rf"environment 0 .*exit code 3, at the start of episode 1 \(seed {SEEDS(0, 1)}\)", str(problem))
+
+
+def test_faults_before_the_first_step_leave_nothing_behind() -> None:
+    with pytest.raises(
+        EnvironmentFault, match=rf"environment 0 .*exit code 3, at the start of episode 0 \(seed {SEEDS(0, 0)}\)"
+    ):
+        make("workers", die_at_reset=1)
+    with pytest.raises(ConfigError, match=r"environment\.kwargs\.rise_at"):
+        make("workers", rise_at=1)
+    assert psutil.Process().children(recursive=True) == []
+
+
+def test_a_worker_killed_from_outside_is_noticed() -> None:
+    env = make("workers")
+    psutil.Process().children()[-1].kill()
+    with pytest.raises(EnvironmentFault, match=r"ended its worker process by signal 9 \(SIGKILL\)"):
+        walk(env)
+    assert psutil.Process().children(recursive=True) == []
+
+
+def test_workers_leave_signals_to_their_parent() -> None:
+    env = make("workers")
+    for child in psutil.Process().children():
+        child.send_signal(signal.SIGINT)
+        child.send_signal(signal.SIGTERM)
+    for _ in range(5):
+        env.step({"agent": np.zeros((4, 1), np.int64)})
+    env.close()
+    assert psutil.Process().children(recursive=True) == []
+
+
+PARENT = """
+import sys, psutil, numpy as np
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.seeds import EpisodeSeeds
+from cadenza.envs.vector import make_vector
+config = EnvironmentConfig(id="toy/faulty", vectorize="workers", workers=2, kwargs={"hang_at": int(sys.argv[1])})
+env = make_vector(config, EpisodeSeeds(0, 0), num_envs=4)
+print(*[child.pid for child in psutil.Process().children()], flush=True)
+env.step({"agent": np.zeros((4, 1), np.int64)})
+sys.stdin.read()
+"""
+
+
+def shared_memory() -> set[str]:
+    """Named blocks as Python's own multiprocessing makes them, and ours."""
+    folder = Path("/dev/shm")
+    return {path.name for kind in ("psm_*", "pym-*", "*cadenza*") for path in folder.glob(kind)}
+
+
+@pytest.mark.parametrize("hang_at", [1, 1000])
+def test_workers_die_with_a_killed_parent_and_leave_no_shared_memory(hang_at: int) -> None:
+    before = shared_memory()
+    command = [sys.executable, "-c", PARENT, str(hang_at)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        workers = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+        parent.kill()
+    assert len(workers) == 2
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert alive == []
+    assert shared_memory() <= before
+
+
+OWN = """
+import sys
+from cadenza.envs.toy import Identity
+
+def make():
+    assert "torch" not in sys.modules
+    return Identity()
+"""
+
+
+def test_workers_host_ones_own_environment_without_torch(tmp_path, monkeypatch) -> None:
+    (tmp_path / "own_in_workers.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = EnvironmentConfig(id="own_in_workers:make", vectorize="workers", workers=1, max_episode_steps=5)
+    env = make_vector(config, SEEDS, num_envs=2)
+    for _ in range(5):
+        step = env.step({"agent": env.current.obs["agent"].copy()})
+    env.close()
+    assert step.truncated.all()
+    assert [episode.total for episode in env.episodes()] == [5.0, 5.0]

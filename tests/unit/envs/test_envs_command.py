@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import json
+
+from cadenza.cli.main import run
+
+
+def test_envs_lists_what_matches(capsys) -> None:
+    assert run(["envs", "cartpole"]) == 0
+    out = capsys.readouterr().out
+    assert "CartPole-v1" in out
+    assert "replay" in out
+    assert "Pendulum" not in out
+
+
+def test_envs_as_json(capsys) -> None:
+    assert run(["envs", "CartPole-v1", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["environments"]
+    assert row == {
+        "id": "CartPole-v1",
+        "family": "classic",
+        "observation": "Box(4) float32",
+        "action": "Discrete(2)",
+        "max_episode_steps": 500,
+        "threshold": 475.0,
+        "restore": "replay",
+        "variants": ["ppo"],
+    }
+
+
+def test_a_filter_that_matches_nothing_names_the_nearest(capsys) -> None:
+    assert run(["envs", "CratPole-v1"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "did you mean 'CartPole-v1'?" in captured.err

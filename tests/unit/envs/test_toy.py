@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import numpy as np
+
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs import catalog
+from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.toy import chain_values
+from cadenza.envs.vector import make_vector
+
+
+def best_return(id: str, answer) -> float:
+    """What a policy that knows the answer earns in one episode."""
+    env = catalog.make(EnvironmentConfig(id=id))
+    frame, total = env.reset(0), 0.0
+    while not (frame.terminated or frame.truncated):
+        frame = env.step({"agent": answer(frame)})
+        total += float(frame.reward["agent"][0])
+    return total
+
+
+def test_the_known_answers_solve_the_toys() -> None:
+    assert best_return("toy/identity", lambda frame: frame.obs["agent"]) == 16
+    assert best_return("toy/identity_box", lambda frame: frame.obs["agent"]) == 0
+    assert best_return("toy/dict", lambda frame: frame.obs["agent"]["useful"].argmax(-1)) == 16
+    assert best_return("toy/image", lambda frame: frame.obs["agent"][:, 0, 0].argmax(-1) // 2) == 16
+    assert best_return("toy/masked", lambda frame: frame.mask["agent"].argmax(-1)) == 16
+
+
+def test_the_masked_toy_allows_one_action_and_shows_nothing_else() -> None:
+    env = make_vector(EnvironmentConfig(id="toy/masked"), EpisodeSeeds(0, TRAIN), num_envs=4)
+    rewards = []
+    for _ in range(40):
+        mask = env.current.mask["agent"]
+        assert (mask.sum(-1) == 1).all()
+        assert not env.current.obs["agent"].any()
+        rewards.append(env.step({"agent": mask.argmin(-1)}).reward["agent"].sum())
+    assert sum(rewards) == 0
+
+
+def test_chain_values_are_those_of_the_walk() -> None:
+    values = chain_values(0.5, length=3)
+    assert values.tolist() == [1.75, 1.5, 1.0, 0.0]
+
+
+def test_the_second_runner_of_the_pair_dies_once() -> None:
+    env = make_vector(EnvironmentConfig(id="toy/pair"), EpisodeSeeds(0, TRAIN), num_envs=2)
+    deaths = np.zeros(2, int)
+    for step_number in range(1, 11):
+        before = env.current.active["runner"].copy()
+        action = {"runner": env.current.obs["runner"].argmax(-1), "shooter": env.current.obs["shooter"][..., :2].copy()}
+        step = env.step(action)
+        assert (step.reward["runner"] == before).all()  # a hit for the living, nothing for the dead
+        assert np.abs(step.reward["shooter"]).max() < 1e-6
+        deaths += step.died["runner"][:, 1]
+        assert not step.died["runner"][:, 0].any()
+        if step_number < 10:
+            dead = ~step.active["runner"][:, 1]
+            assert (deaths == dead).all()
+            assert not step.obs["runner"][dead, 1].any()
+            assert step.obs["runner"][~dead, 1].all()
+    assert deaths.tolist() == [1, 1]
+    assert step.truncated.all()
+    assert step.active["runner"].all()  # the next episode has begun
+    assert not step.final_obs["runner"][:, 1].any()
+    assert [episode.returns["runner"][0] for episode in env.episodes()] == [10.0, 10.0]

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import io
+import os
+import re
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import IO
+
+import pytest
+
+from cadenza.monitor import console as module
+from cadenza.monitor.console import Console
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Time that stands still until a test sets `clock.now`."""
+    clock = SimpleNamespace(now=100.0, looks=0)
+
+    def monotonic() -> float:
+        clock.looks += 1
+        return clock.now
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
+    return clock
+
+
+class Terminal:
+    """A pseudo terminal and everything that was written to it."""
+
+    def __init__(self) -> None:
+        pty = pytest.importorskip("pty")  # not on Windows
+        self._master, slave = pty.openpty()
+        self.stream: IO[str] = os.fdopen(slave, "w", encoding="utf-8")
+        self._seen = b""
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:  # Linux says EIO when the other end is closed
+                return
+            if not data:
+                return
+            self._seen += data
+
+    def text(self) -> str:
+        if not self.stream.closed:
+            self.stream.close()
+            self._reader.join()
+            os.close(self._master)
+        return self._seen.decode()
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    opened = Terminal()
+    yield opened
+    opened.text()
+
+
+def row(step: int, value: float) -> dict[str, float]:
+    return {
+        "env_steps": step,
+        "updates": step,
+        "collect/return_mean": value,
+        "train/policy_loss": -0.5,
+        "time/seconds": 3,
+    }
+
+
+def test_without_a_terminal_lines_come_every_few_seconds_and_at_evaluations(clock: SimpleNamespace) -> None:
+    stream = io.StringIO()
+    console = Console(False, 1000, stream)
+    console.start(["CartPole-v1:ppo", "seed 0"])
+    clock.now += 1
+    console.update(100, row(100, 20.0))
+    assert stream.getvalue() == "CartPole-v1:ppo\nseed 0\n"
+    console.update(200, row(200, 25.0) | {"eval/return_mean": 30.0})
+    line = stream.getvalue().splitlines()[-1]
+    assert line == (
+        "env_steps 200 / 1,000 (20%)  eval/return_mean 30  collect/return_mean 25  "
+        "train/policy_loss -0.5  200 steps/s  ETA 0:00:04"
+    )
+    clock.now += 4.9
+    console.update(300)
+    assert stream.getvalue().splitlines()[-1] == line
+    clock.now += 0.2
+    console.update(400)
+    assert stream.getvalue().splitlines()[-1].startswith("env_steps 400 / 1,000 (40%)")
+    console.note("slow", warning=True)
+    console.finish("finished")
+    assert stream.getvalue().splitlines()[-2:] == ["warning: slow", "finished"]
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_quiet_says_only_warnings(clock: SimpleNamespace) -> None:
+    stream = io.StringIO()
+    console = Console(True, 1000, stream)
+    console.start(["CartPole-v1:ppo"])
+    clock.now += 60
+    console.update(200, row(200, 1.0) | {"eval/return_mean": 30.0})
+    console.note("for your information")
+    console.note("disk full", warning=True)
+    console.finish("finished")
+    assert stream.getvalue() == "warning: disk full\n"
+
+
+def test_speed_and_eta_count_only_this_process(clock: SimpleNamespace) -> None:
+    console = Console(False, 100_000, io.StringIO())
+    console.start([], done=90_000)
+    assert console.speed() is None
+    assert console.remaining() is None
+    clock.now += 10
+    console.update(91_000)
+    assert console.speed() == 100
+    assert console.remaining() == 90
+
+
+def test_a_budget_in_updates_and_no_budget_at_all(clock: SimpleNamespace) -> None:
+    stream = io.StringIO()
+    console = Console(False, 50, stream, unit="updates")
+    console.start([])
+    clock.now += 10
+    console.update(20)
+    assert stream.getvalue() == "updates 20 / 50 (40%)  2 updates/s  ETA 0:00:15\n"
+    stream = io.StringIO()
+    console = Console(False, None, stream)
+    console.start([])
+    clock.now += 10
+    console.update(20)
+    assert stream.getvalue() == "env_steps 20  2 steps/s\n"
+
+
+def test_between_refreshes_only_the_clock_is_looked_at(clock: SimpleNamespace, terminal: Terminal, monkeypatch) -> None:
+    console = Console(False, 10**6, terminal.stream)
+    pictures = []
+    real = console._picture
+    monkeypatch.setattr(console, "_picture", lambda: pictures.append(1) or real())
+    console.start(["run"])
+    clock.now += 1
+    console.update(1)
+    drawn, looks = len(pictures), clock.looks
+    for step in range(2, 1002):
+        console.update(step)
+    assert (len(pictures), clock.looks) == (drawn, looks + 1000)
+    clock.now += 0.26
+    console.update(1002)
+    assert len(pictures) == drawn + 1
+    console.close()
+
+
+def test_a_terminal_shows_a_bar_a_table_and_notes(clock: SimpleNamespace, terminal: Terminal) -> None:
+    console = Console(False, 1000, terminal.stream)
+    console.start(["CartPole-v1:ppo", "seed 0"])
+    for step, value in ((250, 10.0), (500, 80.0), (750, 40.0)):
+        clock.now += 1
+        console.update(step, row(step, value) | {"eval/return_mean": value, "train/odd": 7.0})
+    console.note("half way", warning=True)
+    console.finish("finished: 40")
+    text = terminal.text()
+    for part in (
+        "CartPole-v1:ppo",
+        "eval/return_mean",
+        "collect/return_mean",
+        "train/odd",
+        "▁█▄",
+        "━",
+        "75%",
+        "750 / 1,000",
+    ):
+        assert part in text
+    assert "250 steps/s" in text
+    assert "0:00:01" in text, "a quarter of the budget at 250 steps a second"
+    assert "half way" in text
+    assert "time/seconds" not in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "the cursor is hidden once and given back"
+    assert text.rstrip().endswith("finished: 40")
+
+
+def test_the_best_is_highlighted(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    console = Console(False, 1000, io.StringIO())
+    for step, value in ((1, 10.0), (2, 80.0), (3, 40.0)):
+        console.update(step, {"eval/return_mean": value, "train/value_loss": value})
+    plain, coloured = drawn(console)
+    lines = {line.split()[0]: line.split() for line in plain.splitlines() if "/" in line}
+    assert lines["eval/return_mean"] == ["eval/return_mean", "40", "80", "▁█▄"]
+    assert lines["train/value_loss"] == ["train/value_loss", "40", "▁█▄"]
+    assert not re.search(BOLD_GREEN + "40", coloured)
+    console.update(4, {"eval/return_mean": 90.0})
+    assert re.search(BOLD_GREEN + "90", drawn(console)[1])
+
+
+BOLD_GREEN = r"\x1b\[1;32m *"
+
+
+def drawn(console: Console) -> tuple[str, str]:
+    """The table as plain text and as a terminal gets it."""
+    from rich.console import Console as Rich
+
+    screen = io.StringIO()
+    paper = Rich(file=screen, record=True, width=100, force_terminal=True, color_system="standard")
+    paper.print(console._table())
+    return paper.export_text(), screen.getvalue()
+
+
+def test_closing_twice_is_fine_and_gives_the_cursor_back(clock: SimpleNamespace, terminal: Terminal) -> None:
+    console = Console(False, 1000, terminal.stream)
+    console.start(["run"])
+    console.close()
+    console.close()
+    assert terminal.text().count("\x1b[?25h") == 1
+
+
+def test_a_dumb_terminal_gets_plain_lines(clock: SimpleNamespace, terminal: Terminal, monkeypatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    console = Console(False, 1000, terminal.stream)
+    console.start(["run"])
+    clock.now += 6
+    console.update(10)
+    console.finish("done")
+    text = terminal.text()
+    assert "\x1b" not in text
+    assert "env_steps 10 / 1,000" in text

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cadenza.errors import NotFoundError, StorageError
+from cadenza.records import episodes
+from cadenza.records.episodes import EpisodeLog
+from cadenza.records.folder import RunFolder
+from cadenza.types import Episode
+
+
+def episode(number: int, length: int = 3) -> Episode:
+    draw = np.random.default_rng(number)
+    return Episode(
+        env=number % 2,
+        number=number,
+        seed=2**31 - 1 - number,
+        length=length,
+        returns={"runner": draw.normal(size=2).astype(np.float32), "shooter": draw.normal(size=1)},
+        actions={
+            "runner": draw.integers(0, 3, (length, 2)),
+            "shooter": draw.normal(size=(length, 1, 2)).astype(np.float32),
+        },
+    )
+
+
+def same(a: Episode, b: Episode) -> bool:
+    if (a.env, a.number, a.seed, a.length) != (b.env, b.number, b.seed, b.length):
+        return False
+    pairs = [(a.returns, b.returns), (a.actions, b.actions)]
+    return all(
+        left.keys() == right.keys()
+        and all(left[key].dtype == right[key].dtype and np.array_equal(left[key], right[key]) for key in left)
+        for left, right in pairs
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path)
+
+
+def test_episodes_come_back_as_they_were(folder: RunFolder) -> None:
+    log = EpisodeLog(folder)
+    given = [episode(0, 3), episode(1, 1), episode(2, 8), episode(3, 2)]
+    log.add(given[:3])
+    log.seal(100)
+    log.seal(150)
+    log.add(given[3:])
+    log.seal(200)
+    assert [path.name for path in sorted(folder.episodes.iterdir())] == [
+        "000000000100.safetensors",
+        "000000000200.safetensors",
+    ]
+    found = list(episodes.load(folder))
+    assert len(found) == episodes.count(folder) == 4
+    assert all(same(a, b) for a, b in zip(found, given, strict=True))
+    assert all(same(episodes.find(folder, k), given[k]) for k in range(4))
+
+
+def test_nothing_is_lost_when_sealing_fails(folder: RunFolder, tmp_path: Path) -> None:
+    log = EpisodeLog(folder)
+    log.add([episode(0)])
+    (tmp_path / "episodes").write_text("in the way")
+    with pytest.raises(OSError):
+        log.seal(10)
+    (tmp_path / "episodes").unlink()
+    log.seal(20)
+    assert same(episodes.find(folder, 0), episode(0))
+
+
+def test_dropping_forgets_what_came_after_the_checkpoint(folder: RunFolder) -> None:
+    log = EpisodeLog(folder)
+    for number, step in enumerate((100, 200, 300)):
+        log.add([episode(number)])
+        log.seal(step)
+    log.add([episode(9)])
+    (folder.episodes / ".tmp-000000000400.safetensors-1-x").write_text("half")
+    log.drop_after(200)
+    log.seal(400)
+    assert [found.number for found in episodes.load(folder)] == [0, 1]
+    assert len(list(folder.episodes.iterdir())) == 2
+
+
+def test_switched_off_writes_nothing(folder: RunFolder) -> None:
+    log = EpisodeLog(folder, enabled=False)
+    log.add([episode(0)])
+    log.seal(10)
+    log.drop_after(0)
+    assert not folder.episodes.exists()
+    with pytest.raises(NotFoundError, match=r"has no episode 0.*logging\.episodes=true"):
+        episodes.find(folder, 0)
+
+
+def test_an_episode_that_is_not_there_is_named(folder: RunFolder) -> None:
+    log = EpisodeLog(folder)
+    log.add([episode(0), episode(1)])
+    log.seal(10)
+    with pytest.raises(NotFoundError, match="episode 2: it has episodes 0 to 1"):
+        episodes.find(folder, 2)
+    with pytest.raises(NotFoundError):
+        episodes.find(folder, -1)
+
+
+def test_a_damaged_segment_is_named(folder: RunFolder) -> None:
+    log = EpisodeLog(folder)
+    log.add([episode(0)])
+    log.seal(10)
+    path = next(folder.episodes.iterdir())
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(StorageError, match=r"000000000010\.safetensors is damaged"):
+        list(episodes.load(folder))
+    with pytest.raises(StorageError, match="damaged"):
+        episodes.find(folder, 0)

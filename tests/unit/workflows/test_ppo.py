@@ -1,0 +1,198 @@
+"""PPO on one real rollout against a plain implementation that shares no code with it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from cadenza.config.load import load
+from cadenza.data.rollout import Rollout
+from cadenza.envs.toy import chain_values
+from cadenza.orchestration.build import Assembly, assemble
+from cadenza.orchestration.collector import Collector
+from cadenza.types import PhaseInfo
+
+PHASE = PhaseInfo("train", "online", 0, 1000)
+
+
+@pytest.fixture
+def collected() -> Iterator[Any]:
+    made: list[Assembly] = []
+
+    def collect(spec: str, *overrides: str) -> tuple[Any, Rollout]:
+        assembly = assemble(load(spec, list(overrides)), {})
+        made.append(assembly)
+        store, env = assembly.stores["rollout"], assembly.env
+        assert env is not None
+        steps = assembly.workflow.phases()[0].hooks[0].steps
+        Collector(env, assembly.workflow).collect(store, steps, "explore", lambda: False)
+        return assembly.workflow, store.batch()
+
+    yield collect
+    for assembly in made:
+        assembly.close()
+
+
+# time limits shorter than many episodes: both kinds of end occur
+TASKS = [
+    ("CartPole-v1:ppo", "environment.max_episode_steps=15", "algorithm.normalize_obs=rolling"),
+    ("Pendulum-v1:ppo", "environment.max_episode_steps=20", "algorithm.n_steps=32", "algorithm.batch_size=0.5"),
+    ("CartPole-v1:ppo", "algorithm.value_clip_range=0.2", "algorithm.entropy_coef=0.01"),
+    ("toy/masked:ppo", "algorithm.n_steps=16", "algorithm.entropy_coef=0.1"),
+]
+
+
+@torch.no_grad()
+def plain_value(net: Any, obs: np.ndarray) -> float:
+    return float(net.critic(torch.as_tensor(obs, dtype=torch.float32)))
+
+
+def plain_advantages(net: Any, rollout: Rollout, gamma: float, lam: float) -> tuple[np.ndarray, np.ndarray]:
+    """One environment and one step at a time, from the definition."""
+    data = rollout.groups["agent"]
+    steps, envs = rollout.terminated.shape
+    finals = {(t, n): k for k, (t, n) in enumerate(zip(*rollout.final_index, strict=True))}
+    advantage, value = np.zeros((steps, envs)), np.zeros((steps, envs))
+    for n in range(envs):
+        running = 0.0
+        for t in reversed(range(steps)):
+            value[t, n] = plain_value(net, data["obs"][t, n, 0])
+            if rollout.terminated[t, n]:
+                following = 0.0
+            elif rollout.truncated[t, n]:
+                following = plain_value(net, rollout.final_obs["agent"][finals[t, n], 0])
+            elif t + 1 < steps:
+                following = plain_value(net, data["obs"][t + 1, n, 0])
+            else:
+                following = plain_value(net, rollout.after_obs["agent"][n, 0])
+            delta = data["reward"][t, n, 0] + gamma * following - value[t, n]
+            ended = rollout.terminated[t, n] or rollout.truncated[t, n]
+            running = delta + (0.0 if ended else gamma * lam * running)
+            advantage[t, n] = running
+    return advantage, value
+
+
+def plain_loss(workflow: Any, net: Any, rollout: Rollout, advantage: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """The loss on the whole rollout after the policy moved, with torch.distributions."""
+    config, data = workflow.config, rollout.groups["agent"]
+    obs = torch.from_numpy(data["obs"]).float().flatten(0, 2)
+    output = net.actor(obs)
+    if isinstance(workflow.context.env.groups["agent"].action, spaces.Discrete):
+        if "mask" in data:
+            output = output + torch.where(torch.from_numpy(data["mask"]).flatten(0, 2), 0.0, -1e9)
+        policy: Any = torch.distributions.Categorical(logits=output)
+        action = torch.from_numpy(data["action"]).flatten()
+    else:
+        normal = torch.distributions.Normal(output, net.head.log_std.exp())
+        policy = torch.distributions.Independent(normal, 1)
+        action = torch.from_numpy(data["action"]).flatten(0, 2)
+    log_prob, entropy = policy.log_prob(action), policy.entropy()
+    ratio = (log_prob - plain_loss.old_log_prob).exp()  # type: ignore[attr-defined]
+    scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    surrogate = torch.min(ratio * scaled, torch.clamp(ratio, 0.8, 1.2) * scaled).mean()
+    new_value, target = net.critic(obs)[:, 0], advantage + value
+    error = (new_value - target) ** 2
+    if config.value_clip_range is not None:
+        held = value + torch.clamp(new_value - value, -config.value_clip_range, config.value_clip_range)
+        error = torch.max(error, (held - target) ** 2)
+    return -surrogate + config.value_coef * error.mean() - float(config.entropy_coef) * entropy.mean()
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: " ".join(task))
+def test_advantages_loss_and_gradients_equal_a_plain_implementation(collected: Any, task: tuple[str, ...]) -> None:
+    workflow, rollout = collected(*task)
+    net, config = workflow.nets["agent"], workflow.config
+    samples = workflow._prepare("agent", rollout)
+    advantage, value = plain_advantages(net, rollout, config.gamma, config.gae_lambda)
+    np.testing.assert_allclose(samples.advantage[:, 0], advantage.ravel(), atol=1e-5)
+    np.testing.assert_allclose(samples.old_value[:, 0], value.ravel(), atol=1e-5)
+
+    flat = [torch.from_numpy(x).float().flatten() for x in (advantage, value)]
+    plain_loss.old_log_prob = samples.old_log_prob[:, 0]  # type: ignore[attr-defined]
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # move away from the policy that acted, so that clipping bites
+        for parameter in net.parameters():
+            parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
+    expected = plain_loss(workflow, net, rollout, *flat)
+    expected_gradients = torch.autograd.grad(expected, list(net.parameters()))
+    loss, seen = workflow._loss(net, samples, torch.tensor(0.2), torch.tensor(float(config.entropy_coef)))
+    gradients = torch.autograd.grad(loss, list(net.parameters()))
+    if "mask" not in rollout.groups["agent"]:  # the masks of this environment leave a single action
+        assert 0 < float(seen["clip_fraction"]) < 1
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
+    for ours, theirs in itertools.zip_longest(gradients, expected_gradients):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def always_forward_with_true_values(workflow: Any) -> None:
+    """Make the critic the true value function of the chain and the actor walk forward."""
+    values = torch.from_numpy(chain_values(workflow.config.gamma)).float()
+    net = workflow.nets["agent"]
+    net.critic.forward = lambda x: (x @ values)[..., None]
+    net.actor.forward = lambda x: torch.stack([torch.full(x.shape[:-1], -1e9), torch.zeros(x.shape[:-1])], -1)
+
+
+VECTORIZE = ["vectorize=in_process", "vectorize=workers"] + [
+    f"vectorize=gymnasium environment.autoreset={mode}" for mode in ("next_step", "same_step", "disabled")
+]
+
+
+@pytest.mark.parametrize("how", VECTORIZE)
+def test_true_values_leave_no_advantage_on_the_chain(how: str) -> None:
+    """Any wrong bootstrap, at a true end, at a time limit or at the rollout's edge, shows as an advantage."""
+    settings = ["algorithm.n_steps=40", "algorithm.batch_size=1", "environment.num_envs=4"]
+    assembly = assemble(load("toy/chain:ppo", [*settings, *f"environment.{how}".split()]), {})
+    try:
+        always_forward_with_true_values(assembly.workflow)
+        store, env = assembly.stores["rollout"], assembly.env
+        assert env is not None
+        Collector(env, assembly.workflow).collect(store, 160, "explore", lambda: False)
+        rollout = store.batch()
+        active = rollout.groups["agent"]["active"][..., 0]
+        assert (rollout.terminated & active).sum() > 3
+        assert (rollout.truncated & ~rollout.terminated & active).sum() > 3
+        samples = assembly.workflow._prepare("agent", rollout)  # type: ignore[attr-defined]
+        acted = samples.weight[:, 0] > 0
+        np.testing.assert_allclose(samples.advantage[acted, 0], 0, atol=1e-5)
+    finally:
+        assembly.close()
+
+
+def test_dead_agents_weigh_nothing_and_end_their_own_sum(collected: Any) -> None:
+    workflow, rollout = collected("toy/pair:ppo", "algorithm.n_steps=64", "algorithm.batch_size=1")
+    runner = rollout.groups["runner"]
+    assert runner["died"].any()
+    assert not runner["active"].all()
+    samples = workflow._prepare("runner", rollout)
+    died = torch.from_numpy(runner["died"]).flatten(0, 1)
+    reward = torch.from_numpy(runner["reward"]).flatten(0, 1)
+    # at its death an agent's advantage is its last reward less its value: no bootstrap, nothing after
+    torch.testing.assert_close(samples.advantage[died], (reward - samples.old_value)[died])
+    loss, _ = workflow._loss(workflow.nets["runner"], samples, torch.tensor(0.2), torch.tensor(0.0))
+    samples.advantage[samples.weight == 0] = 1e6
+    samples.target[samples.weight == 0] = 1e6
+    again, _ = workflow._loss(workflow.nets["runner"], samples, torch.tensor(0.2), torch.tensor(0.0))
+    torch.testing.assert_close(loss, again)
+
+
+def test_target_kl_stops_an_update(collected: Any) -> None:
+    settings = ["algorithm.learning_rate=0.05", "algorithm.n_steps=32", "algorithm.batch_size=0.25"]
+    workflow, rollout = collected("CartPole-v1:ppo", *settings, "algorithm.target_kl=0.001")
+    assert 1 <= workflow.update(rollout, PHASE).updates < workflow.config.n_epochs * 4
+
+
+def test_an_update_reports_what_it_did(collected: Any) -> None:
+    workflow, rollout = collected("CartPole-v1:ppo", "algorithm.batch_size=0.5")
+    before = [parameter.clone() for parameter in workflow.nets["agent"].parameters()]
+    result = workflow.update(rollout, PHASE)
+    assert result.updates == workflow.config.n_epochs * 2
+    for name in ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm", "explained_variance"):
+        assert torch.isfinite(result.metrics[f"train/{name}"])
+    assert float(result.metrics["train/learning_rate"]) == pytest.approx(1e-3)
+    assert any(not torch.equal(a, b) for a, b in zip(before, workflow.nets["agent"].parameters(), strict=True))
