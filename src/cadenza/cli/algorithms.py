@@ -10,9 +10,9 @@ def algorithms(json: Json = False) -> None:
 
     Example: cadenza algorithms --json
     """
-    from cadenza.config.registry import ALGORITHMS
+    from cadenza.config import registry
 
-    found = [{"name": entry.name, "summary": entry.summary} for entry in ALGORITHMS.values()]
+    found = [{"name": entry.name, "summary": entry.summary} for entry in registry.algorithms().values()]
     if json:
         print_json({"algorithms": found})
     else:

@@ -1,0 +1,39 @@
+"""The built wheel carries its YAML and works away from the source tree."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_wheel_works_in_an_environment_of_its_own(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(source)]
+    subprocess.run(build, check=True, capture_output=True)
+    wheel = next(tmp_path.glob("*.whl"))
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "cadenza/conf/experiment/CartPole-v1/ppo.yaml" in names
+    assert "cadenza/py.typed" in names
+    assert not [name for name in names if name.startswith("tests")]
+
+    # A fresh environment, with this one's third-party packages within reach (installing torch again would take minutes).
+    home = tmp_path / "venv"
+    venv.create(home, with_pip=True)
+    python = home / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
+    site = next(home.glob("lib/python*/site-packages"))
+    (site / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    where = subprocess.run(
+        [python, "-c", "import cadenza; print(cadenza.__file__)"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert where.stdout.strip().startswith(str(site))
+    command = [home / "bin" / "cadenza", "train", "CartPole-v1:ppo", "--max-timesteps", "512", "--quiet"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert (tmp_path / "runs" / "@last").exists()
