@@ -1,4 +1,4 @@
-"""Every registered algorithm in every toy environment it accepts: trains, resumes bit for bit, evaluates, repeats itself."""
+"""Every registered algorithm in every toy environment it accepts: trains, resumes bit for bit, repeats itself."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from cadenza.config.load import load
 from cadenza.config.registry import algorithms
 from cadenza.config.schema import RunConfig
-from cadenza.envs.catalog import make
 from cadenza.envs import toy
+from cadenza.envs.catalog import make
 from cadenza.errors import ConfigError
 from cadenza.monitor.console import Console
 from cadenza.orchestration.build import assemble, build

@@ -23,17 +23,15 @@ def test_the_wheel_works_in_an_environment_of_its_own(tmp_path: Path) -> None:
     assert "cadenza/py.typed" in names
     assert not [name for name in names if name.startswith("tests")]
 
-    # A fresh environment, with this one's third-party packages within reach (installing torch again would take minutes).
+    # A fresh environment with this one's third-party packages within reach: installing torch again takes minutes.
     home = tmp_path / "venv"
     venv.create(home, with_pip=True)
     python = home / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
     site = next(home.glob("lib/python*/site-packages"))
     (site / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    where = subprocess.run(
-        [python, "-c", "import cadenza; print(cadenza.__file__)"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert where.stdout.strip().startswith(str(site))
+    where = [python, "-c", "import cadenza; print(cadenza.__file__)"]
+    assert subprocess.check_output(where, cwd=tmp_path, text=True).startswith(str(site))
     command = [home / "bin" / "cadenza", "train", "CartPole-v1:ppo", "--max-timesteps", "512", "--quiet"]
     subprocess.run(command, cwd=tmp_path, check=True)
     assert (tmp_path / "runs" / "@last").exists()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SPEC = "CartPole-v1:ppo"
 
-app = typer.Typer(help="Explain config keys, upgrade stored configs.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Explain config keys, upgrade stored configs.", rich_markup_mode=None)
 
 
 @app.command(epilog="Example: cadenza config explain algorithm.learning_rate CartPole-v1:ppo")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from typing import Any
 
 import typer
 
@@ -19,12 +20,13 @@ from cadenza.cli.resume import resume
 from cadenza.cli.show import show
 from cadenza.cli.train import train
 from cadenza.cli.verify import verify
-from cadenza.errors import CadenzaError, StorageError
+from cadenza.errors import CadenzaError, ConfigError, StorageError
+
+USAGE: type[Exception] = typer.BadParameter.__bases__[0]  # click's error for bad usage, wherever typer keeps its click
 
 app = typer.Typer(
     help="A reinforcement-learning lab: train, resume exactly, evaluate, verify.",
     add_completion=False,
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -49,23 +51,37 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Do what the arguments say; the exit code. Nothing a user did wrong ends in a traceback."""
     try:
-        app(arguments, prog_name="cadenza")
+        return app(arguments or ["--help"], prog_name="cadenza", standalone_mode=False) or 0
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else 0
+    except USAGE as problem:
+        print(f"error: {usage(problem)}", file=sys.stderr)
+        return ConfigError.exit_code
     except CadenzaError as problem:
-        print(f"error: {problem}", file=sys.stderr)
+        print(f"error: {one_line(problem)}", file=sys.stderr)
         return problem.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output left, `cadenza list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as problem:
-        print(f"error: {problem}", file=sys.stderr)
+        where = f": {problem.filename}" if problem.filename else ""
+        print(f"error: {problem.strerror or one_line(problem)}{where}", file=sys.stderr)
         return StorageError.exit_code
     except Exception as problem:
         if os.environ.get("CADENZA_TRACEBACK"):
             traceback.print_exc()
         hint = "set CADENZA_TRACEBACK=1 to see where"
-        print(f"internal error: {type(problem).__name__}: {problem} ({hint})", file=sys.stderr)
+        print(f"internal error: {type(problem).__name__}: {one_line(problem)} ({hint})", file=sys.stderr)
         return 70
     return 0
+
+
+def usage(problem: Any) -> str:
+    """click's message on one line, with the command that tells more."""
+    command = problem.ctx.command_path if problem.ctx else "cadenza"
+    return f"{one_line(problem.format_message()).rstrip('.')} (see `{command} --help`)"
+
+
+def one_line(problem: object) -> str:
+    return " ".join(str(problem).split("\n"))

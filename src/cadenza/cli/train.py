@@ -15,7 +15,7 @@ def train(
     spec: Annotated[str, typer.Argument(help="ENV:VARIANT, the name of an experiment, or a YAML or JSON file")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="key=value …", help="settings to change")] = None,
     seed: Annotated[str | None, typer.Option(help="seed, or several: 1,2,3")] = None,
-    jobs: Annotated[int, typer.Option(help="how many seeds train at the same time")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="how many seeds train at the same time")] = 1,
     max_timesteps: Annotated[int | None, typer.Option(help="budget in env_steps")] = None,
     max_updates: Annotated[int | None, typer.Option(help="budget in gradient steps")] = None,
     name: Annotated[str | None, typer.Option(help="a name for the run")] = None,
@@ -75,6 +75,8 @@ def parse_seeds(text: str | None) -> list[int]:
         seeds = [int(part) for part in text.split(",")]
     except ValueError:
         raise typer.BadParameter(f"'{text}' is not a seed or a list like 1,2,3", param_hint="--seed") from None
+    if min(seeds) < 0:
+        raise typer.BadParameter(f"'{text}': a seed cannot be negative", param_hint="--seed")
     if len(set(seeds)) < len(seeds):
         raise typer.BadParameter(f"'{text}' names a seed twice", param_hint="--seed")
     return seeds

@@ -24,6 +24,8 @@ def verify(
     Example: cadenza verify @last --steps 5000
     Example: cadenza verify --resume CartPole-v1:ppo
     """
+    from cadenza.config.load import load
+    from cadenza.orchestration.launch import check
     from cadenza.records import verify as proof
     from cadenza.records.folder import find, runs_root
 
@@ -32,6 +34,7 @@ def verify(
         if resume is not None:
             # what typer took for RUN is the first key=value then
             settings = [*([run] if run else []), *(overrides or [])]
+            check(load(resume, settings))
             command = [resume, *settings, "--max-timesteps", str(steps or 4096), "checkpoint.every_steps=512"]
             whole = proof.uninterrupted(command, root / "whole")
             difference = proof.compare(whole, proof.interrupted(command, root / "killed"))

@@ -23,7 +23,7 @@ class Algorithm:
 class Family:
     name: str
     summary: str
-    module: str  # offers ids() -> list[str], facts(id) -> dict, make(config) -> Environment, and perhaps native(config)
+    module: str  # offers ids(family), make(config, render) -> Environment, and perhaps native(config)
     extra: str | None = None  # what to install: pip install 'cadenza[extra]'
 
 

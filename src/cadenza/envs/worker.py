@@ -16,13 +16,15 @@ from cadenza.errors import CadenzaError
 
 OK, FAILED = b"+", b"-"
 RESTORE, CLOSE = b"restore", b"close"  # any other command is the number of the buffer to step into
+HELD = (signal.SIGINT, signal.SIGTERM)  # the parent blocks them while it starts a worker
 PR_SET_PDEATHSIG = 1
 
 
 def main(socket: int, memory: int, worker: int, workers: int, parent: int) -> None:
     """Obey the parent until it says so or is gone."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the parent decides what follows
+    for number in HELD:  # sent to the whole group; the parent decides what follows
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # even while an environment hangs
     if os.getppid() != parent:

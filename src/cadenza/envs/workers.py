@@ -23,7 +23,7 @@ from cadenza.envs.sharing import nameless_file, share_arrays, share_marks
 from cadenza.envs.slice import BUILD, INDEX, PROGRESS, STAGE, MakeEnv, Trouble
 from cadenza.envs.vector import Vector, starting_fault
 from cadenza.envs.watchdog import LOOKS
-from cadenza.envs.worker import CLOSE, OK, RESTORE
+from cadenza.envs.worker import CLOSE, HELD, OK, RESTORE
 from cadenza.errors import CadenzaError
 
 START_SECONDS = 120.0  # for an interpreter to come up on a busy machine
@@ -199,7 +199,7 @@ class Process:
 @contextmanager
 def _signals_held() -> Iterator[None]:
     """A worker starts with these blocked, so that none reaches it before it can ignore them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     try:
         yield
     finally:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from cadenza.monitor.sparkline import ASCII, BLOCKS, duration, number, sparkline
@@ -41,7 +43,15 @@ LINE = (EVALUATION, "collect/return_mean", "train/policy_loss", "train/value_los
 class Console:
     """Progress of one run. `update` may be called at every step: between refreshes it only looks at the clock."""
 
-    def __init__(self, quiet: bool, total: int | None, stream: IO[str] | None = None, unit: str = "env_steps") -> None:
+    def __init__(
+        self,
+        quiet: bool,
+        total: int | None,
+        stream: IO[str] | None = None,
+        unit: str = "env_steps",
+        log: Path | None = None,
+    ) -> None:
+        self._log = log  # notes and headlines are kept there, quiet or not
         self._unit = unit  # what `total` counts: env_steps, or updates in a run without an environment
         self._quiet = quiet
         self._total = total
@@ -60,6 +70,8 @@ class Console:
         """Say what begins; `done` is where a resumed run stands: speed counts the work of this process alone."""
         self._first = self._done = done
         self._began = time.monotonic()
+        for line in headline:
+            self._record(line)
         if self._quiet:
             return
         if self._terminal():
@@ -87,9 +99,10 @@ class Console:
 
     def note(self, text: str, warning: bool = False) -> None:
         """A line that stays; only warnings get through when quiet."""
+        label = "warning: " if warning else ""
+        self._record(label + text)
         if self._quiet and not warning:
             return
-        label = "warning: " if warning else ""
         if self._live is not None:
             from rich.text import Text
 
@@ -102,6 +115,7 @@ class Console:
         if self._live is not None:
             self._live.update(self._picture(), refresh=True)
         self.close()
+        self._record(summary)
         if not self._quiet:
             self._line(summary)
 
@@ -145,6 +159,11 @@ class Console:
     def _line(self, text: str) -> None:
         self._stream.write(text + "\n")
         self._stream.flush()
+
+    def _record(self, text: str) -> None:
+        if self._log is not None:
+            with contextlib.suppress(OSError), self._log.open("a") as log:  # a full disk must not end a run here
+                log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} {text}\n")
 
     def _take(self, row: dict[str, Any]) -> None:
         for key, value in row.items():

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from cadenza.config.load import dump
 from cadenza.config.schema import RunConfig
 from cadenza.envs.catalog import make
-from cadenza.errors import CadenzaError, ConfigError
+from cadenza.errors import CadenzaError, CheckpointError, ConfigError, StorageError
 from cadenza.monitor.console import Console
+from cadenza.orchestration.signals import Signals
 from cadenza.records import atomic
 from cadenza.records.folder import RunFolder, create
 from cadenza.records.lock import RunLock
@@ -45,11 +46,13 @@ def train(
     try:
         if init_from is not None:
             borrow_weights(assembly, init_from)
-        folder = create(root, config, command)
-        with RunLock(folder.path):
-            console = open_console(config, quiet)
-            run = build(assembly, folder, console)
-            return execute(run, console, first=True)
+        with Signals() as signals:
+            folder = create(root, config, command)
+            with RunLock(folder.path):
+                console = open_console(config, folder, quiet)
+                run = build(assembly, folder, console)
+                run.signals = signals
+                return execute(run, console, first=True)
     finally:
         assembly.close()
 
@@ -58,20 +61,25 @@ def resume(
     folder: RunFolder, max_timesteps: int | None = None, device: str | None = None, quiet: bool = False
 ) -> Result:
     """The same run, from its newest valid checkpoint to its end, as if it had never stopped."""
-    with RunLock(folder.path):
+    with RunLock(folder.path), Signals() as signals:
         config, decisions = folder.read_config(), folder.read_decisions()
+        if not decisions and any(folder.checkpoints.glob("step-*")):
+            raise CheckpointError(f"{folder.decisions} is damaged (empty): put it back from a copy of the run")
         if max_timesteps is not None:
             config = replace(config, training=replace(config.training, max_timesteps=max_timesteps))
+        if device is not None:
+            config = replace(config, device=device)
         from cadenza.orchestration.build import assemble, build, resolve_device
 
-        console = open_console(config, quiet)
-        if device is not None and resolve_device(device) != decisions["device"]:
+        console = open_console(config, folder, quiet)
+        if device is not None and decisions and resolve_device(device) != decisions["device"]:
             change = f"from {decisions['device']} to {device}"
             console.note(f"device changes {change}: from here on no longer bit for bit the same", warning=True)
             decisions["device"] = resolve_device(device)
         assembly = assemble(config, decisions)
         try:
             run = build(assembly, folder, console)
+            run.signals = signals
             found = run.checkpoints.newest(lambda text: console.note(text, warning=True))
             if found is None:
                 console.note("no checkpoint yet when the run stopped: starting it again from its seed", warning=True)
@@ -104,6 +112,9 @@ def execute(run: Orchestrator, console: Console, first: bool) -> Result:
             run.save()  # so that a run killed in its first second can be resumed
         console.start(headline(run, first), run.now)
         signal = run.run()
+        if not run.metrics.flush():
+            waiting = f"{run.metrics.pending} rows of it wait in the checkpoint"
+            raise StorageError(f"cannot write to {run.folder.metrics}: {waiting}")
         run.write_status("interrupted" if signal else "finished", signal or "")
     except BaseException as problem:
         console.close()
@@ -145,15 +156,15 @@ def note_failure(run: Orchestrator, problem: BaseException) -> None:
 
 def summary(folder: RunFolder) -> dict[str, Any]:
     status = folder.read_status()
-    keys = ("run", "dir", "status", "env_steps", "updates", "eval/return_mean", "best_return", "seconds")
-    return {key: status.get(key) for key in keys}
+    keys = ("status", "env_steps", "updates", "eval/return_mean", "best_return", "seconds")
+    return {"run": folder.id, "dir": str(folder.path.absolute())} | {key: status.get(key) for key in keys}
 
 
-def open_console(config: RunConfig, quiet: bool) -> Console:
+def open_console(config: RunConfig, folder: RunFolder, quiet: bool) -> Console:
     training = config.training
     if training.max_timesteps is not None:
-        return Console(quiet, training.max_timesteps)
-    return Console(quiet, training.max_updates, unit="updates")
+        return Console(quiet, training.max_timesteps, log=folder.log)
+    return Console(quiet, training.max_updates, unit="updates", log=folder.log)
 
 
 def headline(run: Orchestrator, first: bool) -> list[str]:
@@ -188,5 +199,5 @@ def borrow_weights(assembly: Assembly, source: RunFolder) -> None:
     try:
         assembly.workflow.load_state_dict(own | {key: given[key] for key in ("networks", "normalisers")})
     except (RuntimeError, KeyError) as problem:
-        reason = str(problem).splitlines()[0]
+        reason = str(problem).splitlines()[-1].strip()  # torch's first line names only the class
         raise ConfigError(f"the weights of run {source.id} do not fit this config: {reason}") from problem

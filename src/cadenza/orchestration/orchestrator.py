@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from cadenza.config.schema import Phase, RunConfig
-from cadenza.errors import ConfigError, DivergenceError, StorageError
+from cadenza.errors import CheckpointError, ConfigError, DivergenceError, StorageError
 from cadenza.monitor.console import Console
 from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.clock import Clock, Every
@@ -73,6 +73,7 @@ class Orchestrator:
     clock: Clock = field(default_factory=Clock)
     buffer: MetricBuffer = field(default_factory=MetricBuffer)
     standing: Standing = field(default_factory=Standing)
+    signals: Signals = field(default_factory=Signals)  # heeded once entered; whoever starts the run enters them
     failed_saves: int = 0
 
     def __post_init__(self) -> None:
@@ -82,7 +83,6 @@ class Orchestrator:
             "log": Every(self.config.logging.every_steps),
             "save": Every(self.config.checkpoint.every_steps),
         }
-        self.signals = Signals()
         self._started = time.monotonic() - self.clock.seconds
 
     # the loop
@@ -93,18 +93,17 @@ class Orchestrator:
         `until` leaves at the first cycle at or after so many env_steps, as if interrupted there.
         """
         self._started = time.monotonic() - self.clock.seconds
-        with self.signals:
-            while not self.finished and not self.signals.requested:
-                if until is not None and self.clock.env_steps >= until and self.scheduler.at_boundary:
-                    break
-                task = self.scheduler.next()
-                assert task is not None
-                self._do(task)
-                failpoint(f"run:{task.hook.name}")
-                if self.scheduler.at_boundary:
-                    self._end_cycle(task.phase)
-            if not self.finished:
-                self.save()
+        while not self.finished and not self.signals.requested:
+            if until is not None and self.clock.env_steps >= until and self.scheduler.at_boundary:
+                break
+            task = self.scheduler.next()
+            assert task is not None
+            self._do(task)
+            failpoint(f"run:{task.hook.name}")
+            if self.scheduler.at_boundary:
+                self._end_cycle(task.phase)
+        if not self.finished:
+            self.save()
         return None if self.finished else self.signals.requested
 
     @property
@@ -237,7 +236,11 @@ class Orchestrator:
 
     def load_state(self, state: dict[str, Any]) -> None:
         for name, part in self.parts().items():
-            part.load_state_dict(state[name])
+            try:
+                part.load_state_dict(state[name])
+            except (KeyError, TypeError, ValueError, RuntimeError) as problem:
+                reason = f"{type(problem).__name__}: {problem}"
+                raise CheckpointError(f"the checkpoint's '{name}' does not fit this run ({reason})") from problem
         self.episodes.drop_after(self.clock.env_steps)
 
     def save(self, best: bool = False) -> None:
@@ -258,9 +261,11 @@ class Orchestrator:
         except OSError as problem:
             self.failed_saves += 1
             text = f"cannot save in {self.folder.path}: {problem.strerror or problem}; the last good checkpoint is kept"
-            if self.failed_saves >= SAVE_ATTEMPTS or self.finished:
+            if self.failed_saves >= SAVE_ATTEMPTS:
                 raise StorageError(text) from problem
-            self.console.note(f"{text}, training goes on", warning=True)
+            self.console.note(text, warning=True)
+            if self.finished:  # there will be no later one
+                self.save(best)
 
     def write_status(self, status: str, message: str = "") -> None:
         clock = self.clock

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cadenza.errors import ConfigError, NotFoundError, StorageError, nearest
+from cadenza.errors import CheckpointError, NotFoundError, StorageError, nearest
 from cadenza.records import atomic
 from cadenza.records.lock import is_held
 
@@ -88,10 +88,17 @@ class RunFolder:
         return self.path / "replay"
 
     def read_manifest(self) -> dict[str, Any]:
-        return read_object(self.manifest)
+        found = read_object(self.manifest)
+        if "config_hash" not in found:
+            raise CheckpointError(f"{self.manifest} is damaged (no config_hash): put it back from a copy of the run")
+        return found
 
     def read_status(self) -> dict[str, Any]:
-        return read_object(self.status)
+        """Empty where it is missing or damaged: the next save writes it anew."""
+        try:
+            return read_object(self.status)
+        except CheckpointError:
+            return {}
 
     def update_status(self, **fields: Any) -> None:
         """Merge fields into status.json; names with a slash (`eval/return_mean`) go in as `**{name: value}`."""
@@ -138,9 +145,14 @@ def create(root: Path, config: RunConfig, command: list[str]) -> RunFolder:
     try:
         root.mkdir(parents=True, exist_ok=True)
         folder = _publish(root, config, describe_run(config, command))
+    except OSError as problem:
+        reason = "it is a file" if root.is_file() else problem.strerror or problem
+        raise StorageError(f"cannot create a run in {root}: {reason} (--runs-dir takes another place)") from problem
+    try:
         atomic.write_text(root / LAST, folder.id + "\n")
     except OSError as problem:
-        raise StorageError(f"cannot create a run in {root}: {problem.strerror or problem}") from problem
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise StorageError(f"cannot write {root / LAST}: {problem.strerror or problem}") from problem
     return folder
 
 
@@ -238,7 +250,7 @@ def find(root: Path, ref: str) -> RunFolder:
 
 def _last(root: Path) -> RunFolder:
     try:
-        run = (root / LAST).read_text().strip()
+        run = (root / LAST).read_text(errors="replace").strip()
     except OSError:
         raise NotFoundError(f"no {LAST}: there are no runs in {root}") from None
     folder = RunFolder(root / run)
@@ -268,15 +280,15 @@ def shown_state(run: Path, status: str | None) -> str:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object from disk; empty when the file is not there."""
+    """A JSON object that every run has on disk."""
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError:
-        return {}
+        raise CheckpointError(f"{path} is missing: put it back from a copy of the run") from None
     except ValueError:
-        raise ConfigError(f"{path} is not JSON") from None
+        raise CheckpointError(f"{path} is damaged (not JSON): put it back from a copy of the run") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"{path} holds no JSON object")
+        raise CheckpointError(f"{path} is damaged (no JSON object): put it back from a copy of the run")
     return found
 
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from cadenza.errors import ConfigError, NotFoundError, nearest
+from cadenza.errors import CheckpointError, ConfigError, NotFoundError, nearest
 from cadenza.records.folder import RunFolder, run_ids, shown_state
 from cadenza.records.json_text import dumps
 from cadenza.records.metrics import resolve
@@ -132,7 +132,7 @@ def _lenient(read: Any) -> Row:
     """One damaged folder must not hide the others."""
     try:
         found: Row = read()
-    except (ConfigError, OSError):
+    except (CheckpointError, OSError):
         return {}
     return found
 

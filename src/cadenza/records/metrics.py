@@ -159,9 +159,13 @@ def read(path: Path) -> list[Row]:
     except FileNotFoundError:
         return []
     try:
-        return [json.loads(line) for line in lines]
+        rows = [json.loads(line) for line in lines]
     except ValueError as problem:
         raise StorageError(f"{path} has a row that is not JSON: {problem}") from problem
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or not isinstance(row.get("env_steps"), int):
+            raise StorageError(f"{path}: row {number} is not a row of metrics")
+    return rows
 
 
 def resolve(name: str, known: Iterable[str]) -> str:

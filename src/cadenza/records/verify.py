@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cadenza.errors import CadenzaError
+from cadenza.errors import CadenzaError, NotFoundError
 from cadenza.monitor.console import Console
 from cadenza.records.folder import RunFolder, create, find
 from cadenza.records.lock import RunLock
@@ -35,7 +35,10 @@ def repeat(folder: RunFolder, root: Path, steps: int | None = None) -> dict[str,
     from cadenza.orchestration.build import assemble, build
 
     config, decisions = folder.read_config(), folder.read_decisions()
-    until = min(steps or sys.maxsize, int(folder.read_status()["env_steps"]))
+    rows = read(folder.metrics)
+    if not rows:
+        raise NotFoundError(f"run {folder.id} has no rows of metrics to compare with")
+    until = min(steps or sys.maxsize, rows[-1]["env_steps"])
     budgets = decisions["training.budgets"]
     unit = "max_timesteps" if config.training.max_timesteps is not None else "max_updates"
     console = Console(quiet=True, total=0)
@@ -51,7 +54,7 @@ def repeat(folder: RunFolder, root: Path, steps: int | None = None) -> dict[str,
             run.metrics.close()
     finally:
         assembly.close()
-    return first_difference(read(folder.metrics), read(copy.metrics), limit=min(until, reached))
+    return first_difference(rows, read(copy.metrics), limit=min(until, reached))
 
 
 def uninterrupted(command: Sequence[str], root: Path) -> RunFolder:

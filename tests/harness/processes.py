@@ -1,0 +1,122 @@
+"""The command line in processes of their own, forked from a server that has torch imported already: a start takes
+milliseconds, and kills, signals and locks are as real as ever."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import psutil
+
+from cadenza.records.folder import RunFolder, find
+from harness.killing import holder
+
+PATIENCE = 60.0
+TICK = 0.005
+
+forkserver = multiprocessing.get_context("forkserver")
+forkserver.set_forkserver_preload(
+    [
+        "cadenza.cli.main",
+        "cadenza.orchestration.launch",
+        "cadenza.orchestration.build",
+        "cadenza.workflows.ppo",
+        "cadenza.envs.toy",
+        "cadenza.records.report",
+        "hydra._internal.hydra",
+        "matplotlib.figure",
+        "matplotlib.backends.backend_agg",
+        "torch._dynamo",
+    ]
+)
+
+
+@dataclass
+class Command:
+    """A running `cadenza …`; its output goes to files."""
+
+    process: ForkServerProcess
+    root: Path
+    output: Path
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """The exit code; negative for a process that a signal killed."""
+        self.process.join(PATIENCE)
+        assert self.process.exitcode is not None, f"still running after {PATIENCE} s: {self.errors}"
+        return self.process.exitcode
+
+    @property
+    def errors(self) -> str:
+        return self.output.read_text()
+
+    @property
+    def run(self) -> RunFolder:
+        return find(self.root, "@last")
+
+    def until(self, reached: Callable[[], bool]) -> Command:
+        """Look until something holds, or the process is over."""
+        deadline = time.monotonic() + PATIENCE
+        while not reached() and self.process.is_alive():
+            assert time.monotonic() < deadline, f"waited {PATIENCE} s in vain: {self.errors}"
+            self.process.join(TICK)
+        return self
+
+    def until_locked(self) -> Command:
+        return self.until(lambda: (self.root / "@last").exists() and holder(self.run) == self.pid)
+
+    def until_training(self, steps: int = 1) -> Command:
+        """Until a checkpoint with at least so many steps is there."""
+        self.until_locked()
+        return self.until(
+            lambda: any(int(path.name.split("-")[1]) >= steps for path in self.run.checkpoints.glob("step-*"))
+        )
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.pid).children(recursive=True)
+
+
+def start(arguments: Sequence[str], root: Path, failpoint: str = "") -> Command:
+    """Begin `cadenza ARGUMENTS --runs-dir ROOT --quiet` and come back at once."""
+    root.mkdir(parents=True, exist_ok=True)
+    output = root.with_name(f"{root.name}-{time.monotonic_ns()}.txt")
+    output.touch()
+    line = [*arguments, "--runs-dir", str(root), "--quiet"]
+    process = forkserver.Process(target=_main, args=(line, output, failpoint))
+    process.start()
+    return Command(process, root, output)
+
+
+def call(arguments: Sequence[str], root: Path, failpoint: str = "") -> tuple[int, str]:
+    """The same to its end: exit code and what went to stderr."""
+    command = start(arguments, root, failpoint)
+    return command.wait(), command.errors
+
+
+def _main(arguments: list[str], output: Path, failpoint: str) -> None:
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    file = os.open(output, os.O_WRONLY | os.O_APPEND)
+    os.dup2(file, 2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    from cadenza.cli.main import run
+    from cadenza.records import failpoints
+
+    failpoints.armed = failpoints.parse(failpoint)
+    code = run(arguments)
+    sys.stderr.flush()
+    os._exit(code)
