@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cadenza.config.load import dump
 from cadenza.config.schema import RunConfig
 from cadenza.envs.catalog import make
-from cadenza.errors import CadenzaError, CheckpointError, ConfigError, StorageError
+from cadenza.errors import CadenzaError, ConfigError
 from cadenza.monitor.console import Console
 from cadenza.orchestration.signals import Signals
 from cadenza.records import atomic
@@ -63,8 +63,6 @@ def resume(
     """The same run, from its newest valid checkpoint to its end, as if it had never stopped."""
     with RunLock(folder.path), Signals() as signals:
         config, decisions = folder.read_config(), folder.read_decisions()
-        if not decisions and any(folder.checkpoints.glob("step-*")):
-            raise CheckpointError(f"{folder.decisions} is damaged (empty): put it back from a copy of the run")
         if max_timesteps is not None:
             config = replace(config, training=replace(config.training, max_timesteps=max_timesteps))
         if device is not None:
@@ -112,9 +110,6 @@ def execute(run: Orchestrator, console: Console, first: bool) -> Result:
             run.save()  # so that a run killed in its first second can be resumed
         console.start(headline(run, first), run.now)
         signal = run.run()
-        if not run.metrics.flush():
-            waiting = f"{run.metrics.pending} rows of it wait in the checkpoint"
-            raise StorageError(f"cannot write to {run.folder.metrics}: {waiting}")
         run.write_status("interrupted" if signal else "finished", signal or "")
     except BaseException as problem:
         console.close()

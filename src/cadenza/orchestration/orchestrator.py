@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import time
@@ -237,8 +238,11 @@ class Orchestrator:
     def load_state(self, state: dict[str, Any]) -> None:
         for name, part in self.parts().items():
             try:
+                absent = part.state_dict().keys() - state[name].keys()  # else a part would keep its first state unseen
+                if absent:
+                    raise KeyError(min(absent))
                 part.load_state_dict(state[name])
-            except (KeyError, TypeError, ValueError, RuntimeError) as problem:
+            except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as problem:
                 reason = f"{type(problem).__name__}: {problem}"
                 raise CheckpointError(f"the checkpoint's '{name}' does not fit this run ({reason})") from problem
         self.episodes.drop_after(self.clock.env_steps)
@@ -255,6 +259,8 @@ class Orchestrator:
         try:
             self.episodes.seal(self.clock.env_steps)
             state = {name: part.state_dict() for name, part in self.parts().items()}
+            if self.finished and self.metrics.pending:  # rows may wait in a checkpoint, but not in the last one
+                raise OSError(errno.ENOSPC, "no room for metrics.jsonl")
             self.checkpoints.save(state, self.clock.env_steps, self.clock.updates, best)
             self.write_status("finished" if self.finished else "running")
             self.failed_saves = 0

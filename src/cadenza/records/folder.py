@@ -111,7 +111,11 @@ class RunFolder:
         return shown_state(self.path, self.read_status().get("status"))
 
     def read_decisions(self) -> dict[str, Any]:
-        return read_object(self.decisions)
+        """Empty only in a run that was stopped before it decided anything."""
+        found = read_object(self.decisions)
+        if not found and any(self.checkpoints.glob("step-*")):
+            raise CheckpointError(f"{self.decisions} is damaged (empty): put it back from a copy of the run")
+        return found
 
     def write_decisions(self, decisions: dict[str, Any]) -> None:
         atomic.write_json(self.decisions, decisions)

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from cadenza.errors import CheckpointError, NotFoundError, StorageError, nearest
+from cadenza.errors import CheckpointError, NotFoundError, nearest
 from cadenza.records import atomic
 from cadenza.records.failpoints import failpoint
 from cadenza.records.json_text import canonical, dumps, plain
@@ -161,10 +161,10 @@ def read(path: Path) -> list[Row]:
     try:
         rows = [json.loads(line) for line in lines]
     except ValueError as problem:
-        raise StorageError(f"{path} has a row that is not JSON: {problem}") from problem
+        raise CheckpointError(f"{path} has a row that is not JSON: {problem}") from problem
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict) or not isinstance(row.get("env_steps"), int):
-            raise StorageError(f"{path}: row {number} is not a row of metrics")
+            raise CheckpointError(f"{path}: row {number} is not a row of metrics")
     return rows
 
 

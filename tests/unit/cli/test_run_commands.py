@@ -47,6 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     monkeypatch.setenv("CADENZA_RUNS", str(tmp_path / "runs"))
     config = RunConfig(algorithm=PPOConfig(), environment=EnvironmentConfig(id="CartPole-v1"), tags=("paper",))
     folder = create(tmp_path / "runs", config, ["cadenza", "train", "CartPole-v1:ppo"])
+    folder.write_decisions({"device": "cpu"})
     folder.update_status(
         status="finished", env_steps=2048, seconds=61.0, best_return=120.0, **{"eval/return_mean": 100.5}
     )

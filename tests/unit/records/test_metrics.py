@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.errors import CheckpointError, NotFoundError, StorageError
+from cadenza.errors import CheckpointError, NotFoundError
 from cadenza.records import failpoints, metrics
 from cadenza.records.metrics import MetricBuffer, MetricsFile
 
@@ -170,7 +170,7 @@ def test_reading_tolerates_a_cut_last_line_only(path: Path) -> None:
     path.write_bytes(content[:-5])
     assert [entry["env_steps"] for entry in metrics.read(path)] == [0, 1]
     path.write_bytes(b"junk\n" + content)
-    with pytest.raises(StorageError, match="not JSON"):
+    with pytest.raises(CheckpointError, match="not JSON"):
         metrics.read(path)
     assert metrics.read(path.with_name("missing")) == []
 

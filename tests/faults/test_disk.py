@@ -1,0 +1,145 @@
+"""A disk that refuses: training goes on while it can, nothing saved is lost, and the end is what it would have been."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cadenza.orchestration.checkpoint import Checkpoints
+from cadenza.records import failpoints
+from cadenza.records.folder import RunFolder
+from harness.command import TOY, Outcome, assert_same_end, last, resume, train
+
+# For each named moment of saving a hit in the middle of the run: `atomic` is hit at the start by the run's first files.
+SAVING = {
+    "ckpt:before_fsync": 12,
+    "ckpt:after_write": 3,
+    "ckpt:before_rename": 3,
+    "ckpt:after_rename": 3,
+    "ckpt:before_prune": 3,
+    "atomic:before_fsync": 14,
+    "atomic:before_rename": 15,
+    "atomic:after_rename": 16,
+    "episodes:seal": 3,
+    "metrics:append": 3,
+}
+STARTING = 7  # replaced files before the first checkpoint
+
+
+def train_with(failpoint: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    monkeypatch.setattr(failpoints, "armed", failpoints.parse(failpoint))
+    outcome = train(root, *TOY)
+    assert failpoints.armed is not None
+    assert failpoints.armed.hits >= failpoints.armed.at, "the failpoint was never reached"
+    monkeypatch.setattr(failpoints, "armed", None)
+    return outcome
+
+
+def leftovers(folder: RunFolder) -> list[Path]:
+    return [path for path in folder.path.rglob(".*") if path.name.startswith((".tmp-", ".staging-"))]
+
+
+def assert_newest_is_valid(folder: RunFolder) -> None:
+    checkpoints = Checkpoints(folder.checkpoints, folder.read_manifest()["config_hash"])
+    warnings: list[str] = []
+    assert checkpoints.newest(warnings.append) is not None
+    assert warnings == []
+
+
+@pytest.mark.parametrize("error", ["enospc", "eio"])
+@pytest.mark.parametrize("point", SAVING)
+def test_one_failed_write_is_survived(
+    point: str, error: str, whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = train_with(f"{point}@{SAVING[point]}:{error}", tmp_path / "runs", monkeypatch).succeeded()
+    assert len(outcome.warnings) == 1
+    folder = last(tmp_path / "runs")
+    assert_same_end(whole, folder)
+    assert leftovers(folder) == []
+
+
+@pytest.mark.parametrize("point", SAVING)
+def test_a_disk_that_stays_full_ends_the_run_and_nothing_saved_is_lost(
+    point: str, whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "runs"
+    outcome = train_with(f"{point}@{SAVING[point]}+:enospc", root, monkeypatch)
+    outcome.refused(74, str(root), "the last good checkpoint is kept")
+    if point != "metrics:append":  # rows wait in memory while there is something to save them with
+        assert len([line for line in outcome.warnings if "cannot save" in line]) == 2
+    folder = last(root)
+    assert_newest_is_valid(folder)
+    assert leftovers(folder) == []
+    resume(root).succeeded()
+    assert_same_end(whole, folder)
+
+
+@pytest.mark.parametrize("hit", range(1, STARTING + 1))
+def test_no_room_for_a_new_run(hit: int, whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "runs"
+    train_with(f"atomic:before_rename@{hit}:enospc", root, monkeypatch).refused(74, "No space left on device")
+    if (root / "@last").exists():  # the run began: it can still be done
+        resume(root).succeeded()
+        assert_same_end(whole, last(root))
+    else:
+        assert list(root.iterdir()) == []
+
+
+def test_failures_that_are_not_in_a_row_do_not_add_up(
+    whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "runs"
+    fails = Recurring("ckpt:before_rename", {2, 3, 5, 6})
+    monkeypatch.setattr(failpoints, "armed", fails)
+    outcome = train(root, *TOY).succeeded()
+    assert len(outcome.warnings) == 4
+    assert_same_end(whole, last(root))
+
+
+class Recurring(failpoints.Failpoint):
+    """Fails at several hits."""
+
+    def __init__(self, name: str, hits: set[int]) -> None:
+        super().__init__(name, action="enospc")
+        self.chosen = hits
+
+    def hit(self) -> None:
+        self.at = self.hits + 1 if self.hits + 1 in self.chosen else 0
+        super().hit()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of one megabyte."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def fill(place: Path, leave: int) -> Path:
+    """A file that takes all but `leave` bytes."""
+    filler = place / "filler"
+    room = os.statvfs(place)
+    filler.write_bytes(b"x" * (room.f_bavail * room.f_bsize - leave))
+    return filler
+
+
+@pytest.mark.parametrize("leave", [60_000, 200_000])
+def test_a_really_full_disk(leave: int, whole: RunFolder, small_disk: Path) -> None:
+    root = small_disk / "runs"
+    filler = fill(small_disk, leave)
+    outcome = train(root, *TOY)
+    outcome.refused(74, "No space left on device")
+    folder = last(root)
+    filler.unlink()
+    resume(root).succeeded()
+    assert_same_end(whole, folder)
+    assert leftovers(folder) == []

@@ -1,0 +1,83 @@
+"""Environments that raise, lie, hang or die, and losses that explode, in the middle of real runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.orchestration.checkpoint import Checkpoints
+from cadenza.orchestration.orchestrator import first_not_finite
+from cadenza.records.folder import RunFolder
+from harness.command import SMALL, last, resume, train
+
+BAD_ENV, BAD_EPISODE = 5, 60  # at about half of the run
+SEED = EpisodeSeeds(0, TRAIN)(BAD_ENV, BAD_EPISODE)
+FAULTS = {
+    "raise_at": "raised ValueError: asked to fail",
+    "nan_at": "returned NaN or infinity (observation agent)",
+    "reward_nan_at": "returned NaN or infinity (reward of agent)",
+    "hang_at": "took longer than 1 s",
+    "exit_at": "ended its worker process with exit code 3",
+}
+CASES = [
+    (way, fault)
+    for way in ("in_process", "workers")
+    for fault in FAULTS
+    if (way, fault) != ("in_process", "exit_at")  # nobody is left to tell
+]
+
+
+def newest(folder: RunFolder) -> tuple[str, dict[str, Any]]:
+    warnings: list[str] = []
+    found = Checkpoints(folder.checkpoints, folder.read_manifest()["config_hash"]).newest(warnings.append)
+    assert found is not None
+    assert warnings == []
+    return found
+
+
+@pytest.mark.parametrize(("way", "fault"), CASES)
+def test_a_fault_stops_the_run_and_says_where(way: str, fault: str, tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    faulty = [
+        "toy/faulty:ppo",
+        *SMALL,
+        f"environment.kwargs={{{fault}: 1, in_seed: {SEED}}}",
+        f"environment.vectorize={way}",
+        "environment.workers=2",
+        f"environment.timeout_seconds={1 if fault == 'hang_at' else 60}",
+        "--max-timesteps",
+        "8192",
+    ]
+    message = train(root, *faulty).refused(70, f"environment {BAD_ENV} (toy/faulty) ", FAULTS[fault])
+    assert re.search(rf"at step 1 of episode {BAD_EPISODE} \(seed {SEED}, action agent \[\d\]\)$", message)
+    folder = last(root)
+    status = folder.read_status()
+    assert status["status"] == "failed"
+    assert f"error: {status['message']}" == message
+    name, _ = newest(folder)
+    assert int(name.split("-")[1]) > 0
+    assert psutil.Process().children(recursive=True) == []
+    assert resume(root).refused(70) == message, "a deterministic fault comes back the same"
+    assert newest(folder)[0] == name
+
+
+def test_an_environment_that_fails_when_made_leaves_no_run(tmp_path: Path) -> None:
+    faulty = ["toy/faulty:ppo", *SMALL, "environment.kwargs={die_at_reset: 1}", "environment.vectorize=workers"]
+    train(tmp_path / "runs", *faulty).refused(70, "environment 0 ", "exit code 3")
+    assert not (tmp_path / "runs").exists()
+    assert psutil.Process().children(recursive=True) == []
+
+
+@pytest.mark.parametrize("environment", ["toy/identity", "toy/identity_box"])
+def test_a_loss_that_explodes_is_not_saved(environment: str, tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    train(root, f"{environment}:ppo", *SMALL, "algorithm.learning_rate=1e30").refused(70, "learning_rate")
+    folder = last(root)
+    assert folder.read_status()["status"] == "failed"
+    assert first_not_finite(newest(folder)[1]["workflow"]) is None
+    resume(root).refused(70, "learning_rate")

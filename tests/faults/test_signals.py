@@ -1,0 +1,133 @@
+"""Signals at any moment: the run stops at a boundary, says so, and goes on from there as if nothing had been."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cadenza.records.folder import RunFolder
+from harness.command import assert_same_end, last
+from harness.processes import call, start
+
+CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 75}
+STEPS = 16384
+LONG = [
+    "toy/identity:ppo",
+    "algorithm.n_steps=32",
+    "algorithm.n_epochs=4",
+    "checkpoint.every_steps=2048",
+    "evaluation.every_steps=4096",
+    "evaluation.episodes=4",
+    "--max-timesteps",
+    str(STEPS),
+]
+WORKERS = [*LONG, "environment.vectorize=workers", "environment.workers=2"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """The long run left alone; worker environments give the same."""
+    root = tmp_path_factory.mktemp("undisturbed") / "runs"
+    assert call(["train", *LONG], root) == (0, "")
+    return last(root)
+
+
+def arguments(root: Path, fresh: list[str]) -> list[str]:
+    return ["resume", "@last"] if (root / "@last").exists() else ["train", *fresh]
+
+
+@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+def test_interrupted_again_and_again(number: signal.Signals, undisturbed: RunFolder, tmp_path: Path) -> None:
+    root, rng = tmp_path / "runs", random.Random(int(number))
+    for turn in range(3):
+        command = start(arguments(root, LONG), root).until_locked()
+        command.process.join(rng.uniform(0, 0.4))  # let it get somewhere
+        command.send(number)
+        code = command.wait()
+        if last(root).read_status()["status"] == "finished":
+            assert code == 0, command.errors
+            assert turn > 0, "it was over before it was interrupted: give it more steps"
+            break
+        assert code == CODES[number], command.errors
+        assert last(root).read_status()["status"] == "interrupted"
+        assert last(root).read_status()["message"] == number.name
+        assert number.name in command.errors
+        assert "Traceback" not in command.errors
+    else:
+        assert call(["resume", "@last"], root) == (0, "")
+    assert_same_end(undisturbed, last(root))
+
+
+def test_workers_do_not_outlive_an_interrupted_run(undisturbed: RunFolder, tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    command = start(["train", *WORKERS], root).until_training(2048)
+    children = command.children()
+    assert len(children) == 2
+    os.killpg(command.pid, signal.SIGINT)  # as a terminal does
+    assert command.wait() == 130
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+    assert last(root).read_status()["status"] == "interrupted"
+    assert call(["resume", "@last"], root) == (0, "")
+    assert_same_end(undisturbed, last(root))
+
+
+def test_a_second_ctrl_c_leaves_at_once(undisturbed: RunFolder, tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    command = start(["train", *WORKERS], root, "ckpt:before_rename@3+:stop").until_training(1).until_stopped()
+    children = command.children()
+    command.send(signal.SIGINT)
+    command.send(signal.SIGCONT)
+    command.until(lambda: "saving at the next boundary" in command.errors)
+    command.until_stopped()  # in the middle of that save
+    command.send(signal.SIGINT)
+    command.send(signal.SIGCONT)
+    assert command.wait() == 130
+    assert "left at once" in command.errors
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+    assert call(["resume", "@last"], root) == (0, "")
+    assert_same_end(undisturbed, last(root))
+
+
+def test_a_signal_before_the_first_step_is_kept(undisturbed: RunFolder, tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    command = start(["train", *LONG], root, "ckpt:after_write@1:stop").until_stopped()
+    command.send(signal.SIGTERM)
+    command.send(signal.SIGCONT)
+    assert command.wait() == 143
+    assert last(root).read_status()["status"] == "interrupted"
+    assert last(root).read_status()["env_steps"] == 0
+    assert call(["resume", "@last"], root) == (0, "")
+    assert_same_end(undisturbed, last(root))
+
+
+def test_ctrl_c_does_not_make_verify_claim_anything(undisturbed: RunFolder, tmp_path: Path) -> None:
+    command = start(["verify", str(undisturbed.path)], tmp_path / "runs", "run:collect@2:stop").until_stopped()
+    command.send(signal.SIGINT)
+    command.send(signal.SIGCONT)
+    assert command.wait() == 130
+    assert "Traceback" not in command.errors
+
+
+def test_several_seeds_stop_together(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    line = [sys.executable, "-m", "cadenza", "train", *LONG, "--max-timesteps", "4000000", "--seed", "1,2"]
+    with subprocess.Popen([*line, "--runs-dir", str(root), "--quiet"], stderr=subprocess.PIPE, text=True) as process:
+        while not list(root.glob("*/checkpoints/step-*")):
+            assert process.poll() is None
+            psutil.wait_procs([psutil.Process(process.pid)], timeout=0.05)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        errors = process.communicate(timeout=30)[1]
+    assert process.returncode == 143
+    assert "Traceback" not in errors
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+    runs = [path for path in root.iterdir() if path.is_dir()]
+    assert len(runs) == 1, "the second seed did not begin"
+    assert RunFolder(runs[0]).read_status()["status"] == "interrupted"
