@@ -86,16 +86,20 @@ class Command:
             lambda: any(int(path.name.split("-")[1]) >= steps for path in self.run.checkpoints.glob("step-*"))
         )
 
+    def until_stopped(self) -> Command:
+        """Until it stands still at a failpoint."""
+        return self.until(lambda: psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
+
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.pid).children(recursive=True)
 
 
 def start(arguments: Sequence[str], root: Path, failpoint: str = "") -> Command:
-    """Begin `cadenza ARGUMENTS --runs-dir ROOT --quiet` and come back at once."""
+    """Begin `cadenza ARGUMENTS --runs-dir ROOT`, quietly where it trains, and come back at once."""
     root.mkdir(parents=True, exist_ok=True)
     output = root.with_name(f"{root.name}-{time.monotonic_ns()}.txt")
     output.touch()
-    line = [*arguments, "--runs-dir", str(root), "--quiet"]
+    line = [*arguments, "--runs-dir", str(root), *(["--quiet"] if arguments[0] in ("train", "resume") else [])]
     process = forkserver.Process(target=_main, args=(line, output, failpoint))
     process.start()
     return Command(process, root, output)

@@ -1,0 +1,87 @@
+"""The command line called in this process, and what can be said about how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from cadenza.cli.main import run
+from cadenza.orchestration.verify import compare
+from cadenza.records.folder import RunFolder, find
+
+# Sixteen short cycles with four evaluations and a checkpoint at every other cycle.
+SMALL = [
+    "algorithm.n_steps=16",
+    "algorithm.n_epochs=2",
+    "algorithm.batch_size=64",
+    "checkpoint.every_steps=256",
+    "evaluation.every_steps=512",
+    "evaluation.episodes=2",
+    "logging.every_steps=128",
+    "--max-timesteps",
+    "2048",
+]
+TOY = ["toy/identity:ppo", *SMALL]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An exit code and what was printed."""
+
+    code: int
+    out: str
+    err: str
+
+    def succeeded(self) -> Outcome:
+        assert self.code == 0, self.err
+        return self
+
+    def refused(self, code: int, *words: str) -> str:
+        """One `error:` line, the last one, with these words in it; only warnings before it."""
+        lines = self.err.splitlines()
+        assert self.code == code, self.err
+        assert "Traceback" not in self.err
+        assert lines[-1].startswith("error: "), self.err
+        assert all(line.startswith("warning: ") for line in lines[:-1]), self.err
+        for word in words:
+            assert word in lines[-1], f"{word!r} is not in {lines[-1]!r}"
+        assert self.out == ""
+        return lines[-1]
+
+    @property
+    def warnings(self) -> list[str]:
+        return [line for line in self.err.splitlines() if line.startswith("warning: ")]
+
+
+def cadenza(*arguments: object) -> Outcome:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run([str(argument) for argument in arguments])
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def train(root: Path, *arguments: object) -> Outcome:
+    return cadenza("train", *arguments, "--runs-dir", root, "--quiet")
+
+
+def resume(root: Path, run: object = "@last", *arguments: object) -> Outcome:
+    return cadenza("resume", run, *arguments, "--runs-dir", root, "--quiet")
+
+
+def last(root: Path) -> RunFolder:
+    return find(root, "@last")
+
+
+def copied(folder: RunFolder, root: Path) -> RunFolder:
+    """The run in a runs folder of its own, free to be damaged."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "@last").write_text(folder.id + "\n")
+    return RunFolder(Path(shutil.copytree(folder.path, root / folder.id)))
+
+
+def assert_same_end(whole: RunFolder, other: RunFolder) -> None:
+    assert compare(whole, other) is None
+    assert other.read_status()["status"] == "finished"
