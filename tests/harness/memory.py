@@ -1,4 +1,4 @@
-"""An algorithm that learns nothing and uses everything the engine offers: memory, extras, several stores, offline hooks."""
+"""An algorithm that learns nothing and uses all the engine offers: memory, extras, two stores, offline hooks."""
 
 from __future__ import annotations
 
