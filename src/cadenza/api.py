@@ -39,19 +39,21 @@ class Run:
 def train(spec: str, runs_dir: Path | None = None, quiet: bool = True, **overrides: Any) -> Run:
     """Train to the end. Overrides have dotted keys: `train("CartPole-v1:ppo", **{"algorithm.gamma": 0.98})`."""
     from cadenza.config.load import load as load_config
+    from cadenza.config.load import override
     from cadenza.orchestration.launch import train as launch
-    from cadenza.records.json_text import dumps
 
-    config = load_config(spec, [f"{key}={dumps(value)}" for key, value in overrides.items()])
-    result = launch(config, runs_root(runs_dir), ["cadenza.train", spec], quiet)
-    return Run(RunFolder(Path(result["dir"])))
+    settings = [override(key, value) for key, value in overrides.items()]
+    result = launch(load_config(spec, settings), runs_root(runs_dir), ["cadenza.train", spec, *settings], quiet)
+    if result.signal == "SIGINT":
+        raise KeyboardInterrupt(f"run {result.folder.id} was saved: cadenza resume goes on with it")
+    return Run(result.folder)
 
 
-def load(run: str, checkpoint: str = "last", runs_dir: Path | None = None) -> Policy:
+def load(run: str, checkpoint: str = "last", runs_dir: Path | None = None, trust: bool = False) -> Policy:
     """The policy of a run, to be called with observations."""
     from cadenza.orchestration.playback import load_policy
 
-    player, _ = load_policy(find(runs_root(runs_dir), run), checkpoint)
+    player, _ = load_policy(find(runs_root(runs_dir), run), checkpoint, trust)
     return Policy(player)
 
 
@@ -83,5 +85,5 @@ class Policy:
         tree = observer(self.spec.groups[SINGLE_GROUP].observation)(obs)
         allowed = None if mask is None else {SINGLE_GROUP: np.asarray(mask, bool)[None]}
         frame = Frame({SINGLE_GROUP: tree}, {SINGLE_GROUP: np.zeros(1, np.float32)}, mask=allowed)
-        action = self._player.act(frame, "explore" if explore else "exploit")[SINGLE_GROUP][0]
+        action = self._player.act(frame, explore)[SINGLE_GROUP][0]
         return action.item() if action.ndim == 0 else action

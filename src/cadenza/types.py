@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import numpy as np
     from gymnasium.spaces import Space
 
+    from cadenza.config.schema import Phase
     from cadenza.orchestration.seeding import Streams
 
 Tree = Any  # an array, or a dict of Trees (dict observations, carries, states)
 Metrics = dict[str, Any]  # name -> number or 0-d tensor; tensors are read only when a row is written
-Mode = Literal["explore", "exploit", "random"]  # sample, take the best, ignore the policy
 Restore = Literal["snapshot", "replay", "restart"]
 SINGLE_GROUP = "agent"
 
@@ -42,7 +42,6 @@ class EnvSpec:
     state: Space[Any] | None = None  # what a central critic may see
     max_episode_steps: int | None = None
     return_threshold: float | None = None  # "solved", where the environment names it
-    frame_skip: int = 1
     restore: Restore = "replay"  # how a running episode comes back on resume
 
 
@@ -100,7 +99,7 @@ class Episode:
 class Acted(NamedTuple):
     action: dict[str, np.ndarray]  # [N, A, …]
     extras: dict[str, dict[str, np.ndarray]]  # group -> name -> [N, A, …]; stored beside the action
-    carry: Tree  # the policy's memory [N, …]; `{}` for a memoryless one
+    carry: Tree  # the policy's memory, a dict tree of tensors or arrays [N, …]; `{}` for a memoryless one
 
 
 class Updated(NamedTuple):
@@ -116,8 +115,21 @@ class PhaseInfo:
 
     name: str
     type: str
-    now: int  # env_steps so far (updates, in a run that has no environment)
+    now: int  # how far the run is, in the unit of its budget: env_steps, or updates
     horizon: int  # the budget the run first started with, in the same unit: what schedules stretch over
+    steps: int = 0  # env_steps in this phase so far
+    updates: int = 0  # in this phase so far
+    cycles: int = 0  # in this phase so far
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How to act."""
+
+    explore: bool  # or take the best action known
+    phase: PhaseInfo
+    streams: Streams  # randomness to act with: the run's own while training, another while measuring
+    forced: dict[str, np.ndarray] | None = None  # what will be done anyway; a policy with a memory takes it in
 
 
 @runtime_checkable
@@ -143,7 +155,7 @@ class Environment(Protocol):
     def close(self) -> None: ...
 
 
-class VectorEnv(Protocol):
+class VectorEnv(Stateful, Protocol):
     """N environments stepped together; resets them by itself and knows how to come back (`envs/vector.py`)."""
 
     spec: EnvSpec
@@ -156,25 +168,18 @@ class VectorEnv(Protocol):
 
     def episodes(self) -> list[Episode]: ...
 
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
     def close(self) -> None: ...
 
 
-class Store(Protocol):
-    """Where collected steps go and batches come from (`data/`)."""
+class Store(Stateful, Protocol):
+    """Where collected steps go (`data/`). How batches come out is between a store and the hooks that use it."""
 
     def add(self, step: Step, acted: Acted, after: Step) -> None: ...
 
     def ready(self) -> bool: ...
 
-    def batch(self) -> Any: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def cut(self) -> None:
+        """The environments start afresh: what was added last is the end of its episodes, as if truncated."""
 
 
 @dataclass(frozen=True)
@@ -187,19 +192,18 @@ class Context:
     streams: Streams  # named random generators, part of the run's state
 
 
-class Workflow(Protocol):
-    """An algorithm. Each name in `hooks` is a further method, `hook(batch, phase: PhaseInfo) -> Updated`."""
+class Workflow(Stateful, Protocol):
+    """An algorithm. Each name in `hooks` is a further method, `hook(store: Store, phase: PhaseInfo) -> Updated`."""
 
     hooks: tuple[str, ...]
 
     def stores(self) -> dict[str, Store]: ...
 
-    def phases(self) -> tuple[Any, ...]: ...
+    def phases(self) -> tuple[Phase, ...]: ...
 
     def initial_carry(self, num_envs: int) -> Tree: ...
 
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted: ...
 
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_weights(self, state: dict[str, Any]) -> None:
+        """Take over networks and normalisers, and nothing else, from the state of another run's workflow."""

@@ -108,7 +108,7 @@ def test_a_signal_before_the_first_step_is_kept(undisturbed: RunFolder, tmp_path
 
 
 def test_ctrl_c_does_not_make_verify_claim_anything(undisturbed: RunFolder, tmp_path: Path) -> None:
-    command = start(["verify", str(undisturbed.path)], tmp_path / "runs", "run:collect@2:stop").until_stopped()
+    command = start(["verify", str(undisturbed.path)], tmp_path / "runs", "run:task@3:stop").until_stopped()
     command.send(signal.SIGINT)
     command.send(signal.SIGCONT)
     assert command.wait() == 130

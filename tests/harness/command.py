@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cadenza.cli.main import run
+from cadenza.orchestration.verify import compare
 from cadenza.records.folder import RunFolder, find
-from cadenza.records.verify import compare
 from harness.killing import episode_records
 
 # Sixteen short cycles with four evaluations and a checkpoint at every other cycle.

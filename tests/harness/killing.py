@@ -15,8 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from cadenza.orchestration.verify import compare, uninterrupted
 from cadenza.records.folder import RunFolder, find
-from cadenza.records.verify import compare, uninterrupted
 
 SAVING = (
     "ckpt:before_fsync",

@@ -28,4 +28,4 @@ def test_ppo_solves(environment: str, tmp_path: Path) -> None:
     steps, goal = TASKS[environment]
     config = load(f"{environment}:ppo", [*PPO, f"training.max_timesteps={steps}", "evaluation.episodes=64"])
     result = train(config, tmp_path, ["test"], quiet=True)
-    assert result["eval/return_mean"] >= goal
+    assert result.summary()["eval/return_mean"] >= goal

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.output import Json, Run, RunsDir, print_json
+from cadenza.cli.output import Json, Run, RunsDir, Trust, print_json
 
 
 def evaluate(
@@ -14,6 +14,7 @@ def evaluate(
     episodes: Annotated[int, typer.Option(min=1, help="finished episodes")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="seed of the evaluation's episodes")] = 0,
     checkpoint: Annotated[str, typer.Option(help="best, last, or a number of env_steps")] = "last",
+    trust: Trust = False,
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
@@ -24,7 +25,7 @@ def evaluate(
     from cadenza.orchestration.playback import evaluate_run
     from cadenza.records.folder import find, runs_root
 
-    result = evaluate_run(find(runs_root(runs_dir), run), episodes, seed, checkpoint)
+    result = evaluate_run(find(runs_root(runs_dir), run), episodes, seed, checkpoint, trust)
     if json:
         print_json(result)
         return

@@ -10,6 +10,7 @@ import typer
 
 RunsDir = Annotated[Path | None, typer.Option("--runs-dir", help="Where runs live. Default: CADENZA_RUNS, or ./runs.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Import code that a run made elsewhere names.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="An id, a unique prefix, a path, @last or @best[:SPEC].")]
 
 PIPE_WIDTH = 10_000

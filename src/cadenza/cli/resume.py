@@ -6,13 +6,15 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.output import Json, Run, RunsDir, print_json
+from cadenza.cli.output import Json, Run, RunsDir, Trust, print_json
 
 
 def resume(
     run: Run,
     max_timesteps: Annotated[int | None, typer.Option(help="a new budget in env_steps")] = None,
+    max_updates: Annotated[int | None, typer.Option(help="a new budget in gradient steps")] = None,
     device: Annotated[str | None, typer.Option(help="another device; ends the claim of exactness")] = None,
+    trust: Trust = False,
     runs_dir: RunsDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="warnings only")] = False,
     json: Json = False,
@@ -25,7 +27,7 @@ def resume(
     from cadenza.orchestration.launch import resume as launch
     from cadenza.records.folder import find, runs_root
 
-    result = launch(find(runs_root(runs_dir), run), max_timesteps, device, quiet)
+    result = launch(find(runs_root(runs_dir), run), max_timesteps, max_updates, device, quiet, trust)
     if json:
-        print_json(result)
+        print_json(result.summary())
     finish(result.signal)

@@ -31,31 +31,32 @@ def train(
 
     Example: cadenza train CartPole-v1:ppo algorithm.gamma=0.98 --seed 1
     """
-    from cadenza.config.load import dump, load
+    from cadenza.config.load import dump, load, override
     from cadenza.records.folder import find, runs_root
 
-    seeds = parse_seeds(seed)
-    flags = {"training.max_timesteps": max_timesteps, "training.max_updates": max_updates, "name": name}
-    settings = [*(overrides or ()), *(f"{key}={quoted(value)}" for key, value in flags.items() if value is not None)]
-    if tag:
-        settings.append(f"tags=[{','.join(quoted(word) for word in tag)}]")
-    if len(seeds) == 1:
-        settings.append(f"seed={seeds[0]}")
-    config = load(spec, settings, config_dir)
+    root, seeds = runs_root(runs_dir), parse_seeds(seed)
+    flags = {
+        "training.max_timesteps": max_timesteps,
+        "training.max_updates": max_updates,
+        "training.init_from": str(find(root, init_from).path.resolve()) if init_from else None,
+        "name": name,
+        "tags": tag,
+        "seed": seeds[0] if len(seeds) == 1 else None,
+    }
+    given = [override(key, value) for key, value in flags.items() if value is not None]
+    config = load(spec, [*(overrides or ()), *given], config_dir)
     if cfg:
         print(dump(config), end="")
         return
-    root = runs_root(runs_dir)
-    source = find(root, init_from) if init_from else None
     if len(seeds) > 1:
         from cadenza.cli.seeds import train_seeds
 
         raise typer.Exit(train_seeds(seeds, jobs, quiet, json))
     from cadenza.orchestration.launch import train as launch
 
-    result = launch(config, root, ["cadenza", *sys.argv[1:]], quiet, source)
+    result = launch(config, root, ["cadenza", *sys.argv[1:]], quiet)
     if json:
-        print_json(result)
+        print_json(result.summary())
     finish(result.signal)
 
 
@@ -80,8 +81,3 @@ def parse_seeds(text: str | None) -> list[int]:
     if len(set(seeds)) < len(seeds):
         raise typer.BadParameter(f"'{text}' names a seed twice", param_hint="--seed")
     return seeds
-
-
-def quoted(value: object) -> str:
-    """A value that Hydra's override grammar takes as it is."""
-    return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'" if isinstance(value, str) else str(value)

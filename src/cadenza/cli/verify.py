@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, print_json
+from cadenza.cli.output import Json, RunsDir, Trust, print_json
+from cadenza.errors import CadenzaError
 
 
 def verify(
@@ -16,6 +17,7 @@ def verify(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="key=value …", help="settings for --resume")] = None,
     resume: Annotated[str | None, typer.Option(metavar="SPEC", help="compare a whole run with a killed one")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="how far, in env_steps")] = None,
+    trust: Trust = False,
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
@@ -25,8 +27,7 @@ def verify(
     Example: cadenza verify --resume CartPole-v1:ppo
     """
     from cadenza.config.load import load
-    from cadenza.orchestration.launch import check
-    from cadenza.records import verify as proof
+    from cadenza.orchestration import verify as proof
     from cadenza.records.folder import find, runs_root
 
     with tempfile.TemporaryDirectory(prefix="cadenza-verify-") as scratch:
@@ -34,18 +35,20 @@ def verify(
         if resume is not None:
             # what typer took for RUN is the first key=value then
             settings = [*([run] if run else []), *(overrides or [])]
-            check(load(resume, settings))
-            command = [resume, *settings, "--max-timesteps", str(steps or 4096), "checkpoint.every_steps=512"]
+            command = [resume, *settings, *proof.kill_settings(load(resume, settings), steps)]
             whole = proof.uninterrupted(command, root / "whole")
-            difference = proof.compare(whole, proof.interrupted(command, root / "killed"))
-            subject = f"{resume}, killed {len(proof.KILLS)} times and resumed,"
+            killed, kills = proof.interrupted(command, root / "killed")
+            if not kills:
+                raise CadenzaError(f"{resume} finished before any kill: nothing is proven; give a larger --steps")
+            difference = proof.compare(whole, killed)
+            subject = f"{resume}, killed {kills} times and resumed,"
         elif run is None:
             raise typer.BadParameter("give a RUN, or --resume SPEC")
         elif overrides:
             raise typer.BadParameter("settings go with --resume alone: a run is repeated as it was")
         else:
             folder = find(runs_root(runs_dir), run)
-            difference = proof.repeat(folder, root, steps)
+            difference = proof.repeat(folder, root, steps, trust)
             subject = f"{folder.id}, done again,"
     report(subject, difference, json)
 

@@ -51,6 +51,21 @@ def dump(config: RunConfig) -> str:
     return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
 
 
+def override(key: str, value: Any) -> str:
+    """`key=value` in Hydra's grammar, whatever the value is."""
+    return f"{key}={_grammar(value)}"
+
+
+def _grammar(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_grammar(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_grammar, value)) + "]"
+    if isinstance(value, str):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 def compose(
     spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None, *, trace: bool = False
 ) -> Composed:

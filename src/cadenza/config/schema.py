@@ -51,8 +51,10 @@ class Hook:
 
     name: str = setting("", "what to do")
     steps: int | None = setting(None, "collect: env_steps each visit; null takes the algorithm's own", "env_steps")
+    episodes: int | None = setting(None, "collect: finished episodes each visit, instead of steps", "episodes")
     times: int = setting(1, "updates: calls each visit", "calls")
     ratio: float | None = setting(None, "updates: calls per env_step collected in this phase, instead of `times`")
+    buffer: str = setting("", "the store it uses; empty: the phase's")
 
     @classmethod
     def parse(cls, value: Any) -> Any:
@@ -62,8 +64,13 @@ class Hook:
     def __post_init__(self) -> None:
         if not self.name:
             raise ConfigError("a hook needs a name")
-        if self.steps is not None and (self.name != "collect" or self.steps < 1):
-            raise ConfigError(f"hook {self.name}: steps must be at least 1 and belongs to collect alone")
+        given = [amount for amount in (self.steps, self.episodes) if amount is not None]
+        if given and self.name != "collect":
+            raise ConfigError(f"hook {self.name}: steps and episodes belong to collect")
+        if len(given) > 1 or any(amount < 1 for amount in given):
+            raise ConfigError(f"hook {self.name}: one of steps and episodes, and at least 1")
+        if self.name in ("collect", "evaluate") and (self.times != 1 or self.ratio is not None):
+            raise ConfigError(f"hook {self.name}: times and ratio belong to updates")
         if self.times < 1 or (self.ratio is not None and self.ratio <= 0):
             raise ConfigError(f"hook {self.name}: times must be at least 1 and ratio above 0")
 
@@ -119,10 +126,9 @@ class TrainingConfig:
     max_updates: int | None = setting(None, "budget in gradient steps, alone or beside max_timesteps", "updates")
     phases: tuple[Phase, ...] | None = setting(None, "curriculum; null takes the algorithm's own")
     early_stop: EarlyStop | None = setting(None, "end early when a metric is reached")
+    init_from: str | None = setting(None, "folder of a run whose weights this one starts from")
 
     def __post_init__(self) -> None:
-        if self.max_timesteps is None and self.max_updates is None:
-            raise ConfigError("training.max_timesteps and training.max_updates cannot both be null")
         for name, value in (("max_timesteps", self.max_timesteps), ("max_updates", self.max_updates)):
             if value is not None and value < 1:
                 raise ConfigError(f"training.{name}={value}: must be at least 1")
@@ -136,6 +142,7 @@ class EvaluationConfig:
     """Measuring the policy apart from training, in environments and with seeds of its own."""
 
     every_steps: int | None = setting(10_000, "distance between evaluations; 0 or null: none till the end", "env_steps")
+    every_updates: int | None = setting(10_000, "the same in phases that do not collect", "updates")
     warmup_steps: int = setting(0, "no evaluation up to and including this point", "env_steps")
     at_end: bool = setting(True, "evaluate when the run ends")
     episodes: int = setting(20, "finished episodes per evaluation", "episodes")
@@ -146,8 +153,9 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         if self.episodes < 1 or self.num_envs < 1:
             raise ConfigError("evaluation.episodes and evaluation.num_envs must be at least 1")
-        if (self.every_steps is not None and self.every_steps < 0) or self.warmup_steps < 0:
-            raise ConfigError("evaluation.every_steps and evaluation.warmup_steps cannot be negative")
+        for key in ("every_steps", "every_updates", "warmup_steps"):
+            if (getattr(self, key) or 0) < 0:
+                raise ConfigError(f"evaluation.{key}={getattr(self, key)}: cannot be negative")
 
 
 @dataclass(frozen=True)
@@ -155,11 +163,14 @@ class CheckpointConfig:
     """When the whole state of the run is saved."""
 
     every_steps: int = setting(10_000, "distance between checkpoints; 0: only at the start and the end", "env_steps")
+    every_updates: int = setting(10_000, "the same in phases that do not collect", "updates")
     keep: int = setting(2, "newest checkpoints kept, besides the best one")
 
     def __post_init__(self) -> None:
-        if self.every_steps < 0 or self.keep < 1:
-            raise ConfigError("checkpoint.every_steps cannot be negative and checkpoint.keep must be at least 1")
+        if self.every_steps < 0 or self.every_updates < 0:
+            raise ConfigError("checkpoint.every_steps and checkpoint.every_updates cannot be negative")
+        if self.keep < 1:
+            raise ConfigError(f"checkpoint.keep={self.keep}: must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -167,11 +178,12 @@ class LoggingConfig:
     """What is written while training."""
 
     every_steps: int = setting(1_000, "distance between rows of metrics.jsonl", "env_steps")
+    every_updates: int = setting(1_000, "the same in phases that do not collect", "updates")
     episodes: bool = setting(True, "keep seed and actions of every training episode in episodes/")
 
     def __post_init__(self) -> None:
-        if self.every_steps < 1:
-            raise ConfigError(f"logging.every_steps={self.every_steps}: must be at least 1")
+        if self.every_steps < 1 or self.every_updates < 1:
+            raise ConfigError("logging.every_steps and logging.every_updates must be at least 1")
 
 
 @dataclass(frozen=True)

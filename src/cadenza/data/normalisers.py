@@ -18,6 +18,8 @@ class RunningNorm:
 
     def update(self, x: torch.Tensor) -> None:
         """Take in a batch [B, size]; before the first one, `__call__` leaves its input alone (but for the clip)."""
+        if not len(x):
+            return
         x = x.to(torch.float64)
         count, mean, var = x.shape[0], x.mean(0), x.var(0, correction=0)
         total = self.count + count

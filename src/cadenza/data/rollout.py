@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from cadenza.errors import ConfigError
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Step, Tree
 
@@ -22,6 +23,9 @@ class Rollout:
     after_obs: dict[str, Tree]  # [N, A, …] what follows the last step
     final_index: tuple[np.ndarray, np.ndarray]  # (t, n) of each episode's end, [K] each
     final_obs: dict[str, Tree]  # [K, A, …] true last observations of those episodes
+    state: np.ndarray | None = None  # [T, N, …] where the environment has a central state
+    after_state: np.ndarray | None = None  # [N, …]
+    final_state: np.ndarray | None = None  # [K, …]
 
 
 class RolloutStore:
@@ -31,25 +35,39 @@ class RolloutStore:
         self.n_steps = n_steps
         self.size = 0
         self._arrays: dict[str, Tree] = {}
-        self._finals: list[tuple[int, np.ndarray, dict[str, Tree]]] = []  # (t, env indices, obs rows)
-        self._after_obs: dict[str, Tree] = {}
+        self._finals: list[tuple[int, np.ndarray, Tree]] = []  # (t, env indices, what was seen last)
+        self._after: Tree = {}  # what followed the last step
 
     def add(self, step: Step, acted: Acted, after: Step) -> None:
         """Write one transition of every environment."""
+        if self.ready():
+            raise ConfigError(f"the rollout is full after {self.n_steps} steps: a phase must update before it goes on")
         row = {
             "groups": {group: self._row(group, step, acted, after) for group in step.obs},
             "terminated": after.terminated,
             "truncated": after.truncated,
             "is_first": step.is_first,
+            **({} if step.state is None else {"state": step.state}),
         }
         if not self._arrays:
             self._arrays = map_tree(lambda x: np.zeros((self.n_steps, *x.shape), x.dtype), row)
         _write(self._arrays, self.size, row)
-        ended = np.flatnonzero(after.terminated | after.truncated)
-        if len(ended):
-            self._finals.append((self.size, ended, map_tree(lambda x: x[ended], after.final_obs)))
-        self._after_obs = after.obs
+        self._end(np.flatnonzero(after.terminated | after.truncated), seen(after.final_obs, after.final_state))
+        self._after = seen(after.obs, after.state)
         self.size += 1
+
+    def _end(self, ended: np.ndarray, last: Tree) -> None:
+        if len(ended):
+            self._finals.append((self.size, ended, map_tree(lambda x: x[ended], last)))
+
+    def cut(self) -> None:
+        """The environments start afresh: what was added last is the end of its episodes, as if truncated."""
+        if self.size:
+            self.size -= 1
+            ended, truncated = self._arrays["terminated"][self.size], self._arrays["truncated"][self.size]
+            self._end(np.flatnonzero(~(ended | truncated)), self._after)
+            truncated[~ended] = True
+            self.size += 1
 
     @staticmethod
     def _row(group: str, step: Step, acted: Acted, after: Step) -> dict[str, Tree]:
@@ -68,18 +86,21 @@ class RolloutStore:
     def ready(self) -> bool:
         return self.size == self.n_steps
 
-    def batch(self) -> Rollout:
+    def take(self) -> Rollout:
         """Everything collected; the next `add` starts a new rollout."""
         assert self.ready(), f"rollout holds {self.size} of {self.n_steps} steps"
         rows = [np.full(len(ended), t) for t, ended, _ in self._finals]
         envs = [ended for _, ended, _ in self._finals]
-        finals = [obs for *_, obs in self._finals]
+        lasts = [last for *_, last in self._finals]
+        final = map_tree(lambda *x: np.concatenate(x), *lasts) if lasts else {}
         empty = np.zeros(0, np.int64)
         rollout = Rollout(
             **self._arrays,
-            after_obs=self._after_obs,
             final_index=(np.concatenate([empty, *rows]), np.concatenate([empty, *envs])),
-            final_obs=map_tree(lambda *x: np.concatenate(x), *finals) if finals else {},
+            final_obs=final.get("obs", {}),
+            final_state=final.get("state"),
+            after_obs=self._after["obs"],
+            after_state=self._after.get("state"),
         )
         self.size = 0
         self._finals = []
@@ -91,16 +112,20 @@ class RolloutStore:
             "size": self.size,
             "arrays": map_tree(lambda x: x[: self.size], self._arrays) if self.size else {},
             "finals": list(self._finals),
-            "after_obs": self._after_obs if self.size else {},
+            "after": self._after if self.size else {},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.size = state["size"]
         self._finals = list(state["finals"])
-        self._after_obs = state["after_obs"]
+        self._after = state["after"]
         if self.size:
             self._arrays = map_tree(lambda x: np.zeros((self.n_steps, *x.shape[1:]), x.dtype), state["arrays"])
             _write(self._arrays, slice(self.size), state["arrays"])
+
+
+def seen(obs: dict[str, Tree], state: np.ndarray | None) -> Tree:
+    return {"obs": obs} if state is None else {"obs": obs, "state": state}
 
 
 def _write(arrays: Tree, where: Any, values: Tree) -> None:

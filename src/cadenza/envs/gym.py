@@ -55,7 +55,7 @@ def native(config: EnvironmentConfig) -> MakeNative | None:
         return None
     from cadenza.envs.native import cartpole
 
-    return cartpole(config, make(config).spec)
+    return cartpole(config, lambda: make(config).spec)
 
 
 def check_kwargs(creator: Callable[..., Any], config: EnvironmentConfig) -> None:

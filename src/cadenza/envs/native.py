@@ -23,14 +23,11 @@ class MakeNative:
     make: Callable[[int, EpisodeSeeds], Vector]
     worthwhile_from: int
 
-    def __call__(self, num_envs: int, seeds: EpisodeSeeds) -> Vector:
-        return self.make(num_envs, seeds)
 
-
-def cartpole(config: EnvironmentConfig, spec: EnvSpec) -> MakeNative:
+def cartpole(config: EnvironmentConfig, spec: Callable[[], EnvSpec]) -> MakeNative:
     """CartPole with the facts of the scalar environment."""
     sutton_barto = bool(config.kwargs.get("sutton_barto_reward", False))
-    return MakeNative(lambda num_envs, seeds: CartPole(spec, num_envs, seeds, sutton_barto), worthwhile_from=3)
+    return MakeNative(lambda num_envs, seeds: CartPole(spec(), num_envs, seeds, sutton_barto), worthwhile_from=3)
 
 
 class CartPole(Vector):

@@ -209,23 +209,22 @@ def make_vector(
     decisions: dict[str, Any] | None = None,
 ) -> VectorEnv:
     """The configured environments. What `auto` comes to is noted in `decisions`, or read there if it was before."""
+    decisions = {} if decisions is None else decisions
     config = dataclasses.replace(config, id=catalog.resolve(config.id), num_envs=num_envs or config.num_envs)
     count = config.num_envs
-    family = catalog.family_of(config.id)
-    native: MakeNative | None = family[1].native(config) if family and hasattr(family[1], "native") else None
-    way = _decide(config, native.worthwhile_from if native else None, decisions if decisions is not None else {})
+    way = decide_vectorize(config, count, decisions)
     make_env = partial(catalog.make, config)
     if way == "native":
+        native = native_version(config)
         if native is None:
             raise ConfigError(
                 f"environment.vectorize=native: {config.id} has no native version; use auto or in_process"
             )
-        return native(count, seeds)
+        return native.make(count, seeds)
     if way == "workers":
         from cadenza.envs.workers import Workers
 
-        processes = (os.cpu_count() or 1) if config.workers == "auto" else config.workers
-        return Workers(make_env, count, seeds, config.timeout_seconds, min(processes, count))
+        return Workers(make_env, count, seeds, config.timeout_seconds, min(decisions["environment.workers"], count))
     if way == "gymnasium":
         from cadenza.envs.gymnasium_vector import synchronous
 
@@ -233,16 +232,30 @@ def make_vector(
     return InProcess(make_env, count, seeds, config.timeout_seconds)
 
 
-def _decide(config: EnvironmentConfig, native_from: int | None, decisions: dict[str, Any]) -> str:
+def decide_vectorize(config: EnvironmentConfig, num_envs: int, decisions: dict[str, Any]) -> str:
+    """How to step them: what was decided before, what is configured, or what `auto` comes to."""
+    if config.vectorize == "workers":
+        decisions.setdefault("environment.workers", cores() if config.workers == "auto" else config.workers)
     if config.vectorize != "auto":
         return config.vectorize
     key = "environment.vectorize"
     if key not in decisions:
-        if native_from is None:
+        native = native_version(config)
+        if native is None:
             value, reason = "in_process", f"{config.id} has no native version, and light steps are not worth processes"
-        elif config.num_envs < native_from:
-            value, reason = "in_process", f"the native version pays from {native_from} environments on"
+        elif num_envs < native.worthwhile_from:
+            value, reason = "in_process", f"the native version pays from {native.worthwhile_from} environments on"
         else:
-            value, reason = "native", f"fastest for {config.num_envs} environments, and restored exactly"
+            value, reason = "native", f"fastest for {num_envs} environments, and restored exactly"
         decisions[key] = {"value": value, "reason": reason}
     return str(decisions[key]["value"])
+
+
+def native_version(config: EnvironmentConfig) -> MakeNative | None:
+    family = catalog.family_of(config.id)
+    return family[1].native(config) if family and hasattr(family[1], "native") else None
+
+
+def cores() -> int:
+    """The processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -65,7 +65,7 @@ class GaussianHead(nn.Module):
 
     def evaluate(self, output: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
         """(log-probability [B], entropy [B])"""
-        noise = (action.flatten(-len(self.shape)) - output) / self.log_std.exp()
+        noise = (action.reshape(output.shape) - output) / self.log_std.exp()
         entropy = (self.log_std + 0.5 * (1 + LOG_2PI)).sum()
         return self._log_density(noise), entropy.expand(output.shape[:-1])
 

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from cadenza.config.registry import algorithm, load_object
-from cadenza.config.schema import Phase, RunConfig
-from cadenza.envs.catalog import make
-from cadenza.envs.seeds import EVAL, TRAIN, EpisodeSeeds
+from cadenza.config.schema import Phase, RunConfig, TrainingConfig
+from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, nearest
 from cadenza.monitor.console import Console
 from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.collector import Collector
-from cadenza.orchestration.evaluator import Evaluation, evaluate
+from cadenza.orchestration.evaluator import Evaluator
 from cadenza.orchestration.orchestrator import Orchestrator
 from cadenza.orchestration.scheduler import PhaseScheduler
 from cadenza.orchestration.seeding import Streams
+from cadenza.orchestration.signals import Signals
 from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricsFile
@@ -35,55 +36,52 @@ class Assembly:
 
     config: RunConfig
     decisions: dict[str, Any]
-    streams: Streams
     spec: EnvSpec
+    streams: Streams
     workflow: Workflow
     stores: dict[str, Store]
     phases: tuple[Phase, ...]
-    env: VectorEnv | None
-    evaluation_env: VectorEnv | None = None
-
-    def evaluate(self, number: int) -> Evaluation:
-        """Evaluation `number` of the run; its environments are made at the first one."""
-        settings = self.config.evaluation
-        if self.evaluation_env is None:
-            self.evaluation_env = evaluation_env(self.config, settings.episodes, self.config.seed, self.decisions)
-        return evaluate(self.workflow, self.evaluation_env, settings.episodes, number, settings.timeout_seconds)
+    evaluator: Evaluator
+    env: VectorEnv | None  # None: no phase collects
 
     def close(self) -> None:
-        for env in (self.env, self.evaluation_env):
-            if env is not None:
-                env.close()
+        self.evaluator.close()
+        if self.env is not None:
+            self.env.close()
 
 
-def assemble(config: RunConfig, decisions: dict[str, Any]) -> Assembly:
-    """Make environments, workflow, stores and phases; decide every `auto` that `decisions` does not have already."""
-    decide(config, decisions)
+def assemble(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any], fresh: bool = True) -> Assembly:
+    """Make workflow, stores, phases and environments; decide every `auto` that `decisions` does not have already.
+
+    `fresh` runs take over weights they are told to; others will find theirs in a checkpoint.
+    """
+    # small networks gain nothing from a second thread and lose much when cores are busy
+    decisions.setdefault("runtime.threads", 1 if config.runtime.threads == "auto" else config.runtime.threads)
+    decisions.setdefault("device", resolve_device(config.device))
     torch.set_num_threads(decisions["runtime.threads"])
     streams = Streams(config.seed)
     streams.seed_globals()
-    given = config.training.phases
-    collects = given is None or any(phase.type == "online" for phase in given)
-    env = make_vector(config.environment, EpisodeSeeds(config.seed, TRAIN), decisions=decisions) if collects else None
-    try:
-        spec = env.spec if env is not None else environment_spec(config)
-        workflow = build_workflow(config, spec, streams, decisions["device"])
-        stores = workflow.stores()
-        phases = resolve_phases(given, workflow, stores)
-    except BaseException:
-        if env is not None:
-            env.close()
-        raise
-    return Assembly(config, decisions, streams, spec, workflow, stores, phases, env)
+    workflow = build_workflow(config, spec, streams, decisions["device"])
+    if fresh and config.training.init_from:
+        borrow_weights(workflow, RunFolder(Path(config.training.init_from)))
+    stores = workflow.stores()
+    phases = resolve_phases(config.training.phases, workflow, stores)
+    decide_budget(config.training, phases, decisions)
+    evaluator = Evaluator(config, workflow, decisions)
+    env = None
+    if any(phase.type == "online" for phase in phases):
+        env = make_vector(config.environment, EpisodeSeeds(config.seed, TRAIN), decisions=decisions)
+        spec = env.spec
+    return Assembly(config, decisions, spec, streams, workflow, stores, phases, evaluator, env)
 
 
-def build(assembly: Assembly, folder: RunFolder, console: Console) -> Orchestrator:
+def build(assembly: Assembly, folder: RunFolder, console: Console, signals: Signals) -> Orchestrator:
     """The run in its folder, at its beginning."""
     config = assembly.config
     folder.write_decisions(assembly.decisions)
     return Orchestrator(
         config=config,
-        horizon=assembly.decisions["training.horizon"],
+        decisions=assembly.decisions,
         threshold=assembly.spec.return_threshold,
         folder=folder,
         streams=assembly.streams,
@@ -91,25 +89,13 @@ def build(assembly: Assembly, folder: RunFolder, console: Console) -> Orchestrat
         stores=assembly.stores,
         scheduler=PhaseScheduler(assembly.phases),
         collector=Collector(assembly.env, assembly.workflow) if assembly.env is not None else None,
-        evaluate=assembly.evaluate,
-        checkpoints=Checkpoints(folder.checkpoints, folder.read_manifest()["config_hash"], config.checkpoint.keep),
+        evaluator=assembly.evaluator,
+        checkpoints=Checkpoints.of(folder, config.checkpoint.keep),
         metrics=MetricsFile(folder.metrics),
         episodes=EpisodeLog(folder, config.logging.episodes),
         console=console,
+        signals=signals,
     )
-
-
-def decide(config: RunConfig, decisions: dict[str, Any]) -> None:
-    """Settle every `auto` that does not belong to the environment, and what a resumed run may not decide again."""
-    training = config.training
-    budget = training.max_timesteps or training.max_updates
-    decisions.setdefault("training.horizon", budget)
-    budgets = decisions.setdefault("training.budgets", [])  # one more each time a longer budget is given on resume
-    if not budgets or budgets[-1] != budget:
-        budgets.append(budget)
-    # small networks gain nothing from a second thread and lose much when cores are busy
-    decisions.setdefault("runtime.threads", 1 if config.runtime.threads == "auto" else config.runtime.threads)
-    decisions.setdefault("device", resolve_device(config.device))
 
 
 def resolve_device(asked: str) -> str:
@@ -127,40 +113,49 @@ def build_workflow(config: RunConfig, spec: EnvSpec, streams: Streams, device: s
     return make_workflow(config.algorithm, Context(spec, config.environment.num_envs, torch.device(device), streams))
 
 
-def environment_spec(config: RunConfig) -> EnvSpec:
-    """The facts about the environment, from one that is made and closed again."""
-    env = make(config.environment)
-    env.close()
-    return env.spec
+def borrow_weights(workflow: Workflow, source: RunFolder) -> None:
+    """Start from another run's networks and normalisers, the best where it has been evaluated."""
+    checkpoints = Checkpoints.of(source)
+    name = checkpoints.resolve("best" if (source.checkpoints / "best").exists() else "last")
+    try:
+        workflow.load_weights(checkpoints.load(name, "workflow")["workflow"])
+    except (RuntimeError, KeyError) as problem:
+        reason = str(problem).splitlines()[-1].strip()  # torch's first line names only the class
+        raise ConfigError(f"the weights of run {source.id} do not fit this config: {reason}") from problem
 
 
-def evaluation_env(config: RunConfig, episodes: int, seed: int, decisions: dict[str, Any]) -> VectorEnv:
-    num_envs = min(config.evaluation.num_envs, episodes)
-    own: dict[str, Any] = decisions.setdefault("evaluation", {})
-    return make_vector(config.environment, EpisodeSeeds(seed, EVAL), num_envs=num_envs, decisions=own)
-
-
-def resolve_phases(
-    given: tuple[Phase, ...] | None, workflow: Workflow, stores: dict[str, Store]
-) -> tuple[Phase, ...]:
+def resolve_phases(given: tuple[Phase, ...] | None, workflow: Workflow, stores: dict[str, Store]) -> tuple[Phase, ...]:
     """The phases asked for, or the algorithm's own; what they leave out is taken from the algorithm's."""
-    own: tuple[Phase, ...] = workflow.phases()
+    own = workflow.phases()
     steps = next((hook.steps for phase in own for hook in phase.hooks if hook.name == "collect"), None)
     resolved = []
     for phase in own if given is None else given:
-        buffer = phase.buffer or own[0].buffer
-        if buffer not in stores:
-            known = f"(known: {', '.join(stores)})"
-            raise ConfigError(f"phase {phase.name}: unknown buffer '{buffer}'{nearest(buffer, stores)} {known}")
+        phase = replace(phase, buffer=phase.buffer or own[0].buffer)
         for hook in phase.hooks:
-            known_hooks = (*ENGINE_HOOKS, *workflow.hooks)
-            if hook.name not in known_hooks:
-                raise ConfigError(
-                    f"phase {phase.name}: unknown hook '{hook.name}'{nearest(hook.name, known_hooks)} "
-                    f"(known: {', '.join(known_hooks)})"
-                )
+            require(hook.name, (*ENGINE_HOOKS, *workflow.hooks), f"phase {phase.name}: unknown hook")
+            require(hook.buffer or phase.buffer, tuple(stores), f"phase {phase.name}: unknown buffer")
         hooks = tuple(
-            replace(hook, steps=hook.steps or steps) if hook.name == "collect" else hook for hook in phase.hooks
+            replace(hook, steps=steps) if hook.name == "collect" and not (hook.steps or hook.episodes) else hook
+            for hook in phase.hooks
         )
-        resolved.append(replace(phase, buffer=buffer, hooks=hooks))
+        resolved.append(replace(phase, hooks=hooks))
     return tuple(resolved)
+
+
+def require(name: str, known: tuple[str, ...], what: str) -> None:
+    if name not in known:
+        raise ConfigError(f"{what} '{name}'{nearest(name, known)} (known: {', '.join(known)})")
+
+
+def decide_budget(training: TrainingConfig, phases: tuple[Phase, ...], decisions: dict[str, Any]) -> None:
+    """In which unit the run's progress is counted and how far schedules reach, once and for all its resumptions."""
+    collects = any(phase.type == "online" for phase in phases)
+    durations = [phase.duration_steps if collects else phase.duration_updates for phase in phases]
+    budget = training.max_timesteps if collects else None
+    unit = "env_steps" if budget is not None or (collects and training.max_updates is None) else "updates"
+    finite = all(phase.duration_steps or phase.duration_updates or phase.duration_cycles for phase in phases)
+    if budget is None and training.max_updates is None and not finite:
+        key = "training.max_timesteps" if collects else "training.max_updates"
+        raise ConfigError(f"the run would never end: set {key}, or a duration for every phase")
+    decisions.setdefault("training.unit", unit)
+    decisions.setdefault("training.horizon", budget or training.max_updates or sum(filter(None, durations)) or 1)

@@ -21,6 +21,7 @@ from cadenza.errors import CheckpointError, NotFoundError
 from cadenza.orchestration import codec
 from cadenza.records.atomic import sync_dir, write_text
 from cadenza.records.failpoints import failpoint
+from cadenza.records.folder import RunFolder
 
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
@@ -34,6 +35,10 @@ class Checkpoints:
         self.folder = folder
         self.config_hash = config_hash  # of the run they belong to
         self.keep = keep
+
+    @classmethod
+    def of(cls, run: RunFolder, keep: int = 2) -> Checkpoints:
+        return cls(run.checkpoints, run.read_manifest()["config_hash"], keep)
 
     def names(self) -> list[str]:
         """Complete checkpoints, oldest first (complete is not yet valid: `load` verifies)."""
@@ -64,8 +69,8 @@ class Checkpoints:
         self._prune()
         return name
 
-    def load(self, name: str) -> dict[str, Any]:
-        """The state in a checkpoint, after every byte of it was checked against its manifest."""
+    def load(self, name: str, part: str | None = None) -> dict[str, Any]:
+        """The state in a checkpoint (or one part of it), after every byte read was checked against the manifest."""
         folder = self.folder / name
         try:
             manifest = json.loads((folder / MANIFEST).read_bytes())
@@ -77,7 +82,11 @@ class Checkpoints:
                 raise CheckpointError(f"{folder}: its manifest belongs to another checkpoint")
             if manifest["config"] != self.config_hash:
                 raise CheckpointError(f"{folder}: saved under config {manifest['config']}, not {self.config_hash}")
-            return codec.unpack({file: read_verified(folder, file, facts) for file, facts in manifest["files"].items()})
+            wanted = {"state.json", f"{part}.safetensors"} if part else manifest["files"].keys()
+            files = {file: facts for file, facts in manifest["files"].items() if file in wanted}
+            return codec.unpack({file: read_verified(folder, file, facts) for file, facts in files.items()}, part)
+        except PermissionError:
+            raise  # not damaged, only out of reach
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as problem:
             raise CheckpointError(f"{folder}: unreadable ({type(problem).__name__}: {problem})") from problem
 
@@ -85,14 +94,19 @@ class Checkpoints:
         """The newest valid checkpoint; damaged ones are named and set aside. None where nothing was ever saved."""
         self._recover()
         names = self.names()
+        problems: dict[str, CheckpointError] = {}
         for name in reversed(names):
             try:
-                return name, self.load(name)
+                state = self.load(name)
             except CheckpointError as problem:
-                warn(f"checkpoint rejected: {problem}; falling back to the one before")
-                self._set_aside(name)
+                problems[name] = problem
+                continue
+            for rejected, reason in problems.items():
+                warn(f"checkpoint rejected: {reason}; falling back to {name}")
+                self._set_aside(rejected)
+            return name, state
         if names:
-            raise CheckpointError(f"{self.folder}: none of its {len(names)} checkpoints is valid")
+            raise CheckpointError(f"none of {len(names)} checkpoints is valid, the newest: {problems[names[-1]]}")
         return None
 
     def resolve(self, which: str) -> str:
@@ -100,7 +114,7 @@ class Checkpoints:
         names = self.names()
         if which in ("best", "last"):
             pointer = self.folder / which
-            name = pointer.read_text().strip() if pointer.exists() else ""
+            name = pointer.read_text(errors="replace").strip() if pointer.exists() else ""
             if name in names:
                 return name
             if which == "last" and names:
@@ -153,7 +167,7 @@ class Checkpoints:
     def _prune(self) -> None:
         names = self.names()
         best = self.folder / "best"
-        kept = {*names[-self.keep :], best.read_text().strip() if best.exists() else ""}
+        kept = {*names[-self.keep :], best.read_text(errors="replace").strip() if best.exists() else ""}
         for name in names:
             if name not in kept:
                 shutil.rmtree(self.folder / name, ignore_errors=True)

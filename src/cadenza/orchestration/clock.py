@@ -11,10 +11,17 @@ class Clock:
     env_steps: int = 0  # calls of env.step summed over environments
     vec_steps: int = 0  # calls of the vector environment's step
     updates: int = 0  # gradient steps
+    offline_updates: int = 0  # those in phases that do not collect
     cycles: int = 0  # rounds of a phase's hooks
     episodes: int = 0  # finished training episodes
     evaluations: int = 0
     seconds: float = 0.0  # spent in this run, over all its processes
+    phase: str = ""  # the one last worked on
+    cycle_ended: bool = False  # what is done at the end of a cycle is still to be done
+
+    @property
+    def position(self) -> list[int]:
+        return [self.env_steps, self.updates]
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -25,24 +32,31 @@ class Clock:
 
 
 class Every:
-    """Fires once at each multiple of `interval` that is crossed, strictly after `after`; never for 0 or None."""
+    """Due whenever a multiple of an interval was crossed: in env_steps, or in updates where nothing is collected.
 
-    def __init__(self, interval: int | None, after: int = 0) -> None:
-        self.interval = interval or 0
-        self.next = self._multiple_above(after)
+    Multiples up to and including `after` env_steps do not count; an interval of 0 or None never comes.
+    """
 
-    def due(self, now: int) -> bool:
-        """Whether a multiple was reached since the last time; however many were skipped, it fires once."""
-        if not self.interval or now < self.next:
-            return False
-        self.next = self._multiple_above(now)
-        return True
+    def __init__(self, steps: int | None, updates: int | None = None, after: int = 0) -> None:
+        self.steps, self.updates = steps or 0, updates or 0
+        self.next_steps, self.next_updates = multiple_above(self.steps, after), multiple_above(self.updates, 0)
 
-    def _multiple_above(self, now: int) -> int:
-        return (now // self.interval + 1) * self.interval if self.interval else 0
+    def due(self, clock: Clock) -> bool:
+        """However many multiples were crossed, it is due once. Asking changes nothing."""
+        by_steps = bool(self.steps) and clock.env_steps >= self.next_steps
+        return by_steps or (bool(self.updates) and clock.offline_updates >= self.next_updates)
+
+    def done(self, clock: Clock) -> None:
+        """Not due again before the next multiple."""
+        self.next_steps = max(self.next_steps, multiple_above(self.steps, clock.env_steps))
+        self.next_updates = max(self.next_updates, multiple_above(self.updates, clock.offline_updates))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"next": self.next}
+        return {"next_steps": self.next_steps, "next_updates": self.next_updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.next = state["next"]
+        self.next_steps, self.next_updates = state["next_steps"], state["next_updates"]
+
+
+def multiple_above(interval: int, now: int) -> int:
+    return (now // interval + 1) * interval if interval else 0

@@ -27,11 +27,11 @@ def pack(state: dict[str, Any]) -> dict[str, bytes]:
     return files
 
 
-def unpack(files: dict[str, bytes]) -> dict[str, Any]:
-    """The inverse of `pack`: arrays come back as what they were (NumPy or torch, on the CPU)."""
+def unpack(files: dict[str, bytes], only: str | None = None) -> dict[str, Any]:
+    """The inverse of `pack`, of one part if asked; arrays come back as NumPy or torch (on the CPU), as they were."""
     structure = json.loads(files["state.json"])
     state = {}
-    for part, tree in structure.items():
+    for part, tree in structure.items() if only is None else [(only, structure[only])]:
         name = f"{part}.safetensors"
         state[part] = _decode(tree, tensors_from_bytes(files[name]) if name in files else {})
     return state

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+
+from cadenza.envs.random_actions import random_actions
+from cadenza.orchestration.scheduler import Task
+from cadenza.trees import map_tree
 from cadenza.types import Episode, Mode, Store, VectorEnv, Workflow
 
 
@@ -24,27 +31,43 @@ class Collector:
         self.carry = workflow.initial_carry(env.num_envs)
         self.checksum = 0
 
-    def collect(self, store: Store, env_steps: int, mode: Mode, stop: Callable[[], bool]) -> Collected:
-        """At least `env_steps` more steps, unless `stop` says to leave early; the rest is then for another time."""
+    def collect(self, task: Task, store: Store, mode: Mode, stop: Callable[[], bool]) -> Collected:
+        """What the task asks for, or less of it if `stop` says to leave; the rest is then for another time."""
         env, vec_steps = self.env, 0
         episodes: list[Episode] = []
         step = env.current
-        while vec_steps * env.num_envs < env_steps and not stop():
+        at_random = task.phase.actions == "random"
+        while not stop():
+            if at_random:
+                random = random_actions(env.spec.groups, step, mode.streams.numpy("random_actions"))
+                mode = replace(mode, forced=random)
             acted = self.workflow.act(step, self.carry, mode)
+            if mode.forced is not None:
+                acted = acted._replace(action=mode.forced)
             after = env.step(acted.action)
             store.add(step, acted, after)
             self.carry = acted.carry
             for group, action in acted.action.items():
-                self.checksum = zlib.crc32(after.reward[group].data, zlib.crc32(action.data, self.checksum))
+                self.checksum = zlib.crc32(np.ascontiguousarray(action).data, self.checksum)
+                self.checksum = zlib.crc32(after.reward[group].data, self.checksum)
             if (after.terminated | after.truncated).any():
                 episodes += env.episodes()
             step = after
             vec_steps += 1
+            done = len(episodes) if task.hook.episodes else vec_steps * env.num_envs
+            if done >= task.amount:
+                break
         return Collected(vec_steps * env.num_envs, vec_steps, episodes)
 
     def state_dict(self) -> dict[str, Any]:
         return {"carry": self.carry, "checksum": self.checksum}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.carry = state["carry"]
+        own = self.workflow.initial_carry(self.env.num_envs)
+        self.carry = map_tree(lambda mine, saved: like(saved, mine), own, state["carry"])
         self.checksum = state["checksum"]
+
+
+def like(saved: Any, own: Any) -> Any:
+    """What came back from disk, on the device where its like is."""
+    return saved.to(own.device) if isinstance(own, torch.Tensor) else saved

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from cadenza.types import Episode, Metrics, VectorEnv, Workflow
+from cadenza.config.schema import RunConfig
+from cadenza.envs.seeds import EVAL, EpisodeSeeds
+from cadenza.envs.vector import decide_vectorize, make_vector
+from cadenza.orchestration.seeding import EVALUATION, Streams
+from cadenza.types import Episode, Metrics, Mode, PhaseInfo, VectorEnv, Workflow
 
 EPISODES_APART = 1 << 20  # evaluation k starts at this multiple of k, so that no two share an episode seed
 
@@ -41,14 +47,45 @@ class Evaluation:
         return metrics
 
 
+class Evaluator:
+    """Evaluations of one run; the environments are made at the first and kept."""
+
+    def __init__(self, config: RunConfig, workflow: Workflow, decisions: dict[str, Any]) -> None:
+        self.config = config
+        self.workflow = workflow
+        self.num_envs = min(config.evaluation.num_envs, config.evaluation.episodes)
+        self.decisions: dict[str, Any] = decisions.setdefault("evaluation", {})
+        decide_vectorize(config.environment, self.num_envs, self.decisions)
+        self.env: VectorEnv | None = None
+
+    def __call__(self, number: int, phase: PhaseInfo, stop: Callable[[], bool] = lambda: False) -> Evaluation:
+        """Evaluation `number`: always the same episodes, whenever and wherever it is made."""
+        settings, seed = self.config.evaluation, self.config.seed
+        if self.env is None:
+            seeds = EpisodeSeeds(seed, EVAL)
+            self.env = make_vector(self.config.environment, seeds, num_envs=self.num_envs, decisions=self.decisions)
+        mode = Mode(explore=False, phase=phase, streams=Streams(seed, branch=(EVALUATION, number)))
+        first = number * EPISODES_APART
+        return evaluate(self.workflow, self.env, settings.episodes, mode, first, settings.timeout_seconds, stop)
+
+    def close(self) -> None:
+        if self.env is not None:
+            self.env.close()
+
+
 def evaluate(
-    workflow: Workflow, env: VectorEnv, episodes: int, number: int = 0, timeout_seconds: float | None = None
+    workflow: Workflow,
+    env: VectorEnv,
+    episodes: int,
+    mode: Mode,
+    first: int = 0,
+    timeout_seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
-    """`episodes` finished episodes, shared out evenly over the environments.
+    """`episodes` finished episodes from number `first` on, shared out evenly over the environments.
 
     Each environment gives its first ones, however long they take, so that short episodes are not preferred.
     """
-    first = number * EPISODES_APART
     share, rest = divmod(episodes, env.num_envs)
     wanted = [share + (index < rest) for index in range(env.num_envs)]
     missing = episodes
@@ -56,8 +93,8 @@ def evaluate(
     step = env.reset(first)
     carry = workflow.initial_carry(env.num_envs)
     deadline = time.monotonic() + timeout_seconds if timeout_seconds else None
-    while missing and (deadline is None or time.monotonic() < deadline):
-        acted = workflow.act(step, carry, "exploit")
+    while missing and not stop() and (deadline is None or time.monotonic() < deadline):
+        acted = workflow.act(step, carry, mode)
         carry = acted.carry
         step = env.step(acted.action)
         if (step.terminated | step.truncated).any():

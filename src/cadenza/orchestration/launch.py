@@ -6,20 +6,21 @@ Torch is imported only once the config is known to be sound, so that mistakes ar
 from __future__ import annotations
 
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cadenza.config.load import dump
 from cadenza.config.schema import RunConfig
 from cadenza.envs.catalog import make
-from cadenza.errors import CadenzaError, ConfigError
+from cadenza.errors import CadenzaError, CheckpointError, ConfigError
 from cadenza.monitor.console import Console
 from cadenza.orchestration.signals import Signals
 from cadenza.records import atomic
 from cadenza.records.folder import RunFolder, create
 from cadenza.records.lock import RunLock
 from cadenza.records.metrics import export_csv, read
+from cadenza.types import EnvSpec
 
 if TYPE_CHECKING:
     from cadenza.orchestration.build import Assembly
@@ -28,86 +29,136 @@ if TYPE_CHECKING:
 EMPTY_METRICS = {"bytes": 0, "rows": 0, "digest": "", "pending": []}
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunConfig) -> EnvSpec:
     """Refuse what the environment or the algorithm cannot do, before anything heavy is imported."""
     env = make(config.environment)
     env.close()
     config.algorithm.check(env.spec, config.environment.num_envs)
+    stop = config.training.early_stop
+    if stop is not None and stop.at_least == "solved" and env.spec.return_threshold is None:
+        raise ConfigError(f"training.early_stop.at_least=solved: {env.spec.id} names no such return; give a number")
+    return env.spec
 
 
-def train(
-    config: RunConfig, root: Path, command: list[str], quiet: bool = False, init_from: RunFolder | None = None
-) -> Result:
+def train(config: RunConfig, root: Path, command: list[str], quiet: bool = False) -> Result:
     """A new run, to its end."""
-    check(config)
+    spec = check(config)
     from cadenza.orchestration.build import assemble, build
 
-    assembly = assemble(config, {})
+    assembly = assemble(config, spec, {})
     try:
-        if init_from is not None:
-            borrow_weights(assembly, init_from)
         with Signals() as signals:
             folder = create(root, config, command)
             with RunLock(folder.path):
-                console = open_console(config, folder, quiet)
-                run = build(assembly, folder, console)
-                run.signals = signals
-                return execute(run, console, first=True)
+                run = build(assembly, folder, open_console(assembly, folder, quiet), signals)
+                note_budget(run)
+                return execute(run, first=True)
     finally:
         assembly.close()
 
 
 def resume(
-    folder: RunFolder, max_timesteps: int | None = None, device: str | None = None, quiet: bool = False
+    folder: RunFolder,
+    max_timesteps: int | None = None,
+    max_updates: int | None = None,
+    device: str | None = None,
+    quiet: bool = False,
+    trust: bool = False,
 ) -> Result:
     """The same run, from its newest valid checkpoint to its end, as if it had never stopped."""
     with RunLock(folder.path), Signals() as signals:
-        config, decisions = folder.read_config(), folder.read_decisions()
-        if max_timesteps is not None:
-            config = replace(config, training=replace(config.training, max_timesteps=max_timesteps))
-        if device is not None:
-            config = replace(config, device=device)
+        config, decisions = folder.read_config(trust), folder.read_decisions()
+        longer = with_budget(config, decisions, max_timesteps, max_updates)
+        spec = check(longer)
         from cadenza.orchestration.build import assemble, build, resolve_device
 
-        console = open_console(config, folder, quiet)
-        if device is not None and decisions and resolve_device(device) != decisions["device"]:
-            change = f"from {decisions['device']} to {device}"
-            console.note(f"device changes {change}: from here on no longer bit for bit the same", warning=True)
+        change = None
+        if device is not None:
+            longer = replace(longer, device=device)
+        if device is not None and resolve_device(device) != decisions.get("device"):
+            change = f"device changes from {decisions.get('device')} to {device}"
             decisions["device"] = resolve_device(device)
-        assembly = assemble(config, decisions)
+        assembly = assemble(longer, spec, decisions, fresh=not any(folder.checkpoints.glob("step-*")))
         try:
-            run = build(assembly, folder, console)
-            run.signals = signals
+            console = open_console(assembly, folder, quiet)
+            if change:
+                console.note(f"{change}: from here on no longer bit for bit the same", warning=True)
+            run = build(assembly, folder, console, signals)
             found = run.checkpoints.newest(lambda text: console.note(text, warning=True))
             if found is None:
-                console.note("no checkpoint yet when the run stopped: starting it again from its seed", warning=True)
-                run.metrics.load_state_dict(EMPTY_METRICS)
-                run.episodes.drop_after(-1)
+                begin_again(run)
             else:
                 run.load_state(found[1])
-            if max_timesteps is not None:
-                atomic.write_text(folder.config, dump(config))
-                run.standing.stopped_early = False
             if assembly.spec.restore == "restart":
-                console.note(f"{assembly.spec.id} cannot be restored: running episodes start afresh", warning=True)
-            return execute(run, console, first=found is None)
+                console.note(f"{spec.id} cannot be restored: its running episodes start afresh", warning=True)
+                for store in run.stores.values():
+                    store.cut()
+            if longer != config:
+                atomic.write_text(folder.config, dump(longer))
+                run.standing.stopped_early = False
+            note_budget(run)
+            return execute(run, first=found is None)
         finally:
             assembly.close()
 
 
-class Result(dict[str, Any]):
-    """What `train --json` prints; `signal` says what interrupted the run, if anything did."""
+def with_budget(
+    config: RunConfig, decisions: dict[str, Any], max_timesteps: int | None, max_updates: int | None
+) -> RunConfig:
+    """The config with another budget, given in the unit the run is counted in."""
+    in_updates = decisions.get("training.unit") == "updates"
+    if (max_timesteps if in_updates else max_updates) is not None:
+        flag = "--max-updates" if in_updates else "--max-timesteps"
+        raise ConfigError(f"this run is counted in {decisions['training.unit']}: give {flag}")
+    training = config.training
+    if max_timesteps is not None:
+        training = replace(training, max_timesteps=max_timesteps)
+    if max_updates is not None:
+        training = replace(training, max_updates=max_updates)
+    return replace(config, training=training)
 
-    signal: str | None = None
+
+def note_budget(run: Orchestrator) -> None:
+    """Remember from which cycle on which budget was in force, so that `verify` can do the run again."""
+    training = run.config.training
+    entry = {"max_timesteps": training.max_timesteps, "max_updates": training.max_updates}
+    budgets = run.decisions.setdefault("training.budgets", [])
+    if not budgets or {key: budgets[-1][key] for key in entry} != entry:
+        budgets.append({**entry, "from_cycle": run.clock.cycles})
+        run.folder.write_decisions(run.decisions)
 
 
-def execute(run: Orchestrator, console: Console, first: bool) -> Result:
+def begin_again(run: Orchestrator) -> None:
+    """A run that was stopped before its first checkpoint is started from its seed; one that lost them all is not."""
+    if any(run.folder.checkpoints.glob("rejected-*")) or read(run.folder.metrics):
+        raise CheckpointError(f"{run.folder.checkpoints}: the run has been training, but its checkpoints are gone")
+    run.console.note("no checkpoint yet when the run stopped: starting it again from its seed", warning=True)
+    run.metrics.load_state_dict(EMPTY_METRICS)
+    run.episodes.drop_after(-1)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended: its folder, and the signal that interrupted it, if one did."""
+
+    folder: RunFolder
+    signal: str | None
+
+    def summary(self) -> dict[str, Any]:
+        """What `train --json` prints."""
+        status = self.folder.read_status()
+        keys = ("status", "env_steps", "updates", "eval/return_mean", "best_return", "seconds")
+        place = {"run": self.folder.id, "dir": str(self.folder.path.absolute())}
+        return place | {key: status.get(key) for key in keys}
+
+
+def execute(run: Orchestrator, first: bool) -> Result:
     """Run the loop and leave the folder telling how it ended, whatever happens."""
-    signal: str | None = None
+    console = run.console
     try:
         run.write_status("running")
         if first:
-            run.save()  # so that a run killed in its first second can be resumed
+            run.save(insist=True)  # so that a run killed in its first second can be resumed
         console.start(headline(run, first), run.now)
         signal = run.run()
         run.write_status("interrupted" if signal else "finished", signal or "")
@@ -117,26 +168,27 @@ def execute(run: Orchestrator, console: Console, first: bool) -> Result:
         raise
     finally:
         run.metrics.close()
-    result = Result(summary(run.folder))
-    result.signal = signal
-    console.finish("\n".join(ending(run, result)))
-    finish_folder(run, console)
-    return result
+    console.finish("\n".join(ending(run, signal)))
+    finish_folder(run)
+    return Result(run.folder, signal)
 
 
-def finish_folder(run: Orchestrator, console: Console) -> None:
-    """What is made from the run once it has stopped; none of it is worth failing for."""
+def finish_folder(run: Orchestrator) -> None:
+    """What is made from the run once it has stopped. None of it is worth failing for: the run itself is safe."""
     from cadenza.records.report import write_report
 
     try:
         if run.config.evaluation.video and run.finished:
             from cadenza.view.video import record
 
-            record(run.folder, "best" if (run.folder.checkpoints / "best").exists() else "last")
+            record(run.folder, "best" if (run.folder.checkpoints / "best").exists() else "last", trust=True)
+    except Exception as problem:  # whatever a stranger's renderer may raise
+        run.console.note(f"no video: {type(problem).__name__}: {problem}", warning=True)
+    try:
         export_csv(read(run.folder.metrics), run.folder.path / "metrics.csv")
         write_report(run.folder)
     except OSError as problem:
-        console.note(f"no report: {problem.strerror or problem}", warning=True)
+        run.console.note(f"no report: {problem.strerror or problem}", warning=True)
 
 
 def note_failure(run: Orchestrator, problem: BaseException) -> None:
@@ -149,50 +201,24 @@ def note_failure(run: Orchestrator, problem: BaseException) -> None:
         run.console.note(f"could not record in {run.folder.path} that the run failed", warning=True)
 
 
-def summary(folder: RunFolder) -> dict[str, Any]:
-    status = folder.read_status()
-    keys = ("status", "env_steps", "updates", "eval/return_mean", "best_return", "seconds")
-    return {"run": folder.id, "dir": str(folder.path.absolute())} | {key: status.get(key) for key in keys}
-
-
-def open_console(config: RunConfig, folder: RunFolder, quiet: bool) -> Console:
-    training = config.training
-    if training.max_timesteps is not None:
-        return Console(quiet, training.max_timesteps, log=folder.log)
-    return Console(quiet, training.max_updates, unit="updates", log=folder.log)
+def open_console(assembly: Assembly, folder: RunFolder, quiet: bool) -> Console:
+    training, unit = assembly.config.training, assembly.decisions["training.unit"]
+    total = training.max_timesteps if unit == "env_steps" else training.max_updates
+    return Console(quiet, total, unit=unit, log=folder.log)
 
 
 def headline(run: Orchestrator, first: bool) -> list[str]:
     config = run.config
     tuned = f"tuned ({config.experiment})" if config.experiment else "untuned: defaults of the algorithm"
     lines = [f"{config.environment.id}:{config.algorithm.name}  seed {config.seed}  {tuned}", f"run {run.folder.path}"]
-    if not first:
-        lines.append(f"resumed at step {run.clock.env_steps}")
-    return lines
+    return lines if first else [*lines, f"resumed at step {run.clock.env_steps}"]
 
 
-def ending(run: Orchestrator, result: Result) -> list[str]:
-    steps, seconds = result["env_steps"], result["seconds"]
-    lines = [f"{result['status']} at step {steps} after {seconds:.1f} s"]
-    if result["eval/return_mean"] is not None:
-        solved = run.threshold is not None and result["eval/return_mean"] >= run.threshold
+def ending(run: Orchestrator, signal: str | None) -> list[str]:
+    latest, best, clock = run.standing.latest, run.standing.best, run.clock
+    lines = [f"{signal or 'finished'} at step {clock.env_steps} after {clock.seconds:.1f} s"]
+    if latest is not None:
+        solved = run.threshold is not None and latest >= run.threshold
         goal = f" (solved: threshold {run.threshold:g})" if solved else ""
-        lines.append(f"evaluation {result['eval/return_mean']:.1f}{goal}, best {result['best_return']:.1f}")
-    if result.signal:
-        lines.append(f"go on with: cadenza resume {run.folder.id}")
-    return lines
-
-
-def borrow_weights(assembly: Assembly, source: RunFolder) -> None:
-    """Start from another run's networks and normalisers; everything else is this run's own."""
-    from cadenza.orchestration.checkpoint import Checkpoints
-
-    checkpoints = Checkpoints(source.checkpoints, source.read_manifest()["config_hash"])
-    name = checkpoints.resolve("best" if (source.checkpoints / "best").exists() else "last")
-    given = checkpoints.load(name)["workflow"]
-    own = assembly.workflow.state_dict()
-    try:
-        assembly.workflow.load_state_dict(own | {key: given[key] for key in ("networks", "normalisers")})
-    except (RuntimeError, KeyError) as problem:
-        reason = str(problem).splitlines()[-1].strip()  # torch's first line names only the class
-        raise ConfigError(f"the weights of run {source.id} do not fit this config: {reason}") from problem
+        lines.append(f"evaluation {latest:.1f}{goal}" + (f", best {best:.1f}" if best is not None else ""))
+    return [*lines, f"go on with: cadenza resume {run.folder.id}"] if signal else lines

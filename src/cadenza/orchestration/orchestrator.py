@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from cadenza.config.schema import Phase, RunConfig
+from cadenza.config.schema import RunConfig
 from cadenza.errors import CheckpointError, ConfigError, DivergenceError, StorageError
 from cadenza.monitor.console import Console
 from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.clock import Clock, Every
 from cadenza.orchestration.collector import Collector
-from cadenza.orchestration.evaluator import Evaluation
+from cadenza.orchestration.evaluator import Evaluation, Evaluator
 from cadenza.orchestration.scheduler import PhaseScheduler, Task
 from cadenza.orchestration.seeding import Streams
 from cadenza.orchestration.signals import Signals
@@ -39,10 +39,12 @@ SAVE_ATTEMPTS = 3  # failures in a row before a full or failing disk ends the ru
 
 @dataclass
 class Standing:
-    """How good the policy is: the best evaluation so far, the latest one, and whether that was good enough to stop."""
+    """How good the policy is, and where in the run that was last found out and written down."""
 
-    best: float | None = None
+    best: float | None = None  # of the evaluations that a checkpoint `best` was saved for
     latest: float | None = None
+    evaluated_at: list[int] = field(default_factory=list)  # position of the latest evaluation
+    logged_at: list[int] = field(default_factory=list)  # position of the latest row
     stopped_early: bool = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -58,7 +60,7 @@ class Orchestrator:
     """Everything a run is made of, put together by `build.py`, and the loop over it."""
 
     config: RunConfig
-    horizon: int  # the budget the run first started with; schedules stretch over it
+    decisions: dict[str, Any]
     threshold: float | None  # "solved", for early stopping
     folder: RunFolder
     streams: Streams
@@ -66,46 +68,47 @@ class Orchestrator:
     stores: dict[str, Store]
     scheduler: PhaseScheduler
     collector: Collector | None  # None: no phase collects
-    evaluate: Callable[[int], Evaluation]  # the number of the evaluation -> its result
+    evaluator: Evaluator
     checkpoints: Checkpoints
     metrics: MetricsFile
     episodes: EpisodeLog
     console: Console
+    signals: Signals  # heeded while they are entered, by whoever starts the run
     clock: Clock = field(default_factory=Clock)
     buffer: MetricBuffer = field(default_factory=MetricBuffer)
     standing: Standing = field(default_factory=Standing)
-    signals: Signals = field(default_factory=Signals)  # heeded once entered; whoever starts the run enters them
     failed_saves: int = 0
 
     def __post_init__(self) -> None:
-        evaluation = self.config.evaluation
+        evaluation, logging, checkpoint = self.config.evaluation, self.config.logging, self.config.checkpoint
         self.triggers = {
-            "evaluate": Every(evaluation.every_steps, after=evaluation.warmup_steps),
-            "log": Every(self.config.logging.every_steps),
-            "save": Every(self.config.checkpoint.every_steps),
+            "evaluate": Every(evaluation.every_steps, evaluation.every_updates, after=evaluation.warmup_steps),
+            "log": Every(logging.every_steps, logging.every_updates),
+            "save": Every(checkpoint.every_steps, checkpoint.every_updates),
         }
-        self._started = time.monotonic() - self.clock.seconds
+        self._started = time.monotonic()
 
     # the loop
 
-    def run(self, until: int | None = None) -> str | None:
+    def run(self, until: Callable[[Clock], bool] = lambda clock: False) -> str | None:
         """Train until the budget, the last phase, early stopping or a signal; the signal's name if one ended it.
 
-        `until` leaves at the first cycle at or after so many env_steps, as if interrupted there.
+        `until` leaves at the end of a cycle, as if interrupted there.
         """
         self._started = time.monotonic() - self.clock.seconds
-        while not self.finished and not self.signals.requested:
-            if until is not None and self.clock.env_steps >= until and self.scheduler.at_boundary:
+        while not self._stop():
+            if self.clock.cycle_ended:
+                self._end_cycle()
+            elif self.finished:
+                if self._conclude():
+                    return None
+            elif self.scheduler.at_boundary and until(self.clock):
                 break
-            task = self.scheduler.next()
-            assert task is not None
-            self._do(task)
-            failpoint(f"run:{task.hook.name}")
-            if self.scheduler.at_boundary:
-                self._end_cycle(task.phase)
-        if not self.finished:
-            self.save()
-        return None if self.finished else self.signals.requested
+            else:
+                self._do_next()
+                failpoint("run:task")
+        self.save(insist=True)
+        return self.signals.requested
 
     @property
     def finished(self) -> bool:
@@ -113,88 +116,120 @@ class Orchestrator:
         spent = (training.max_timesteps is not None and clock.env_steps >= training.max_timesteps) or (
             training.max_updates is not None and clock.updates >= training.max_updates
         )
-        over = (spent or self.standing.stopped_early) and self.scheduler.at_boundary
-        return over or self.scheduler.next() is None
+        return self.scheduler.over or ((spent or self.standing.stopped_early) and self.scheduler.at_boundary)
 
     @property
     def now(self) -> int:
         """How far the run has come, in the unit of its budget."""
-        return self.clock.env_steps if self.config.training.max_timesteps is not None else self.clock.updates
+        return self.clock.env_steps if self.decisions["training.unit"] == "env_steps" else self.clock.updates
 
-    def _do(self, task: Task) -> None:
+    def _stop(self) -> bool:
+        return self.signals.requested is not None
+
+    def _do_next(self) -> None:
+        task = self.scheduler.next()
+        assert task is not None
+        self.clock.phase = task.phase.name
         if task.hook.name == "collect":
             self._collect(task)
         elif task.hook.name == "evaluate":
-            self._write_row(task.phase, self._evaluate())
+            evaluation = self._evaluate()
+            if evaluation is None:
+                return
+            self._write_row(evaluation)
             self.scheduler.advance(1)
+            self._save_if_best()
         else:
             self._update(task)
+        if self.scheduler.at_boundary:
+            self.clock.cycles += 1
+            self.clock.cycle_ended = True
 
     def _collect(self, task: Task) -> None:
         assert self.collector is not None
-        mode: Mode = "random" if task.phase.actions == "random" else "explore"
-        store = self.stores[task.phase.buffer]
-        done = self.collector.collect(store, task.amount, mode, lambda: self.signals.requested is not None)
+        mode = Mode(explore=True, phase=self._phase(task), streams=self.streams)
+        done = self.collector.collect(task, self.stores[task.buffer], mode, self._stop)
         self.clock.env_steps += done.env_steps
         self.clock.vec_steps += done.vec_steps
         self.clock.episodes += len(done.episodes)
         for episode in done.episodes:
             self.buffer.add({"collect/return_mean": episode.total, "collect/length_mean": episode.length})
         self.episodes.add(done.episodes)
-        self.scheduler.advance(done.env_steps, env_steps=done.env_steps)
+        amount = len(done.episodes) if task.hook.episodes else done.env_steps
+        self.scheduler.advance(amount, env_steps=done.env_steps)
 
     def _update(self, task: Task) -> None:
-        store = self.stores[task.phase.buffer]
+        store = self.stores[task.buffer]
         if not store.ready():
-            raise ConfigError(
-                f"phase {task.phase.name}: hook {task.hook.name} finds too little in buffer '{task.phase.buffer}'; "
-                "collect more before it"
-            )
-        info = PhaseInfo(task.phase.name, task.phase.type, self.now, self.horizon)
-        result: Updated = getattr(self.workflow, task.hook.name)(store.batch(), info)
+            where = f"phase {task.phase.name}: hook {task.hook.name}"
+            raise ConfigError(f"{where} finds too little in buffer '{task.buffer}'; collect more before it")
+        result: Updated = getattr(self.workflow, task.hook.name)(store, self._phase(task))
         self.buffer.add(result.metrics)
         self.clock.updates += result.updates
+        self.clock.offline_updates += result.updates if task.phase.type == "offline" else 0
         self.scheduler.advance(1, updates=result.updates)
 
-    # the end of a cycle
+    def _phase(self, task: Task | None) -> PhaseInfo:
+        scheduler, kind = self.scheduler, task.phase.type if task else "eval_only"
+        counts = (scheduler.steps, scheduler.updates, scheduler.cycles)
+        return PhaseInfo(self.clock.phase, kind, self.now, self.decisions["training.horizon"], *counts)
 
-    def _end_cycle(self, phase: Phase) -> None:
-        now = self.clock.env_steps
-        self.clock.cycles += 1
-        self.clock.seconds = time.monotonic() - self._started
-        best_before, evaluation = self.standing.best, None
-        due = self.triggers["evaluate"].due(now)
-        if due or (self.finished and self.config.evaluation.at_end):
+    # the end of a cycle, and of the run
+
+    def _end_cycle(self) -> None:
+        clock, triggers = self.clock, self.triggers
+        clock.seconds = time.monotonic() - self._started
+        evaluation = None
+        if triggers["evaluate"].due(clock):
             evaluation = self._evaluate()
-        if self.triggers["log"].due(now) or evaluation is not None or self.finished:
-            self._write_row(phase, evaluation)
-        self.console.update(self.now, None)
-        if self.standing.stopped_early and evaluation is None and self.config.evaluation.at_end:
-            self._write_row(phase, self._evaluate())  # a training metric ended the run
-        improved = self.standing.best != best_before
-        if self.triggers["save"].due(now) or improved or self.finished:
-            self.save(best=improved)
+            if evaluation is None:
+                return  # a signal came: this cycle ends once more after a resume
+            triggers["evaluate"].done(clock)
+        clock.cycle_ended = False
+        if triggers["log"].due(clock) or evaluation is not None:
+            triggers["log"].done(clock)
+            self._write_row(evaluation)
+        self.console.update(self.now)
+        if triggers["save"].due(clock):
+            triggers["save"].done(clock)
+            self.save()
+        else:
+            self._save_if_best()
 
-    def _evaluate(self) -> Evaluation:
-        evaluation = self.evaluate(self.clock.evaluations)
+    def _conclude(self) -> bool:
+        """The last evaluation and row, unless this point has them, and the last checkpoint; False if interrupted."""
+        evaluation = None
+        if self.config.evaluation.at_end and self.standing.evaluated_at != self.clock.position:
+            evaluation = self._evaluate()
+            if evaluation is None:
+                return False
+        if evaluation is not None or self.standing.logged_at != self.clock.position:
+            self._write_row(evaluation)
+        self.save(insist=True)
+        return True
+
+    def _evaluate(self) -> Evaluation | None:
+        """None when a signal interrupts it; it is then made again, the same, after a resume."""
+        evaluation = self.evaluator(self.clock.evaluations, self._phase(self.scheduler.next()), self._stop)
+        if self._stop():
+            return None
         self.clock.evaluations += 1
         if len(evaluation.episodes) < evaluation.asked:
             finished = f"{len(evaluation.episodes)} of {evaluation.asked} episodes"
             self.console.note(f"evaluation timed out with {finished} finished", warning=True)
         if evaluation.episodes:
-            standing, score = self.standing, evaluation.metrics()["eval/return_mean"]
-            standing.latest = score
-            standing.best = score if standing.best is None else max(score, standing.best)
+            self.standing.latest = evaluation.metrics()["eval/return_mean"]
+            self.standing.evaluated_at = self.clock.position
         return evaluation
 
-    def _write_row(self, phase: Phase, evaluation: Evaluation | None) -> None:
+    def _write_row(self, evaluation: Evaluation | None) -> None:
         clock = self.clock
         row: dict[str, Any] = {
             "env_steps": clock.env_steps,
             "updates": clock.updates,
             "episodes": clock.episodes,
             "cycles": clock.cycles,
-            "phase": phase.name,
+            "phase": clock.phase,
             **self.buffer.means(),
             **(evaluation.metrics() if evaluation else {}),
             "digest/weights": digest(self.workflow.state_dict()),
@@ -204,24 +239,27 @@ class Orchestrator:
             row["digest/experience"] = f"{self.collector.checksum:08x}"
         for name, value in row.items():
             if isinstance(value, float) and not math.isfinite(value):
-                raise DivergenceError(
-                    f"{name} became {value} by step {clock.env_steps} (update {clock.updates}); "
-                    f"the last good checkpoint is kept. Try a smaller algorithm.learning_rate"
-                )
+                raise self._divergence(f"{name} became {value}")
         if not self.metrics.append(row):
             self.console.note(f"disk full: {self.metrics.pending} rows of metrics wait in memory", warning=True)
+        self.standing.logged_at = clock.position
         self.console.update(self.now, row)
         stop = self.config.training.early_stop
         if stop is not None and stop.metric in row:
             goal = self.threshold if stop.at_least == "solved" else stop.at_least
             self.standing.stopped_early |= goal is not None and row[stop.metric] >= goal
 
+    def _divergence(self, what: str) -> DivergenceError:
+        where = f"by step {self.clock.env_steps} (update {self.clock.updates})"
+        return DivergenceError(
+            f"{what} {where}; the last good checkpoint is kept. Try a smaller algorithm.learning_rate"
+        )
+
     # state
 
     def parts(self) -> dict[str, Stateful]:
         """Everything that changes, by name. A checkpoint is this list."""
         parts: dict[str, Stateful] = {
-            "streams": self.streams,
             "clock": self.clock,
             "scheduler": self.scheduler,
             "workflow": self.workflow,
@@ -233,7 +271,7 @@ class Orchestrator:
         }
         if self.collector is not None:
             parts |= {"environment": self.collector.env, "collector": self.collector}
-        return parts
+        return parts | {"streams": self.streams}  # last: whatever is restored before may draw random numbers
 
     def load_state(self, state: dict[str, Any]) -> None:
         for name, part in self.parts().items():
@@ -247,31 +285,53 @@ class Orchestrator:
                 raise CheckpointError(f"the checkpoint's '{name}' does not fit this run ({reason})") from problem
         self.episodes.drop_after(self.clock.env_steps)
 
-    def save(self, best: bool = False) -> None:
-        """A checkpoint now. A failing disk is survived twice in a row with the previous checkpoint intact."""
+    def save(self, insist: bool = False) -> None:
+        """A checkpoint now; `best` too, if this point was just evaluated better than any before.
+
+        A failing disk is survived twice in a row with the previous checkpoint intact; where there is no next time, it
+        is tried again at once.
+        """
         self.clock.seconds = time.monotonic() - self._started
         bad = first_not_finite(self.workflow.state_dict())
         if bad:
-            raise DivergenceError(
-                f"{bad} is not finite at step {self.clock.env_steps} (update {self.clock.updates}); "
-                f"not saved, the last good checkpoint is kept. Try a smaller algorithm.learning_rate"
-            )
+            raise self._divergence(f"{bad} is not finite")
+        while True:
+            try:
+                self._write_checkpoint()
+                self.failed_saves = 0
+                return
+            except OSError as problem:
+                self.failed_saves += 1
+                reason = f"cannot save in {self.folder.path}: {problem.strerror or problem}"
+                if self.failed_saves >= SAVE_ATTEMPTS:
+                    raise StorageError(f"{reason}; the last good checkpoint is kept") from problem
+                self.console.note(f"{reason}; the last good checkpoint is kept, training goes on", warning=True)
+                if not insist:
+                    return
+
+    def _write_checkpoint(self) -> None:
+        standing, best = self.standing, self.standing.best
+        improved = self._improved()
         try:
+            standing.best = standing.latest if improved else best
             self.episodes.seal(self.clock.env_steps)
             state = {name: part.state_dict() for name, part in self.parts().items()}
             if self.finished and self.metrics.pending:  # rows may wait in a checkpoint, but not in the last one
                 raise OSError(errno.ENOSPC, "no room for metrics.jsonl")
-            self.checkpoints.save(state, self.clock.env_steps, self.clock.updates, best)
-            self.write_status("finished" if self.finished else "running")
-            self.failed_saves = 0
-        except OSError as problem:
-            self.failed_saves += 1
-            text = f"cannot save in {self.folder.path}: {problem.strerror or problem}; the last good checkpoint is kept"
-            if self.failed_saves >= SAVE_ATTEMPTS:
-                raise StorageError(text) from problem
-            self.console.note(text, warning=True)
-            if self.finished:  # there will be no later one
-                self.save(best)
+            self.checkpoints.save(state, self.clock.env_steps, self.clock.updates, improved)
+            self.write_status("running")
+        except OSError:
+            standing.best = best
+            raise
+
+    def _improved(self) -> bool:
+        standing = self.standing
+        here = standing.latest is not None and standing.evaluated_at == self.clock.position
+        return here and (standing.best is None or standing.latest > standing.best)  # type: ignore[operator]
+
+    def _save_if_best(self) -> None:
+        if self._improved():
+            self.save()
 
     def write_status(self, status: str, message: str = "") -> None:
         clock = self.clock

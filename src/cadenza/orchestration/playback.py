@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from cadenza.config.schema import RunConfig
 from cadenza.errors import CheckpointError
-from cadenza.orchestration.build import build_workflow, environment_spec, evaluation_env
+from cadenza.orchestration.build import build_workflow
 from cadenza.orchestration.checkpoint import Checkpoints
-from cadenza.orchestration.evaluator import evaluate
-from cadenza.orchestration.seeding import Streams
+from cadenza.orchestration.evaluator import Evaluator
+from cadenza.orchestration.launch import check
+from cadenza.orchestration.seeding import EVALUATION, Streams
 from cadenza.records.folder import RunFolder
 from cadenza.trees import map_tree
-from cadenza.types import EnvSpec, Frame, Mode, Step, Workflow
+from cadenza.types import EnvSpec, Frame, Mode, PhaseInfo, Step, Workflow
+
+PLAYING = PhaseInfo("play", "eval_only", now=1, horizon=1)  # schedules stand where training left them
 
 
 class Player:
     """Acts in one environment at a time, carrying the policy's memory from step to step."""
 
-    def __init__(self, workflow: Workflow, spec: EnvSpec) -> None:
+    def __init__(self, workflow: Workflow, config: RunConfig, spec: EnvSpec) -> None:
         self.workflow = workflow
+        self.config = config
         self.spec = spec
+        self._streams = Streams(config.seed, branch=(EVALUATION,))
         self.reset()
 
     def reset(self) -> None:
@@ -30,8 +37,9 @@ class Player:
         self._carry = self.workflow.initial_carry(1)
         self._is_first = True
 
-    def act(self, frame: Frame, mode: Mode = "exploit") -> dict[str, np.ndarray]:
+    def act(self, frame: Frame, explore: bool = False) -> dict[str, np.ndarray]:
         """Actions by group, [A, …], for what the environment shows."""
+        mode = Mode(explore, PLAYING, self._streams)
         acted = self.workflow.act(batch_of_one(frame, self._is_first), self._carry, mode)
         self._carry, self._is_first = acted.carry, False
         return {group: action[0] for group, action in acted.action.items()}
@@ -59,29 +67,32 @@ def batch_of_one(frame: Frame, is_first: bool) -> Step:
     )
 
 
-def load_policy(folder: RunFolder, checkpoint: str = "last") -> tuple[Player, str]:
+def load_policy(folder: RunFolder, checkpoint: str = "last", trust: bool = False) -> tuple[Player, str]:
     """The run's policy with the weights of a checkpoint, and that checkpoint's name."""
-    config = folder.read_config()
-    checkpoints = Checkpoints(folder.checkpoints, folder.read_manifest()["config_hash"])
+    config = folder.read_config(trust)
+    checkpoints = Checkpoints.of(folder)
     name = checkpoints.resolve(checkpoint)
-    state = checkpoints.load(name)
-    spec = environment_spec(config)
+    state = checkpoints.load(name, "workflow")
+    spec = check(config)
     torch.set_num_threads(folder.read_decisions()["runtime.threads"])
     workflow = build_workflow(config, spec, Streams(config.seed), "cpu")
     try:
         workflow.load_state_dict(state["workflow"])
     except (KeyError, RuntimeError) as problem:
         raise CheckpointError(f"{name} does not fit the run's config: {str(problem).splitlines()[0]}") from problem
-    return Player(workflow, spec), name
+    return Player(workflow, config, spec), name
 
 
-def evaluate_run(folder: RunFolder, episodes: int, seed: int, checkpoint: str) -> dict[str, Any]:
+def evaluate_run(
+    folder: RunFolder, episodes: int, seed: int, checkpoint: str, trust: bool = False
+) -> dict[str, Any]:
     """What `cadenza evaluate --json` prints."""
-    player, name = load_policy(folder, checkpoint)
-    env = evaluation_env(folder.read_config(), episodes, seed, {})
+    player, name = load_policy(folder, checkpoint, trust)
+    config = replace(player.config, seed=seed, evaluation=replace(player.config.evaluation, episodes=episodes))
+    evaluator = Evaluator(config, player.workflow, {})
     try:
-        evaluation = evaluate(player.workflow, env, episodes)
+        evaluation = evaluator(0, PLAYING)
     finally:
-        env.close()
+        evaluator.close()
     metrics = {key.removeprefix("eval/"): value for key, value in evaluation.metrics().items()}
-    return {"run": folder.id, "checkpoint": name, **metrics, "returns": evaluation.returns, "episodes": episodes}
+    return {"run": folder.id, "checkpoint": name, **metrics, "returns": evaluation.returns}

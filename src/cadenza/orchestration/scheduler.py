@@ -12,11 +12,15 @@ from cadenza.config.schema import Hook, Phase
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to do: `amount` is env_steps for collect, calls for anything else."""
+    """One thing to do: `amount` is env_steps (or episodes) for collect, calls for anything else."""
 
     phase: Phase
     hook: Hook
     amount: int
+
+    @property
+    def buffer(self) -> str:
+        return self.hook.buffer or self.phase.buffer
 
 
 class PhaseScheduler:
@@ -29,10 +33,11 @@ class PhaseScheduler:
         self.steps = self.updates = self.cycles = 0  # so far in this phase
         self.calls: list[int] = []  # by hook, in this phase
         self._enter_phase()
+        self._pass_what_is_done()
 
     def next(self) -> Task | None:
         """The task in hand, or None when the last phase is over. Asking changes nothing."""
-        if self.index == len(self.phases):
+        if self.over:
             return None
         phase = self.phases[self.index]
         return Task(phase, phase.hooks[self.hook], self._remaining())
@@ -43,8 +48,11 @@ class PhaseScheduler:
         self.calls[self.hook] += done
         self.steps += env_steps
         self.updates += updates
-        while self.index < len(self.phases) and self._remaining() <= 0:
-            self._next_hook()
+        self._pass_what_is_done()
+
+    @property
+    def over(self) -> bool:
+        return self.index == len(self.phases)
 
     @property
     def at_boundary(self) -> bool:
@@ -54,10 +62,13 @@ class PhaseScheduler:
     def _remaining(self) -> int:
         hook = self.phases[self.index].hooks[self.hook]
         if hook.name == "collect":
-            return (hook.steps or 1) - self.done
-        if hook.ratio is not None:  # exact in decimals: 0.1 per step is 1 after 10 steps, not after 11
-            return floor(Fraction(repr(hook.ratio)) * self.steps) - self.calls[self.hook]
-        return hook.times - self.done
+            return (hook.episodes or hook.steps or 1) - self.done
+        ratio = self._ratios[self.hook]
+        return hook.times - self.done if ratio is None else floor(ratio * self.steps) - self.calls[self.hook]
+
+    def _pass_what_is_done(self) -> None:
+        while not self.over and self._remaining() <= 0:
+            self._next_hook()
 
     def _next_hook(self) -> None:
         self.hook += 1
@@ -78,12 +89,16 @@ class PhaseScheduler:
 
     def _enter_phase(self) -> None:
         self.hook = self.done = self.steps = self.updates = self.cycles = 0
-        hooks = self.phases[self.index].hooks if self.index < len(self.phases) else ()
+        hooks = () if self.over else self.phases[self.index].hooks
         self.calls = [0] * len(hooks)
+        # exact in decimals: 0.1 per step is 1 after 10 steps, not after 11
+        self._ratios = [None if hook.ratio is None else Fraction(repr(hook.ratio)) for hook in hooks]
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("index", "hook", "done", "steps", "updates", "cycles", "calls")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.index = state["index"]
+        self._enter_phase()
         for name, value in state.items():
             setattr(self, name, value)

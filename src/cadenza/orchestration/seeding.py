@@ -10,14 +10,18 @@ import numpy as np
 import torch
 
 STREAM = 1000  # spawn key of these generators; environments' episode seeds use small ones (envs/seeds.py)
+EVALUATION = 1 << 20  # branch of an evaluation's own generators, followed by its number; ranks count from 0
 
 
 class Streams:
-    """Named generators, made when first asked for. `rank` keeps several processes of one run apart."""
+    """Named generators, made when first asked for.
 
-    def __init__(self, seed: int, rank: int = 0) -> None:
+    `branch` keeps sets of the same seed apart: the processes of one run, or its evaluations.
+    """
+
+    def __init__(self, seed: int, branch: tuple[int, ...] = (0,)) -> None:
         self.seed = seed
-        self.rank = rank
+        self.branch = branch
         self._numpy: dict[str, np.random.Generator] = {}
         self._torch: dict[str, torch.Generator] = {}
 
@@ -45,7 +49,7 @@ class Streams:
 
     def _sequence(self, name: str) -> np.random.SeedSequence:
         key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
-        return np.random.SeedSequence(self.seed, spawn_key=(STREAM, self.rank, key))
+        return np.random.SeedSequence(self.seed, spawn_key=(STREAM, *self.branch, key))
 
     def state_dict(self) -> dict[str, Any]:
         version, internal, gauss = random.getstate()

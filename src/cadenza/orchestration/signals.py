@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from types import FrameType
 from typing import Any
 
+STDERR = 2  # sys.stderr may be no file, in a notebook for one
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 75}
 
 
@@ -34,9 +34,9 @@ class Signals:
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         name = signal.Signals(number).name
-        if name == "SIGINT" and self.requested == "SIGINT":
-            os.write(sys.stderr.fileno(), b"\nleft at once; the last checkpoint is intact\n")
+        if name == "SIGINT" and self.requested is not None:
+            os.write(STDERR, b"\nleft at once; the last checkpoint is intact\n")
             os._exit(EXIT_CODES["SIGINT"])  # safe at any point: every file is replaced whole
         if self.requested is None:
             self.requested = name
-            os.write(sys.stderr.fileno(), f"\n{name}: saving at the next boundary …\n".encode())
+            os.write(STDERR, f"\n{name}: saving at the next boundary …\n".encode())

@@ -120,10 +120,15 @@ class RunFolder:
     def write_decisions(self, decisions: dict[str, Any]) -> None:
         atomic.write_json(self.decisions, decisions)
 
-    def read_config(self) -> RunConfig:
+    def read_config(self, trust: bool = False) -> RunConfig:
+        """The run's config; one that names code is refused, unless it was made here or is trusted."""
         from cadenza.config.load import read
+        from cadenza.records.trust import require_trust
 
-        return read(self.config)
+        config = read(self.config)
+        if not trust:
+            require_trust(config, self.read_manifest(), self.path)
+        return config
 
     def settings(self) -> dict[str, Any]:
         """config.yaml as plain nested dicts, unchecked: for showing, not for running."""

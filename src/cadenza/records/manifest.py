@@ -20,6 +20,9 @@ def describe_run(config: RunConfig, command: list[str]) -> dict[str, Any]:
     """The content of manifest.json, but for the run's id."""
     from cadenza.config.convert import config_hash
     from cadenza.records.folder import timestamp
+    from cadenza.records.trust import signature
+
+    signed = signature(config)
 
     return {
         "spec": f"{config.environment.id}:{config.algorithm.name}",
@@ -31,6 +34,7 @@ def describe_run(config: RunConfig, command: list[str]) -> dict[str, Any]:
         "created": timestamp(),
         "command": command,
         "config_hash": config_hash(config),
+        **({"signature": signed} if signed else {}),
         "git": git_state(),
         "versions": versions(),
         "machine": machine(),

@@ -19,21 +19,21 @@ WIDTH = 320
 MAX_FRAMES = 400
 
 
-def record(folder: RunFolder, checkpoint: str = "best", seed: int = 0) -> Path:
+def record(folder: RunFolder, checkpoint: str = "best", seed: int = 0, trust: bool = False) -> Path:
     """Write `videos/<checkpoint>.gif` and return its path."""
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame complains that it finds no screen
-    player, name = load_policy(folder, checkpoint)
-    frames = play(folder, player, seed)
+    player, name = load_policy(folder, checkpoint, trust)
+    frames = play(player, seed)
     path = folder.videos / f"{name}.gif"
     path.parent.mkdir(exist_ok=True)
     write_gif(frames, path)
     return path
 
 
-def play(folder: RunFolder, player: Player, seed: int) -> list[np.ndarray]:
+def play(player: Player, seed: int) -> list[np.ndarray]:
     """The pictures [height, width, 3] of one episode, every second step."""
-    env = make(folder.read_config().environment, render=True)
+    env = make(player.config.environment, render=True)
     frames: list[np.ndarray] = []
     try:
         player.reset()

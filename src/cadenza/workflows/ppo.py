@@ -19,7 +19,6 @@ from cadenza.config.schedules import value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.normalisers import RunningNorm
 from cadenza.data.rollout import Rollout, RolloutStore
-from cadenza.envs.random_actions import random_actions
 from cadenza.nets.flatten import flat_size, flatten
 from cadenza.nets.heads import action_head
 from cadenza.nets.mlp import MLP
@@ -90,23 +89,21 @@ class PPO:
         return {}
 
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
-        """Sample (or take the most likely) actions [N, A, …]. Log-probabilities and values are computed at the update,
-        in one batch, by the same networks."""
-        extras: dict[str, dict[str, np.ndarray]] = {name: {} for name in self.nets}
-        if mode == "random":
-            drawn = random_actions(self.context.env.groups, step, self.context.streams.numpy("random_actions"))
-            return Acted(drawn, extras, carry)
+        """Sample (or take the most likely) actions [N, A, …].
+
+        Log-probabilities and values are computed at the update, in one batch, by the same networks.
+        """
         action = {}
         with torch.inference_mode():
             for name, net in self.nets.items():
                 output = net.actor(self._features(name, step.obs[name]))
                 mask = self._tensor(step.mask[name]) if name in step.mask else None
-                if mode == "explore":
-                    chosen, _ = net.head.sample(output, mask, self.context.streams.torch(f"act.{name}", self.device))
+                if mode.explore:
+                    chosen, _ = net.head.sample(output, mask, mode.streams.torch(f"act.{name}", self.device))
                 else:
                     chosen = net.head.mode(output, mask)
                 action[name] = chosen.cpu().numpy()
-        return Acted(action, extras, carry)
+        return Acted(action, {name: {} for name in action}, carry)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -120,12 +117,15 @@ class PPO:
 
     # learning
 
-    def update(self, rollout: Rollout, phase: PhaseInfo) -> Updated:
+    def update(self, store: RolloutStore, phase: PhaseInfo) -> Updated:
         """Several epochs of minibatches over the rollout, group after group."""
+        rollout = store.take()
         metrics: dict[str, Any] = {}
         updates = 0
         for name in self.nets:
             samples = self._prepare(name, rollout)
+            if not samples.weight.any():  # nobody of this group acted
+                continue
             done, group_metrics = self._fit(name, samples, phase)
             updates += done
             prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
@@ -226,6 +226,9 @@ class PPO:
     def phases(self) -> tuple[Phase, ...]:
         steps = self.config.n_steps * self.context.num_envs
         return (Phase("train", (Hook("collect", steps=steps), Hook("update")), buffer="rollout"),)
+
+    def load_weights(self, state: dict[str, Any]) -> None:
+        self.load_state_dict({**self.state_dict(), "networks": state["networks"], "normalisers": state["normalisers"]})
 
     def _parts(self) -> dict[str, Mapping[str, Any]]:
         return {"networks": self.nets, "optimizers": self.optimizers, "normalisers": self.norms}

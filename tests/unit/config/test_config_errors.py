@@ -62,7 +62,7 @@ BAD_OVERRIDES = [
     ("training.phases=[{hooks: []}]", "training.phases[0]: phase train: needs at least one hook"),
     (
         "training.phases=[{hooks: [{name: collect, steps: 0}]}]",
-        "training.phases[0].hooks[0]: hook collect: steps must be",
+        "training.phases[0].hooks[0]: hook collect: one of steps and episodes, and at least 1",
     ),
     ("schema_version=7", "schema_version=7: "),
     ("environment.id=CartPol-v1", "unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),

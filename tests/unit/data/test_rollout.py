@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from cadenza.data.normalisers import RunningNorm
 from cadenza.data.rollout import RolloutStore
+from cadenza.errors import ConfigError
 from cadenza.types import Acted, Step
 
 
@@ -30,7 +32,7 @@ def test_a_rollout_holds_what_was_added() -> None:
     store = RolloutStore(3)
     filled(store, range(3))
     assert store.ready()
-    batch = store.batch()
+    batch = store.take()
     group = batch.groups["a"]
     assert group["obs"][:, 0, 0, 0].tolist() == [0, 1, 2]
     assert group["action"][:, 0, 0].tolist() == [0, 1, 2]
@@ -50,7 +52,7 @@ def test_a_half_full_store_goes_on_after_a_restore() -> None:
     restored = RolloutStore(3)
     restored.load_state_dict(half.state_dict())
     filled(restored, range(2, 3))
-    a, b = whole.batch(), restored.batch()
+    a, b = whole.take(), restored.take()
     for key in a.groups["a"]:
         np.testing.assert_array_equal(a.groups["a"][key], b.groups["a"][key])
     np.testing.assert_array_equal(a.final_obs["a"], b.final_obs["a"])
@@ -60,7 +62,7 @@ def test_a_full_store_keeps_what_follows_its_last_step() -> None:
     full, restored = RolloutStore(2), RolloutStore(2)
     filled(full, range(2))
     restored.load_state_dict(full.state_dict())
-    np.testing.assert_array_equal(full.batch().after_obs["a"], restored.batch().after_obs["a"])
+    np.testing.assert_array_equal(full.take().after_obs["a"], restored.take().after_obs["a"])
 
 
 def test_running_norm_equals_the_moments_of_everything_seen() -> None:
@@ -77,3 +79,20 @@ def test_running_norm_equals_the_moments_of_everything_seen() -> None:
     other = RunningNorm(4, torch.device("cpu"))
     other.load_state_dict(norm.state_dict())
     assert torch.equal(other(torch.ones(1, 4)), norm(torch.ones(1, 4)))
+
+
+def test_a_cut_ends_the_running_episodes_where_they_are() -> None:
+    store = RolloutStore(4)
+    filled(store, range(3))
+    store.cut()
+    filled(store, range(7, 8))
+    batch = store.take()
+    assert batch.truncated.tolist() == [[False, False], [False, False], [True, True], [False, False]]
+    assert [index.tolist() for index in batch.final_index] == [[1, 2, 2], [1, 0, 1]]
+    assert batch.final_obs["a"][1:].ravel().tolist() == [3] * 6  # what followed the last step before the cut
+
+
+def test_a_full_store_says_what_is_wrong() -> None:
+    store = RolloutStore(2)
+    with pytest.raises(ConfigError, match="full after 2 steps"):
+        filled(store, range(3))

@@ -17,17 +17,34 @@ from cadenza.orchestration.clock import Clock, Every
     ],
 )
 def test_every_fires_on_crossing(interval: int | None, after: int, times: list[int], fires: list[int]) -> None:
-    trigger = Every(interval, after)
-    assert [now for now in times if trigger.due(now)] == fires
+    trigger = Every(interval, after=after)
+    fired = []
+    for now in times:
+        clock = Clock(env_steps=now)
+        if trigger.due(clock):
+            fired.append(now)
+            trigger.done(clock)
+    assert fired == fires
+
+
+def test_updates_count_where_nothing_is_collected() -> None:
+    trigger = Every(10, 3)
+    assert not trigger.due(Clock(env_steps=9, updates=100, offline_updates=2))
+    clock = Clock(env_steps=9, offline_updates=4)
+    assert trigger.due(clock)
+    trigger.done(clock)
+    assert not trigger.due(Clock(env_steps=9, offline_updates=5))
+    assert trigger.due(Clock(env_steps=10, offline_updates=5))
 
 
 def test_a_restored_trigger_does_not_fire_again() -> None:
-    trigger = Every(10)
-    assert trigger.due(10)
+    trigger, now = Every(10), Clock(env_steps=10)
+    assert trigger.due(now)
+    trigger.done(now)
     other = Every(10)
     other.load_state_dict(trigger.state_dict())
-    assert not other.due(10)
-    assert other.due(20)
+    assert not other.due(now)
+    assert other.due(Clock(env_steps=20))
 
 
 def test_clock_round_trip() -> None:

@@ -56,6 +56,11 @@ TABLE = [
         id="a hook with nothing due is passed over",
     ),
     pytest.param(
+        (Phase("train", (Hook("update", ratio=0.5), Hook("collect", steps=4)), duration_steps=8),),
+        ["train:collect*4", "train:update*2", "train:collect*4", "end"],
+        id="a ratio before the first step has nothing due",
+    ),
+    pytest.param(
         (Phase("measure", (Hook("evaluate"),), type="eval_only", duration_cycles=2),),
         ["measure:evaluate*1", "measure:evaluate*1", "end"],
         id="eval only",
@@ -109,3 +114,31 @@ def test_a_task_may_be_done_in_parts_and_saved_in_the_middle() -> None:
 def test_impossible_phases_are_refused(fields: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         Phase("p", **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "collect", "ratio": 0.5},
+        {"name": "collect", "times": 2},
+        {"name": "collect", "steps": 4, "episodes": 1},
+        {"name": "collect", "episodes": 0},
+        {"name": "update", "steps": 4},
+        {"name": "update", "ratio": 0.0},
+        {"name": ""},
+    ],
+)
+def test_impossible_hooks_are_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        Hook(**fields)  # type: ignore[arg-type]
+
+
+def test_collecting_may_be_counted_in_episodes() -> None:
+    scheduler = PhaseScheduler((Phase("train", (Hook("collect", episodes=3), UPDATE)),))
+    scheduler.advance(2, env_steps=50)
+    task = scheduler.next()
+    assert task is not None
+    assert task.amount == 1
+    scheduler.advance(1, env_steps=20)
+    assert scheduler.next().hook == UPDATE  # type: ignore[union-attr]
+    assert scheduler.steps == 70

@@ -15,7 +15,7 @@ def test_streams_are_independent_of_each_other_and_of_the_order_they_are_asked_f
     assert b.torch("act").initial_seed() == first
     assert a.torch("minibatches").initial_seed() != first
     assert Streams(8).torch("act").initial_seed() != first
-    assert Streams(7, rank=1).torch("act").initial_seed() != first
+    assert Streams(7, branch=(1,)).torch("act").initial_seed() != first
 
 
 def test_a_restored_stream_goes_on_where_it_was() -> None:

@@ -16,9 +16,30 @@ from cadenza.data.rollout import Rollout
 from cadenza.envs.toy import chain_values
 from cadenza.orchestration.build import Assembly, assemble
 from cadenza.orchestration.collector import Collector
-from cadenza.types import PhaseInfo
+from cadenza.orchestration.launch import check
+from cadenza.orchestration.scheduler import PhaseScheduler
+from cadenza.types import Mode, PhaseInfo
 
 PHASE = PhaseInfo("train", "online", 0, 1000)
+
+
+def collect_rollout(assembly: Assembly) -> Rollout:
+    """As the first collect of a run would."""
+    task = PhaseScheduler(assembly.phases).next()
+    assert task is not None
+    assert assembly.env is not None
+    store: Any = assembly.stores["rollout"]
+    mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
+    Collector(assembly.env, assembly.workflow).collect(task, store, mode, lambda: False)
+    rollout: Rollout = store.take()
+    return rollout
+
+
+class Holding:
+    """A store that hands out one rollout."""
+
+    def __init__(self, rollout: Rollout) -> None:
+        self.take = lambda: rollout
 
 
 @pytest.fixture
@@ -26,13 +47,10 @@ def collected() -> Iterator[Any]:
     made: list[Assembly] = []
 
     def collect(spec: str, *overrides: str) -> tuple[Any, Rollout]:
-        assembly = assemble(load(spec, list(overrides)), {})
+        config = load(spec, list(overrides))
+        assembly = assemble(config, check(config), {})
         made.append(assembly)
-        store, env = assembly.stores["rollout"], assembly.env
-        assert env is not None
-        steps = assembly.workflow.phases()[0].hooks[0].steps
-        Collector(env, assembly.workflow).collect(store, steps, "explore", lambda: False)
-        return assembly.workflow, store.batch()
+        return assembly.workflow, collect_rollout(assembly)
 
     yield collect
     for assembly in made:
@@ -147,13 +165,11 @@ VECTORIZE = ["vectorize=in_process", "vectorize=workers"] + [
 def test_true_values_leave_no_advantage_on_the_chain(how: str) -> None:
     """Any wrong bootstrap, at a true end, at a time limit or at the rollout's edge, shows as an advantage."""
     settings = ["algorithm.n_steps=40", "algorithm.batch_size=1", "environment.num_envs=4"]
-    assembly = assemble(load("toy/chain:ppo", [*settings, *f"environment.{how}".split()]), {})
+    config = load("toy/chain:ppo", [*settings, *f"environment.{how}".split()])
+    assembly = assemble(config, check(config), {})
     try:
         always_forward_with_true_values(assembly.workflow)
-        store, env = assembly.stores["rollout"], assembly.env
-        assert env is not None
-        Collector(env, assembly.workflow).collect(store, 160, "explore", lambda: False)
-        rollout = store.batch()
+        rollout = collect_rollout(assembly)
         active = rollout.groups["agent"]["active"][..., 0]
         assert (rollout.terminated & active).sum() > 3
         assert (rollout.truncated & ~rollout.terminated & active).sum() > 3
@@ -184,15 +200,36 @@ def test_dead_agents_weigh_nothing_and_end_their_own_sum(collected: Any) -> None
 def test_target_kl_stops_an_update(collected: Any) -> None:
     settings = ["algorithm.learning_rate=0.05", "algorithm.n_steps=32", "algorithm.batch_size=0.25"]
     workflow, rollout = collected("CartPole-v1:ppo", *settings, "algorithm.target_kl=0.001")
-    assert 1 <= workflow.update(rollout, PHASE).updates < workflow.config.n_epochs * 4
+    assert 1 <= workflow.update(Holding(rollout), PHASE).updates < workflow.config.n_epochs * 4
 
 
 def test_an_update_reports_what_it_did(collected: Any) -> None:
     workflow, rollout = collected("CartPole-v1:ppo", "algorithm.batch_size=0.5")
     before = [parameter.clone() for parameter in workflow.nets["agent"].parameters()]
-    result = workflow.update(rollout, PHASE)
+    result = workflow.update(Holding(rollout), PHASE)
     assert result.updates == workflow.config.n_epochs * 2
     for name in ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm", "explained_variance"):
         assert torch.isfinite(result.metrics[f"train/{name}"])
     assert float(result.metrics["train/learning_rate"]) == pytest.approx(1e-3)
     assert any(not torch.equal(a, b) for a, b in zip(before, workflow.nets["agent"].parameters(), strict=True))
+
+
+def test_a_group_that_never_acts_learns_nothing_and_harms_nothing(collected: Any) -> None:
+    workflow, rollout = collected("toy/pair:ppo", "algorithm.normalize_obs=rolling", "algorithm.batch_size=1")
+    rollout.groups["runner"]["active"][:] = False
+    before = [parameter.clone() for parameter in workflow.nets["runner"].parameters()]
+    metrics = workflow.update(Holding(rollout), PHASE).metrics
+    assert all(torch.isfinite(torch.as_tensor(value)) for value in metrics.values())
+    assert not any(name.startswith("train/runner") for name in metrics)
+    assert all(torch.equal(a, b) for a, b in zip(before, workflow.nets["runner"].parameters(), strict=True))
+    assert torch.isfinite(workflow.norms["runner"].mean).all()
+
+
+def test_the_central_state_is_there_for_a_central_critic(collected: Any) -> None:
+    _, rollout = collected("toy/pair:ppo", "environment.num_envs=3", "algorithm.n_steps=16", "algorithm.batch_size=1")
+    assert rollout.state.shape == (16, 3, 11)
+    assert rollout.after_state.shape == (3, 11)
+    assert rollout.final_state.shape == (len(rollout.final_index[0]), 11)
+    # the state is all that the groups see
+    np.testing.assert_array_equal(rollout.state[..., 6:], rollout.groups["shooter"]["obs"][:, :, 0])
+    np.testing.assert_array_equal(rollout.final_state[:, 6:], rollout.final_obs["shooter"][:, 0])

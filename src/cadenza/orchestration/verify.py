@@ -11,50 +11,67 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cadenza.config.schema import RunConfig
 from cadenza.errors import CadenzaError, NotFoundError
 from cadenza.monitor.console import Console
+from cadenza.orchestration.build import assemble, build
+from cadenza.orchestration.checkpoint import Checkpoints
+from cadenza.orchestration.clock import Clock
+from cadenza.orchestration.launch import check
+from cadenza.orchestration.signals import Signals
 from cadenza.records.folder import RunFolder, create, find
 from cadenza.records.lock import RunLock
 from cadenza.records.metrics import first_difference, read
 
 # Part of a state that says when or how long, not what.
 TIMES = {"clock.seconds", "metrics.bytes"}
-# Where `verify --resume` kills: while collecting, learning, and at the delicate moments of saving.
+# Where `verify --resume` kills: between two tasks, and at the delicate moments of saving.
 KILLS = (
-    "run:collect@2",
+    "run:task@3",
     "ckpt:after_write@2",
     "ckpt:before_rename@2",
     "ckpt:after_rename@2",
     "ckpt:before_prune@2",
-    "run:update@3",
+    "run:task@4",
 )
+CYCLES = 16  # enough for every kill to find its moment
 
 
-def repeat(folder: RunFolder, root: Path, steps: int | None = None) -> dict[str, Any] | None:
+def repeat(folder: RunFolder, root: Path, steps: int | None = None, trust: bool = False) -> dict[str, Any] | None:
     """Run it again in `root`, up to `steps` env_steps, and name the first difference; None: there is none."""
-    from cadenza.orchestration.build import assemble, build
-
-    config, decisions = folder.read_config(), folder.read_decisions()
+    config, decisions = folder.read_config(trust), folder.read_decisions()
     rows = read(folder.metrics)
     if not rows:
         raise NotFoundError(f"run {folder.id} has no rows of metrics to compare with")
-    until = min(steps or sys.maxsize, rows[-1]["env_steps"])
+    limit = min(steps or sys.maxsize, rows[-1]["env_steps"])
     budgets = decisions["training.budgets"]
-    unit = "max_timesteps" if config.training.max_timesteps is not None else "max_updates"
-    console = Console(quiet=True, total=0)
-    assembly = assemble(replace(config, training=replace(config.training, **{unit: budgets[0]})), decisions)
+    assembly = assemble(config, check(config), decisions)
     try:
         copy = create(root, config, ["cadenza", "verify", folder.id])
         with RunLock(copy.path):
-            run = build(assembly, copy, console)
-            for budget in budgets:
-                run.config = replace(config, training=replace(config.training, **{unit: budget}))
-                run.run(until)
-            reached = run.clock.env_steps
+            run = build(assembly, copy, Console(quiet=True, total=None), Signals())
+            for budget, following in zip(budgets, [*budgets[1:], {"from_cycle": sys.maxsize}], strict=True):
+
+                def enough(clock: Clock, cycle: int = following["from_cycle"]) -> bool:
+                    return clock.env_steps >= limit or clock.cycles >= cycle
+
+                amounts = {key: budget[key] for key in ("max_timesteps", "max_updates")}
+                run.config = replace(config, training=replace(config.training, **amounts))
+                run.standing.stopped_early = False
+                run.run(enough)
             run.metrics.close()
     finally:
         assembly.close()
-    return first_difference(rows, read(copy.metrics), limit=min(until, reached))
+    return first_difference(rows, read(copy.metrics), limit)
+
+
+def kill_settings(config: RunConfig, steps: int | None) -> list[str]:
+    """A budget long enough for every kill, and a checkpoint at every cycle."""
+    assembly = assemble(config, check(config), {})
+    assembly.close()
+    collected = [hook.steps or 0 for phase in assembly.phases[:1] for hook in phase.hooks if hook.name == "collect"]
+    cycle = max(1, sum(collected))
+    return [f"training.max_timesteps={steps or CYCLES * cycle}", f"checkpoint.every_steps={cycle}"]
 
 
 def uninterrupted(command: Sequence[str], root: Path) -> RunFolder:
@@ -63,13 +80,13 @@ def uninterrupted(command: Sequence[str], root: Path) -> RunFolder:
     return find(root, "@last")
 
 
-def interrupted(command: Sequence[str], root: Path, kills: Sequence[str] = KILLS) -> RunFolder:
-    """The same, killed at each of the failpoints in turn and resumed after each; then left to finish."""
-    launch(["train", *command], root, kills[0])
+def interrupted(command: Sequence[str], root: Path, kills: Sequence[str] = KILLS) -> tuple[RunFolder, int]:
+    """The same, killed at each of the failpoints in turn and resumed after each; and how many kills took effect."""
+    count = int(launch(["train", *command], root, kills[0]))
     for kill in kills[1:]:
-        launch(["resume", "@last"], root, kill)
+        count += launch(["resume", "@last"], root, kill)
     launch(["resume", "@last"], root)
-    return find(root, "@last")
+    return find(root, "@last"), count
 
 
 def launch(arguments: Sequence[str], root: Path, failpoint: str | None = None) -> bool:
@@ -90,9 +107,7 @@ def compare(a: RunFolder, b: RunFolder) -> dict[str, Any] | None:
 
 
 def final_state(folder: RunFolder) -> dict[str, Any]:
-    from cadenza.orchestration.checkpoint import Checkpoints
-
-    checkpoints = Checkpoints(folder.checkpoints, folder.read_manifest()["config_hash"])
+    checkpoints = Checkpoints.of(folder)
     return dict(flat(checkpoints.load(checkpoints.resolve("last"))))
 
 

@@ -1,0 +1,45 @@
+"""Runs made of real parts, in folders of their own, without the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cadenza.config.schema import RunConfig
+from cadenza.monitor.console import Console
+from cadenza.orchestration.build import Assembly, assemble, build
+from cadenza.orchestration.launch import check
+from cadenza.orchestration.orchestrator import Orchestrator
+from cadenza.orchestration.signals import Signals
+from cadenza.records.folder import RunFolder, create
+
+
+class Lab:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.opened: list[Assembly] = []
+
+    def start(self, config: RunConfig, name: str = "run") -> Orchestrator:
+        """A new run at its beginning."""
+        return self.open(config, create(self.root / name, config, ["test"]), {})
+
+    def resume(self, run: Orchestrator) -> Orchestrator:
+        """The run from its newest checkpoint, in objects of its own."""
+        again = self.open(run.config, run.folder, run.folder.read_decisions())
+        found = again.checkpoints.newest(refuse)
+        assert found is not None
+        again.load_state(found[1])
+        return again
+
+    def open(self, config: RunConfig, folder: RunFolder, decisions: dict[str, Any]) -> Orchestrator:
+        assembly = assemble(config, check(config), decisions)
+        self.opened.append(assembly)
+        return build(assembly, folder, Console(quiet=True, total=None), Signals())
+
+    def close(self) -> None:
+        for assembly in self.opened:
+            assembly.close()
+
+
+def refuse(warning: str) -> None:
+    raise AssertionError(warning)
