@@ -137,11 +137,6 @@ def as_dict_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
     return space
 
 
-def observation_tree(space: spaces.Space[Any], obs: Any) -> Tree:
-    """An observation as the environment gave it, as a tree of arrays of the spec's space (without an agent axis)."""
-    return observer(space, axis=None)(obs)
-
-
 def observer(space: spaces.Space[Any], axis: int | None = 0) -> Callable[[Any], Tree]:
     """A function from the environment's observation to a tree of arrays, with an agent axis put in at `axis`."""
     if isinstance(space, spaces.Dict):

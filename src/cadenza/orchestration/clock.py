@@ -1,8 +1,8 @@
-"""What has happened so far, in every unit, and triggers that fire when an interval is crossed."""
+"""How far a run is, in every unit; how good its policy is; and triggers that fire when an interval is crossed."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -22,6 +22,24 @@ class Clock:
     @property
     def position(self) -> list[int]:
         return [self.env_steps, self.updates]
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+@dataclass
+class Standing:
+    """How good the policy is, and where in the run that was last found out and written down."""
+
+    best: float | None = None  # of the evaluations that a checkpoint `best` was saved for
+    latest: float | None = None
+    evaluated_at: list[int] = field(default_factory=list)  # position of the latest evaluation
+    logged_at: list[int] = field(default_factory=list)  # position of the latest row
+    stopped_early: bool = False
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)

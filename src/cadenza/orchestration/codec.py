@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import torch
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
+
+from cadenza.trees import leaves
 
 # Marks inside the JSON for what JSON cannot say. A plain dict never has keys that begin with "$" (see `_encode`).
 TENSOR, ARRAY, TUPLE, ITEMS = "$tensor", "$array", "$tuple", "$items"
@@ -75,3 +78,20 @@ def _decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if ITEMS in value:
         return {_decode(key, tensors): _decode(item, tensors) for key, item in value[ITEMS]}
     return {key: _decode(item, tensors) for key, item in value.items()}
+
+
+def digest(state: dict[str, Any]) -> str:
+    """A short fingerprint of every tensor in a state."""
+    total = hashlib.sha256()
+    for _, leaf in leaves(state):
+        if isinstance(leaf, torch.Tensor):
+            total.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return total.hexdigest()[:16]
+
+
+def first_not_finite(state: dict[str, Any]) -> str | None:
+    """The path of the first tensor that holds a NaN or an infinity."""
+    for path, leaf in leaves(state):
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and not leaf.isfinite().all():
+            return path
+    return None

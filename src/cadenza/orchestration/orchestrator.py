@@ -8,20 +8,18 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
-
-import torch
 
 from cadenza.config.schema import RunConfig
 from cadenza.errors import CheckpointError, ConfigError, DivergenceError, StorageError
 from cadenza.monitor.console import Console
 from cadenza.orchestration.checkpoint import Checkpoints
-from cadenza.orchestration.clock import Clock, Every
+from cadenza.orchestration.clock import Clock, Every, Standing
+from cadenza.orchestration.codec import digest, first_not_finite
 from cadenza.orchestration.collector import Collector
 from cadenza.orchestration.evaluator import Evaluation, Evaluator
 from cadenza.orchestration.scheduler import PhaseScheduler, Task
@@ -31,28 +29,9 @@ from cadenza.records.episodes import EpisodeLog
 from cadenza.records.failpoints import failpoint
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricBuffer, MetricsFile
-from cadenza.trees import leaves
 from cadenza.types import Mode, PhaseInfo, Stateful, Store, Updated, Workflow
 
 SAVE_ATTEMPTS = 3  # failures in a row before a full or failing disk ends the run
-
-
-@dataclass
-class Standing:
-    """How good the policy is, and where in the run that was last found out and written down."""
-
-    best: float | None = None  # of the evaluations that a checkpoint `best` was saved for
-    latest: float | None = None
-    evaluated_at: list[int] = field(default_factory=list)  # position of the latest evaluation
-    logged_at: list[int] = field(default_factory=list)  # position of the latest row
-    stopped_early: bool = False
-
-    def state_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
 
 
 @dataclass
@@ -346,20 +325,3 @@ class Orchestrator:
             return_threshold=self.threshold,
             **{"eval/return_mean": self.standing.latest},
         )
-
-
-def digest(state: dict[str, Any]) -> str:
-    """A short fingerprint of every tensor in a state."""
-    total = hashlib.sha256()
-    for _, leaf in leaves(state):
-        if isinstance(leaf, torch.Tensor):
-            total.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return total.hexdigest()[:16]
-
-
-def first_not_finite(state: dict[str, Any]) -> str | None:
-    """The path of the first tensor that holds a NaN or an infinity."""
-    for path, leaf in leaves(state):
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and not leaf.isfinite().all():
-            return path
-    return None

@@ -244,7 +244,7 @@ def find(root: Path, ref: str) -> RunFolder:
     if ref in ids:
         return RunFolder(root / ref)
     if (Path(ref) / "config.yaml").is_file():
-        return RunFolder(Path(ref))
+        return RunFolder(Path(ref).resolve())
     matches = [run for run in ids if run.startswith(ref)]
     if len(matches) == 1:
         return RunFolder(root / matches[0])

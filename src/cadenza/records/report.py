@@ -126,7 +126,6 @@ def _git(state: dict[str, Any] | None) -> str | None:
 def _commands(folder: RunFolder, manifest: dict[str, Any]) -> str:
     lines = [
         (f"cadenza evaluate {folder.id} --episodes 100", "measure the policy"),
-        (f"cadenza play {folder.id}", "watch it"),
         (f"cadenza resume {folder.id} --max-timesteps N", "train on, exactly where it stopped"),
         (f"cadenza train {manifest.get('spec', 'SPEC')} --seed {manifest.get('seed', 0)}", "the same again"),
     ]

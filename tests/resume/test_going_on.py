@@ -1,0 +1,86 @@
+"""Longer budgets, borrowed weights and runs that name code, through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cadenza.orchestration.checkpoint import Checkpoints
+from cadenza.records.metrics import read
+from harness.command import TOY, cadenza, last, train
+
+
+def answer(root: Path, *arguments: str) -> dict[str, object]:
+    out = cadenza(*arguments, "--runs-dir", str(root), "--json").succeeded().out
+    found: dict[str, object] = json.loads(out.splitlines()[-1])
+    return found
+
+
+def test_a_run_that_was_given_more_can_be_verified(tmp_path: Path) -> None:
+    train(tmp_path, *TOY, "algorithm.learning_rate=lin_0.01").succeeded()
+    assert read(last(tmp_path).metrics)[-2]["train/learning_rate"] > 0
+    assert answer(tmp_path, "resume", "@last", "--max-timesteps", "3000", "--quiet")["env_steps"] == 3072
+    rates = [row["train/learning_rate"] for row in read(last(tmp_path).metrics)]
+    assert rates[-1] == 0  # the schedule's horizon is the first budget: its end value holds
+    assert answer(tmp_path, "verify", "@last") == {"identical": True, "first_difference": None}
+
+
+def test_a_budget_in_the_wrong_unit_is_refused(tmp_path: Path) -> None:
+    train(tmp_path, *TOY).succeeded()
+    cadenza("resume", "@last", "--max-updates", "9999", "--runs-dir", str(tmp_path)).refused(2, "--max-timesteps")
+
+
+def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
+    train(tmp_path, *TOY).succeeded()
+    rows = read(last(tmp_path).metrics)
+    assert answer(tmp_path, "resume", "@last", "--quiet")["status"] == "finished"
+    assert read(last(tmp_path).metrics) == rows
+
+
+def test_weights_can_be_borrowed_and_the_run_repeated(tmp_path: Path) -> None:
+    train(tmp_path, *TOY).succeeded()
+    source = last(tmp_path)
+    train(tmp_path, *TOY, "--init-from", source.id, "--seed", "5").succeeded()
+    borrower = last(tmp_path)
+    first = Checkpoints.of(source)
+    weights = first.load(first.resolve("best"), "workflow")["workflow"]["networks"]["agent"]["actor.0.weight"]
+    assert borrower.read_config().training.init_from == str(source.path.resolve())
+    assert answer(tmp_path, "verify", "@last")["identical"] is True
+    train(tmp_path, *TOY, "--init-from", source.id, "--seed", "5", "algorithm.learning_rate=1e-12").succeeded()
+    still = Checkpoints.of(last(tmp_path))
+    kept = still.load(still.resolve("last"), "workflow")["workflow"]["networks"]["agent"]["actor.0.weight"]
+    assert (kept - weights).abs().max() < 1e-6
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    train(tmp_path, *TOY).succeeded()
+    outcome = train(tmp_path, *TOY, "--init-from", last(tmp_path).id, "algorithm.actor.hidden_sizes=[8]")
+    outcome.refused(2, "do not fit this config")
+    assert len(list(tmp_path.glob("toy_*"))) == 1
+
+
+def test_own_code_is_honoured_and_a_strangers_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = ["gymnasium.envs.classic_control.cartpole:CartPoleEnv:ppo", *TOY[1:]]
+    train(tmp_path, *spec, "environment.max_episode_steps=50").succeeded()
+    run = last(tmp_path)
+    assert answer(tmp_path, "evaluate", "@last")["episodes"] == 20
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "someone else"))
+    for command in ("evaluate", "resume", "verify"):
+        refused = cadenza(command, str(run.path), "--runs-dir", str(tmp_path)).refused(2, "CartPoleEnv", "--trust")
+        assert run.id in refused
+    assert answer(tmp_path, "evaluate", "@last", "--trust")["episodes"] == 20
+
+
+def test_a_strangers_config_cannot_run_a_command(tmp_path: Path) -> None:
+    train(tmp_path, *TOY).succeeded()
+    run = last(tmp_path)
+    canary = tmp_path / "canary"
+    config = run.config.read_text().replace("id: toy/identity", "id: os:system")
+    run.config.write_text(config.replace("kwargs: {}", f"kwargs: {{command: touch {canary}}}"))
+    assert "os:system" in run.config.read_text()
+    assert str(canary) in run.config.read_text()
+    for command in ("evaluate", "resume", "verify"):
+        cadenza(command, run.id, "--runs-dir", str(tmp_path)).refused(2, "os:system", "--trust")
+    assert not canary.exists()
