@@ -7,51 +7,51 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from types import FrameType
 from typing import Any
 
 from cadenza.cli.output import print_json
 from cadenza.orchestration.signals import EXIT_CODES, Signals
 
 
-class Passing(Signals):
-    """Hands a signal on to the processes of the seeds; those that have not begun never will."""
+class Seeds:
+    """The processes, and the signals to pass on to them; seeds that have not begun when one comes never will."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
         self.processes: list[subprocess.Popen[str]] = []
+        self.signals = Signals(self._pass_on)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.requested = signal.Signals(number).name
-        for process in self.processes:
-            if number != signal.SIGINT:  # a terminal's Ctrl-C reaches them by itself, and a second one would end them
-                process.send_signal(number)
-
-
-def train_seeds(seeds: list[int], jobs: int, quiet: bool, as_json: bool) -> int:
-    """Run this very command once per seed, `jobs` at a time; the exit code of the first that failed, else 0."""
-    signals = Passing()
-
-    def one(seed: int) -> tuple[int, dict[str, Any] | None]:
-        command = [sys.executable, "-m", "cadenza", *single_seed(sys.argv[1:], seed)]
-        if jobs > 1 and not quiet:
-            command.append("--quiet")  # their displays would write over each other
-        if signals.requested:
-            return EXIT_CODES[signals.requested], None
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        signals.processes.append(process)
+    def train(self, seed: int) -> tuple[int, dict[str, Any] | None]:
+        """Exit code and result of one seed."""
+        if self.signals.requested:
+            return EXIT_CODES[self.signals.requested], None
+        arguments = single_seed(sys.argv[1:], seed) + (["--quiet"] if self.quiet else [])
+        command = [sys.executable, "-m", "cadenza", *arguments]
+        # in sessions of their own, so that Ctrl-C reaches them once, through us
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self.processes.append(process)
+        if self.signals.requested:  # it came while the process started
+            process.send_signal(getattr(signal, self.signals.requested))
         lines = process.communicate()[0].splitlines()
-        result = json.loads(lines[-1]) if process.returncode == 0 and lines else None
-        if jobs > 1 and result:
+        result: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
+        if self.quiet and result:
             print(f"seed {seed}: {result['status']}, evaluation {result['eval/return_mean']}", file=sys.stderr)
         return process.returncode, result
 
-    with signals, ThreadPoolExecutor(max_workers=jobs) as pool:
-        outcomes = list(pool.map(one, seeds))
+    def _pass_on(self, number: int) -> None:
+        for process in self.processes:
+            process.send_signal(number)
+
+
+def train_seeds(numbers: list[int], jobs: int, quiet: bool, as_json: bool) -> int:
+    """Run this very command once per seed, `jobs` at a time; the exit code of the first that failed, else 0."""
+    seeds = Seeds(quiet or jobs > 1)  # displays side by side would write over each other
+    with seeds.signals, ThreadPoolExecutor(max_workers=jobs) as pool:
+        outcomes = list(pool.map(seeds.train, numbers))
     if as_json:
         print_json([result for _, result in outcomes])
-    if signals.requested:
-        return EXIT_CODES[signals.requested]
+    if seeds.signals.requested:
+        return EXIT_CODES[seeds.signals.requested]
     return next((code for code, _ in outcomes if code), 0)
 
 

@@ -31,11 +31,12 @@ class Streams:
         return self._numpy[name]
 
     def torch(self, name: str, device: torch.device | str = "cpu") -> torch.Generator:
-        if name not in self._torch:
+        generator = self._torch.get(name)
+        if generator is None or generator.device.type != torch.device(device).type:  # a resumed run may change device
             generator = torch.Generator(device=device)
             generator.manual_seed(self.integer(name))
             self._torch[name] = generator
-        return self._torch[name]
+        return generator
 
     def integer(self, name: str) -> int:
         """A 63-bit seed for something that wants a plain number."""

@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-STDERR = 2  # sys.stderr may be no file, in a notebook for one
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 75}
+STDERR = 2  # sys.stderr may be no file, in a notebook for one
 
 
 class Signals:
-    """While entered, `requested` holds the name of the signal that asked the run to stop, if any."""
+    """While entered, `requested` holds the name of the signal that asked the run to stop, if any.
 
-    def __init__(self) -> None:
+    With `pass_on`, every signal is handed to it instead of being acted upon here.
+    """
+
+    def __init__(self, pass_on: Callable[[int], None] | None = None) -> None:
         self.requested: str | None = None
+        self._pass_on = pass_on
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
@@ -33,10 +38,12 @@ class Signals:
         self._previous.clear()
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
-        if name == "SIGINT" and self.requested is not None:
+        again, name = self.requested is not None, signal.Signals(number).name
+        self.requested = self.requested or name
+        if self._pass_on is not None:
+            self._pass_on(number)
+        elif again and name == "SIGINT":
             os.write(STDERR, b"\nleft at once; the last checkpoint is intact\n")
             os._exit(EXIT_CODES["SIGINT"])  # safe at any point: every file is replaced whole
-        if self.requested is None:
-            self.requested = name
+        elif not again:
             os.write(STDERR, f"\n{name}: saving at the next boundary …\n".encode())
