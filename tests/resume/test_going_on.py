@@ -84,3 +84,14 @@ def test_a_strangers_config_cannot_run_a_command(tmp_path: Path) -> None:
     for command in ("evaluate", "resume", "verify"):
         cadenza(command, run.id, "--runs-dir", str(tmp_path)).refused(2, "os:system", "--trust")
     assert not canary.exists()
+
+
+def test_settings_cannot_be_changed_behind_the_runs_back(tmp_path: Path) -> None:
+    train(tmp_path, *TOY).succeeded()
+    run = last(tmp_path)
+    run.config.write_text(run.config.read_text().replace("gamma: 0.99", "gamma: 0.5"))
+    arguments = ["resume", run.id, "--max-timesteps", "4096", "--runs-dir", str(tmp_path)]
+    cadenza(*arguments).refused(2, "was changed after the run began", "--init-from")
+    run.config.write_text(run.config.read_text().replace("gamma: 0.5", "gamma: 0.99"))
+    cadenza(*arguments, "--quiet").succeeded()
+    cadenza("evaluate", run.id, "--runs-dir", str(tmp_path)).succeeded()  # the longer budget is a change of our own

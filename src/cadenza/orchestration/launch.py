@@ -16,7 +16,6 @@ from cadenza.envs.catalog import make
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError
 from cadenza.monitor.console import Console
 from cadenza.orchestration.signals import Signals
-from cadenza.records import atomic
 from cadenza.records.folder import RunFolder, create
 from cadenza.records.lock import RunLock
 from cadenza.records.metrics import export_csv, read
@@ -94,7 +93,7 @@ def resume(
                 for store in run.stores.values():
                     store.cut()
             if longer != config:
-                atomic.write_text(folder.config, dump(longer))
+                folder.change_config(dump(longer))
                 run.standing.stopped_early = False
             note_budget(run)
             return execute(run, first=found is None)

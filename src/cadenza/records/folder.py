@@ -10,10 +10,11 @@ import shutil
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cadenza.errors import CheckpointError, NotFoundError, StorageError, nearest
+from cadenza.errors import CheckpointError, ConfigError, NotFoundError, StorageError, nearest
 from cadenza.records import atomic
 from cadenza.records.lock import is_held
 
@@ -121,14 +122,24 @@ class RunFolder:
         atomic.write_json(self.decisions, decisions)
 
     def read_config(self, trust: bool = False) -> RunConfig:
-        """The run's config; one that names code is refused, unless it was made here or is trusted."""
+        """The config the run was started with; one that names code only if it was made here or is trusted."""
         from cadenza.config.load import read
         from cadenza.records.trust import require_trust
 
-        config = read(self.config)
+        config, manifest = read(self.config), self.read_manifest()
         if not trust:
-            require_trust(config, self.read_manifest(), self.path)
+            require_trust(config, manifest, self.path)
+        if file_digest(self.config) not in manifest.get("configs", ()):
+            way = f"`cadenza train {self.config} --init-from {self.id}` starts a new run from its weights"
+            raise ConfigError(f"{self.config} was changed after the run began; put it back ({way})")
         return config
+
+    def change_config(self, text: str) -> None:
+        """Replace config.yaml, as only the engine may; interrupted anywhere, what lies there is allowed."""
+        manifest = self.read_manifest()
+        digest = sha256(text.encode()).hexdigest()
+        atomic.write_json(self.manifest, manifest | {"configs": [*manifest["configs"], digest]})
+        atomic.write_text(self.config, text)
 
     def settings(self) -> dict[str, Any]:
         """config.yaml as plain nested dicts, unchecked: for showing, not for running."""
@@ -190,7 +201,7 @@ def _fill(draft: RunFolder, folder: RunFolder, config: RunConfig, manifest: dict
     for directory in (draft.checkpoints, draft.episodes, draft.videos):
         directory.mkdir()
     atomic.write_text(draft.config, yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True))
-    atomic.write_json(draft.manifest, {"run": folder.id} | manifest)
+    atomic.write_json(draft.manifest, {"run": folder.id, **manifest, "configs": [file_digest(draft.config)]})
     atomic.write_json(draft.decisions, {})
     atomic.write_json(draft.status, _first_status(folder, manifest))
 
@@ -299,6 +310,10 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} is damaged (no JSON object): put it back from a copy of the run")
     return found
+
+
+def file_digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()
 
 
 def timestamp() -> str:
