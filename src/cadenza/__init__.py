@@ -19,6 +19,10 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> Any:
     """Public names are imported when first used, so that `import cadenza` does not import torch."""
     if name not in _HOMES:

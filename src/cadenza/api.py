@@ -82,6 +82,9 @@ class Policy:
 
         from cadenza.envs.gym import observer
 
+        expected, given = self.spec.groups[SINGLE_GROUP].observation.shape, np.shape(obs)
+        if expected is not None and given != expected:
+            raise ValueError(f"an observation of {self.spec.id} has the shape {expected}, not {given}")
         tree = observer(self.spec.groups[SINGLE_GROUP].observation)(obs)
         allowed = None if mask is None else {SINGLE_GROUP: np.asarray(mask, bool)[None]}
         frame = Frame({SINGLE_GROUP: tree}, {SINGLE_GROUP: np.zeros(1, np.float32)}, mask=allowed)

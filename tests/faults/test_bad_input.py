@@ -149,7 +149,9 @@ def test_a_run_of_a_newer_version(whole: RunFolder, tmp_path: Path) -> None:
         cadenza(command, "@last", "--runs-dir", tmp_path / "runs").refused(2, "schema_version=99", "newer")
 
 
-def test_a_budget_already_spent_changes_nothing(whole: RunFolder, tmp_path: Path) -> None:
+def test_a_budget_already_spent_is_refused_and_changes_nothing(whole: RunFolder, tmp_path: Path) -> None:
     folder = copied(whole, tmp_path / "runs")
-    resume(tmp_path / "runs", "@last", "--max-timesteps", "1024").succeeded()
-    assert folder.read_status()["env_steps"] == 2048
+    resume(tmp_path / "runs", "@last", "--max-timesteps", "1024").refused(2, "at 2048 env_steps already", "1024")
+    assert folder.config.read_text() == whole.config.read_text()
+    assert folder.read_decisions() == whole.read_decisions()
+    resume(tmp_path / "runs", "@last").succeeded()

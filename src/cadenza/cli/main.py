@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from cadenza import __version__
 from cadenza.cli.algorithms import algorithms
 from cadenza.cli.config import app as config_app
 from cadenza.cli.doctor import doctor
 from cadenza.cli.envs import envs
 from cadenza.cli.evaluate import evaluate
-from cadenza.cli.listing import list_runs
+from cadenza.cli.list import list_runs
 from cadenza.cli.report import report
 from cadenza.cli.resume import resume
 from cadenza.cli.show import show
@@ -31,6 +32,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=print_version)
+    ] = False,
+) -> None:
+    """What stands before the command."""
+
+
 app.command()(train)
 app.command()(resume)
 app.command()(evaluate)

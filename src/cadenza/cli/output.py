@@ -37,7 +37,8 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Seque
         box=box.SIMPLE_HEAD if any(head) else None, header_style="bold", show_header=any(head), pad_edge=False
     )
     for index, name in enumerate(head):
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=index == 0, overflow="fold")
+        number = name in right or index == 0
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=number, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console.print(table)

@@ -35,7 +35,9 @@ class Seeds:
         lines = process.communicate()[0].splitlines()
         result: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
         if self.quiet and result:
-            print(f"seed {seed}: {result['status']}, evaluation {result['eval/return_mean']}", file=sys.stderr)
+            score = result["eval/return_mean"]
+            measured = "not evaluated" if score is None else f"evaluation {score:.1f}"
+            print(f"seed {seed}: {result['status']}, {measured} ({result['run']})", file=sys.stderr)
         return process.returncode, result
 
     def _pass_on(self, number: int) -> None:

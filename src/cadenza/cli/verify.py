@@ -49,7 +49,7 @@ def verify(
         else:
             folder = find(runs_root(runs_dir), run)
             difference = proof.repeat(folder, root, steps, trust)
-            subject = f"{folder.id}, done again,"
+            subject = f"{folder.id}, done again{f' up to step {steps}' if steps else ''},"
     report(subject, difference, json)
 
 

@@ -38,7 +38,11 @@ def finish(data: dict[str, Any]) -> RunConfig:
         raise ConfigError(f"schema_version={config.schema_version}: is always {SCHEMA_VERSION} here")
     if not config.environment.id:
         raise ConfigError("environment.id is missing: name an environment, e.g. environment.id=CartPole-v1")
-    return replace(config, environment=replace(config.environment, id=environment(config.environment.id)))
+    config = replace(config, environment=replace(config.environment, id=environment(config.environment.id)))
+    tuned_for, named, _ = (config.experiment or "").rpartition("/")
+    if named and tuned_for != config.environment.id:  # what was tuned as ENV/VARIANT is not tuned for another ENV
+        return replace(config, experiment=None)
+    return config
 
 
 def read(path: Path) -> RunConfig:

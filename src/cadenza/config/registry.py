@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from cadenza.errors import ConfigError, NotFoundError, nearest
@@ -52,6 +54,9 @@ FAMILIES: dict[str, Family] = {
 def load_object(path: str) -> Any:
     """The object behind an import path `package.module:name`."""
     module, _, name = path.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # the command has no notion of it otherwise; last, so that nothing is shadowed
+        sys.path.append(here)
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as problem:
@@ -59,10 +64,18 @@ def load_object(path: str) -> Any:
 
 
 def algorithms() -> dict[str, Algorithm]:
-    """All of them by name, those of other installed packages included (entry points `cadenza.algorithms`)."""
+    """All of them by name, those of other installed packages included.
+
+    An entry point `cadenza.algorithms` names a module, or a workflow in it, that `@register_algorithm` makes known, or
+    an `Algorithm`, which need not import torch to be listed.
+    """
     for entry in entry_points(group="cadenza.algorithms"):
         if entry.name not in ALGORITHMS:
-            ALGORITHMS[entry.name] = entry.load()
+            found = entry.load()
+            if isinstance(found, Algorithm):
+                ALGORITHMS[entry.name] = found
+            elif entry.name not in ALGORITHMS:
+                raise ConfigError(f"entry point '{entry.value}' registers no algorithm called '{entry.name}'")
     return ALGORITHMS
 
 

@@ -11,9 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cadenza.config.setting import setting
-from cadenza.errors import ConfigError
+from cadenza.errors import ConfigError, nearest
 
 SCHEMA_VERSION = 1
+# What every run measures, and early stopping may watch beside the algorithm's own train/… metrics.
+WATCHED = (
+    *(f"eval/{name}" for name in ("return_mean", "return_std", "return_min", "return_max", "length_mean")),
+    "collect/return_mean",
+    "collect/length_mean",
+)
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ class Phase:
         if any(duration is not None and duration < 1 for duration in durations):
             raise ConfigError(f"{where}: a duration must be at least 1")
         if self.type == "online" and "collect" not in names:
-            raise ConfigError(f"{where}: an online phase needs the hook collect")
+            raise ConfigError(f"{where}: an online phase needs the hook collect, this one has {', '.join(names)}")
         if self.type == "offline" and ("collect" in names or set(names) == {"evaluate"}):
             raise ConfigError(f"{where}: an offline phase updates and does not collect")
         if self.type == "eval_only" and set(names) != {"evaluate"}:
@@ -117,6 +123,14 @@ class EarlyStop:
     metric: str = setting("eval/return_mean", "metric to watch; collect/return_mean watches training episodes")
     at_least: float | Literal["solved"] = setting("solved", "stop at or above it; solved: the environment's threshold")
 
+    def __post_init__(self) -> None:
+        measured = self.metric.startswith(("eval/", "collect/")) and self.metric.count("/") == 1
+        if measured and self.metric not in WATCHED:
+            known = f"{nearest(self.metric, WATCHED)} (known: {', '.join(WATCHED)})"
+            raise ConfigError(f"training.early_stop.metric={self.metric}: unknown{known}")
+        if not self.metric.startswith(("eval/", "collect/", "train/")):
+            raise ConfigError(f"training.early_stop.metric={self.metric}: must begin with eval/, collect/ or train/")
+
 
 @dataclass(frozen=True)
 class TrainingConfig:
@@ -132,6 +146,8 @@ class TrainingConfig:
         for name, value in (("max_timesteps", self.max_timesteps), ("max_updates", self.max_updates)):
             if value is not None and value < 1:
                 raise ConfigError(f"training.{name}={value}: must be at least 1")
+        if self.phases is not None and not self.phases:
+            raise ConfigError("training.phases is empty: give at least one phase, or null for the algorithm's own")
         names = [phase.name for phase in self.phases or ()]
         if len(names) != len(set(names)):
             raise ConfigError(f"training.phases: names must differ, got {', '.join(names)}")
@@ -151,8 +167,9 @@ class EvaluationConfig:
     video: bool = setting(False, "record one episode as a video when the run ends")
 
     def __post_init__(self) -> None:
-        if self.episodes < 1 or self.num_envs < 1:
-            raise ConfigError("evaluation.episodes and evaluation.num_envs must be at least 1")
+        for key in ("episodes", "num_envs"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"evaluation.{key}={getattr(self, key)}: must be at least 1")
         for key in ("every_steps", "every_updates", "warmup_steps"):
             if (getattr(self, key) or 0) < 0:
                 raise ConfigError(f"evaluation.{key}={getattr(self, key)}: cannot be negative")

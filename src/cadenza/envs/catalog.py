@@ -89,7 +89,8 @@ def describe(space: spaces.Space[Any]) -> str:
 
 
 def _row(id: str, family: str) -> dict[str, Any]:
-    env = make(EnvironmentConfig(id=id))
+    config = EnvironmentConfig(id=id)
+    env = make(config)
     spec = env.spec
     env.close()
     return {
@@ -99,7 +100,7 @@ def _row(id: str, family: str) -> dict[str, Any]:
         "action": _by_group(spec, "action"),
         "max_episode_steps": spec.max_episode_steps,
         "threshold": spec.return_threshold,
-        "restore": spec.restore,
+        "restore": "snapshot" if native_version(config) else spec.restore,
         "variants": tuned_variants(id),
     }
 
@@ -109,6 +110,12 @@ def _by_group(spec: EnvSpec, side: str) -> str:
     if len(described) == 1:
         return next(iter(described.values()))
     return "; ".join(f"{name}: {text}" for name, text in described.items())
+
+
+def native_version(config: EnvironmentConfig) -> Any | None:
+    """The family's own vectorised version of an environment, where it has one."""
+    family = family_of(config.id)
+    return family[1].native(config) if family and hasattr(family[1], "native") else None
 
 
 def tuned_variants(id: str) -> list[str]:
@@ -131,6 +138,8 @@ def _import(config: EnvironmentConfig) -> Environment:
             return_threshold=registered.reward_threshold if registered else None,
             clip_actions=config.clip_actions,
         )
+    if not hasattr(made, "spec") or not hasattr(made, "step"):
+        raise ConfigError(f"'{config.id}' must return a gymnasium.Env, not {type(made).__name__}")
     environment: Environment = made
     if config.max_episode_steps not in (None, environment.spec.max_episode_steps):
         raise ConfigError(

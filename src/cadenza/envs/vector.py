@@ -24,7 +24,7 @@ from cadenza.errors import ConfigError, EnvironmentFault
 from cadenza.types import Episode, Step, VectorEnv
 
 if TYPE_CHECKING:
-    from cadenza.envs.native import MakeNative
+    pass
 
 
 class Vector(ABC):
@@ -215,12 +215,13 @@ def make_vector(
     way = decide_vectorize(config, count, decisions)
     make_env = partial(catalog.make, config)
     if way == "native":
-        native = native_version(config)
+        native = catalog.native_version(config)
         if native is None:
             raise ConfigError(
                 f"environment.vectorize=native: {config.id} has no native version; use auto or in_process"
             )
-        return native.make(count, seeds)
+        vector: VectorEnv = native.make(count, seeds)
+        return vector
     if way == "workers":
         from cadenza.envs.workers import Workers
 
@@ -240,7 +241,7 @@ def decide_vectorize(config: EnvironmentConfig, num_envs: int, decisions: dict[s
         return config.vectorize
     key = "environment.vectorize"
     if key not in decisions:
-        native = native_version(config)
+        native = catalog.native_version(config)
         if native is None:
             value, reason = "in_process", f"{config.id} has no native version, and light steps are not worth processes"
         elif num_envs < native.worthwhile_from:
@@ -249,11 +250,6 @@ def decide_vectorize(config: EnvironmentConfig, num_envs: int, decisions: dict[s
             value, reason = "native", f"fastest for {num_envs} environments, and restored exactly"
         decisions[key] = {"value": value, "reason": reason}
     return str(decisions[key]["value"])
-
-
-def native_version(config: EnvironmentConfig) -> MakeNative | None:
-    family = catalog.family_of(config.id)
-    return family[1].native(config) if family and hasattr(family[1], "native") else None
 
 
 def cores() -> int:

@@ -153,8 +153,12 @@ def decide_budget(training: TrainingConfig, phases: tuple[Phase, ...], decisions
     durations = [phase.duration_steps if collects else phase.duration_updates for phase in phases]
     budget = training.max_timesteps if collects else None
     unit = "env_steps" if budget is not None or (collects and training.max_updates is None) else "updates"
-    finite = all(phase.duration_steps or phase.duration_updates or phase.duration_cycles for phase in phases)
-    if budget is None and training.max_updates is None and not finite:
+    endless = [
+        phase.name for phase in phases if not (phase.duration_steps or phase.duration_updates or phase.duration_cycles)
+    ]
+    if endless and endless[0] != phases[-1].name:
+        raise ConfigError(f"phase {endless[0]} never ends, so what follows it is never reached: give it a duration")
+    if budget is None and training.max_updates is None and endless:
         key = "training.max_timesteps" if collects else "training.max_updates"
         raise ConfigError(f"the run would never end: set {key}, or a duration for every phase")
     decisions.setdefault("training.unit", unit)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cadenza.config.load import dump
+from cadenza.config.schedules import Schedule
 from cadenza.config.schema import RunConfig
 from cadenza.envs.catalog import make
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError
@@ -93,8 +94,10 @@ def resume(
                 for store in run.stores.values():
                     store.cut()
             if longer != config:
+                refuse_less(run, max_timesteps or max_updates)
                 folder.change_config(dump(longer))
                 run.standing.stopped_early = False
+            say_what_to_expect(run)
             note_budget(run)
             return execute(run, first=found is None)
         finally:
@@ -125,6 +128,24 @@ def note_budget(run: Orchestrator) -> None:
     if not budgets or {key: budgets[-1][key] for key in entry} != entry:
         budgets.append({**entry, "from_cycle": run.clock.cycles})
         run.folder.write_decisions(run.decisions)
+
+
+def refuse_less(run: Orchestrator, budget: int | None) -> None:
+    if budget is not None and budget <= run.now:
+        unit = run.decisions["training.unit"]
+        raise ConfigError(f"the run is at {run.now} {unit} already: a budget of {budget} would end it; give more")
+
+
+def say_what_to_expect(run: Orchestrator) -> None:
+    """A resumed run that has nothing to do, or whose schedules are over, should not surprise anyone."""
+    if run.finished:
+        flag = "--max-timesteps" if run.decisions["training.unit"] == "env_steps" else "--max-updates"
+        run.console.note(f"the run has finished: {flag} N gives it a longer budget")
+    elif run.now >= run.decisions["training.horizon"]:
+        held = [key for key, value in vars(run.config.algorithm).items() if isinstance(value, Schedule)]
+        if held:
+            names = ", ".join(f"algorithm.{key} at {getattr(run.config.algorithm, key).end_value:g}" for key in held)
+            run.console.note(f"the schedules ended with the first budget; from here on: {names}", warning=True)
 
 
 def begin_again(run: Orchestrator) -> None:
@@ -182,7 +203,8 @@ def finish_folder(run: Orchestrator) -> None:
 
             record(run.folder, "best" if (run.folder.checkpoints / "best").exists() else "last", trust=True)
     except Exception as problem:  # whatever a stranger's renderer may raise
-        run.console.note(f"no video: {type(problem).__name__}: {problem}", warning=True)
+        reason = str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
+        run.console.note(f"no video: {reason}", warning=True)
     try:
         export_csv(read(run.folder.metrics), run.folder.path / "metrics.csv")
         write_report(run.folder)
@@ -210,12 +232,15 @@ def headline(run: Orchestrator, first: bool) -> list[str]:
     config = run.config
     tuned = f"tuned ({config.experiment})" if config.experiment else "untuned: defaults of the algorithm"
     lines = [f"{config.environment.id}:{config.algorithm.name}  seed {config.seed}  {tuned}", f"run {run.folder.path}"]
+    if first and config.training.init_from:
+        lines.append(f"starting from the weights of {config.training.init_from}")
     return lines if first else [*lines, f"resumed at step {run.clock.env_steps}"]
 
 
 def ending(run: Orchestrator, signal: str | None) -> list[str]:
     latest, best, clock = run.standing.latest, run.standing.best, run.clock
-    lines = [f"{signal or 'finished'} at step {clock.env_steps} after {clock.seconds:.1f} s"]
+    how = f"{signal}: saved" if signal else "stopped early" if run.standing.stopped_early else "finished"
+    lines = [f"{how} at step {clock.env_steps} after {clock.seconds:.1f} s"]
     if latest is not None:
         solved = run.threshold is not None and latest >= run.threshold
         goal = f" (solved: threshold {run.threshold:g})" if solved else ""

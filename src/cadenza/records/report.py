@@ -54,7 +54,7 @@ def _blocks(folder: RunFolder) -> list[Block]:
         Heading("Made with"),
         Table(("", ""), _pairs({**(manifest.get("versions") or {}), **machine, "git": _git(manifest.get("git"))})),
         Heading("Go on from here"),
-        Code(_commands(folder, manifest)),
+        Code(_commands(folder)),
     ]
     return blocks
 
@@ -114,6 +114,8 @@ def _pairs(values: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, dict) and value.keys() == {"value", "reason"}:  # a decision
+        return f"{value['value']} ({value['reason']})"
     return value if isinstance(value, str) else dumps(value)
 
 
@@ -123,11 +125,12 @@ def _git(state: dict[str, Any] | None) -> str | None:
     return f"{state['commit']}{' with local changes' if state.get('dirty') else ''}"
 
 
-def _commands(folder: RunFolder, manifest: dict[str, Any]) -> str:
+def _commands(folder: RunFolder) -> str:
     lines = [
         (f"cadenza evaluate {folder.id} --episodes 100", "measure the policy"),
         (f"cadenza resume {folder.id} --max-timesteps N", "train on, exactly where it stopped"),
-        (f"cadenza train {manifest.get('spec', 'SPEC')} --seed {manifest.get('seed', 0)}", "the same again"),
+        (f"cadenza verify {folder.id}", "do it again and compare"),
+        (f"cadenza train {folder.path}/config.yaml", "a new run with the same settings"),
     ]
     width = max(len(command) for command, _ in lines)
     return "\n".join(f"{command:<{width}}  # {why}" for command, why in lines)

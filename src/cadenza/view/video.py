@@ -13,6 +13,7 @@ from cadenza.errors import ConfigError
 from cadenza.orchestration.playback import Player, load_policy
 from cadenza.records.atomic import temporary_beside
 from cadenza.records.folder import RunFolder
+from cadenza.types import Environment
 
 FRAME_SECONDS = 0.04  # what a GIF can show everywhere
 WIDTH = 320
@@ -41,15 +42,22 @@ def play(player: Player, seed: int) -> list[np.ndarray]:
         step = 0
         while not (frame.terminated or frame.truncated) and len(frames) < MAX_FRAMES:
             if step % 2 == 0:
-                picture = env.render()
-                if picture is None:
-                    raise ConfigError(f"{player.spec.id} cannot be rendered: set evaluation.video=false")
-                frames.append(picture)
+                frames.append(rendered(env))
             frame = env.step(player.act(frame))
             step += 1
     finally:
         env.close()
     return frames
+
+
+def rendered(env: Environment) -> np.ndarray:
+    try:
+        picture = env.render()
+    except NotImplementedError:
+        picture = None
+    if picture is None:
+        raise ConfigError(f"{env.spec.id} has nothing to show")
+    return picture
 
 
 def write_gif(frames: list[np.ndarray], path: Path) -> None:

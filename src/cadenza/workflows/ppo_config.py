@@ -39,8 +39,9 @@ class PPOConfig:
     critic: MLPConfig = setting(doc="value network", factory=MLPConfig)
 
     def __post_init__(self) -> None:
-        if self.n_steps < 1 or self.n_epochs < 1:
-            raise ConfigError("algorithm.n_steps and algorithm.n_epochs must be at least 1")
+        for key in ("n_steps", "n_epochs"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"algorithm.{key}={getattr(self, key)}: must be at least 1")
         if self.batch_size <= 0 or (self.batch_size > 1 and self.batch_size != int(self.batch_size)):
             given = f"algorithm.batch_size={self.batch_size}"
             raise ConfigError(f"{given}: must be a whole number of env_steps, or a fraction in (0, 1]")

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from cadenza.cli.algorithms import algorithms
 from cadenza.cli.doctor import doctor
-from cadenza.cli.listing import list_runs
+from cadenza.cli.list import list_runs
 from cadenza.cli.report import report
 from cadenza.cli.show import show
 from cadenza.config.schema import EnvironmentConfig, RunConfig

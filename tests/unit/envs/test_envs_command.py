@@ -9,8 +9,10 @@ def test_envs_lists_what_matches(capsys) -> None:
     assert run(["envs", "cartpole"]) == 0
     out = capsys.readouterr().out
     assert "CartPole-v1" in out
-    assert "replay" in out
+    assert "snapshot" in out
     assert "Pendulum" not in out
+    assert run(["envs", "Pendulum"]) == 0
+    assert "replay" in capsys.readouterr().out
 
 
 def test_envs_as_json(capsys) -> None:
@@ -23,7 +25,7 @@ def test_envs_as_json(capsys) -> None:
         "action": "Discrete(2)",
         "max_episode_steps": 500,
         "threshold": 475.0,
-        "restore": "replay",
+        "restore": "snapshot",
         "variants": ["ppo"],
     }
 

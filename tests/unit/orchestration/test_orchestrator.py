@@ -64,6 +64,12 @@ def test_a_run_that_would_never_end_is_refused(lab: Lab) -> None:
         lab.start(configured("training.max_timesteps=null"))
 
 
+def test_a_phase_that_hides_the_next_is_refused(lab: Lab) -> None:
+    phases = "training.phases=[{name: train, hooks: [collect]}, {name: more, hooks: [collect], duration_cycles: 1}]"
+    with pytest.raises(ConfigError, match="phase train never ends"):
+        lab.start(configured(phases))
+
+
 def test_finite_phases_need_no_budget(lab: Lab) -> None:
     phases = (
         "training.phases=[{name: gather, hooks: [collect], actions: random, duration_steps: 20},"
