@@ -60,9 +60,15 @@ BAD_OVERRIDES = [
         "algorithm.clip_range: 'lin_x' is no schedule; write lin_ and a number, e.g. lin_0.001",
     ),
     ("training.phases=[]", "training.phases is empty"),
-    ("training.phases=[{hooks: [colect]}]", "an online phase needs the hook collect, this one has colect"),
-    ("training.early_stop={metric: eval/retrun_mean}", "unknown; did you mean 'eval/return_mean'?"),
-    ("training.early_stop={metric: return}", "must begin with eval/, collect/ or train/"),
+    (
+        "training.phases=[{hooks: [colect]}]",
+        "training.phases[0]: phase train: an online phase needs the hook collect, this one has colect",
+    ),
+    (
+        "training.early_stop={metric: eval/retrun_mean}",
+        "training.early_stop.metric=eval/retrun_mean: unknown; did you mean 'eval/return_mean'?",
+    ),
+    ("training.early_stop={metric: return}", "training.early_stop.metric=return: must begin with eval/, collect/"),
     ("algorithm.n_steps=-3", "algorithm.n_steps=-3: must be at least 1"),
     ("training.phases=[{hooks: []}]", "training.phases[0]: phase train: needs at least one hook"),
     (
