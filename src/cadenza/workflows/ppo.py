@@ -19,6 +19,7 @@ from cadenza.config.schedules import value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.normalisers import RunningNorm
 from cadenza.data.rollout import Rollout, RolloutStore
+from cadenza.nets.adam import Adam
 from cadenza.nets.flatten import flat_size, flatten
 from cadenza.nets.heads import action_head
 from cadenza.nets.mlp import MLP
@@ -74,12 +75,11 @@ class PPO:
         self.device = context.device
         self.batch_size = config.minibatch(context.num_envs)
         self.nets: dict[str, ActorCritic] = {}
-        self.optimizers: dict[str, torch.optim.Adam] = {}
+        self.optimizers: dict[str, Adam] = {}
         self.norms: dict[str, RunningNorm] = {}
         for name, group in context.env.groups.items():
             self.nets[name] = ActorCritic(group, config).to(self.device)
-            lr = torch.zeros((), device=self.device)  # filled in from its schedule at each update
-            self.optimizers[name] = torch.optim.Adam(self.nets[name].parameters(), lr, eps=config.adam_eps, fused=True)
+            self.optimizers[name] = Adam(self.nets[name].named_parameters(), eps=config.adam_eps)
             if config.normalize_obs == "rolling":
                 self.norms[name] = RunningNorm(flat_size(group.observation), self.device)
 
@@ -164,8 +164,6 @@ class PPO:
             key: torch.tensor(value_at(getattr(config, key), phase.now, phase.horizon), device=self.device)
             for key in ("learning_rate", "clip_range", "entropy_coef")
         }
-        for parameters in optimizer.param_groups:
-            parameters["lr"].copy_(now["learning_rate"])
         shuffle = self.context.streams.torch(f"minibatches.{name}")
         seen: dict[str, list[Tensor]] = defaultdict(list)
         updates = 0
@@ -179,7 +177,7 @@ class PPO:
                 loss.backward()  # type: ignore[no-untyped-call]
                 limit = config.max_grad_norm if config.max_grad_norm is not None else float("inf")
                 diagnostics["grad_norm"] = nn.utils.clip_grad_norm_(net.parameters(), limit)
-                optimizer.step()
+                optimizer.step(now["learning_rate"])
                 updates += 1
                 for key, value in diagnostics.items():
                     seen[key].append(value)
