@@ -24,7 +24,7 @@ def sparkline(values: Sequence[float], width: int = 30, levels: str = BLOCKS) ->
     def bar(value: float) -> str:
         if not math.isfinite(value):
             return " "
-        return levels[int((value - low) / span * (len(levels) - 1) + 0.5)] if span else levels[0]
+        return levels[int((value - low) / span * (len(levels) - 1) + 0.5)] if span else levels[len(levels) // 2]
 
     return "".join(map(bar, shown))
 

@@ -105,8 +105,18 @@ def _origin(settings: dict[str, Any]) -> str:
 
 def highlights(settings: dict[str, Any]) -> list[tuple[str, str]]:
     """The algorithm's and the environment's own keys, and how long: what one would change first."""
-    flat = {key: value for key, value in leaves(settings) if key.startswith(SECTIONS) and key not in APART}
+    flat = {key: value for key, value in leaves(_in_words(settings)) if key.startswith(SECTIONS) and key not in APART}
     return _pairs(flat)
+
+
+def _in_words(settings: Any) -> Any:
+    """Schedules, which are several keys, as one text."""
+    if not isinstance(settings, dict):
+        return settings
+    if "schedule" in settings:
+        values = f"from {settings['start_value']} to {settings['end_value']}"
+        return f"{settings['schedule']} {values} (start {settings['start']}, end {settings['end']})"
+    return {key: _in_words(value) for key, value in settings.items()}
 
 
 def _pairs(values: dict[str, Any]) -> list[tuple[str, str]]:
