@@ -11,8 +11,8 @@ from cadenza.monitor.sparkline import ASCII, duration, number, sparkline
     ("values", "expected"),
     [
         ([], ""),
-        ([5.0], "▁"),
-        ([1.0, 1.0], "▁▁"),
+        ([5.0], "▅"),
+        ([1.0, 1.0], "▅▅"),
         ([0, 1, 2, 3, 4, 5, 6, 7], "▁▂▃▄▅▆▇█"),
         ([0.0, math.nan, 1.0], "▁ █"),
         ([math.nan], ""),
