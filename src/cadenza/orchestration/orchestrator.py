@@ -304,9 +304,10 @@ class Orchestrator:
             raise
 
     def _improved(self) -> bool:
-        standing = self.standing
-        here = standing.latest is not None and standing.evaluated_at == self.clock.position
-        return here and (standing.best is None or standing.latest > standing.best)  # type: ignore[operator]
+        latest, best = self.standing.latest, self.standing.best
+        if latest is None or self.standing.evaluated_at != self.clock.position:
+            return False
+        return best is None or latest > best
 
     def _save_if_best(self) -> None:
         if self._improved():
