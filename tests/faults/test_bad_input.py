@@ -32,7 +32,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ["unknown buffer 'rolout'", "did you mean 'rollout'?"],
     ),
     "device": (["CartPole-v1:ppo", "device=tpu"], ["device=tpu", "cpu, cuda"]),
-    "device that is not there": (["CartPole-v1:ppo", "device=cuda:99"], ["device=cuda:99", "use device=cpu"]),
+    "device that is not there": (["CartPole-v1:ppo", "device=cuda:99"], ["device=cuda:99", "device=cpu"]),
     "seed": (["CartPole-v1:ppo", "--seed", "one"], ["--seed", "'one'", "1,2,3"]),
     "negative seed": (["CartPole-v1:ppo", "--seed", "1,-2"], ["--seed", "negative"]),
     "seed twice": (["CartPole-v1:ppo", "--seed", "1,1"], ["--seed", "twice"]),
@@ -151,7 +151,8 @@ def test_a_run_of_a_newer_version(whole: RunFolder, tmp_path: Path) -> None:
 
 def test_a_budget_already_spent_is_refused_and_changes_nothing(whole: RunFolder, tmp_path: Path) -> None:
     folder = copied(whole, tmp_path / "runs")
-    resume(tmp_path / "runs", "@last", "--max-timesteps", "1024").refused(2, "at 2048 env_steps already", "1024")
+    outcome = resume(tmp_path / "runs", "@last", "--max-timesteps", "1024")
+    outcome.refused(2, "would end at once", "2048 of training.max_timesteps")
     assert folder.config.read_text() == whole.config.read_text()
     assert folder.read_decisions() == whole.read_decisions()
     resume(tmp_path / "runs", "@last").succeeded()

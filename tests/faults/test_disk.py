@@ -12,7 +12,7 @@ import pytest
 from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.records import failpoints
 from cadenza.records.folder import RunFolder
-from harness.command import TOY, Outcome, assert_same_end, last, resume, train
+from harness.command import BEST, TOY, Outcome, assert_same_end, last, resume, train
 
 # For each named moment of saving a hit in the middle of the run: `atomic` is hit at the start by the run's first files.
 SAVING = {
@@ -58,7 +58,7 @@ def test_one_failed_write_is_survived(
     outcome = train_with(f"{point}@{SAVING[point]}:{error}", tmp_path / "runs", monkeypatch).succeeded()
     assert len(outcome.warnings) == 1
     folder = last(tmp_path / "runs")
-    assert_same_end(whole, folder)
+    assert_same_end(whole, folder, BEST)
     assert leftovers(folder) == []
 
 
@@ -75,7 +75,7 @@ def test_a_disk_that_stays_full_ends_the_run_and_nothing_saved_is_lost(
     assert_newest_is_valid(folder)
     assert leftovers(folder) == []
     resume(root).succeeded()
-    assert_same_end(whole, folder)
+    assert_same_end(whole, folder, BEST)
 
 
 @pytest.mark.parametrize("hit", range(1, STARTING + 1))
@@ -84,7 +84,7 @@ def test_no_room_for_a_new_run(hit: int, whole: RunFolder, tmp_path: Path, monke
     train_with(f"atomic:before_rename@{hit}:enospc", root, monkeypatch).refused(74, "No space left on device")
     if (root / "@last").exists():  # the run began: it can still be done
         resume(root).succeeded()
-        assert_same_end(whole, last(root))
+        assert_same_end(whole, last(root), BEST)
     else:
         assert list(root.iterdir()) == []
 
@@ -97,7 +97,7 @@ def test_failures_that_are_not_in_a_row_do_not_add_up(
     monkeypatch.setattr(failpoints, "armed", fails)
     outcome = train(root, *TOY).succeeded()
     assert len(outcome.warnings) == 4
-    assert_same_end(whole, last(root))
+    assert_same_end(whole, last(root), BEST)
 
 
 class Recurring(failpoints.Failpoint):
@@ -141,5 +141,5 @@ def test_a_really_full_disk(leave: int, whole: RunFolder, small_disk: Path) -> N
     folder = last(root)
     filler.unlink()
     resume(root).succeeded()
-    assert_same_end(whole, folder)
+    assert_same_end(whole, folder, BEST)
     assert leftovers(folder) == []

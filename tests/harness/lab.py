@@ -34,6 +34,7 @@ class Lab:
     def open(self, config: RunConfig, folder: RunFolder, decisions: dict[str, Any]) -> Orchestrator:
         assembly = assemble(config, check(config), decisions)
         self.opened.append(assembly)
+        folder.write_decisions(decisions)
         return build(assembly, folder, Console(quiet=True, total=None), Signals())
 
     def close(self) -> None:

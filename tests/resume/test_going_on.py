@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.orchestration.checkpoint import Checkpoints
+from cadenza.orchestration.verify import compare, launch, uninterrupted
 from cadenza.records.metrics import read
 from harness.command import TOY, cadenza, last, train
 
@@ -27,9 +28,51 @@ def test_a_run_that_was_given_more_can_be_verified(tmp_path: Path) -> None:
     assert answer(tmp_path, "verify", "@last") == {"identical": True, "first_difference": None}
 
 
-def test_a_budget_in_the_wrong_unit_is_refused(tmp_path: Path) -> None:
+def test_a_run_counted_in_updates_can_be_given_more_of_them(tmp_path: Path) -> None:
+    train(tmp_path, *TOY[:-2], "--max-updates", "8", "algorithm.learning_rate=lin_0.01").succeeded()
+    assert last(tmp_path).read_decisions()["training.unit"] == "updates"
+    assert last(tmp_path).read_decisions()["training.horizon"] == 8
+    assert answer(tmp_path, "resume", "@last", "--max-updates", "16", "--quiet")["updates"] == 16
+    assert answer(tmp_path, "verify", "@last")["identical"] is True
+
+
+def test_a_budget_that_changes_nothing_is_refused(tmp_path: Path) -> None:
     train(tmp_path, *TOY).succeeded()
-    cadenza("resume", "@last", "--max-updates", "9999", "--runs-dir", str(tmp_path)).refused(2, "--max-timesteps")
+    resume = ["resume", "@last", "--runs-dir", str(tmp_path)]
+    cadenza(*resume, "--max-updates", "9999").refused(2, "would end at once", "2048 of training.max_timesteps")
+    phases = "training.phases=[{name: a, hooks: [collect, update], duration_cycles: 2}]"
+    train(tmp_path, *TOY[:-2], phases, "training.max_timesteps=null").succeeded()
+    cadenza(*resume, "--max-timesteps", "9999").refused(2, "phases are over")
+
+
+def test_a_kill_right_after_more_was_given_does_not_forget_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = "training.early_stop={at_least: -1}"
+    train(tmp_path, *TOY, stop).succeeded()
+    assert last(tmp_path).read_status()["env_steps"] == 512
+    answer(tmp_path, "resume", "@last", "--device", "cpu", "--quiet")
+    assert last(tmp_path).read_status()["env_steps"] == 512  # another name for the device is no longer budget
+    launch(["resume", "@last", "--max-timesteps", "4096"], tmp_path, "run:task@1")
+    assert answer(tmp_path, "resume", "@last", "--quiet")["env_steps"] == 1024  # on to the next evaluation
+
+
+def test_runs_that_end_by_measuring_can_be_verified(tmp_path: Path) -> None:
+    phases = (
+        "training.phases=[{name: a, hooks: [collect, update], duration_steps: 512},"
+        "{name: b, type: eval_only, hooks: [evaluate], duration_cycles: 3}]"
+    )
+    train(tmp_path, *TOY[:-2], phases, "training.max_timesteps=null").succeeded()
+    assert answer(tmp_path, "verify", "@last")["identical"] is True
+
+
+def test_the_best_is_known_by_name_after_a_kill_between_saving_and_pointing(tmp_path: Path) -> None:
+    quick = [*TOY, "checkpoint.every_steps=0", "evaluation.every_steps=128"]
+    whole = uninterrupted(quick, tmp_path / "whole")
+    for hit in (2, 3):
+        root = tmp_path / str(hit)
+        assert launch(["train", *quick], root, f"ckpt:after_rename@{hit}")
+        launch(["resume", "@last"], root)
+        assert compare(whole, last(root)) is None
+        assert (last(root).checkpoints / "best").read_text() == (whole.checkpoints / "best").read_text()
 
 
 def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
@@ -48,6 +91,8 @@ def test_weights_can_be_borrowed_and_the_run_repeated(tmp_path: Path) -> None:
     weights = first.load(first.resolve("best"), "workflow")["workflow"]["networks"]["agent"]["actor.0.weight"]
     assert borrower.read_config().training.init_from == str(source.path.resolve())
     assert answer(tmp_path, "verify", "@last")["identical"] is True
+    borrowed = borrower.read_decisions()["training.init_from"]
+    assert borrowed == first.resolve("best")
     train(tmp_path, *TOY, "--init-from", source.id, "--seed", "5", "algorithm.learning_rate=1e-12").succeeded()
     still = Checkpoints.of(last(tmp_path))
     kept = still.load(still.resolve("last"), "workflow")["workflow"]["networks"]["agent"]["actor.0.weight"]
@@ -95,3 +140,22 @@ def test_settings_cannot_be_changed_behind_the_runs_back(tmp_path: Path) -> None
     run.config.write_text(run.config.read_text().replace("gamma: 0.5", "gamma: 0.99"))
     cadenza(*arguments, "--quiet").succeeded()
     cadenza("evaluate", run.id, "--runs-dir", str(tmp_path)).succeeded()  # the longer budget is a change of our own
+
+
+def test_a_run_from_a_machine_with_other_devices_says_how_to_go_on(tmp_path: Path) -> None:
+    train(tmp_path, *TOY).succeeded()
+    run = last(tmp_path)
+    run.write_decisions(run.read_decisions() | {"device": "cuda:98"})
+    arguments = ["resume", run.id, "--max-timesteps", "4096", "--runs-dir", str(tmp_path), "--quiet"]
+    cadenza(*arguments).refused(2, "cuda:98", "--device cpu")
+    assert "no longer bit for bit" in cadenza(*arguments, "--device", "cpu").succeeded().err
+    assert run.read_decisions()["device"] == "cpu"
+
+
+def test_a_damaged_key_trusts_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "state"
+    monkeypatch.setenv("XDG_STATE_HOME", str(home))
+    (home / "cadenza").mkdir(parents=True)
+    (home / "cadenza" / "key").write_bytes(b"")
+    spec = ["gymnasium.envs.classic_control.cartpole:CartPoleEnv:ppo", *TOY[1:]]
+    train(tmp_path, *spec).refused(2, "key", "damaged")

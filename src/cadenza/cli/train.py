@@ -44,6 +44,8 @@ def train(
         "seed": seeds[0] if len(seeds) == 1 else None,
     }
     given = [override(key, value) for key, value in flags.items() if value is not None]
+    if max_updates is not None and max_timesteps is None:
+        given.insert(0, "training.max_timesteps=null")  # the run is then counted in updates
     config = load(spec, [*(overrides or ()), *given], config_dir)
     if cfg:
         print(dump(config), end="")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 from cadenza.errors import ConfigError, NotFoundError, nearest
@@ -54,9 +52,6 @@ FAMILIES: dict[str, Family] = {
 def load_object(path: str) -> Any:
     """The object behind an import path `package.module:name`."""
     module, _, name = path.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # the command has no notion of it otherwise; last, so that nothing is shadowed
-        sys.path.append(here)
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as problem:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
+import sys
 from collections.abc import Iterator
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -128,6 +130,9 @@ def tuned_variants(id: str) -> list[str]:
 def _import(config: EnvironmentConfig) -> Environment:
     from cadenza.envs.gym import Gym
 
+    here = str(Path.cwd())
+    if here not in sys.path:  # only now that this code is wanted, and last, so that nothing is shadowed
+        sys.path.append(here)
     made = load_object(config.id)(**config.kwargs)
     if isinstance(made, gymnasium.Env):
         registered = made.spec

@@ -57,13 +57,13 @@ def assemble(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any], fresh:
     """
     # small networks gain nothing from a second thread and lose much when cores are busy
     decisions.setdefault("runtime.threads", 1 if config.runtime.threads == "auto" else config.runtime.threads)
-    decisions.setdefault("device", resolve_device(config.device))
+    decisions["device"] = resolve_device(decisions.get("device", config.device))
     torch.set_num_threads(decisions["runtime.threads"])
     streams = Streams(config.seed)
     streams.seed_globals()
     workflow = build_workflow(config, spec, streams, decisions["device"])
     if fresh and config.training.init_from:
-        borrow_weights(workflow, RunFolder(Path(config.training.init_from)))
+        borrow_weights(workflow, RunFolder(Path(config.training.init_from)), decisions)
     stores = workflow.stores()
     phases = resolve_phases(config.training.phases, workflow, stores)
     decide_budget(config.training, phases, decisions)
@@ -78,7 +78,6 @@ def assemble(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any], fresh:
 def build(assembly: Assembly, folder: RunFolder, console: Console, signals: Signals) -> Orchestrator:
     """The run in its folder, at its beginning."""
     config = assembly.config
-    folder.write_decisions(assembly.decisions)
     return Orchestrator(
         config=config,
         decisions=assembly.decisions,
@@ -103,7 +102,10 @@ def resolve_device(asked: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(asked)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device={asked}: torch sees {torch.cuda.device_count()} CUDA devices here; use device=cpu")
+        raise ConfigError(
+            f"device={asked}: torch sees {torch.cuda.device_count()} CUDA devices here; "
+            "train with device=cpu, resume with --device cpu"
+        )
     return asked
 
 
@@ -113,10 +115,12 @@ def build_workflow(config: RunConfig, spec: EnvSpec, streams: Streams, device: s
     return make_workflow(config.algorithm, Context(spec, config.environment.num_envs, torch.device(device), streams))
 
 
-def borrow_weights(workflow: Workflow, source: RunFolder) -> None:
-    """Start from another run's networks and normalisers, the best where it has been evaluated."""
+def borrow_weights(workflow: Workflow, source: RunFolder, decisions: dict[str, Any]) -> None:
+    """Start from another run's networks and normalisers: its best when first asked, the same ones ever after."""
     checkpoints = Checkpoints.of(source)
-    name = checkpoints.resolve("best" if (source.checkpoints / "best").exists() else "last")
+    best = "best" if (source.checkpoints / "best").exists() else "last"
+    name = checkpoints.resolve(decisions.get("training.init_from", best))
+    decisions["training.init_from"] = name
     try:
         workflow.load_weights(checkpoints.load(name, "workflow")["workflow"])
     except (RuntimeError, KeyError) as problem:

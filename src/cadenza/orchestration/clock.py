@@ -36,6 +36,7 @@ class Standing:
     """How good the policy is, and where in the run that was last found out and written down."""
 
     best: float | None = None  # of the evaluations that a checkpoint `best` was saved for
+    best_at: list[int] = field(default_factory=list)  # position of that one
     latest: float | None = None
     evaluated_at: list[int] = field(default_factory=list)  # position of the latest evaluation
     logged_at: list[int] = field(default_factory=list)  # position of the latest row

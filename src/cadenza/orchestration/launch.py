@@ -68,7 +68,7 @@ def resume(
     """The same run, from its newest valid checkpoint to its end, as if it had never stopped."""
     with RunLock(folder.path), Signals() as signals:
         config, decisions = folder.read_config(trust), folder.read_decisions()
-        longer = with_budget(config, decisions, max_timesteps, max_updates)
+        longer = with_budget(config, max_timesteps, max_updates)
         spec = check(longer)
         from cadenza.orchestration.build import assemble, build, resolve_device
 
@@ -89,29 +89,29 @@ def resume(
                 begin_again(run)
             else:
                 run.load_state(found[1])
+                if run.standing.best_at == run.clock.position:  # killed before it was called the best, perhaps
+                    run.checkpoints.point("best", found[0])
             if assembly.spec.restore == "restart":
                 console.note(f"{spec.id} cannot be restored: its running episodes start afresh", warning=True)
                 for store in run.stores.values():
                     store.cut()
-            if longer != config:
-                refuse_less(run, max_timesteps or max_updates)
-                folder.change_config(dump(longer))
+            extended = longer.training != config.training
+            concluded = extended and was_concluded(run, config)
+            if extended:
                 run.standing.stopped_early = False
+                refuse_less(run)
+            if longer != config:
+                folder.change_config(dump(longer))
             say_what_to_expect(run)
-            note_budget(run)
+            note_budget(run, concluded)
+            if extended:
+                run.save(insist=True)  # else a kill would forget that the run goes on
             return execute(run, first=found is None)
         finally:
             assembly.close()
 
 
-def with_budget(
-    config: RunConfig, decisions: dict[str, Any], max_timesteps: int | None, max_updates: int | None
-) -> RunConfig:
-    """The config with another budget, given in the unit the run is counted in."""
-    in_updates = decisions.get("training.unit") == "updates"
-    if (max_timesteps if in_updates else max_updates) is not None:
-        flag = "--max-updates" if in_updates else "--max-timesteps"
-        raise ConfigError(f"this run is counted in {decisions['training.unit']}: give {flag}")
+def with_budget(config: RunConfig, max_timesteps: int | None, max_updates: int | None) -> RunConfig:
     training = config.training
     if max_timesteps is not None:
         training = replace(training, max_timesteps=max_timesteps)
@@ -120,25 +120,36 @@ def with_budget(
     return replace(config, training=training)
 
 
-def note_budget(run: Orchestrator) -> None:
+def was_concluded(run: Orchestrator, before: RunConfig) -> bool:
+    """Whether the run had come to its end, last evaluation and all, under the budget it had before."""
+    longer, run.config = run.config, before
+    finished, run.config = run.finished, longer
+    measured = not before.evaluation.at_end or run.standing.evaluated_at == run.clock.position
+    return finished and measured and run.standing.logged_at == run.clock.position
+
+
+def note_budget(run: Orchestrator, concluded: bool = False) -> None:
     """Remember from which cycle on which budget was in force, so that `verify` can do the run again."""
     training = run.config.training
     entry = {"max_timesteps": training.max_timesteps, "max_updates": training.max_updates}
     budgets = run.decisions.setdefault("training.budgets", [])
     if not budgets or {key: budgets[-1][key] for key in entry} != entry:
-        budgets.append({**entry, "from_cycle": run.clock.cycles})
-        run.folder.write_decisions(run.decisions)
+        budgets.append({**entry, "from_cycle": run.clock.cycles, "concluded": concluded})
+    run.folder.write_decisions(run.decisions)
 
 
-def refuse_less(run: Orchestrator, budget: int | None) -> None:
-    if budget is not None and budget <= run.now:
-        unit = run.decisions["training.unit"]
-        raise ConfigError(f"the run is at {run.now} {unit} already: a budget of {budget} would end it; give more")
+def refuse_less(run: Orchestrator) -> None:
+    if run.scheduler.over:
+        raise ConfigError("the run's phases are over, more budget changes nothing: start a new run with --init-from")
+    if run.finished:
+        budgets = {"max_timesteps": run.clock.env_steps, "max_updates": run.clock.updates}
+        where = ", ".join(f"{value} of training.{name}" for name, value in budgets.items())
+        raise ConfigError(f"the run would end at once, it is at {where}: give more")
 
 
 def say_what_to_expect(run: Orchestrator) -> None:
     """A resumed run that has nothing to do, or whose schedules are over, should not surprise anyone."""
-    if run.finished:
+    if run.finished and not run.scheduler.over:
         flag = "--max-timesteps" if run.decisions["training.unit"] == "env_steps" else "--max-updates"
         run.console.note(f"the run has finished: {flag} N gives it a longer budget")
     elif run.now >= run.decisions["training.horizon"]:

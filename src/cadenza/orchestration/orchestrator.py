@@ -78,11 +78,11 @@ class Orchestrator:
         while not self._stop():
             if self.clock.cycle_ended:
                 self._end_cycle()
+            elif self.scheduler.at_boundary and until(self.clock):
+                break
             elif self.finished:
                 if self._conclude():
                     return None
-            elif self.scheduler.at_boundary and until(self.clock):
-                break
             else:
                 self._do_next()
                 failpoint("run:task")
@@ -109,6 +109,7 @@ class Orchestrator:
         task = self.scheduler.next()
         assert task is not None
         self.clock.phase = task.phase.name
+        before = (self.scheduler.index, self.scheduler.cycles)
         if task.hook.name == "collect":
             self._collect(task)
         elif task.hook.name == "evaluate":
@@ -117,12 +118,12 @@ class Orchestrator:
                 return
             self._write_row(evaluation)
             self.scheduler.advance(1)
-            self._save_if_best()
         else:
             self._update(task)
-        if self.scheduler.at_boundary:
+        if (self.scheduler.index, self.scheduler.cycles) != before:
             self.clock.cycles += 1
             self.clock.cycle_ended = True
+        self._save_if_best()
 
     def _collect(self, task: Task) -> None:
         assert self.collector is not None
@@ -160,9 +161,10 @@ class Orchestrator:
         clock.seconds = time.monotonic() - self._started
         evaluation = None
         if triggers["evaluate"].due(clock):
-            evaluation = self._evaluate()
-            if evaluation is None:
-                return  # a signal came: this cycle ends once more after a resume
+            if self.standing.evaluated_at != clock.position:
+                evaluation = self._evaluate()
+                if evaluation is None:
+                    return  # a signal came: this cycle ends once more after a resume
             triggers["evaluate"].done(clock)
         clock.cycle_ended = False
         if triggers["log"].due(clock) or evaluation is not None:
@@ -196,9 +198,8 @@ class Orchestrator:
         if len(evaluation.episodes) < evaluation.asked:
             finished = f"{len(evaluation.episodes)} of {evaluation.asked} episodes"
             self.console.note(f"evaluation timed out with {finished} finished", warning=True)
-        if evaluation.episodes:
-            self.standing.latest = evaluation.metrics()["eval/return_mean"]
-            self.standing.evaluated_at = self.clock.position
+        self.standing.latest = evaluation.metrics().get("eval/return_mean")
+        self.standing.evaluated_at = self.clock.position
         return evaluation
 
     def _write_row(self, evaluation: Evaluation | None) -> None:
@@ -289,10 +290,11 @@ class Orchestrator:
                     return
 
     def _write_checkpoint(self) -> None:
-        standing, best = self.standing, self.standing.best
-        improved = self._improved()
+        standing, improved = self.standing, self._improved()
+        before = (standing.best, standing.best_at)
         try:
-            standing.best = standing.latest if improved else best
+            if improved:
+                standing.best, standing.best_at = standing.latest, self.clock.position
             self.episodes.seal(self.clock.env_steps)
             state = {name: part.state_dict() for name, part in self.parts().items()}
             if self.finished and self.metrics.pending:  # rows may wait in a checkpoint, but not in the last one
@@ -300,7 +302,7 @@ class Orchestrator:
             self.checkpoints.save(state, self.clock.env_steps, self.clock.updates, improved)
             self.write_status("running")
         except OSError:
-            standing.best = best
+            standing.best, standing.best_at = before
             raise
 
     def _improved(self) -> bool:

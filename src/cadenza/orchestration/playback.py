@@ -88,7 +88,8 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """What `cadenza evaluate --json` prints."""
     player, name = load_policy(folder, checkpoint, trust)
-    config = replace(player.config, seed=seed, evaluation=replace(player.config.evaluation, episodes=episodes))
+    settings = replace(player.config.evaluation, episodes=episodes, timeout_seconds=None)
+    config = replace(player.config, seed=seed, evaluation=settings)
     evaluator = Evaluator(config, player.workflow, {})
     try:
         evaluation = evaluator(0, PLAYING)

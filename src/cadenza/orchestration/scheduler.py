@@ -31,6 +31,7 @@ class PhaseScheduler:
         self.index = 0  # of the current phase
         self.hook = self.done = 0  # where in its hooks, and how much of that one is done
         self.steps = self.updates = self.cycles = 0  # so far in this phase
+        self.begun = False  # whether anything of the current cycle is done
         self.calls: list[int] = []  # by hook, in this phase
         self._enter_phase()
         self._pass_what_is_done()
@@ -44,6 +45,7 @@ class PhaseScheduler:
 
     def advance(self, done: int, env_steps: int = 0, updates: int = 0) -> None:
         """Record that `done` of the task's amount happened; a task may be finished in several parts."""
+        self.begun |= bool(done or env_steps or updates)
         self.done += done
         self.calls[self.hook] += done
         self.steps += env_steps
@@ -57,7 +59,7 @@ class PhaseScheduler:
     @property
     def at_boundary(self) -> bool:
         """Whether a cycle has just ended (or nothing has begun)."""
-        return self.hook == 0 and self.done == 0
+        return not self.begun
 
     def _remaining(self) -> int:
         hook = self.phases[self.index].hooks[self.hook]
@@ -77,6 +79,7 @@ class PhaseScheduler:
         if self.hook < len(phase.hooks):
             return
         self.hook = 0
+        self.begun = False
         self.cycles += 1
         limits = (
             (phase.duration_steps, self.steps),
@@ -89,13 +92,15 @@ class PhaseScheduler:
 
     def _enter_phase(self) -> None:
         self.hook = self.done = self.steps = self.updates = self.cycles = 0
+        self.begun = False
         hooks = () if self.over else self.phases[self.index].hooks
         self.calls = [0] * len(hooks)
         # exact in decimals: 0.1 per step is 1 after 10 steps, not after 11
         self._ratios = [None if hook.ratio is None else Fraction(repr(hook.ratio)) for hook in hooks]
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("index", "hook", "done", "steps", "updates", "cycles", "calls")}
+        names = ("index", "hook", "done", "steps", "updates", "cycles", "begun", "calls")
+        return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.index = state["index"]

@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from cadenza.config.schema import RunConfig
 from cadenza.errors import CadenzaError, NotFoundError
@@ -40,20 +42,23 @@ CYCLES = 16  # enough for every kill to find its moment
 def repeat(folder: RunFolder, root: Path, steps: int | None = None, trust: bool = False) -> dict[str, Any] | None:
     """Run it again in `root`, up to `steps` env_steps, and name the first difference; None: there is none."""
     config, decisions = folder.read_config(trust), folder.read_decisions()
-    rows = read(folder.metrics)
+    rows = [row for row in read(folder.metrics) if steps is None or row["env_steps"] <= steps]
     if not rows:
         raise NotFoundError(f"run {folder.id} has no rows of metrics to compare with")
-    limit = min(steps or sys.maxsize, rows[-1]["env_steps"])
+    last = rows[-1]["cycles"]
     budgets = decisions["training.budgets"]
     assembly = assemble(config, check(config), decisions)
     try:
         copy = create(root, config, ["cadenza", "verify", folder.id])
+        copy.write_decisions(decisions)
         with RunLock(copy.path):
             run = build(assembly, copy, Console(quiet=True, total=None), Signals())
-            for budget, following in zip(budgets, [*budgets[1:], {"from_cycle": sys.maxsize}], strict=True):
+            for budget, following in zip(budgets, [*budgets[1:], {"concluded": True}], strict=True):
+                # one that ran out ends by itself; one that was replaced before ends where that happened
+                until = sys.maxsize if following["concluded"] else following["from_cycle"]
 
-                def enough(clock: Clock, cycle: int = following["from_cycle"]) -> bool:
-                    return clock.env_steps >= limit or clock.cycles >= cycle
+                def enough(clock: Clock, until: int = until) -> bool:
+                    return clock.cycles > last or clock.cycles >= until
 
                 amounts = {key: budget[key] for key in ("max_timesteps", "max_updates")}
                 run.config = replace(config, training=replace(config.training, **amounts))
@@ -62,7 +67,7 @@ def repeat(folder: RunFolder, root: Path, steps: int | None = None, trust: bool 
             run.metrics.close()
     finally:
         assembly.close()
-    return first_difference(rows, read(copy.metrics), limit)
+    return first_difference(rows, read(copy.metrics)[: len(rows)])
 
 
 def kill_settings(config: RunConfig, steps: int | None) -> list[str]:
@@ -100,20 +105,25 @@ def launch(arguments: Sequence[str], root: Path, failpoint: str | None = None) -
     return killed
 
 
-def compare(a: RunFolder, b: RunFolder) -> dict[str, Any] | None:
-    """The first row of metrics, else the first part of the final state, in which two runs differ."""
+def compare(a: RunFolder, b: RunFolder, but: Collection[str] = ()) -> dict[str, Any] | None:
+    """The first row of metrics, else the first part of the final state (`but` for these), in which two runs differ."""
     difference = first_difference(read(a.metrics), read(b.metrics))
-    return difference or first_state_difference(final_state(a), final_state(b))
+    return difference or first_state_difference(final_state(a), final_state(b), {*TIMES, *but})
 
 
 def final_state(folder: RunFolder) -> dict[str, Any]:
     checkpoints = Checkpoints.of(folder)
-    return dict(flat(checkpoints.load(checkpoints.resolve("last"))))
+    pointers = {which: (folder.checkpoints / which).read_text() for which in ("last", "best") if pointed(folder, which)}
+    return {**dict(flat(checkpoints.load(checkpoints.resolve("last")))), **pointers}
 
 
-def first_state_difference(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any] | None:
+def pointed(folder: RunFolder, which: str) -> bool:
+    return (folder.checkpoints / which).exists()
+
+
+def first_state_difference(a: dict[str, Any], b: dict[str, Any], but: Collection[str]) -> dict[str, Any] | None:
     for path in sorted(a.keys() | b.keys()):
-        if path not in TIMES and (path not in a or path not in b or not same(a[path], b[path])):
+        if path not in but and (path not in a or path not in b or not same(a[path], b[path])):
             return {"quantity": f"state {path}", "a": brief(a.get(path)), "b": brief(b.get(path))}
     return None
 
@@ -135,8 +145,14 @@ def same(a: Any, b: Any) -> bool:
     if hasattr(a, "tobytes") or hasattr(a, "numpy"):
         if type(a) is not type(b) or a.dtype != b.dtype or a.shape != b.shape:
             return False
-        return bool((a == b).all())
-    return bool(a == b) and type(a) is type(b)
+        return bytes_of(a) == bytes_of(b)
+    return type(a) is type(b) and repr(a) == repr(b)
+
+
+def bytes_of(array: Any) -> bytes:
+    if isinstance(array, torch.Tensor):
+        array = array.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return bytes(array.tobytes())
 
 
 def brief(value: Any) -> str:

@@ -6,6 +6,7 @@ so that it can be resumed without further ado, while the same config in a downlo
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import secrets
@@ -15,7 +16,10 @@ from typing import Any
 from cadenza.config.convert import to_dict
 from cadenza.config.schema import RunConfig
 from cadenza.errors import ConfigError
+from cadenza.records.atomic import temporary_beside
 from cadenza.records.json_text import canonical
+
+KEY_BYTES = 32
 
 
 def names_code(config: RunConfig) -> bool:
@@ -40,9 +44,16 @@ def _key() -> bytes:
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     path = state / "cadenza" / "key"
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(32))
-    except FileExistsError:
-        pass
-    return path.read_bytes()
+    if not path.exists():
+        draft = temporary_beside(path)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):  # another process was first
+            os.link(draft, path)
+        draft.unlink()
+    key = path.read_bytes()
+    if len(key) != KEY_BYTES:
+        raise ConfigError(f"{path} is damaged: remove it (runs that name code then need --trust)")
+    return key

@@ -9,6 +9,8 @@ import pytest
 
 from cadenza.config import registry
 from cadenza.config.load import load
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.catalog import make
 from cadenza.errors import ConfigError
 
 MODULE = """
@@ -54,10 +56,14 @@ def test_an_entry_point_that_registers_nothing_is_named(installed: Path) -> None
         registry.algorithms()
 
 
-def test_code_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "lying_here.py").write_text("thing = 7\n")
+def test_an_environment_in_the_current_folder_is_found_and_nothing_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lying_here.py").write_text("from cadenza.envs.toy import Identity as make\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    assert registry.load_object("lying_here:thing") == 7
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    load("CartPole-v1:ppo")
+    assert str(tmp_path) not in sys.path  # a stranger's folder is no place to import from
+    assert make(EnvironmentConfig(id="lying_here:make")).spec.id == "lying_here:make"
     with pytest.raises(ConfigError, match="cannot import 'nowhere:x'"):
-        registry.load_object("nowhere:x")
+        make(EnvironmentConfig(id="nowhere:x"))

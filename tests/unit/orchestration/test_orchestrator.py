@@ -193,3 +193,41 @@ def test_weights_that_are_not_finite_are_never_saved(lab: Lab) -> None:
     with pytest.raises(DivergenceError, match=r"networks\.weights is not finite"):
         run.save()
     assert len(run.checkpoints.names()) == 1
+
+
+def test_a_signal_before_the_first_episode_ends_counts_no_cycle(lab: Lab) -> None:
+    phases = "training.phases=[{name: train, hooks: [{name: collect, episodes: 2}, update]}]"
+    config = configured(phases, "training.max_timesteps=200", "logging.every_steps=8")
+    whole, part = lab.start(config, "whole"), lab.start(config, "part")
+    whole.run()
+    stops = iter([False] * 5 + [True])
+    part._stop = lambda: next(stops, True)  # type: ignore[method-assign]
+    part.run()
+    assert part.clock.env_steps == 8  # four vector steps of two: no episode is over
+    assert part.clock.cycles == 0
+    again = lab.resume(part)
+    again.run()
+    assert compare(whole.folder, again.folder) is None
+
+
+def test_the_cycle_is_counted_before_the_best_is_saved(lab: Lab) -> None:
+    phases = "training.phases=[{name: train, hooks: [collect, update, evaluate]}]"
+    config = configured(phases, "training.max_timesteps=48", "logging.every_steps=8")
+    whole, part = lab.start(config, "whole"), lab.start(config, "part")
+    whole.run()
+    part.run(until=lambda clock: clock.cycles >= 1)
+    for name in part.checkpoints.names()[1:]:
+        part.checkpoints._set_aside(name)
+    first = part.checkpoints.load(part.checkpoints.names()[0])
+    assert first["clock"]["cycles"] == 1
+    again = lab.resume(part)
+    again.run()
+    assert [row["cycles"] for row in rows(again)] == [row["cycles"] for row in rows(whole)]
+
+
+def test_one_point_is_measured_once(lab: Lab) -> None:
+    phases = "training.phases=[{name: train, hooks: [collect, update, evaluate]}]"
+    often = ["training.max_timesteps=32", "evaluation.every_steps=8", "evaluation.at_end=true"]
+    run = lab.start(configured(phases, *often))
+    run.run()
+    assert run.clock.evaluations == 4

@@ -142,3 +142,26 @@ def test_collecting_may_be_counted_in_episodes() -> None:
     scheduler.advance(1, env_steps=20)
     assert scheduler.next().hook == UPDATE  # type: ignore[union-attr]
     assert scheduler.steps == 70
+
+
+def test_a_cycle_has_begun_with_its_first_step_even_if_no_episode_has_ended() -> None:
+    scheduler = PhaseScheduler((Phase("train", (Hook("collect", episodes=1), UPDATE)),))
+    scheduler.advance(0)
+    assert scheduler.at_boundary
+    scheduler.advance(0, env_steps=11)
+    assert not scheduler.at_boundary
+    other = PhaseScheduler(scheduler.phases)
+    other.load_state_dict(scheduler.state_dict())
+    assert not other.at_boundary
+    other.advance(1, env_steps=5)
+    other.advance(1, updates=1)
+    assert other.at_boundary
+    assert other.cycles == 1
+
+
+def test_the_boundary_is_seen_when_the_first_hook_has_nothing_due() -> None:
+    scheduler = PhaseScheduler((Phase("train", (Hook("update", ratio=0.01), Hook("collect", steps=4))),))
+    for cycle in range(1, 4):
+        assert scheduler.at_boundary
+        scheduler.advance(4, env_steps=4)
+        assert scheduler.cycles == cycle
