@@ -27,7 +27,7 @@ SAVING = (
     "atomic:before_rename",
     "metrics:append",
 )
-TRAINING_SECONDS = 0.7  # random kills fall within this time after the run took its lock
+TRAINING_SECONDS = 0.4  # random kills fall within this time after the run took its lock
 
 
 def assert_kills_leave_no_trace(command: list[str], root: Path, kills: int = 20, seed: int = 0) -> None:
@@ -47,7 +47,7 @@ def kill_and_resume(command: list[str], root: Path, kills: int, rng: random.Rand
         arguments = ["resume", "@last"] if (root / "@last").exists() else ["train", *command]
         if count % 2:
             kind = rng.choice(["kill", "kill", "stop"])
-            count += run_until_dead(arguments, root, rng, f"{rng.choice(SAVING)}@{rng.randint(2, 5)}:{kind}")
+            count += run_until_dead(arguments, root, rng, f"{rng.choice(SAVING)}@{rng.randint(1, 3)}:{kind}")
         else:
             count += run_until_dead(arguments, root, rng, "")
     if not finished(root):

@@ -22,7 +22,10 @@ def answer(root: Path, *arguments: str) -> dict[str, object]:
 def test_a_run_that_was_given_more_can_be_verified(tmp_path: Path) -> None:
     train(tmp_path, *TOY, "algorithm.learning_rate=lin_0.01").succeeded()
     assert read(last(tmp_path).metrics)[-2]["train/learning_rate"] > 0
-    assert answer(tmp_path, "resume", "@last", "--max-timesteps", "3000", "--quiet")["env_steps"] == 3072
+    status = last(tmp_path).read_status()
+    more = answer(tmp_path, "resume", "@last", "--max-timesteps", "3000", "--quiet")
+    assert more["env_steps"] == 3072
+    assert float(str(more["seconds"])) > status["seconds"]  # time spent adds up over processes
     rates = [row["train/learning_rate"] for row in read(last(tmp_path).metrics)]
     assert rates[-1] == 0  # the schedule's horizon is the first budget: its end value holds
     assert answer(tmp_path, "verify", "@last") == {"identical": True, "first_difference": None}

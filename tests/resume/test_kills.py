@@ -9,8 +9,8 @@ import pytest
 from harness.killing import assert_kills_leave_no_trace
 
 SUBJECTS = {
-    "discrete, native": ["CartPole-v1:ppo", "--max-timesteps", "40000"],
-    "discrete, workers": ["CartPole-v1:ppo", "environment.vectorize=workers", "--max-timesteps", "40000"],
+    "discrete, native": ["CartPole-v1:ppo", "--max-timesteps", "60000"],
+    "discrete, workers": ["CartPole-v1:ppo", "environment.vectorize=workers", "--max-timesteps", "60000"],
     "continuous, in process, normalised": [
         "Pendulum-v1:ppo",
         "environment.vectorize=in_process",
@@ -18,7 +18,7 @@ SUBJECTS = {
         "algorithm.n_steps=256",
         "algorithm.n_epochs=4",
         "--max-timesteps",
-        "40000",
+        "60000",
     ],
     "team with a dying agent": [
         "toy/pair:ppo",

@@ -264,6 +264,7 @@ class Orchestrator:
                 reason = f"{type(problem).__name__}: {problem}"
                 raise CheckpointError(f"the checkpoint's '{name}' does not fit this run ({reason})") from problem
         self.episodes.drop_after(self.clock.env_steps)
+        self._started = time.monotonic() - self.clock.seconds
 
     def save(self, insist: bool = False) -> None:
         """A checkpoint now; `best` too, if this point was just evaluated better than any before.
