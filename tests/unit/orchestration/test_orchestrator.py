@@ -121,6 +121,21 @@ def test_measuring_draws_from_generators_of_its_own(lab: Lab) -> None:
     assert rows(often)[-1]["digest/experience"] == rows(never)[-1]["digest/experience"]
 
 
+def test_every_evaluation_draws_anew_and_always_the_same(lab: Lab) -> None:
+    run = lab.start(configured("training.max_timesteps=64"))
+    info = run._phase(None)
+
+    def drawn(number: int) -> list[list[int]]:
+        return [episode.actions["agent"].ravel().tolist() for episode in run.evaluator(number, info).episodes]
+
+    first, second = drawn(0), drawn(1)
+    assert drawn(0) == first
+    assert first != second
+    run.run()
+    trained = [episode.actions["agent"].ravel().tolist() for episode in episodes.load(run.folder)]
+    assert trained[0] not in (first[0], second[0])  # nor does it repeat what training draws
+
+
 def test_an_evaluate_hook_saves_the_best_and_is_not_repeated_at_the_end(lab: Lab) -> None:
     phases = "training.phases=[{name: train, hooks: [collect, update, evaluate]}]"
     run = lab.start(configured("training.max_timesteps=24", "evaluation.at_end=true", phases))
