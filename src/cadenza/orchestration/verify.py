@@ -113,12 +113,9 @@ def compare(a: RunFolder, b: RunFolder, but: Collection[str] = ()) -> dict[str, 
 
 def final_state(folder: RunFolder) -> dict[str, Any]:
     checkpoints = Checkpoints.of(folder)
-    pointers = {which: (folder.checkpoints / which).read_text() for which in ("last", "best") if pointed(folder, which)}
-    return {**dict(flat(checkpoints.load(checkpoints.resolve("last")))), **pointers}
-
-
-def pointed(folder: RunFolder, which: str) -> bool:
-    return (folder.checkpoints / which).exists()
+    pointers = [folder.checkpoints / which for which in ("last", "best")]
+    named = {pointer.name: pointer.read_text() for pointer in pointers if pointer.exists()}
+    return {**dict(flat(checkpoints.load(checkpoints.resolve("last")))), **named}
 
 
 def first_state_difference(a: dict[str, Any], b: dict[str, Any], but: Collection[str]) -> dict[str, Any] | None:
