@@ -1,4 +1,4 @@
-"""Nested dicts of arrays: the only two things ever done to them."""
+"""Nested dicts of arrays: the only three things ever done to them."""
 
 from __future__ import annotations
 
@@ -22,3 +22,12 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{path}.{key}" if path else str(key))
     else:
         yield path, tree
+
+
+def write(arrays: Tree, where: Any, values: Tree) -> None:
+    """Put values into the places `where` of arrays with the same nesting."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            write(arrays[key], where, value)
+        else:
+            arrays[key][where] = value

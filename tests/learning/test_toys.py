@@ -9,23 +9,38 @@ import pytest
 from cadenza.config.load import load
 from cadenza.orchestration.launch import train
 
-PPO = ["algorithm.n_steps=32", "algorithm.batch_size=0.25", "algorithm.learning_rate=0.003", "evaluation.every_steps=0"]
+PPO = ["algorithm.n_steps=32", "algorithm.batch_size=0.25", "algorithm.learning_rate=0.003"]
+MEMORY = "algorithm.torso.memory"
+LSTM = [f"{MEMORY}.type=lstm", f"{MEMORY}.size=16"]
+TRANSFORMER = [f"{MEMORY}.type=transformer", f"{MEMORY}.size=16", "algorithm.learning_rate=0.001"]
+REINFORCE = ["algorithm.learning_rate=0.01"]
 
-# task: env_steps, and what a policy that has understood earns (beside it the best possible)
+# (task, algorithm, settings): env_steps, and what a policy that has understood earns (beside it the best possible)
 TASKS = {
-    "toy/identity": (4_000, 15.5),  # 16
-    "toy/identity_box": (20_000, -0.5),  # 0
-    "toy/masked": (1_000, 16.0),  # 16
-    "toy/dict": (6_000, 15.5),  # 16
-    "toy/image": (10_000, 15.5),  # 16
-    "toy/chain": (4_000, 3.0),  # 3.25 in the mean over starting cells
-    "toy/pair": (60_000, 12.6),  # 14: 10 hits of one runner, 4 of the other before it dies, and a shooter that hits
+    ("toy/identity", "ppo", *PPO): (4_000, 15.5),  # 16
+    ("toy/identity_box", "ppo", *PPO): (20_000, -0.5),  # 0
+    ("toy/identity_box", "ppo", *PPO, "algorithm.head.squash=true", "algorithm.head.std=state"): (20_000, -0.5),
+    ("toy/masked", "ppo", *PPO): (1_000, 16.0),  # 16
+    ("toy/dict", "ppo", *PPO): (6_000, 15.5),  # 16
+    ("toy/image", "ppo", *PPO): (10_000, 15.5),  # 16
+    ("toy/dials", "ppo", *PPO): (10_000, 15.5),  # 16
+    ("toy/switches", "ppo", *PPO): (10_000, 15.5),  # 16
+    ("toy/chain", "ppo", *PPO): (4_000, 3.0),  # 3.25 in the mean over starting cells
+    ("toy/recall", "ppo", *PPO, *LSTM, f"{MEMORY}.sequence_length=8"): (10_000, 0.95),  # 1; without a memory 0.5
+    ("toy/recall", "ppo", *PPO, *TRANSFORMER): (10_000, 0.95),
+    # 14: 10 hits of one runner, 4 of the other before it dies, and a shooter that hits
+    ("toy/pair", "ppo", *PPO): (60_000, 12.6),
+    ("toy/identity", "a2c"): (10_000, 15.5),
+    ("toy/identity", "reinforce", *REINFORCE): (10_000, 15.5),
+    ("toy/identity_box", "reinforce", *REINFORCE, "algorithm.policy_targets=advantages"): (40_000, -0.7),
+    ("toy/recall", "reinforce", *LSTM, "algorithm.learning_rate=0.003"): (30_000, 0.95),
 }
 
 
-@pytest.mark.parametrize("environment", TASKS)
-def test_ppo_solves(environment: str, tmp_path: Path) -> None:
-    steps, goal = TASKS[environment]
-    config = load(f"{environment}:ppo", [*PPO, f"training.max_timesteps={steps}", "evaluation.episodes=64"])
-    result = train(config, tmp_path, ["test"], quiet=True)
+@pytest.mark.parametrize("task", TASKS, ids=" ".join)
+def test_it_is_solved(task: tuple[str, ...], tmp_path: Path) -> None:
+    steps, goal = TASKS[task]
+    environment, algorithm, *settings = task
+    budget = [f"training.max_timesteps={steps}", "evaluation.episodes=64", "evaluation.every_steps=0"]
+    result = train(load(f"{environment}:{algorithm}", [*settings, *budget]), tmp_path, ["test"], quiet=True)
     assert result.summary()["eval/return_mean"] >= goal

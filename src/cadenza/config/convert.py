@@ -91,6 +91,12 @@ def suggest(key: str, known: list[str]) -> str:
     return nearest(key, known)
 
 
+def is_choice(hint: Any) -> bool:
+    """Whether text given for it can only be one of a few words."""
+    kinds = [option for option in _options(hint) if option not in (int, float, bool, type(None))]
+    return all(get_origin(kind) is Literal for kind in kinds)
+
+
 def describe(hint: Any) -> str:
     """A type in plain words."""
     options = [option for option in _options(hint) if option is not int or float not in _options(hint)]
@@ -134,6 +140,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple):
             raise _refused(hint, value, where)
+        if Ellipsis not in get_args(hint) and len(value) != len(get_args(hint)):
+            raise ConfigError(f"{where}={_show(value)}: must be a list of {len(get_args(hint))}, not {len(value)}")
         return tuple(_convert(get_args(hint)[0], item, f"{where}[{index}]") for index, item in enumerate(value))
     if get_origin(hint) in _MAPPINGS:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -158,7 +166,8 @@ def _convert_union(hint: Any, options: tuple[Any, ...], value: Any, where: str) 
                 return _convert(option, value, where)
             except ConfigError:
                 continue
-    raise _refused(hint, value, where)
+    words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
+    raise _refused(hint, value, where, nearest(value, words) if isinstance(value, str) else "")
 
 
 def _convert_dataclass(cls: Any, value: Any, where: str) -> Any:
@@ -261,7 +270,7 @@ def _algorithm(data: Mapping[str, Any]) -> Any:
         given = f"={_show(settings['name'])}" if settings and "name" in settings else " is missing"
         raise ConfigError(f"algorithm.name{given}: say which algorithm (known: {known})")
     try:
-        return registry.load_object(registry.algorithm(name).config)
+        return registry.settings_class(name)
     except NotFoundError as problem:
         raise ConfigError(f"algorithm.name={_show(name)}: {problem}") from None
 

@@ -43,4 +43,20 @@ def _budget_into_blocks(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {0: _budget_into_blocks}
+def _network_settings_into_blocks(data: dict[str, Any]) -> dict[str, Any]:
+    """1 to 2: PPO had Adam alone and one kind of standard deviation; `none` was the word for no normalisation."""
+    algorithm = data.get("algorithm")
+    if not isinstance(algorithm, dict):
+        return data
+    for old, block, new in (("adam_eps", "optimizer", "eps"), ("log_std_init", "head", "log_std_init")):
+        if old in algorithm:
+            algorithm.setdefault(block, {})[new] = algorithm.pop(old)
+    if algorithm.get("normalize_obs") == "none":
+        algorithm["normalize_obs"] = False
+    return data
+
+
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    0: _budget_into_blocks,
+    1: _network_settings_into_blocks,
+}

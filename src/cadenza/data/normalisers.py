@@ -1,4 +1,4 @@
-"""Running statistics. They are state of the run: saved, resumed and loaded with the policy."""
+"""What puts observations and rewards on a common scale. Statistics are state of the run, loaded with the policy."""
 
 from __future__ import annotations
 
@@ -40,3 +40,44 @@ class RunningNorm:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         device = self.mean.device
         self.mean, self.var, self.count = (state[name].to(device) for name in ("mean", "var", "count"))
+
+
+class BoundsNorm:
+    """Maps each number from its declared bounds to [-1, 1]; numbers without finite bounds stay as they are."""
+
+    def __init__(self, low: torch.Tensor, high: torch.Tensor, device: torch.device) -> None:
+        bounded = torch.isfinite(low) & torch.isfinite(high) & (high > low) & (high - low < 1e30)
+        self.middle = torch.where(bounded, (low + high) / 2, 0.0).to(device)
+        self.reach = torch.where(bounded, (high - low) / 2, 1.0).to(device)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - self.middle) / self.reach
+
+
+class RewardScale:
+    """Divides rewards by the standard deviation of the discounted return so far (Engstrom et al. 2020).
+
+    The mean is left alone: moving it would change what is best. Its state holds the running return of each agent.
+    """
+
+    def __init__(self, num_envs: int, agents: int, gamma: float, device: torch.device, clip: float = 10.0) -> None:
+        self.norm = RunningNorm(1, device)
+        self.running = torch.zeros(num_envs, agents, dtype=torch.float64, device=device)
+        self.gamma, self.clip = gamma, clip
+
+    def __call__(self, reward: torch.Tensor, done: torch.Tensor) -> torch.Tensor:
+        """Take in the rewards of a rollout [T, N, A], and scale them; `done` ends a sum."""
+        sums = []
+        for now, over in zip(reward.to(torch.float64), done, strict=True):
+            self.running = self.running * self.gamma + now
+            sums.append(self.running)
+            self.running = self.running.masked_fill(over, 0.0)
+        self.norm.update(torch.stack(sums).reshape(-1, 1))
+        return (reward / torch.sqrt(self.norm.var + 1e-8).float()).clamp(-self.clip, self.clip)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"running": self.running, **self.norm.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.running = state["running"].to(self.running.device)
+        self.norm.load_state_dict(state)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cadenza.errors import ConfigError
-from cadenza.trees import map_tree
+from cadenza.trees import map_tree, write
 from cadenza.types import Acted, Step, Tree
 
 
@@ -16,34 +17,40 @@ from cadenza.types import Acted, Step, Tree
 class Rollout:
     """One full rollout. Arrays are views into the store: learn from them before collecting again."""
 
-    groups: dict[str, dict[str, Tree]]  # obs, action, reward, active, died, mask?, extras …, each [T, N, A, …]
+    groups: dict[str, dict[str, Tree]]  # obs, action, reward, active, died, mask?, extras …: [T, N, A, …]
     terminated: np.ndarray  # [T, N]
     truncated: np.ndarray  # [T, N]
     is_first: np.ndarray  # [T, N]
     after_obs: dict[str, Tree]  # [N, A, …] what follows the last step
     final_index: tuple[np.ndarray, np.ndarray]  # (t, n) of each episode's end, [K] each
     final_obs: dict[str, Tree]  # [K, A, …] true last observations of those episodes
+    carry: dict[str, Tree]  # group -> the policy's memory before some steps, [C, N, A, …]; `{}` without
     state: np.ndarray | None = None  # [T, N, …] where the environment has a central state
     after_state: np.ndarray | None = None  # [N, …]
     final_state: np.ndarray | None = None  # [K, …]
 
 
 class RolloutStore:
-    """Allocates on the first step, when shapes are known; never after."""
+    """Allocates on the first step, when shapes are known; never after.
 
-    def __init__(self, n_steps: int) -> None:
+    `carry_at` names the steps before which the policy's memory (its extra `carry`) is kept.
+    """
+
+    def __init__(self, n_steps: int, carry_at: Sequence[int] = ()) -> None:
         self.n_steps = n_steps
+        self.carry_at = tuple(carry_at)
         self.size = 0
         self._arrays: dict[str, Tree] = {}
         self._finals: list[tuple[int, np.ndarray, Tree]] = []  # (t, env indices, what was seen last)
         self._after: Tree = {}  # what followed the last step
+        self._carries: list[Tree] = []  # by group, one for each step of `carry_at` passed
 
     def add(self, step: Step, acted: Acted, after: Step) -> None:
         """Write one transition of every environment."""
         if self.ready():
             raise ConfigError(f"the rollout is full after {self.n_steps} steps: a phase must update before it goes on")
         row = {
-            "groups": {group: self._row(group, step, acted, after) for group in step.obs},
+            "groups": {group: transition(group, step, acted, after) for group in step.obs},
             "terminated": after.terminated,
             "truncated": after.truncated,
             "is_first": step.is_first,
@@ -51,7 +58,10 @@ class RolloutStore:
         }
         if not self._arrays:
             self._arrays = map_tree(lambda x: np.zeros((self.n_steps, *x.shape), x.dtype), row)
-        _write(self._arrays, self.size, row)
+        write(self._arrays, self.size, row)
+        if self.size in self.carry_at:
+            carries = {group: extras["carry"] for group, extras in acted.extras.items()}
+            self._carries.append(map_tree(np.copy, carries))
         self._end(np.flatnonzero(after.terminated | after.truncated), seen(after.final_obs, after.final_state))
         self._after = seen(after.obs, after.state)
         self.size += 1
@@ -69,20 +79,6 @@ class RolloutStore:
             truncated[~ended] = True
             self.size += 1
 
-    @staticmethod
-    def _row(group: str, step: Step, acted: Acted, after: Step) -> dict[str, Tree]:
-        row = {
-            "obs": step.obs[group],
-            "action": acted.action[group],
-            "reward": after.reward[group],
-            "active": step.active[group],
-            "died": after.died[group],
-            **acted.extras[group],
-        }
-        if group in step.mask:
-            row["mask"] = step.mask[group]
-        return row
-
     def ready(self) -> bool:
         return self.size == self.n_steps
 
@@ -99,11 +95,12 @@ class RolloutStore:
             final_index=(np.concatenate([empty, *rows]), np.concatenate([empty, *envs])),
             final_obs=final.get("obs", {}),
             final_state=final.get("state"),
+            carry=map_tree(lambda *x: np.stack(x), *self._carries) if self._carries else {},
             after_obs=self._after["obs"],
             after_state=self._after.get("state"),
         )
         self.size = 0
-        self._finals = []
+        self._finals, self._carries = [], []
         return rollout
 
     def state_dict(self) -> dict[str, Any]:
@@ -112,25 +109,34 @@ class RolloutStore:
             "size": self.size,
             "arrays": map_tree(lambda x: x[: self.size], self._arrays) if self.size else {},
             "finals": list(self._finals),
+            "carries": list(self._carries),
             "after": self._after if self.size else {},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.size = state["size"]
         self._finals = list(state["finals"])
+        self._carries = list(state["carries"])
         self._after = state["after"]
         if self.size:
             self._arrays = map_tree(lambda x: np.zeros((self.n_steps, *x.shape[1:]), x.dtype), state["arrays"])
-            _write(self._arrays, slice(self.size), state["arrays"])
+            write(self._arrays, slice(self.size), state["arrays"])
 
 
 def seen(obs: dict[str, Tree], state: np.ndarray | None) -> Tree:
     return {"obs": obs} if state is None else {"obs": obs, "state": state}
 
 
-def _write(arrays: Tree, where: Any, values: Tree) -> None:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            _write(arrays[key], where, value)
-        else:
-            arrays[key][where] = value
+def transition(group: str, step: Step, acted: Acted, after: Step) -> dict[str, Tree]:
+    """What is kept of a step for a group, [N, A, …]; the policy's memory is the store's own business."""
+    row = {
+        "obs": step.obs[group],
+        "action": acted.action[group],
+        "reward": after.reward[group],
+        "active": step.active[group],
+        "died": after.died[group],
+        **{name: extra for name, extra in acted.extras[group].items() if name != "carry"},
+    }
+    if group in step.mask:
+        row["mask"] = step.mask[group]
+    return row

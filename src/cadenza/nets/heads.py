@@ -1,4 +1,8 @@
-"""From a network's output to actions and their probabilities, per action space; no distribution objects."""
+"""From a network's output to actions and their probabilities, per action space; no distribution objects.
+
+Every head has `outputs` (how many numbers it wants), and on outputs [*, outputs]: `sample` -> (action [*, …], its
+log-probability [*]), `mode` -> the most likely action, `evaluate(action)` -> (log-probability [*], entropy [*]).
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,11 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from cadenza.config.networks import HeadConfig
 from cadenza.errors import ConfigError
 
 LOG_2PI = math.log(2 * math.pi)
+EDGE = 1e-6  # how close to its bound a squashed action is taken to be, at most
 
 
 class CategoricalHead(nn.Module):
@@ -28,7 +34,6 @@ class CategoricalHead(nn.Module):
         return torch.log_softmax(output, -1)
 
     def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """(action [B], its log-probability [B])"""
         log_probs = self.log_probs(output, mask)
         # the smallest of independent exponential waiting times with rates p falls on i with probability p_i
         waiting = torch.empty_like(log_probs).exponential_(generator=generator)
@@ -39,43 +44,157 @@ class CategoricalHead(nn.Module):
         return self.log_probs(output, mask).argmax(-1) + self.start
 
     def evaluate(self, output: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
-        """(log-probability [B], entropy [B])"""
         log_probs = self.log_probs(output, mask)
         log_prob = log_probs.gather(-1, (action - self.start).long().unsqueeze(-1)).squeeze(-1)
         return log_prob, -(log_probs.exp() * log_probs).sum(-1)
 
 
-class GaussianHead(nn.Module):
-    """Independent normal actions with a learned standard deviation that does not depend on the state."""
+class MultiCategoricalHead(nn.Module):
+    """Several choices at once, independent of each other; masks stand side by side."""
 
-    def __init__(self, space: spaces.Box, log_std_init: float) -> None:
+    def __init__(self, space: spaces.MultiDiscrete) -> None:
+        super().__init__()
+        self.shape = space.nvec.shape
+        counts, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
+        self.parts = [CategoricalHead(spaces.Discrete(n, start=at)) for n, at in zip(counts, starts, strict=True)]
+        self.sizes = [part.outputs for part in self.parts]
+        self.outputs = sum(self.sizes)
+
+    def _columns(self, output: Tensor, mask: Tensor | None) -> list[tuple[CategoricalHead, Tensor, Tensor | None]]:
+        masks: Any = [None] * len(self.parts) if mask is None else torch.split(mask, self.sizes, -1)
+        return list(zip(self.parts, torch.split(output, self.sizes, -1), masks, strict=True))
+
+    def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        drawn = [part.sample(own, allowed, generator) for part, own, allowed in self._columns(output, mask)]
+        action = shaped(torch.stack([action for action, _ in drawn], -1), self.shape)
+        return action, torch.stack([log_prob for _, log_prob in drawn]).sum(0)
+
+    def mode(self, output: Tensor, mask: Tensor | None) -> Tensor:
+        chosen = [part.mode(own, allowed) for part, own, allowed in self._columns(output, mask)]
+        return shaped(torch.stack(chosen, -1), self.shape)
+
+    def evaluate(self, output: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
+        taken = action.flatten(-len(self.shape)).unbind(-1)
+        columns = zip(self._columns(output, mask), taken, strict=True)
+        known = [part.evaluate(own, allowed, one) for (part, own, allowed), one in columns]
+        return torch.stack([log_prob for log_prob, _ in known]).sum(0), torch.stack([h for _, h in known]).sum(0)
+
+
+class BernoulliHead(nn.Module):
+    """Several switches, independent of each other."""
+
+    def __init__(self, space: spaces.MultiBinary) -> None:
         super().__init__()
         self.shape = space.shape
         self.outputs = math.prod(space.shape)
-        self.log_std = nn.Parameter(torch.full((self.outputs,), log_std_init))
 
     def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """(action [B, *shape], its log-probability [B])"""
-        noise = torch.empty_like(output).normal_(generator=generator)
-        action = output + self.log_std.exp() * noise
-        return action.reshape(*action.shape[:-1], *self.shape), self._log_density(noise)
+        draw = torch.empty_like(output).uniform_(generator=generator)
+        on = draw < torch.sigmoid(output)
+        return shaped(on.to(torch.int8), self.shape), self._log_prob(output, on.float())
 
     def mode(self, output: Tensor, mask: Tensor | None) -> Tensor:
-        return output.reshape(*output.shape[:-1], *self.shape)
+        return shaped((output > 0).to(torch.int8), self.shape)
 
     def evaluate(self, output: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
-        """(log-probability [B], entropy [B])"""
-        noise = (action.reshape(output.shape) - output) / self.log_std.exp()
-        entropy = (self.log_std + 0.5 * (1 + LOG_2PI)).sum()
-        return self._log_density(noise), entropy.expand(output.shape[:-1])
+        entropy = nn.functional.binary_cross_entropy_with_logits(output, torch.sigmoid(output), reduction="none")
+        return self._log_prob(output, action.flatten(-len(self.shape)).float()), entropy.sum(-1)
 
-    def _log_density(self, noise: Tensor) -> Tensor:
-        return -(0.5 * (noise.square() + LOG_2PI) + self.log_std).sum(-1)
+    @staticmethod
+    def _log_prob(output: Tensor, on: Tensor) -> Tensor:
+        return -nn.functional.binary_cross_entropy_with_logits(output, on, reduction="none").sum(-1)
 
 
-def action_head(space: spaces.Space[Any], log_std_init: float = 0.0) -> CategoricalHead | GaussianHead:
+class GaussianHead(nn.Module):
+    """Independent normal actions; the standard deviation is a parameter, or half of the output."""
+
+    log_std: Tensor
+
+    def __init__(self, space: spaces.Box, config: HeadConfig) -> None:
+        super().__init__()
+        self.shape = space.shape
+        self.size = math.prod(space.shape)
+        self.config = config
+        self.outputs = self.size * (2 if config.std == "state" else 1)
+        if config.std == "parameter":
+            self.log_std = nn.Parameter(torch.full((self.size,), config.log_std_init))
+
+    def _normal(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """(mean, log standard deviation)"""
+        if self.config.std == "parameter":
+            return output, self.log_std
+        mean, log_std = output.chunk(2, -1)
+        return mean, (log_std + self.config.log_std_init).clamp(-20, 2)
+
+    def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        mean, log_std = self._normal(output)
+        noise = torch.empty_like(mean).normal_(generator=generator)
+        action = mean + log_std.exp() * noise
+        return shaped(action, self.shape), self._log_density(noise, log_std)
+
+    def mode(self, output: Tensor, mask: Tensor | None) -> Tensor:
+        return shaped(self._normal(output)[0], self.shape)
+
+    def evaluate(self, output: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = self._normal(output)
+        noise = (action.reshape(mean.shape) - mean) / log_std.exp()
+        entropy = (log_std + 0.5 * (1 + LOG_2PI)).sum(-1)
+        return self._log_density(noise, log_std), entropy.expand(mean.shape[:-1])
+
+    @staticmethod
+    def _log_density(noise: Tensor, log_std: Tensor) -> Tensor:
+        return -(0.5 * (noise.square() + LOG_2PI) + log_std).sum(-1)
+
+
+class SquashedHead(GaussianHead):
+    """Normal numbers through tanh into the bounds of the space. The entropy is estimated from the action itself."""
+
+    middle: Tensor
+    reach: Tensor
+
+    def __init__(self, space: spaces.Box, config: HeadConfig) -> None:
+        super().__init__(space, config)
+        self.register_buffer("middle", torch.from_numpy((space.high + space.low) / 2).flatten(), persistent=False)
+        self.register_buffer("reach", torch.from_numpy((space.high - space.low) / 2).flatten(), persistent=False)
+
+    def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        inner, log_prob = super().sample(output, mask, generator)
+        flat = inner.flatten(-len(self.shape))
+        return self._squash(flat), log_prob - self._stretch(flat)
+
+    def mode(self, output: Tensor, mask: Tensor | None) -> Tensor:
+        return self._squash(self._normal(output)[0])
+
+    def evaluate(self, output: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
+        unit = ((action.flatten(-len(self.shape)) - self.middle) / self.reach).clamp(-1 + EDGE, 1 - EDGE)
+        inner = torch.atanh(unit)
+        log_prob = super().evaluate(output, mask, inner)[0] - self._stretch(inner)
+        return log_prob, -log_prob
+
+    def _squash(self, inner: Tensor) -> Tensor:
+        return shaped(self.middle + self.reach * torch.tanh(inner), self.shape)
+
+    def _stretch(self, inner: Tensor) -> Tensor:
+        """Log of how much the squashing stretches volume there: log reach (1 - tanh^2), without cancellation."""
+        log_slope = 2 * (math.log(2) - inner - nn.functional.softplus(-2 * inner))
+        return (log_slope + self.reach.log()).sum(-1)
+
+
+ActionHead = CategoricalHead | MultiCategoricalHead | BernoulliHead | GaussianHead
+
+
+def shaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """[*, F] to [*, *shape]"""
+    return x.reshape(*x.shape[:-1], *shape)
+
+
+def action_head(space: spaces.Space[Any], config: HeadConfig) -> ActionHead:
     if isinstance(space, spaces.Discrete):
         return CategoricalHead(space)
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiCategoricalHead(space)
+    if isinstance(space, spaces.MultiBinary):
+        return BernoulliHead(space)
     if isinstance(space, spaces.Box):
-        return GaussianHead(space, log_std_init)
+        return SquashedHead(space, config) if config.squash else GaussianHead(space, config)
     raise ConfigError(f"no action head for {space}")

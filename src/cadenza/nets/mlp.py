@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 from torch import Tensor, nn
 
 from cadenza.config.networks import MLPConfig
 
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
@@ -24,11 +26,8 @@ class MLP(nn.Sequential):
     """
 
     def __init__(self, inputs: int, outputs: int, config: MLPConfig, output_gain: float = 1.0) -> None:
-        layers: list[nn.Module] = []
-        for size in config.hidden_sizes:
-            layers += [orthogonal(nn.Linear(inputs, size), math.sqrt(2)), ACTIVATIONS[config.activation]()]
-            inputs = size
-        super().__init__(*layers, orthogonal(nn.Linear(inputs, outputs), output_gain))
+        last = config.hidden_sizes[-1] if config.hidden_sizes else inputs
+        super().__init__(*hidden_layers(inputs, config), orthogonal(nn.Linear(last, outputs), output_gain))
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self:
@@ -36,7 +35,17 @@ class MLP(nn.Sequential):
         return x
 
 
-def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
+def hidden_layers(inputs: int, config: MLPConfig) -> nn.Sequential:
+    """The hidden layers alone: nothing at all where none are configured."""
+    layers: list[nn.Module] = []
+    for size in config.hidden_sizes:
+        layers += [orthogonal(nn.Linear(inputs, size), math.sqrt(2)), ACTIVATIONS[config.activation]()]
+        inputs = size
+    return nn.Sequential(*layers)
+
+
+def orthogonal(layer: Layer, gain: float) -> Layer:
     nn.init.orthogonal_(layer.weight, gain)
+    assert layer.bias is not None
     nn.init.zeros_(layer.bias)
     return layer

@@ -20,3 +20,21 @@ def gae(reward: Tensor, value: Tensor, next_value: Tensor, done: Tensor, gamma: 
         running = delta[t] + carry_on[t] * running
         advantage[t] = running
     return advantage
+
+
+def discounted_sum(reward: Tensor, last: Tensor, gamma: float) -> Tensor:
+    """What is earned from each step on [T, …], up to and including the step that is `last`."""
+    total = torch.empty_like(reward)
+    running = torch.zeros_like(reward[0])
+    for t in range(len(reward) - 1, -1, -1):
+        running = reward[t] + gamma * running.masked_fill(last[t], 0.0)
+        total[t] = running
+    return total
+
+
+def explained_variance(value: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """1 where values predict their targets perfectly, 0 where a constant would do as well; where `weight` is set."""
+    counted = weight > 0
+    target = target[counted]
+    residual = target - value[counted]
+    return 1 - residual.var(correction=0) / target.var(correction=0).clamp(min=1e-8)

@@ -29,3 +29,11 @@ def approximate_kl(log_ratio: Tensor) -> Tensor:
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     """Mean over the entries where `mask` (float, 0 or 1) is set."""
     return (x * mask).sum() / mask.sum().clamp(min=1)
+
+
+def masked_standardise(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean 0 and standard deviation 1 over the entries where `mask` is set; a single one stays as it is."""
+    count = mask.sum()
+    mean = masked_mean(x, mask)
+    variance = ((x - mean).square() * mask).sum() / (count - 1).clamp(min=1)
+    return torch.where(count > 1, (x - mean) / (variance.sqrt() + 1e-8), x)

@@ -128,11 +128,11 @@ def test_advantages_loss_and_gradients_equal_a_plain_implementation(collected: A
     net, config = workflow.nets["agent"], workflow.config
     samples = workflow._prepare("agent", rollout)
     advantage, value = plain_advantages(net, rollout, config.gamma, config.gae_lambda)
-    np.testing.assert_allclose(samples.advantage[:, 0], advantage.ravel(), atol=1e-5)
-    np.testing.assert_allclose(samples.old_value[:, 0], value.ravel(), atol=1e-5)
+    np.testing.assert_allclose(samples.advantage[0, :, 0], advantage.ravel(), atol=1e-5)
+    np.testing.assert_allclose(samples.old_value[0, :, 0], value.ravel(), atol=1e-5)
 
     flat = [torch.from_numpy(x).float().flatten() for x in (advantage, value)]
-    plain_loss.old_log_prob = samples.old_log_prob[:, 0]  # type: ignore[attr-defined]
+    plain_loss.old_log_prob = samples.old_log_prob[0, :, 0]  # type: ignore[attr-defined]
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():  # move away from the policy that acted, so that clipping bites
         for parameter in net.parameters():
@@ -174,8 +174,7 @@ def test_true_values_leave_no_advantage_on_the_chain(how: str) -> None:
         assert (rollout.terminated & active).sum() > 3
         assert (rollout.truncated & ~rollout.terminated & active).sum() > 3
         samples = assembly.workflow._prepare("agent", rollout)  # type: ignore[attr-defined]
-        acted = samples.weight[:, 0] > 0
-        np.testing.assert_allclose(samples.advantage[acted, 0], 0, atol=1e-5)
+        np.testing.assert_allclose(samples.advantage[samples.weight > 0], 0, atol=1e-5)
     finally:
         assembly.close()
 
@@ -186,8 +185,8 @@ def test_dead_agents_weigh_nothing_and_end_their_own_sum(collected: Any) -> None
     assert runner["died"].any()
     assert not runner["active"].all()
     samples = workflow._prepare("runner", rollout)
-    died = torch.from_numpy(runner["died"]).flatten(0, 1)
-    reward = torch.from_numpy(runner["reward"]).flatten(0, 1)
+    died = torch.from_numpy(runner["died"]).flatten(0, 1)[None]
+    reward = torch.from_numpy(runner["reward"]).flatten(0, 1)[None]
     # at its death an agent's advantage is its last reward less its value: no bootstrap, nothing after
     torch.testing.assert_close(samples.advantage[died], (reward - samples.old_value)[died])
     loss, _ = workflow._loss(workflow.nets["runner"], samples, torch.tensor(0.2), torch.tensor(0.0))
@@ -208,7 +207,8 @@ def test_an_update_reports_what_it_did(collected: Any) -> None:
     before = [parameter.clone() for parameter in workflow.nets["agent"].parameters()]
     result = workflow.update(Holding(rollout), PHASE)
     assert result.updates == workflow.config.n_epochs * 2
-    for name in ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm", "explained_variance"):
+    logged = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "explained_variance")
+    for name in (*logged, "grad_norm/all", "grad_norm/actor", "grad_norm/critic"):
         assert torch.isfinite(result.metrics[f"train/{name}"])
     assert float(result.metrics["train/learning_rate"]) == pytest.approx(1e-3)
     assert any(not torch.equal(a, b) for a, b in zip(before, workflow.nets["agent"].parameters(), strict=True))
@@ -222,7 +222,7 @@ def test_a_group_that_never_acts_learns_nothing_and_harms_nothing(collected: Any
     assert all(torch.isfinite(torch.as_tensor(value)) for value in metrics.values())
     assert not any(name.startswith("train/runner") for name in metrics)
     assert all(torch.equal(a, b) for a, b in zip(before, workflow.nets["runner"].parameters(), strict=True))
-    assert torch.isfinite(workflow.norms["runner"].mean).all()
+    assert torch.isfinite(workflow.observers["runner"].norm.mean).all()
 
 
 def test_the_central_state_is_there_for_a_central_critic(collected: Any) -> None:

@@ -1,0 +1,108 @@
+"""Policy and value of one group: a torso they share (or one each), an MLP each, and an action head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from cadenza.config.networks import HeadConfig, MLPConfig, TorsoConfig
+from cadenza.nets.heads import action_head
+from cadenza.nets.mlp import MLP
+from cadenza.nets.observe import Observed, Observer
+from cadenza.nets.torso import Torso
+from cadenza.trees import map_tree
+from cadenza.types import Acted, GroupSpec, Mode, Step, Tree
+
+
+class Settings(Protocol):
+    """The part of an algorithm's config that is about these networks."""
+
+    @property
+    def torso(self) -> TorsoConfig: ...
+    @property
+    def actor(self) -> MLPConfig: ...
+    @property
+    def critic(self) -> MLPConfig: ...
+    @property
+    def head(self) -> HeadConfig: ...
+
+
+class Judged(NamedTuple):
+    """What the networks make of observations [L, *B]."""
+
+    output: Tensor  # for the action head
+    value: Tensor  # [L, *B]
+    carries: Tree  # after each step, [L, *B, …], if asked for; `{}` without a memory
+
+
+class ActorCritic(nn.Module):
+    def __init__(self, group: GroupSpec, config: Settings) -> None:
+        super().__init__()
+        self.head = action_head(group.action, config.head)
+        self.torso = Torso(group.observation, config.torso)
+        self.actor = MLP(self.torso.features, self.head.outputs, config.actor, output_gain=0.01)
+        self.critic = MLP(self.torso.features, 1, config.critic)
+        self.critic_torso = None if config.torso.shared else Torso(group.observation, config.torso)
+
+    @property
+    def remembers(self) -> bool:
+        return self.torso.memory is not None
+
+    def parts(self) -> dict[str, nn.Module]:
+        """Whose gradient norms are told apart: each parameter is in one of them."""
+        if self.critic_torso is None:
+            return {"trunk": self.torso, "actor": nn.ModuleList([self.actor, self.head]), "critic": self.critic}
+        return {
+            "actor": nn.ModuleList([self.torso, self.actor, self.head]),
+            "critic": nn.ModuleList([self.critic_torso, self.critic]),
+        }
+
+    def initial_carry(self, *batch: int) -> Tree:
+        if not self.remembers:
+            return {}
+        carry = {"torso": self.torso.initial_carry(*batch)}
+        return carry if self.critic_torso is None else {**carry, "critic": self.critic_torso.initial_carry(*batch)}
+
+    def forward(self, obs: Observed, carry: Tree, first: Tensor, carries: bool = False) -> Judged:
+        """Policy and value over L steps, from the carry before the first of them."""
+        seen, after = self.torso(obs, carry.get("torso"), first, carries)
+        told = {"torso": after} if self.remembers and carries else {}
+        judged = seen
+        if self.critic_torso is not None:
+            judged, after = self.critic_torso(obs, carry.get("critic"), first, carries)
+            if told:
+                told["critic"] = after
+        return Judged(self.actor(seen), self.critic(judged).squeeze(-1), told)
+
+    def policy(self, obs: Observed, carry: Tree, first: Tensor, carries: bool = True) -> tuple[Tensor, Tree]:
+        """The policy's output alone, and the carries; the value only where its memory needs it."""
+        if carries and self.remembers and self.critic_torso is not None:
+            judged = self(obs, carry, first, carries)
+            return judged.output, judged.carries
+        seen, after = self.torso(obs, carry.get("torso"), first, carries)
+        return self.actor(seen), {"torso": after} if self.remembers and carries else {}
+
+
+@torch.inference_mode()
+def act(
+    nets: Mapping[str, ActorCritic], observers: Mapping[str, Observer], step: Step, carry: Tree, mode: Mode
+) -> Acted:
+    """Sample (or take the most likely) actions [N, A, …] of every group; the memory before them goes with them."""
+    action, extras, after = {}, {}, {}
+    for name, net in nets.items():
+        device = observers[name].device
+        obs = map_tree(lambda x: x[None], observers[name](step.obs[name]))  # a sequence of one step
+        first = torch.from_numpy(step.is_first).to(device)[None, :, None].expand(1, *step.active[name].shape)
+        output, carries = net.policy(obs, carry[name], first)
+        mask = torch.from_numpy(step.mask[name]).to(device) if name in step.mask else None
+        if mode.explore:
+            chosen, _ = net.head.sample(output[0], mask, mode.streams.torch(f"act.{name}", device))
+        else:
+            chosen = net.head.mode(output[0], mask)
+        action[name] = chosen.cpu().numpy()
+        after[name] = map_tree(lambda x: x[0], carries)
+        extras[name] = {"carry": map_tree(lambda x: x.cpu().numpy(), carry[name])} if net.remembers else {}
+    return Acted(action, extras, after)

@@ -1,0 +1,41 @@
+"""Convolutional networks for images."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from cadenza.config.networks import CNNConfig
+from cadenza.errors import ConfigError
+from cadenza.nets.mlp import ACTIVATIONS, orthogonal
+
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # Mnih et al. 2015; needs 36 pixels
+SMALL = ((16, 3, 1), (32, 3, 2), (32, 2, 1))  # needs 8
+
+
+class CNN(nn.Sequential):
+    """Images [*, C, H, W] to features [*, features]; bytes are scaled to [0, 1]."""
+
+    def __init__(self, shape: tuple[int, int, int], config: CNNConfig) -> None:
+        channels, *sides = shape
+        chosen = (NATURE if min(sides) >= 36 else SMALL) if config.layers == "auto" else config.layers
+        layers: list[nn.Module] = []
+        for out, kernel, stride in chosen:
+            sides = [(side - kernel) // stride + 1 for side in sides]
+            if min(sides) < 1:
+                raise ConfigError(f"cnn.layers={[list(layer) for layer in chosen]}: too much for {shape[1]}x{shape[2]}")
+            convolution = nn.Conv2d(channels, out, kernel, stride)
+            layers += [orthogonal(convolution, math.sqrt(2)), ACTIVATIONS[config.activation]()]
+            channels = out
+        flat = channels * math.prod(sides)
+        linear = orthogonal(nn.Linear(flat, config.features), math.sqrt(2))
+        super().__init__(*layers, nn.Flatten(), linear, ACTIVATIONS[config.activation]())
+
+    def forward(self, x: Tensor) -> Tensor:
+        pixels = x.flatten(0, -4)
+        pixels = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels.float()
+        for layer in self:
+            pixels = layer(pixels)
+        return pixels.reshape(*x.shape[:-3], -1)

@@ -1,0 +1,135 @@
+"""Observations of any space as what networks take: one vector per agent, and images apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from cadenza.data.normalisers import BoundsNorm, RunningNorm
+from cadenza.trees import map_tree
+from cadenza.types import Tree
+
+VECTOR = "vector"
+Observed = dict[str, Tensor]  # VECTOR: [*, F]; every other key an image [*, C, H, W], bytes
+SMALLEST_IMAGE = 8  # pixels; anything smaller is a vector
+NormalizeObs = bool | Literal["rolling", "static"]  # true is rolling
+
+
+class Observer:
+    """A group's observations from arrays to tensors, standardised if asked for. Its state are the statistics.
+
+    `raw` hands them over as they are, for an encoder of one's own.
+    """
+
+    def __init__(
+        self, space: spaces.Space[Any], device: torch.device, normalize: NormalizeObs = False, raw: bool = False
+    ) -> None:
+        self.space, self.device, self.raw = space, device, raw
+        self.norm: RunningNorm | BoundsNorm | None = None
+        if normalize == "static":
+            self.norm = BoundsNorm(*bounds(space), device)
+        elif normalize:
+            self.norm = RunningNorm(vector_size(space), device)
+
+    def __call__(self, obs: Tree) -> Observed:
+        tensors = self._tensors(obs)
+        if self.raw:
+            return tensors if isinstance(tensors, dict) else {VECTOR: tensors}
+        observed = observe(self.space, tensors)
+        if self.norm is not None and VECTOR in observed:
+            observed[VECTOR] = self.norm(observed[VECTOR])
+        return observed
+
+    def learn(self, obs: Tree, acted: Tensor) -> None:
+        """Take the observations where `acted` [*] into rolling statistics."""
+        if isinstance(self.norm, RunningNorm):
+            vector = observe(self.space, self._tensors(obs)).get(VECTOR)
+            if vector is not None:
+                self.norm.update(vector[acted])
+
+    def _tensors(self, obs: Tree) -> Tree:
+        return map_tree(lambda x: torch.from_numpy(x).to(self.device), obs)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.norm.state_dict() if isinstance(self.norm, RunningNorm) else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if isinstance(self.norm, RunningNorm):
+            self.norm.load_state_dict(state)
+
+
+def observe(space: spaces.Space[Any], obs: Tree) -> Observed:
+    """Images under their path, and all else flattened side by side: numbers as floats, categories one-hot."""
+    observed, vectors = {}, []
+    for path, part, value in walk(space, obs):
+        if is_image(part):
+            observed[path] = value
+        else:
+            vectors.append(flatten(part, value))
+    if vectors:
+        observed[VECTOR] = torch.cat(vectors, -1) if len(vectors) > 1 else vectors[0]
+    return observed
+
+
+def vector_size(space: spaces.Space[Any]) -> int:
+    """Length of the vector that `observe` makes, images left out."""
+    return sum(int(spaces.flatdim(part)) for _, part, _ in walk(space) if not is_image(part))
+
+
+def images(space: spaces.Space[Any]) -> dict[str, tuple[int, int, int]]:
+    """Path and shape [C, H, W] of each image in an observation."""
+    return {path: part.shape for path, part, _ in walk(space) if is_image(part)}  # type: ignore[misc]
+
+
+def bounds(space: spaces.Space[Any]) -> tuple[Tensor, Tensor]:
+    """Lowest and highest values of the vector that `observe` makes; infinite where the space is."""
+    lows, highs = [torch.zeros(0)], [torch.zeros(0)]
+    for _, part, _ in walk(space):
+        if isinstance(part, spaces.Box) and not is_image(part):
+            scale = 255.0 if part.dtype == np.uint8 else 1.0
+            lows.append(torch.from_numpy(part.low.astype(np.float32).ravel()) / scale)
+            highs.append(torch.from_numpy(part.high.astype(np.float32).ravel()) / scale)
+        elif not is_image(part):
+            size = int(spaces.flatdim(part))
+            lows.append(torch.zeros(size))
+            highs.append(torch.ones(size))
+    return torch.cat(lows), torch.cat(highs)
+
+
+def is_image(space: spaces.Space[Any]) -> bool:
+    """Bytes in three dimensions, channels first (adapters see to that), big enough to convolve."""
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
+        return False
+    return min(space.shape[1:]) >= SMALLEST_IMAGE
+
+
+def walk(space: spaces.Space[Any], obs: Tree = None, path: str = "") -> Iterator[tuple[str, spaces.Space[Any], Any]]:
+    """The plain spaces inside, with their paths and (where given) what was observed; a bare space has the path ''."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, part in parts:  # adapters key a tuple's entries "0", "1", …
+            yield from walk(part, None if obs is None else obs[str(key)], f"{path}.{key}" if path else str(key))
+    else:
+        yield path, space, obs
+
+
+def flatten(space: spaces.Space[Any], obs: Tensor) -> Tensor:
+    """[*, …] to [*, F] for a plain space."""
+    if isinstance(space, spaces.Discrete):
+        return one_hot(obs - int(space.start), int(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        columns = enumerate(zip(space.nvec.ravel(), space.start.ravel(), strict=True))
+        flat = obs.flatten(-len(space.nvec.shape))
+        return torch.cat([one_hot(flat[..., i] - int(start), int(n)) for i, (n, start) in columns], -1)
+    shape = space.shape or ()
+    numbers: Tensor = obs.float() / 255 if obs.dtype == torch.uint8 else obs.float()  # bytes are pixels
+    return numbers.flatten(-len(shape)) if shape else numbers.unsqueeze(-1)
+
+
+def one_hot(index: Tensor, classes: int) -> Tensor:
+    return torch.nn.functional.one_hot(index.long(), classes).float()

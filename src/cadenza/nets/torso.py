@@ -1,0 +1,69 @@
+"""From an observation to features: encode (vectors, images, or a module of one's own), mix, remember."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from cadenza.config.networks import MLPConfig, TorsoConfig
+from cadenza.config.registry import load_own
+from cadenza.errors import ConfigError
+from cadenza.nets.cnn import CNN
+from cadenza.nets.memory import Memory
+from cadenza.nets.mlp import hidden_layers
+from cadenza.nets.observe import VECTOR, Observed, images, vector_size
+from cadenza.types import Tree
+
+
+class Torso(nn.Module):
+    """[*, …] to [*, features]; with a memory the first axis is time."""
+
+    def __init__(self, space: spaces.Space[Any], config: TorsoConfig) -> None:
+        super().__init__()
+        self.encoder = Encoder(space, config) if config.encoder == "auto" else own_encoder(space, config)
+        features: int = self.encoder.features  # type: ignore[assignment]
+        self.mix = hidden_layers(features, MLPConfig(config.hidden_sizes, config.activation))
+        features = config.hidden_sizes[-1] if config.hidden_sizes else features
+        self.memory = Memory(features, config.memory) if config.memory.type != "none" else None
+        self.features = self.memory.size if self.memory is not None else features
+
+    def initial_carry(self, *batch: int) -> Tree:
+        return self.memory.initial(*batch) if self.memory is not None else {}
+
+    def forward(self, obs: Observed, carry: Tree, first: Tensor, carries: bool = True) -> tuple[Tensor, Tree]:
+        """The features, and the carries after each step if wanted. `first` [L, *B] marks where episodes begin."""
+        features = self.mix(self.encoder(obs))
+        return (features, {}) if self.memory is None else self.memory(features, carry, first, carries)
+
+
+class Encoder(nn.Module):
+    """The vector as it is, each image through a CNN, side by side."""
+
+    def __init__(self, space: spaces.Space[Any], config: TorsoConfig) -> None:
+        super().__init__()
+        self.cnns = nn.ModuleList([CNN(shape, config.cnn) for shape in images(space).values()])
+        self.paths = list(images(space))
+        self.features = vector_size(space) + len(self.paths) * config.cnn.features
+
+    def forward(self, obs: Observed) -> Tensor:
+        parts = [cnn(obs[path]) for path, cnn in zip(self.paths, self.cnns, strict=True)]
+        if VECTOR in obs:
+            parts.append(obs[VECTOR])
+        return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+
+
+def own_encoder(space: spaces.Space[Any], config: TorsoConfig) -> nn.Module:
+    """A user's module: made with the observation space, called with observations, says its number of `features`."""
+    create, where = load_own(config.encoder), f"algorithm.torso.encoder={config.encoder}"
+    try:
+        inspect.signature(create).bind(space, **config.kwargs)
+    except TypeError as problem:
+        raise ConfigError(f"{where} cannot be made with the observation space and torso.kwargs: {problem}") from None
+    encoder = create(space, **config.kwargs)
+    if not isinstance(encoder, nn.Module) or not isinstance(getattr(encoder, "features", None), int):
+        raise ConfigError(f"{where} must be an nn.Module with a whole number `features`, the length of its output")
+    return encoder

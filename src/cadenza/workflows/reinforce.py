@@ -1,0 +1,173 @@
+"""REINFORCE (Williams 1992): the Monte-Carlo policy gradient on whole episodes, for any number of agent groups.
+
+Settings: `reinforce_config.py`. Letters in shapes: T steps of the longest of E episodes, A agents of the group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cadenza.config.schedules import value_at
+from cadenza.config.schema import Hook, Phase
+from cadenza.data.episodes import Episodes, EpisodeStore
+from cadenza.nets.actor_critic import ActorCritic, act
+from cadenza.nets.observe import Observed, Observer
+from cadenza.nets.optimizers import Optimizer, clip_gradients, optimizer
+from cadenza.ops.returns import discounted_sum, explained_variance
+from cadenza.ops.surrogate import masked_mean, masked_standardise
+from cadenza.trees import map_tree
+from cadenza.types import Acted, Context, Mode, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.workflows.parts import Parts, load_parts, parts_state
+from cadenza.workflows.reinforce_config import ReinforceConfig
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A group's episodes ready to learn from, [T, E, A, …]."""
+
+    obs: Observed
+    first: Tensor
+    action: Tensor
+    mask: Tensor | None
+    weight: Tensor  # 1 where the agent acted, else 0
+    returns: Tensor  # what the baseline predicts: the rewards from each step on
+    target: Tensor  # what each action is weighted with
+    value: Tensor  # the baseline before this update
+
+
+class Reinforce:
+    hooks = ("update",)
+
+    def __init__(self, config: ReinforceConfig, context: Context) -> None:
+        self.config = config
+        self.context = context
+        self.device = context.device
+        self.nets: dict[str, ActorCritic] = {}
+        self.optimizers: dict[str, Optimizer] = {}
+        self.observers: dict[str, Observer] = {}
+        for name, group in context.env.groups.items():
+            self.nets[name] = ActorCritic(group, config).to(self.device)
+            self.optimizers[name] = optimizer(self.nets[name], config.optimizer)
+            raw = config.torso.encoder != "auto"
+            self.observers[name] = Observer(group.observation, self.device, config.normalize_obs, raw)
+
+    # acting
+
+    def initial_carry(self, num_envs: int) -> Tree:
+        groups = self.context.env.groups
+        return {name: net.initial_carry(num_envs, len(groups[name].agents)) for name, net in self.nets.items()}
+
+    def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
+        return act(self.nets, self.observers, step, carry, mode)
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    # learning
+
+    def update(self, store: EpisodeStore, phase: PhaseInfo) -> Updated:
+        """One step along the policy gradient, then some of the baseline, group after group."""
+        episodes = store.take()
+        metrics: dict[str, Any] = {}
+        updates = 0
+        for name in self.nets:
+            batch = self._prepare(name, episodes)
+            if not batch.weight.any():  # nobody of this group acted
+                continue
+            done, group_metrics = self._fit(name, batch, phase)
+            updates += done
+            prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
+            metrics |= {prefix + key: value for key, value in group_metrics.items()}
+            self.observers[name].learn(episodes.groups[name]["obs"], batch.weight > 0)
+        return Updated(updates, metrics)
+
+    @torch.no_grad()
+    def _prepare(self, name: str, episodes: Episodes) -> Batch:
+        net, data, observer = self.nets[name], episodes.groups[name], self.observers[name]
+        config, count = self.config, len(episodes.length)
+        obs, died = observer(data["obs"]), self._tensor(data["died"])
+        time = torch.arange(len(died), device=self.device)[:, None, None]
+        last = time == self._tensor(episodes.length)[:, None] - 1
+        first = (time == 0).expand(died.shape)
+        reward = self._tensor(data["reward"])
+        value = torch.zeros_like(reward)
+        if config.policy_targets == "advantages":
+            judged = net(obs, net.initial_carry(count, died.shape[-1]), first, carries=True)
+            value = judged.value
+            # a time limit is not an end: what would have followed is worth what the baseline says
+            ends = (self._tensor(episodes.length) - 1, torch.arange(count, device=self.device))
+            finals = map_tree(lambda x: x[None], observer(episodes.final_obs[name]))
+            before = map_tree(lambda x: x[ends], judged.carries)
+            following = net(finals, before, torch.zeros_like(first[:1])).value
+            cut_off = last & ~self._tensor(episodes.terminated)[:, None]
+            reward = reward + config.gamma * following * cut_off
+        returns = discounted_sum(reward, last | died, config.gamma)
+        credit = returns if config.returns_type == "mc:rtg" else returns[0].expand_as(returns)
+        weight = self._tensor(data["active"]).float()
+        target = credit - value
+        if config.normalize_targets:
+            target = masked_standardise(target, weight)
+        mask = self._tensor(data["mask"]) if "mask" in data else None
+        return Batch(obs, first, self._tensor(data["action"]), mask, weight, returns, target, value)
+
+    def _fit(self, name: str, batch: Batch, phase: PhaseInfo) -> tuple[int, dict[str, Tensor]]:
+        config, net = self.config, self.nets[name]
+        now = {
+            key: torch.tensor(value_at(getattr(config, key), phase.now, phase.horizon), device=self.device)
+            for key in ("learning_rate", "entropy_coef")
+        }
+        carry = net.initial_carry(*batch.weight.shape[1:])
+        output = net.policy(batch.obs, carry, batch.first, carries=False)[0]
+        log_prob, entropy = net.head.evaluate(output, batch.mask, batch.action)
+        policy_loss = -masked_mean(log_prob * batch.target, batch.weight)
+        mean_entropy = masked_mean(entropy, batch.weight)
+        norms = self._step(name, policy_loss - now["entropy_coef"] * mean_entropy, now["learning_rate"])
+        metrics = {
+            "policy_loss": policy_loss.detach(),
+            "entropy": mean_entropy.detach(),
+            "episode_return": masked_mean(batch.returns[0], batch.weight[0]),
+            "learning_rate": now["learning_rate"],
+            **{f"grad_norm/{part}": norm for part, norm in norms.items()},
+        }
+        if config.policy_targets == "returns":
+            return 1, metrics
+        for _ in range(config.baseline_epochs):
+            value = net(batch.obs, carry, batch.first).value
+            value_loss = masked_mean((value - batch.returns).square(), batch.weight)
+            self._step(name, value_loss, now["learning_rate"])
+        metrics["value_loss"] = value_loss.detach()
+        metrics["explained_variance"] = explained_variance(batch.value, batch.returns, batch.weight)
+        return 1 + config.baseline_epochs, metrics
+
+    def _step(self, name: str, loss: Tensor, learning_rate: Tensor) -> dict[str, Tensor]:
+        self.optimizers[name].zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norms = clip_gradients(self.nets[name].parts(), self.config.max_grad_norm)
+        self.optimizers[name].step(learning_rate)
+        return norms
+
+    # phases and state
+
+    def stores(self) -> dict[str, Store]:
+        return {"episodes": EpisodeStore()}
+
+    def phases(self) -> tuple[Phase, ...]:
+        collect = Hook("collect", episodes=self.config.episodes_per_update)
+        return (Phase("train", (collect, Hook("update")), buffer="episodes"),)
+
+    def _parts(self) -> Parts:
+        return {"networks": self.nets, "optimizers": self.optimizers, "normalisers": self.observers}
+
+    def load_weights(self, state: dict[str, Any]) -> None:
+        load_parts(self._parts(), state, "networks", "normalisers")
+
+    def state_dict(self) -> dict[str, Any]:
+        return parts_state(self._parts())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        load_parts(self._parts(), state)

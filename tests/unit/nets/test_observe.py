@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from cadenza.nets.observe import VECTOR, Observer, bounds, flatten, images, observe, vector_size
+
+CPU = torch.device("cpu")
+MIXED = spaces.Dict(
+    {
+        "box": spaces.Box(-1, 1, (2, 2), np.float32),
+        "number": spaces.Discrete(3, start=1),
+        "bits": spaces.MultiBinary(2),
+        "dials": spaces.MultiDiscrete([2, 3]),
+    }
+)
+
+
+def batch_of(space: spaces.Dict, count: int) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
+    space.seed(0)
+    samples = [space.sample() for _ in range(count)]
+    return {key: np.stack([np.asarray(sample[key]) for sample in samples]) for key in space.spaces}, samples
+
+
+def test_any_space_is_laid_out_as_gymnasium_does() -> None:
+    batch, samples = batch_of(MIXED, 4)
+    expected = np.stack([spaces.flatten(MIXED, sample) for sample in samples])
+    assert vector_size(MIXED) == expected.shape[1]
+    np.testing.assert_array_equal(Observer(MIXED, CPU)(batch)[VECTOR], expected)
+
+
+def test_images_stand_apart_and_stay_bytes() -> None:
+    space = spaces.Dict({"eye": spaces.Box(0, 255, (3, 8, 9), np.uint8), "arm": spaces.Box(-1, 1, (2,), np.float32)})
+    batch, _ = batch_of(space, 5)
+    seen = Observer(space, CPU)(batch)
+    assert images(space) == {"eye": (3, 8, 9)}
+    assert seen["eye"].dtype == torch.uint8
+    np.testing.assert_array_equal(seen["eye"], batch["eye"])
+    np.testing.assert_array_equal(seen[VECTOR], batch["arm"])
+
+
+def test_a_tuple_is_read_by_its_numbers() -> None:
+    space = spaces.Tuple((spaces.Discrete(2), spaces.Box(-1, 1, (1,), np.float32)))
+    seen = observe(space, {"0": torch.tensor([1, 0]), "1": torch.tensor([[0.5], [0.25]])})
+    assert seen[VECTOR].tolist() == [[0, 1, 0.5], [1, 0, 0.25]]
+
+
+def test_few_bytes_are_a_vector_of_pixels() -> None:
+    image = torch.tensor([[[[0, 255]]]], dtype=torch.uint8)
+    space = spaces.Box(0, 255, (1, 1, 2), np.uint8)
+    assert not images(space)
+    assert flatten(space, image).tolist() == [[0.0, 1.0]]
+
+
+def test_static_normalisation_maps_bounds_to_one_and_leaves_the_unbounded_alone() -> None:
+    space = spaces.Box(np.array([-2, 0, -np.inf], np.float32), np.array([2, 10, np.inf], np.float32))
+    observer = Observer(space, CPU, "static")
+    seen = observer(np.array([[2, 0, 7], [0, 10, -7]], np.float32))[VECTOR]
+    assert seen.tolist() == [[1, -1, 7], [0, 1, -7]]
+    assert observer.state_dict() == {}
+    low, high = bounds(MIXED)
+    assert len(low) == len(high) == vector_size(MIXED)
+
+
+def test_rolling_statistics_are_those_of_what_was_seen_by_agents_that_acted() -> None:
+    space = spaces.Box(-10, 10, (2,), np.float32)
+    observer = Observer(space, CPU, normalize=True)
+    obs = np.random.default_rng(0).normal(3, 2, (50, 2)).astype(np.float32)
+    acted = torch.arange(50) < 40
+    observer.learn(obs[:20], acted[:20])
+    observer.learn(obs[20:], acted[20:])
+    expected = (obs - obs[:40].mean(0)) / obs[:40].std(0)
+    np.testing.assert_allclose(observer(obs)[VECTOR], expected, atol=1e-4)
+    again = Observer(space, CPU, normalize="rolling")
+    again.load_state_dict(observer.state_dict())
+    assert torch.equal(again(obs)[VECTOR], observer(obs)[VECTOR])
+
+
+def test_an_encoder_of_ones_own_gets_observations_as_they_are() -> None:
+    batch, _ = batch_of(MIXED, 2)
+    seen = Observer(MIXED, CPU, raw=True)(batch)
+    assert all(np.array_equal(seen[key], batch[key]) for key in batch)

@@ -1,0 +1,185 @@
+"""REINFORCE on real episodes against plain loops that share no code with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.config.load import load
+from cadenza.data.episodes import Episodes
+from cadenza.envs.toy import chain_values
+from cadenza.errors import ConfigError
+from cadenza.orchestration.build import Assembly, assemble
+from cadenza.orchestration.collector import Collector
+from cadenza.orchestration.launch import check
+from cadenza.orchestration.scheduler import PhaseScheduler
+from cadenza.types import Mode, PhaseInfo
+
+PHASE = PhaseInfo("train", "online", 0, 1000)
+SMALL = ["environment.num_envs=3", "algorithm.episodes_per_update=6"]
+
+
+class Holding:
+    def __init__(self, episodes: Episodes) -> None:
+        self.take = lambda: episodes
+
+
+@pytest.fixture
+def collected() -> Iterator[Any]:
+    made: list[Assembly] = []
+
+    def collect(spec: str, *overrides: str, prepare: Any = None) -> tuple[Any, Episodes]:
+        config = load(spec, [*SMALL, *overrides])
+        assembly = assemble(config, check(config), {})
+        made.append(assembly)
+        if prepare is not None:
+            prepare(assembly.workflow)
+        task = PhaseScheduler(assembly.phases).next()
+        assert task is not None
+        assert assembly.env is not None
+        store: Any = assembly.stores["episodes"]
+        mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
+        Collector(assembly.env, assembly.workflow).collect(task, store, mode, lambda: False)
+        return assembly.workflow, store.take()
+
+    yield collect
+    for assembly in made:
+        assembly.close()
+
+
+def plain_returns(workflow: Any, episodes: Episodes, e: int) -> list[float]:
+    """Of one episode, from the definition; what a time limit cut off is worth what the baseline says."""
+    config, length = workflow.config, int(episodes.length[e])
+    reward = episodes.groups["agent"]["reward"][:length, e, 0].tolist()
+    if config.policy_targets == "advantages" and not episodes.terminated[e]:
+        with torch.no_grad():
+            last = torch.from_numpy(episodes.final_obs["agent"][e, 0])
+            reward[-1] += config.gamma * float(workflow.nets["agent"].critic(last))
+    return [sum(config.gamma**k * r for k, r in enumerate(reward[t:])) for t in range(length)]
+
+
+VARIANTS = [
+    ["algorithm.policy_targets=returns"],
+    ["algorithm.policy_targets=returns", "algorithm.returns_type=mc:episode", "algorithm.normalize_targets=false"],
+    ["algorithm.policy_targets=advantages", "environment.max_episode_steps=12", "algorithm.entropy_coef=0.01"],
+    ["algorithm.policy_targets=advantages", "algorithm.normalize_targets=false"],
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=" ".join)
+def test_targets_and_gradient_equal_a_plain_implementation(collected: Any, variant: list[str]) -> None:
+    workflow, episodes = collected("CartPole-v1:reinforce", *variant, "algorithm.max_grad_norm=null")
+    config, net = workflow.config, workflow.nets["agent"]
+    if "max_episode_steps" in " ".join(variant):
+        assert not episodes.terminated.all()
+    batch = workflow._prepare("agent", episodes)
+    log_probs, targets, entropies = [], [], []
+    for e, length in enumerate(episodes.length.tolist()):
+        returns = plain_returns(workflow, episodes, e)
+        for t in range(length):
+            obs = torch.from_numpy(episodes.groups["agent"]["obs"][t, e, 0])
+            policy = torch.distributions.Categorical(logits=net.actor(obs))
+            log_probs.append(policy.log_prob(torch.tensor(episodes.groups["agent"]["action"][t, e, 0])))
+            entropies.append(policy.entropy())
+            credit = returns[t] if config.returns_type == "mc:rtg" else returns[0]
+            baseline = float(net.critic(obs).detach()) if config.policy_targets == "advantages" else 0.0
+            targets.append(credit - baseline)
+            assert float(batch.returns[t, e, 0]) == pytest.approx(returns[t], rel=1e-4)
+    target = torch.tensor(targets)
+    if config.normalize_targets:
+        target = (target - target.mean()) / target.std()
+    expected = -(torch.stack(log_probs) * target).mean() - config.entropy_coef * torch.stack(entropies).mean()
+    gradients = torch.autograd.grad(expected, list(net.actor.parameters()))
+
+    steps: list[Any] = []
+
+    def instead(name: str, loss: torch.Tensor, rate: torch.Tensor) -> dict[str, torch.Tensor]:
+        steps.append(torch.autograd.grad(loss, list(net.actor.parameters())))
+        return {}
+
+    workflow._step = instead
+    workflow.config = replace(config, policy_targets="returns")  # the policy's step alone
+    workflow._fit("agent", batch, PHASE)
+    for ours, theirs in zip(steps[0], gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-3)
+
+
+def test_a_true_baseline_leaves_no_advantage_on_the_chain(collected: Any) -> None:
+    """A wrong bootstrap at a time limit, or one at a true end, shows as an advantage."""
+
+    def forward_with_true_values(workflow: Any) -> None:
+        values = torch.from_numpy(chain_values(workflow.config.gamma)).float()
+        net = workflow.nets["agent"]
+        net.critic.forward = lambda x: (x @ values)[..., None]
+        net.actor.forward = lambda x: torch.stack([torch.full(x.shape[:-1], -1e9), torch.zeros(x.shape[:-1])], -1)
+
+    settings = ["algorithm.policy_targets=advantages", "algorithm.normalize_targets=false"]
+    workflow, episodes = collected(
+        "toy/chain:reinforce", *settings, "algorithm.episodes_per_update=20", prepare=forward_with_true_values
+    )
+    assert episodes.terminated.any()
+    assert not episodes.terminated.all()
+    batch = workflow._prepare("agent", episodes)
+    np.testing.assert_allclose(batch.target[batch.weight > 0], 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("targets", ["returns", "advantages"])
+def test_an_update_moves_what_it_should(collected: Any, targets: str) -> None:
+    workflow, episodes = collected("CartPole-v1:reinforce", f"algorithm.policy_targets={targets}")
+    net = workflow.nets["agent"]
+    before = {name: parameter.clone() for name, parameter in net.named_parameters()}
+    result = workflow.update(Holding(episodes), PHASE)
+    now = dict(net.named_parameters())
+    moved = {name.split(".")[0] for name, tensor in before.items() if not torch.equal(tensor, now[name])}
+    assert moved == ({"actor"} if targets == "returns" else {"actor", "critic"})
+    assert result.updates == (1 if targets == "returns" else 1 + workflow.config.baseline_epochs)
+    assert all(torch.isfinite(torch.as_tensor(value)) for value in result.metrics.values())
+
+
+def test_a_death_ends_that_agents_sum(collected: Any) -> None:
+    workflow, episodes = collected("toy/pair:reinforce", "algorithm.policy_targets=returns")
+    data = episodes.groups["runner"]
+    assert data["died"].any()
+    batch = workflow._prepare("runner", episodes)
+    died = torch.from_numpy(data["died"])
+    torch.testing.assert_close(batch.returns[died], torch.from_numpy(data["reward"])[died])
+    assert not batch.weight[~torch.from_numpy(data["active"])].any()
+
+
+def test_sequences_shorter_than_an_episode_are_refused() -> None:
+    with pytest.raises(ConfigError, match="learns from whole episodes"):
+        load("CartPole-v1:reinforce", ["algorithm.torso.memory.sequence_length=8"])
+
+
+def test_a2c_is_the_plain_policy_gradient(collected: Any) -> None:
+    """One pass over the whole rollout: the ratio is one, so the clipped objective's gradient is A2C's."""
+    config = load("CartPole-v1:a2c", ["environment.num_envs=4"])
+    assembly = assemble(config, check(config), {})
+    try:
+        task = PhaseScheduler(assembly.phases).next()
+        assert task is not None
+        assert assembly.env is not None
+        store: Any = assembly.stores["rollout"]
+        mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
+        Collector(assembly.env, assembly.workflow).collect(task, store, mode, lambda: False)
+        workflow: Any = assembly.workflow
+        rollout = store.take()
+        samples, net = workflow._prepare("agent", rollout), workflow.nets["agent"]
+        loss, _ = workflow._loss(net, samples, torch.tensor(0.2), torch.tensor(0.0))
+        obs = torch.from_numpy(rollout.groups["agent"]["obs"]).flatten(0, 2)
+        policy = torch.distributions.Categorical(logits=net.actor(obs))
+        log_prob = policy.log_prob(torch.from_numpy(rollout.groups["agent"]["action"]).flatten())
+        values = net.critic(obs)[:, 0]
+        advantage, target = samples.advantage.flatten(), samples.target.flatten()
+        plain = -(log_prob * advantage).mean() + 0.5 * (values - target).square().mean()
+        ours, theirs = (torch.autograd.grad(x, list(net.parameters())) for x in (loss, plain))
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+        assert workflow.config.n_epochs * len(rollout.terminated) == 5
+    finally:
+        assembly.close()
