@@ -1,0 +1,120 @@
+"""Tabular Q-learning's settings; the algorithm is in `qlearning.py`. Torch-free, so that mistakes show at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from cadenza.config.checks import in_unit_interval, positive
+from cadenza.config.schedules import Schedule
+from cadenza.config.setting import setting
+from cadenza.errors import ConfigError
+from cadenza.types import EnvSpec
+
+if TYPE_CHECKING:
+    from gymnasium.spaces import Space
+
+LARGEST_TABLE = 10_000_000  # states x actions
+
+
+@dataclass(frozen=True)
+class QLearningConfig:
+    """Tabular Q-learning, SARSA and expected SARSA, and the bandit methods they contain."""
+
+    name: str = setting("qlearning", "name of the variant")
+    target: Literal["q", "sarsa", "expected_sarsa"] = setting(
+        "q", "worth of the next state: its best action, the one taken there, or the mean over the policy"
+    )
+    double: bool = setting(False, "two tables, each moved towards what the other says of its choice")
+    learning_rate: float | Schedule | Literal["sample_average"] = setting(
+        0.1, "share of the error that is corrected; sample_average: 1/n at the n-th update of an entry"
+    )
+    gamma: float = setting(0.99, "discount; 0 for bandits")
+    initial_value: float = setting(0.0, "every entry at the start; an optimistic one explores by itself")
+    exploration: Literal["epsilon_greedy", "ucb", "gradient"] = setting(
+        "epsilon_greedy", "how actions are tried; gradient learns preferences instead of values (bandits only)"
+    )
+    epsilon: float | Schedule = setting(0.1, "epsilon_greedy: probability of an action at random")
+    ucb_c: float = setting(2.0, "ucb: weight of the bonus sqrt(ln N(s) / N(s, a))")
+    temperature: float = setting(1.0, "gradient: preferences are divided by it before the softmax")
+    n_steps: int = setting(1, "steps collected in each environment before they are learned from", "vec_steps")
+
+    def __post_init__(self) -> None:
+        in_unit_interval(self, "gamma")
+        positive(self, "temperature")
+        if self.n_steps < 1:
+            raise ConfigError(f"algorithm.n_steps={self.n_steps}: must be at least 1")
+        if not all(0 <= value <= 1 for value in ends(self.epsilon)):
+            raise ConfigError("algorithm.epsilon must lie between 0 and 1")
+        if self.ucb_c < 0:
+            raise ConfigError(f"algorithm.ucb_c={self.ucb_c:g}: cannot be negative")
+        self._check_learning_rate()
+        if self.exploration == "ucb" and self.target == "expected_sarsa":
+            raise ConfigError(
+                "algorithm.target=expected_sarsa takes the mean over algorithm.exploration=epsilon_greedy, not ucb"
+            )
+        if self.exploration == "gradient":
+            self._check_gradient()
+
+    def _check_learning_rate(self) -> None:
+        if self.learning_rate == "sample_average":
+            return
+        low, high = min(ends(self.learning_rate)), max(ends(self.learning_rate))
+        if low < 0 or high <= 0:
+            raise ConfigError("algorithm.learning_rate must be above 0")
+        if high > 1 and self.exploration != "gradient":
+            raise ConfigError("algorithm.learning_rate is a share of the error and cannot be above 1")
+
+    def _check_gradient(self) -> None:
+        wrong = {
+            "gamma": self.gamma != 0 and "it learns from the reward alone: set algorithm.gamma=0",
+            "target": self.target != "q" and f"algorithm.target={self.target} has no meaning without values",
+            "double": self.double and "algorithm.double has no meaning without values",
+            "learning_rate": self.learning_rate == "sample_average"
+            and "algorithm.learning_rate must be a number or a schedule, not sample_average",
+        }
+        for reason in wrong.values():
+            if reason:
+                raise ConfigError(f"algorithm.exploration=gradient: {reason}")
+
+    def check(self, env: EnvSpec, num_envs: int) -> None:
+        """Refuse environments whose observations or actions cannot be counted, or are too many."""
+        from gymnasium.spaces import Discrete
+
+        for name, group in env.groups.items():
+            if not isinstance(group.action, Discrete):
+                raise ConfigError(
+                    f"qlearning takes Discrete actions; {env.id} (group {name}) has {type(group.action).__name__}"
+                )
+            entries = states_in(group.observation, f"{env.id} (group {name})") * int(group.action.n)
+            if entries > LARGEST_TABLE:
+                raise ConfigError(
+                    f"qlearning keeps a number per observation and action, at most {LARGEST_TABLE:,}; "
+                    f"{env.id} (group {name}) has {entries:.3g} of them"
+                )
+
+
+def ends(value: float | Schedule | Literal["sample_average"]) -> tuple[float, ...]:
+    """The extremes of a number that may be a schedule."""
+    if isinstance(value, Schedule):
+        return value.start_value, value.end_value
+    return (float(value),)
+
+
+def states_in(space: Space[Any], where: str) -> int:
+    """How many observations there are; `where` they come from is for the message when they cannot be counted."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        return math.prod(states_in(part, where) for part in space.spaces.values())
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return math.prod(int(n) for n in space.nvec.ravel())
+    if isinstance(space, spaces.MultiBinary):
+        return 1 << math.prod(space.shape)
+    raise ConfigError(
+        "qlearning takes Discrete, MultiDiscrete and MultiBinary observations, and Tuples and Dicts of them; "
+        f"{where} has {type(space).__name__}"
+    )
