@@ -12,8 +12,9 @@ setup: .venv/core
 	$(PIP) --editable .
 	touch $@
 
+# with every family and sink that the tests use
 .venv/dev: .venv/core
-	$(PIP) --editable '.[dev]'
+	$(PIP) --editable '.[dev,box2d,mujoco,tensorboard,video]'
 	touch $@
 
 demo: .venv/core

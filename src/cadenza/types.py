@@ -57,6 +57,7 @@ class Frame:
     died: dict[str, np.ndarray] | None = None  # [A] bool; None: nobody left at this step
     mask: dict[str, np.ndarray] | None = None  # [A, n] bool, allowed actions
     state: np.ndarray | None = None
+    raw_reward: dict[str, np.ndarray] | None = None  # [A] float32, before wrappers changed it; None: nothing did
 
 
 @dataclass(slots=True)
@@ -77,6 +78,7 @@ class Step:
     mask: dict[str, np.ndarray] = field(default_factory=dict)  # [N, A, n] bool for groups that have masks
     state: np.ndarray | None = None  # [N, …]
     final_state: np.ndarray | None = None  # [N, …]
+    raw_reward: dict[str, np.ndarray] = field(default_factory=dict)  # [N, A] float32 where wrappers may change rewards
 
 
 @dataclass(frozen=True)

@@ -21,3 +21,29 @@ class Pairs(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+class Words(Pairs):
+    """Acts by saying something."""
+
+    action_space = spaces.Text(5)
+
+
+class Told(gymnasium.Env[Any, Any]):
+    """Sees a tuple that tells which action is rewarded; the actions begin at 3."""
+
+    observation_space = spaces.Tuple((spaces.MultiBinary(1), spaces.Discrete(2, start=7)))
+    action_space = spaces.Discrete(4, start=3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._next(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        reward = float(action == self._answer)
+        return self._next(), reward, False, False, {}
+
+    def _next(self) -> Any:
+        bit, number = self.np_random.integers(2, size=2)
+        self._answer = 3 + 2 * bit + number
+        return np.array([bit], np.int8), 7 + number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -20,9 +21,11 @@ def envs(
 
     Example: cadenza envs cartpole
     """
-    from cadenza.envs.catalog import families, listing
+    from cadenza.envs.catalog import families, listing, unlisted
 
-    rows = listing(filter)
+    rows, absent = listing(filter), unlisted(filter)
+    if not rows and absent:
+        raise next(iter(absent.values()))
     if not rows:
         known = families()
         names = [*known, *(id for ids in known.values() for id in ids)]
@@ -31,6 +34,8 @@ def envs(
         print_json({"environments": rows})
     else:
         print_table(HEAD, [_cells(row) for row in rows], right=("max steps", "solved at"))
+    for reason in absent.values():
+        print(f"note: {reason}", file=sys.stderr)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
+import inspect
 import re
-import sys
 from collections.abc import Iterator
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 from gymnasium import spaces
 
-from cadenza.config.registry import FAMILIES, Family, load_object
+from cadenza.config import registry
+from cadenza.config.registry import FAMILIES, FROM_PYTHON, Family, load_own
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.errors import CadenzaError, ConfigError, EnvironmentFault, MissingExtraError, NotFoundError, nearest
 from cadenza.types import Environment, EnvSpec
@@ -23,45 +24,67 @@ VERSION = re.compile(r"(.+)[-_]v(\d+)$")
 
 
 def families() -> dict[str, list[str]]:
-    """Family name -> ids, of the families whose packages are installed."""
-    return {family.name: module.ids(family.name) for family, module in _installed()}
+    """Family name -> ids, of the families whose packages are installed and of what was registered one by one."""
+    found = {family.name: list(module.ids(family.name)) for family, module in _installed()}
+    for id in registry.ENVIRONMENTS:
+        found.setdefault(id.partition("/")[0] if "/" in id else "own", []).append(id)
+    return found
 
 
 def resolve(id: str) -> str:
     """The full id: exact, the newest version where none is given, or an import path `package.module:factory`."""
     if ":" in id:
         return id
-    known = [name for names in families().values() for name in names]
+    found = _known(id)
+    if found is None:
+        registry.environments()  # only now: other packages' may be slow to import
+        found = _known(id)
+    if found is not None:
+        return found
+    for family, names in _uninstalled():
+        if family.name == id.split("/")[0] or _among(id, names) is not None:
+            raise missing(family)
+    if id.startswith(FROM_PYTHON):
+        way = f"cadenza.register_environment('{id}')(its factory), then cadenza.Run.find(…).resume()"
+        raise NotFoundError(f"environment '{id}' was given from Python and is known only there; go on there: {way}")
+    near = nearest(id, [name for names in families().values() for name in names])
+    hint = "" if near else "; one of your own is found by an entry point, or as package.module:factory"
+    raise NotFoundError(f"unknown environment '{id}'{near} (`cadenza envs` lists them{hint})")
+
+
+def _known(id: str) -> str | None:
+    return _among(id, [name for names in families().values() for name in names])
+
+
+def _among(id: str, known: list[str]) -> str | None:
     if id in known:
         return id
     versions = [(int(match[2]), name) for name in known if (match := VERSION.match(name)) and match[1] == id]
-    if versions:
-        return max(versions)[1]
-    family = FAMILIES.get(id.split("/")[0])
-    if family is not None and _module(family) is None:
-        raise _missing(family)
-    raise NotFoundError(f"unknown environment '{id}'{nearest(id, known)} (`cadenza envs` lists them)")
+    return max(versions)[1] if versions else None
 
 
 def family_of(id: str) -> tuple[Family, Any] | None:
-    """The family of a full id and its module; none for an import path."""
+    """The family of a full id and its module; none for an environment of a user's own."""
+    if id in registry.ENVIRONMENTS:
+        return None
     return next(((family, module) for family, module in _installed() if id in module.ids(family.name)), None)
 
 
 def make(config: EnvironmentConfig, render: bool = False) -> Environment:
     """One environment. Mistakes in `environment.kwargs` are told as such."""
+    from cadenza.envs.wrapping import dress, needs_pictures
+
     config = dataclasses.replace(config, id=resolve(config.id))
     found = family_of(config.id)
+    render = render or needs_pictures(config)
     try:
-        if found is None:
-            return _import(config)
-        environment: Environment = found[1].make(config, render)
-        return environment
+        made: Environment = _own(config, render) if found is None else found[1].make(config, render)
+        return dress(made, config)
     except CadenzaError:
         raise
     except Exception as problem:
         if found and found[0].extra and isinstance(problem, ImportError | gymnasium.error.DependencyNotInstalled):
-            raise _missing(found[0]) from problem
+            raise missing(found[0]) from problem
         reason = f"{type(problem).__name__}: {problem}"
         if config.kwargs:
             raise ConfigError(f"environment.kwargs: {config.id} refuses {dict(config.kwargs)} ({reason})") from problem
@@ -71,6 +94,7 @@ def make(config: EnvironmentConfig, render: bool = False) -> Environment:
 def listing(filter: str = "") -> list[dict[str, Any]]:
     """A row per environment whose id or family contains the filter, in the order of the families."""
     wanted = filter.lower()
+    registry.environments()
     return [
         _row(id, family)
         for family, names in families().items()
@@ -117,7 +141,8 @@ def _by_group(spec: EnvSpec, side: str) -> str:
 def native_version(config: EnvironmentConfig) -> Any | None:
     """The family's own vectorised version of an environment, where it has one."""
     family = family_of(config.id)
-    return family[1].native(config) if family and hasattr(family[1], "native") else None
+    bare = family is not None and hasattr(family[1], "native") and not config.dressing
+    return family[1].native(config) if family and bare else None
 
 
 def tuned_variants(id: str) -> list[str]:
@@ -127,13 +152,15 @@ def tuned_variants(id: str) -> list[str]:
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
-def _import(config: EnvironmentConfig) -> Environment:
+def _own(config: EnvironmentConfig, render: bool) -> Environment:
+    """A user's environment: registered, or found by its import path."""
     from cadenza.envs.gym import Gym
 
-    here = str(Path.cwd())
-    if here not in sys.path:  # only now that this code is wanted, and last, so that nothing is shadowed
-        sys.path.append(here)
-    made = load_object(config.id)(**config.kwargs)
+    factory = load_own(config.id) if ":" in config.id else registry.ENVIRONMENTS[config.id]
+    kwargs = dict(config.kwargs)
+    if render and "render_mode" in inspect.signature(factory).parameters:
+        kwargs["render_mode"] = "rgb_array"
+    made = factory(**kwargs)
     if isinstance(made, gymnasium.Env):
         registered = made.spec
         return Gym(
@@ -163,6 +190,8 @@ def _installed() -> Iterator[tuple[Family, Any]]:
 
 def _module(family: Family) -> Any | None:
     """The family's module, or none where its packages are missing; a broken core family is a bug and shows."""
+    if any(importlib.util.find_spec(package) is None for package in family.requires):
+        return None
     try:
         return importlib.import_module(family.module)
     except ImportError:
@@ -171,5 +200,22 @@ def _module(family: Family) -> Any | None:
         return None
 
 
-def _missing(family: Family) -> MissingExtraError:
+def unlisted(filter: str = "") -> dict[str, MissingExtraError]:
+    """Families whose packages are not installed and whose name or ids match the filter, with what to say about it."""
+    wanted = filter.lower()
+    return {
+        family.name: missing(family)
+        for family, names in _uninstalled()
+        if any(wanted in name.lower() for name in (family.name, *names))
+    }
+
+
+def _uninstalled() -> Iterator[tuple[Family, list[str]]]:
+    """Families without their packages, and the ids that are known nevertheless."""
+    for family in FAMILIES.values():
+        if _module(family) is None:
+            yield family, importlib.import_module(family.module).ids(family.name) if family.requires else []
+
+
+def missing(family: Family) -> MissingExtraError:
     return MissingExtraError(f"{family.name} environments need an extra: pip install 'cadenza[{family.extra}]'")

@@ -1,6 +1,6 @@
-"""Gymnasium environments (classic control, toy text, and any environment of one's own) as `Environment`s.
+"""Gymnasium environments (its own families, and any environment of one's own) as `Environment`s.
 
-Tuple observations become dicts keyed "0", "1", …; discrete observations stay integers.
+Tuple observations become dicts keyed "0", "1", …; discrete observations stay integers; images are channels first.
 """
 
 from __future__ import annotations
@@ -16,25 +16,38 @@ from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 
 from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs import mujoco
+from cadenza.envs.box2d import with_fresh_worlds
+from cadenza.envs.images import as_declared, with_images_first
 from cadenza.envs.layout import Array, shape_of
+from cadenza.envs.wrappers import RawReward, layer
 from cadenza.errors import ConfigError, nearest
 from cadenza.types import SINGLE_GROUP, EnvSpec, Frame, GroupSpec, Tree
 
 if TYPE_CHECKING:
     from cadenza.envs.native import MakeNative
 
-ENTRY_POINTS = {"classic": "gymnasium.envs.classic_control.", "toy_text": "gymnasium.envs.toy_text."}
+# Where the classes of a family are, and what their ids look like. MuJoCo's v4 and older ones are kept for old results.
+REGISTERED = {
+    "classic": ("gymnasium.envs.classic_control.", ""),
+    "toy_text": ("gymnasium.envs.toy_text.", ""),
+    "box2d": ("gymnasium.envs.box2d", ""),
+    "mujoco": ("gymnasium.envs.mujoco", "-v5"),
+}
 
 
 def ids(family: str) -> list[str]:
-    """What Gymnasium has registered for the family."""
-    prefix = ENTRY_POINTS[family]
-    return [id for id, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(prefix)]
+    """What Gymnasium has registered for the family, its packages installed or not."""
+    place, version = REGISTERED[family]
+    registered = gymnasium.registry.items()
+    return [id for id, spec in registered if str(spec.entry_point).startswith(place) and id.endswith(version)]
 
 
 def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     """One environment of Gymnasium's registry, without its wrappers: order, checks and time limits are ours."""
     spec = gymnasium.spec(config.id)
+    if str(spec.entry_point).startswith(REGISTERED["mujoco"][0]):
+        mujoco.prepare(render)
     if isinstance(spec.entry_point, str):
         check_kwargs(load_env_creator(spec.entry_point), config)
     kwargs = {**config.kwargs, **({"render_mode": "rgb_array"} if render else {})}
@@ -83,7 +96,9 @@ class Gym:
         return_threshold: float | None = None,
         clip_actions: bool = True,
     ) -> None:
-        self.env = env
+        self.bare = env  # for wrappers, which want images as the environment gives them
+        self.env = env = with_images_first(with_fresh_worlds(env))
+        self._raw = layer(env, RawReward)
         seen = as_dict_space(env.observation_space)
         self._observe = observer(seen)
         self._action = action_for(env.action_space, clip_actions)
@@ -101,18 +116,25 @@ class Gym:
     def reset(self, seed: int) -> Frame:
         obs, info = self.env.reset(seed=seed)
         self._steps = 0
-        return Frame({SINGLE_GROUP: self._observe(obs)}, {SINGLE_GROUP: self._no_reward}, mask=_mask(info))
+        frame = Frame({SINGLE_GROUP: self._observe(obs)}, {SINGLE_GROUP: self._no_reward}, mask=_mask(info))
+        if self._raw is not None:
+            self._raw.take()  # a wrapper may have stepped on its way to the first observation
+            frame.raw_reward = frame.reward
+        return frame
 
     def step(self, action: dict[str, Array]) -> Frame:
         obs, reward, terminated, truncated, info = self.env.step(self._action(action[SINGLE_GROUP][0]))
         self._steps += 1
-        return Frame(
+        frame = Frame(
             {SINGLE_GROUP: self._observe(obs)},
             {SINGLE_GROUP: np.array((reward,), np.float32)},
             bool(terminated),
             bool(truncated) or self._steps >= self._limit,
             mask=_mask(info) if info else None,
         )
+        if self._raw is not None:
+            frame.raw_reward = {SINGLE_GROUP: self._raw.take()}
+        return frame
 
     def render(self) -> Array | None:
         frame = self.env.render()
@@ -135,6 +157,20 @@ def as_dict_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
         return spaces.Dict({key: as_dict_space(part) for key, part in space.spaces.items()})
     shape_of(space)
     return space
+
+
+def as_seen(space: spaces.Space[Any], obs: Any, where: str = "") -> Tree:
+    """An observation of the bare environment as the tree that `as_dict_space` declares, without an agent axis."""
+    if isinstance(space, spaces.Dict):
+        given = {str(index): part for index, part in enumerate(obs)} if isinstance(obs, tuple | list) else obs
+        if not isinstance(given, Mapping) or set(given) != set(space.spaces):
+            found = list(given) if isinstance(given, Mapping) else type(obs).__name__
+            raise ValueError(f"an observation{where} has the parts {list(space.spaces)}, not {found}")
+        return {key: as_seen(part, given[key], f"{where} [{key}]") for key, part in space.spaces.items()}
+    array = as_declared(space, obs)
+    if array.shape != space.shape:
+        raise ValueError(f"an observation{where} has the shape {space.shape}, not {np.shape(obs)}")
+    return array.astype(shape_of(space)[1], casting="same_kind", copy=False)
 
 
 def observer(space: spaces.Space[Any], axis: int | None = 0) -> Callable[[Any], Tree]:

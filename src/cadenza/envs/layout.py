@@ -23,11 +23,13 @@ class Layout:
 
     spec: EnvSpec
     masks: Mapping[str, int]
+    raw_reward: bool = False  # whether the environment tells its own reward beside the wrapped one
 
     @classmethod
     def of(cls, spec: EnvSpec, first: Frame) -> Layout:
         """Masks are in no space, so the first frame tells."""
-        return cls(spec, {group: mask.shape[-1] for group, mask in (first.mask or {}).items()})
+        masks = {group: mask.shape[-1] for group, mask in (first.mask or {}).items()}
+        return cls(spec, masks, first.raw_reward is not None)
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class Buffer:
             mask=cut(step.mask),
             state=cut_state(step.state),
             final_state=cut_state(step.state),
+            raw_reward=cut(step.raw_reward),
         )
         return Buffer(part, cut(self.final_obs), cut_state(self.final_state))
 
@@ -79,8 +82,12 @@ class Buffer:
 
     def clear(self) -> None:
         """Nothing has happened yet: no reward, no end, nobody dead."""
-        for array in (*self.step.reward.values(), *self.step.died.values(), self.step.terminated, self.step.truncated):
-            array.fill(0)
+        step = self.step
+        for group in (step.reward, step.raw_reward, step.died):
+            for array in group.values():
+                array.fill(0)
+        step.terminated.fill(False)
+        step.truncated.fill(False)
         self.settle([])
 
     def floats(self) -> list[tuple[str, Array]]:
@@ -88,6 +95,7 @@ class Buffer:
         step = self.step
         found = [(f"observation {path}", leaf) for path, leaf in leaves(step.obs)]
         found += [(f"reward of {group}", array) for group, array in step.reward.items()]
+        found += [(f"reward of {group} before wrappers", array) for group, array in step.raw_reward.items()]
         found += [("state", step.state)] if step.state is not None else []
         return [(name, array) for name, array in found if array.dtype.kind == "f"]
 
@@ -134,6 +142,7 @@ def allocate_buffer(layout: Layout, num_envs: int, allocate: Allocate = np.zeros
         mask=masks,
         state=first_state,
         final_state=first_state,
+        raw_reward=per_agent(np.float32) if layout.raw_reward else {},
     )
     for array in (*step.active.values(), step.is_first):
         array.fill(True)

@@ -138,6 +138,7 @@ class Writer:
         self._final = _places(buffer.final_obs)
         self._final_state = buffer.final_state
         self._rewards = list(buffer.step.reward.items())
+        self._raw_rewards = list(buffer.step.raw_reward.items())
         self._masks = list(buffer.step.mask.items())
         self._varied = False  # someone was inactive once: from then on activity is written at every step
 
@@ -150,6 +151,8 @@ class Writer:
         """What a step led to, whether or not a reset follows."""
         for group, rows in self._rewards:
             rows[index] = frame.reward[group]
+        for group, rows in self._raw_rewards:
+            rows[index] = frame.raw_reward[group]  # type: ignore[index]
         if frame.died is not None or self._varied:
             self._varied = True
             for group, rows in self._step.died.items():

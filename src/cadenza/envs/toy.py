@@ -91,6 +91,48 @@ class Masked(Identity):
         return mask
 
 
+class Copy(gymnasium.Env[Any, Any]):
+    """Repeat several numbers at once: the reward is the share of them that is right."""
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self.observation_space = self.action_space = space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        return self._next(), {}
+
+    def step(self, action: Any) -> Returned:
+        reward = float(np.mean(action == self._answer))
+        return self._next(), reward, False, False, {}
+
+    def _next(self) -> Any:
+        self._answer = self.observation_space.sample()
+        return self._answer
+
+
+class Recall(gymnasium.Env[Any, Any]):
+    """A cue is shown once, and asked for `delay` steps later: a policy without a memory earns half of what it could."""
+
+    def __init__(self, delay: int = 3) -> None:
+        self.observation_space = spaces.Box(0, 1, (3,), np.float32)  # the cue, one-hot; whether it is asked for
+        self.action_space = spaces.Discrete(2)
+        self._delay = delay
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._cue, self._step = int(self.np_random.integers(2)), 0
+        obs = np.zeros(3, np.float32)
+        obs[self._cue] = 1
+        return obs, {}
+
+    def step(self, action: int) -> Returned:
+        asked = self._step == self._delay
+        self._step += 1
+        obs = np.array([0, 0, self._step == self._delay], np.float32)
+        return obs, float(asked and action == self._cue), asked, False, {}
+
+
 class IdentityBox(gymnasium.Env[Any, Any]):
     """Repeat the point you see: the reward is minus the squared distance."""
 
@@ -150,6 +192,9 @@ SINGLE: dict[str, tuple[Callable[..., gymnasium.Env[Any, Any]], int, float | Non
     "toy/masked": (Masked, 16, 16.0),
     "toy/dict": (DictIdentity, 16, 15.0),
     "toy/image": (ImageIdentity, 16, 15.0),
+    "toy/dials": (lambda: Copy(spaces.MultiDiscrete([2, 3])), 16, 15.0),
+    "toy/switches": (lambda: Copy(spaces.MultiBinary(3)), 16, 15.0),
+    "toy/recall": (Recall, 16, 0.95),
     "toy/faulty": (Faulty, 8, None),
 }
 

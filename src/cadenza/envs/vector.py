@@ -9,7 +9,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from cadenza.envs.slice import BUILD, IDLE, INDEX, RESET, STAGE, STEP, MakeEnv, 
 from cadenza.envs.watchdog import Hung, Watchdog
 from cadenza.errors import ConfigError, EnvironmentFault
 from cadenza.types import Episode, Step, VectorEnv
-
-if TYPE_CHECKING:
-    pass
 
 
 class Vector(ABC):
@@ -56,7 +53,7 @@ class Vector(ABC):
         buffer.settle(ended)
         self._check_finite(turn, ended, action)
         step = buffer.step
-        self._ledger.record(action, step.reward, ended)
+        self._ledger.record(action, step.raw_reward or step.reward, ended)
         self.current = step
         return step
 
@@ -217,16 +214,21 @@ def make_vector(
     if way == "native":
         native = catalog.native_version(config)
         if native is None:
+            under = f" under environment.{config.dressing[0]}" if config.dressing else ""
             raise ConfigError(
-                f"environment.vectorize=native: {config.id} has no native version; use auto or in_process"
+                f"environment.vectorize=native: {config.id} has no native version{under}; use auto or in_process"
             )
         vector: VectorEnv = native.make(count, seeds)
         return vector
     if way == "workers":
         from cadenza.envs.workers import Workers
+        from cadenza.envs.wrapping import for_other_processes
 
+        make_env = partial(catalog.make, for_other_processes(config))
         return Workers(make_env, count, seeds, config.timeout_seconds, min(decisions["environment.workers"], count))
     if way == "gymnasium":
+        if config.wrappers:  # the vector's steps have no place for the environment's own reward beside the wrapped one
+            raise ConfigError("environment.vectorize=gymnasium: cannot be used with environment.wrappers; use auto")
         from cadenza.envs.gymnasium_vector import synchronous
 
         return synchronous(make_env, count, seeds, config)
@@ -243,7 +245,8 @@ def decide_vectorize(config: EnvironmentConfig, num_envs: int, decisions: dict[s
     if key not in decisions:
         native = catalog.native_version(config)
         if native is None:
-            value, reason = "in_process", f"{config.id} has no native version, and light steps are not worth processes"
+            which = "no native version under wrappers" if config.dressing else "no native version"
+            value, reason = "in_process", f"{config.id} has {which}, and light steps are not worth processes"
         elif num_envs < native.worthwhile_from:
             value, reason = "in_process", f"the native version pays from {native.worthwhile_from} environments on"
         else:

@@ -117,7 +117,7 @@ def test_rendering_gives_a_picture_only_when_asked() -> None:
 
 def test_the_listing_knows_facts_and_tuned_variants() -> None:
     rows = {row["id"]: row for row in catalog.listing()}
-    assert rows["CartPole-v1"]["variants"] == ["ppo"]
+    assert "ppo" in rows["CartPole-v1"]["variants"]
     assert rows["CartPole-v0"]["variants"] == []
     assert rows["Pendulum-v1"]["action"] == "Box(1) float32"
     assert rows["toy/pair"]["action"] == "runner: Discrete(3); shooter: Box(2) float32"

@@ -1,0 +1,65 @@
+"""Environments handed to `cadenza.train` as Python objects: a name for each, under which a run can find it again."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import gymnasium
+
+from cadenza.config import registry
+from cadenza.envs import catalog
+from cadenza.errors import ConfigError
+
+ASK = "give a function that makes it: cadenza.train(lambda: …, 'ppo')"
+
+
+def name_of(env: Any) -> tuple[str, dict[str, Any]]:
+    """The id of a factory or an environment, and the settings that make the same of it."""
+    if isinstance(env, gymnasium.Env):
+        return _of_environment(env)
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise ConfigError(f"{env} is several environments at once: give a function that makes one of them")
+    if not callable(env):
+        raise ConfigError(f"{env!r} is no environment: give an id, or a function that makes a gymnasium.Env")
+    registered = next((id for id, factory in registry.ENVIRONMENTS.items() if factory is env), None)
+    return registered or registry.import_path(env) or _register(env), {}
+
+
+def _of_environment(env: gymnasium.Env[Any, Any]) -> tuple[str, dict[str, Any]]:
+    """An environment of Gymnasium's registry goes by its id; with wrappers, it is made again with them."""
+    spec = env.spec
+    if spec is None or spec.id not in gymnasium.registry:
+        raise ConfigError(f"{env} is one environment, and more of them are needed: {ASK}")
+    if any(wrapper.kwargs is None for wrapper in spec.additional_wrappers):
+        raise ConfigError(f"{env} has a wrapper that Gymnasium cannot make again: {ASK}")
+    kwargs = {key: value for key, value in spec.kwargs.items() if key != "render_mode"}
+    known = any(spec.id in ids for ids in catalog.families().values())
+    if known and not spec.additional_wrappers and _is_plain(kwargs):
+        changed = spec.max_episode_steps != gymnasium.registry[spec.id].max_episode_steps
+        limit = {"environment.max_episode_steps": spec.max_episode_steps} if changed else {}
+        return spec.id, {**({"environment.kwargs": kwargs} if kwargs else {}), **limit}
+    return _register(partial(gymnasium.make, spec, disable_env_checker=True), spec.id), {}
+
+
+def _register(factory: Any, stem: str = "") -> str:
+    """Make it known in this process; a function defined anew takes its place, what has no name of its own a number."""
+    name = getattr(factory, "__qualname__", "<>")
+    if isinstance(factory, type | FunctionType) and "<" not in name:
+        id = registry.FROM_PYTHON + name
+    else:
+        stem = stem or re.sub(r"\W", "", name.rpartition(".")[2]) or type(factory).__name__
+        number = 1 + sum(known.startswith(registry.FROM_PYTHON) for known in registry.ENVIRONMENTS)
+        id = f"{registry.FROM_PYTHON}{stem}#{number}"
+    registry.register_environment(id)(factory)
+    return id
+
+
+def _is_plain(kwargs: dict[str, Any]) -> bool:
+    try:
+        return bool(json.loads(json.dumps(kwargs)) == kwargs)
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,95 @@
+"""Our own wrappers, by name in `environment.wrappers` or behind a field of `environment`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from cadenza.envs.layout import Array
+from cadenza.errors import ConfigError
+
+W = TypeVar("W", bound=gymnasium.Wrapper[Any, Any, Any, Any])
+
+# Where in the observation velocities stand, by class of environment.
+VELOCITIES = {
+    "CartPoleEnv": (1, 3),
+    "PendulumEnv": (2,),
+    "AcrobotEnv": (4, 5),
+    "MountainCarEnv": (1,),
+    "Continuous_MountainCarEnv": (1,),
+    "LunarLander": (2, 3, 5),
+}
+
+
+class HideVelocity(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Leaves the velocities out of the observation, so that a policy needs a memory."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], indices: Sequence[int] | None = None) -> None:
+        super().__init__(env)
+        kind, space = type(env.unwrapped).__name__, env.observation_space
+        hidden = VELOCITIES.get(kind) if indices is None else tuple(indices)
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+            raise ConfigError(f"HideVelocity needs a vector as observation, not {space}")
+        if hidden is None:
+            raise ConfigError(f"HideVelocity does not know where {kind} has its velocities: say indices: [...]")
+        if not set(hidden) < set(range(space.shape[0])):
+            raise ConfigError(f"indices={list(hidden)}: must be some of 0 to {space.shape[0] - 1}, and not all")
+        self._kept = [index for index in range(space.shape[0]) if index not in hidden]
+        self.observation_space = spaces.Box(space.low[self._kept], space.high[self._kept], dtype=space.dtype)
+
+    def observation(self, observation: Any) -> Array:
+        return np.asarray(observation)[self._kept]
+
+
+class SignReward(gymnasium.RewardWrapper[Any, Any]):
+    """-1, 0 or 1 for the reward, as on Atari (Mnih et al. 2015)."""
+
+    def reward(self, reward: Any) -> float:
+        return float(np.sign(reward))
+
+
+class RescaledActions(gymnasium.ActionWrapper[Any, Any, Any]):
+    """Actions from -1 to 1 stretched over the environment's own bounds."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        space = env.action_space
+        if not isinstance(space, spaces.Box) or not space.is_bounded():
+            raise ConfigError(f"environment.rescale_actions: needs continuous actions with finite bounds, not {space}")
+        self.action_space = spaces.Box(-1, 1, space.shape, space.dtype)
+        self._middle, self._reach = (space.low + space.high) / 2, (space.high - space.low) / 2
+
+    def action(self, action: Any) -> Array:
+        stretched: Array = self._middle + self._reach * action
+        return stretched
+
+
+class RawReward(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Closest to the environment: adds up what it truly gave, whatever the wrappers around make of it."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._earned = 0.0
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        outcome = self.env.step(action)
+        self._earned += float(outcome[1])
+        return outcome
+
+    def take(self) -> Array:
+        """What was earned since last asked, [1]."""
+        earned, self._earned = self._earned, 0.0
+        return np.array((earned,), np.float32)
+
+
+def layer(env: gymnasium.Env[Any, Any], kind: type[W]) -> W | None:
+    """The outermost wrapper of a kind among those around an environment."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, kind):
+            return env
+        env = env.env
+    return None

@@ -1,0 +1,55 @@
+"""A debugger is attached: one environment in this process, so that breakpoints are reached and nothing times out."""
+
+from __future__ import annotations
+
+import bdb
+import sys
+from dataclasses import replace
+from typing import Any
+
+from cadenza.config.schema import RunConfig
+
+DAY = 86_400.0  # seconds that a step may take while someone looks around in it
+
+
+def attached() -> str | None:
+    """Which debugger looks at this process. Coverage tools trace, too, and are none."""
+    tracer = getattr(sys.gettrace(), "__self__", None)
+    if isinstance(tracer, bdb.Bdb) or _under_bdb():
+        return "pdb"
+    debugpy = sys.modules.get("debugpy")
+    if debugpy is not None and getattr(debugpy, "is_client_connected", lambda: False)():
+        return "debugpy"
+    if getattr(sys.modules.get("pydevd"), "connected", False):
+        return "pydevd"
+    monitoring = getattr(sys, "monitoring", None)  # Python 3.12 and later: what newer debuggers trace with
+    tool = monitoring.get_tool(monitoring.DEBUGGER_ID) if monitoring else None
+    return str(tool) if tool else None
+
+
+def _under_bdb() -> bool:
+    """`continue` without breakpoints ends the tracing, but the debugger is still the one that runs the program."""
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename == bdb.__file__ and isinstance(frame.f_locals.get("self"), bdb.Bdb):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def note(debugger: str) -> str:
+    return f"{debugger} is attached: one environment in this process, in training and evaluation"
+
+
+def settle_for_one(config: RunConfig) -> RunConfig:
+    """The same run with one environment, collecting as much between updates as it would with all of them."""
+    environment, algorithm, evaluation = config.environment, config.algorithm, config.evaluation
+    steps = getattr(algorithm, "n_steps", None)
+    if isinstance(steps, int):
+        algorithm = replace(algorithm, n_steps=steps * environment.num_envs)
+    return replace(
+        config,
+        algorithm=algorithm,
+        environment=replace(environment, num_envs=1, vectorize="in_process", timeout_seconds=DAY),
+        evaluation=replace(evaluation, num_envs=1),
+    )

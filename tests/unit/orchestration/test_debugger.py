@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import bdb
+import json
+import subprocess
+import sys
+
+from cadenza.config.load import load
+from cadenza.orchestration.debugger import attached, settle_for_one
+from cadenza.records.folder import find
+from harness.command import SMALL
+
+
+def test_nobody_looks_on_by_default_and_coverage_is_no_debugger() -> None:
+    before = sys.gettrace()
+    assert attached() is None
+    sys.settrace(lambda frame, event, argument: None)  # what a coverage tool does
+    try:
+        assert attached() is None
+    finally:
+        sys.settrace(before)
+
+
+def test_a_program_that_a_debugger_runs_is_known_even_when_it_does_not_trace() -> None:
+    seen = []
+
+    class Silent(bdb.Bdb):
+        def user_line(self, frame):
+            self.set_continue()
+
+    Silent().runcall(lambda: seen.append(attached()))
+    assert seen == ["pdb"]
+    assert attached() is None
+
+
+def test_debugpy_counts_when_someone_is_connected(monkeypatch) -> None:
+    class Debugpy:
+        connected = False
+
+        @classmethod
+        def is_client_connected(cls):
+            return cls.connected
+
+    monkeypatch.setitem(sys.modules, "debugpy", Debugpy)
+    assert attached() is None
+    Debugpy.connected = True
+    assert attached() == "debugpy"
+
+
+def test_one_environment_collects_as_much_as_all_of_them() -> None:
+    config = load("CartPole-v1:ppo", ["environment.vectorize=workers"])
+    one = settle_for_one(config)
+    assert (one.environment.num_envs, one.evaluation.num_envs, one.environment.vectorize) == (1, 1, "in_process")
+    assert one.algorithm.n_steps == config.algorithm.n_steps * config.environment.num_envs
+    assert one.algorithm.batch_size == config.algorithm.batch_size
+
+
+def test_a_run_under_pdb_says_so_and_resumes_as_it_is(tmp_path) -> None:
+    command = ["-m", "cadenza", "train", "CartPole-v1:ppo", *SMALL[:-1], "512", "--quiet", "--runs-dir", str(tmp_path)]
+    pdb = [sys.executable, "-m", "pdb", "-c", "continue", "-c", "quit", *command]
+    done = subprocess.run(pdb, input="", capture_output=True, text=True)
+    assert "warning: pdb is attached: one environment in this process" in done.stderr, done.stdout + done.stderr
+    folder = find(tmp_path, "@last")
+    assert folder.read_status()["env_steps"] == 512
+    assert json.loads((folder.path / "decisions.json").read_text())["debugger"]["value"] == "pdb"
+    resume = ["-m", "cadenza", "resume", "@last", "--max-timesteps", "640", "--quiet", "--runs-dir", str(tmp_path)]
+    subprocess.run([sys.executable, *resume], check=True, capture_output=True)
+    assert folder.read_config(False).environment.num_envs == 1
+    assert folder.read_status()["env_steps"] == 640
