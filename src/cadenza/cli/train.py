@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cadenza.cli.output import Json, RunsDir, print_json
+
+if TYPE_CHECKING:
+    from cadenza.config.schema import RunConfig
+
+# What `--debug` changes, unless told otherwise: the beginning of the run, with a row for every cycle.
+DEBUG = ("debug.enabled=true", "logging.every_steps=1", "evaluation.episodes=4")
+DEBUG_STEPS = 5000
 
 
 def train(
@@ -23,6 +31,7 @@ def train(
     init_from: Annotated[str | None, typer.Option(help="start from the weights of this run")] = None,
     config_dir: Annotated[Path | None, typer.Option(help="folder with config groups of your own")] = None,
     runs_dir: RunsDir = None,
+    debug: Annotated[bool, typer.Option("--debug", help="a short run that checks and measures everything")] = False,
     cfg: Annotated[bool, typer.Option("--cfg", help="print the resolved config and train nothing")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="warnings only")] = False,
     json: Json = False,
@@ -46,7 +55,9 @@ def train(
     given = [override(key, value) for key, value in flags.items() if value is not None]
     if max_updates is not None and max_timesteps is None:
         given.insert(0, "training.max_timesteps=null")  # the run is then counted in updates
-    config = load(spec, [*(overrides or ()), *given], config_dir)
+    config = load(spec, [*(DEBUG if debug else ()), *(overrides or ()), *given], config_dir)
+    if debug and not any(setting.startswith("training.max_") for setting in (*(overrides or ()), *given)):
+        config = shortened(config)
     if cfg:
         print(dump(config), end="")
         return
@@ -60,6 +71,15 @@ def train(
     if json:
         print_json(result.summary())
     finish(result.signal)
+
+
+def shortened(config: RunConfig) -> RunConfig:
+    """The first steps of the run as it would be: its schedules reach as far as ever."""
+    training = config.training
+    if training.max_timesteps is None or training.max_timesteps <= DEBUG_STEPS:
+        return config
+    horizon = training.horizon or training.max_timesteps
+    return replace(config, training=replace(training, max_timesteps=DEBUG_STEPS, horizon=horizon))
 
 
 def finish(signal: str | None) -> None:

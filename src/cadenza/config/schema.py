@@ -13,7 +13,7 @@ from typing import Any, Literal
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, nearest
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # What every run measures, and early stopping may watch beside the algorithm's own train/… metrics.
 WATCHED = (
     *(f"eval/{name}" for name in ("return_mean", "return_std", "return_min", "return_max", "length_mean")),
@@ -31,6 +31,15 @@ class EnvironmentConfig:
     kwargs: Mapping[str, Any] = setting(doc="keyword arguments for the environment's constructor", factory=dict)
     max_episode_steps: int | None = setting(None, "time limit; null keeps the environment's own", "env_steps")
     clip_actions: bool = setting(True, "clip continuous actions into the action space before stepping")
+    rescale_actions: bool = setting(False, "the policy acts from -1 to 1, stretched over the environment's bounds")
+    wrappers: tuple[Any, ...] = setting(
+        (), "wrappers, the innermost first: {id: Name, its arguments}, or a name alone; see docs/environments.md"
+    )
+    grayscale: bool = setting(False, "images in one channel; after the wrappers")
+    resize: bool | int | tuple[int, ...] = setting(
+        False, "images in this size: N, [height, width], or true for 84; after grayscale", "pixels"
+    )
+    frame_stack: int | None = setting(None, "the last observations at once; after resize", "observations")
     vectorize: Literal["auto", "in_process", "workers", "native", "gymnasium"] = setting(
         "auto", "how environments are stepped together; auto takes the fastest that can be restored exactly"
     )
@@ -49,6 +58,34 @@ class EnvironmentConfig:
             raise ConfigError(f"environment.workers={self.workers}: at least one worker is needed")
         if self.max_episode_steps is not None and self.max_episode_steps < 1:
             raise ConfigError(f"environment.max_episode_steps={self.max_episode_steps}: must be at least 1")
+        if self.frame_stack is not None and self.frame_stack < 1:
+            raise ConfigError(f"environment.frame_stack={self.frame_stack}: must be at least 1")
+        size = self.picture_size
+        if size is not None and (len(size) != 2 or min(size) < 1):
+            given = list(self.resize) if isinstance(self.resize, tuple) else self.resize
+            raise ConfigError(f"environment.resize={given}: must be true, a number of pixels or [height, width]")
+        object.__setattr__(self, "wrappers", tuple(_wrapper(entry, i) for i, entry in enumerate(self.wrappers)))
+
+    @property
+    def picture_size(self) -> tuple[int, ...] | None:
+        """(height, width) that images are brought to."""
+        if isinstance(self.resize, tuple):
+            return self.resize
+        return ((84, 84) if self.resize is True else (self.resize, self.resize)) if self.resize is not False else None
+
+    @property
+    def dressing(self) -> tuple[str, ...]:
+        """The fields in force that stand between the bare environment and the agent."""
+        fields = ("wrappers", "rescale_actions", "grayscale", "resize", "frame_stack")
+        return tuple(name for name in fields if getattr(self, name))
+
+
+def _wrapper(entry: Any, index: int) -> Mapping[str, Any]:
+    """`Name` is short for `{id: Name}`."""
+    settings = {"id": entry} if isinstance(entry, str) else entry
+    if not isinstance(settings, Mapping) or not isinstance(settings.get("id"), str) or not settings["id"]:
+        raise ConfigError(f"environment.wrappers[{index}]: needs an id, the wrapper's name, e.g. {{id: SignReward}}")
+    return settings
 
 
 @dataclass(frozen=True)
@@ -138,12 +175,14 @@ class TrainingConfig:
 
     max_timesteps: int | None = setting(100_000, "budget; the run ends at the first cycle at or after it", "env_steps")
     max_updates: int | None = setting(None, "budget in gradient steps, alone or beside max_timesteps", "updates")
+    horizon: int | None = setting(None, "what schedules stretch over; null: the first budget", "env_steps or updates")
     phases: tuple[Phase, ...] | None = setting(None, "curriculum; null takes the algorithm's own")
     early_stop: EarlyStop | None = setting(None, "end early when a metric is reached")
     init_from: str | None = setting(None, "folder of a run whose weights this one starts from")
 
     def __post_init__(self) -> None:
-        for name, value in (("max_timesteps", self.max_timesteps), ("max_updates", self.max_updates)):
+        for name in ("max_timesteps", "max_updates", "horizon"):
+            value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"training.{name}={value}: must be at least 1")
         if self.phases is not None and not self.phases:
@@ -197,6 +236,7 @@ class LoggingConfig:
     every_steps: int = setting(1_000, "distance between rows of metrics.jsonl", "env_steps")
     every_updates: int = setting(1_000, "the same in phases that do not collect", "updates")
     episodes: bool = setting(True, "keep seed and actions of every training episode in episodes/")
+    tensorboard: bool = setting(False, "write rows for TensorBoard, too, in tensorboard/ (extra: tensorboard)")
 
     def __post_init__(self) -> None:
         if self.every_steps < 1 or self.every_updates < 1:
@@ -215,6 +255,18 @@ class RuntimeConfig:
 
 
 @dataclass(frozen=True)
+class DebugConfig:
+    """Looking for what is wrong. The trained weights are the same with and without it; the speed is not."""
+
+    enabled: bool = setting(False, "check every number, measure every module, profile; `train --debug` sets it")
+    profile_cycles: int = setting(1, "cycles that the trace in debug/ covers, after the first; 0: none", "cycles")
+
+    def __post_init__(self) -> None:
+        if self.profile_cycles < 0:
+            raise ConfigError(f"debug.profile_cycles={self.profile_cycles}: cannot be negative")
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """The whole of a run, resolved."""
 
@@ -225,6 +277,7 @@ class RunConfig:
     checkpoint: CheckpointConfig = setting(doc="saving the state of the run", factory=CheckpointConfig)
     logging: LoggingConfig = setting(doc="what is written while training", factory=LoggingConfig)
     runtime: RuntimeConfig = setting(doc="threads and the like", factory=RuntimeConfig)
+    debug: DebugConfig = setting(doc="looking for what is wrong", factory=DebugConfig)
     seed: int = setting(0, "seed of everything random in the run")
     device: str = setting("auto", "cpu, cuda, cuda:1 …; auto: cuda where there is one")
     name: str = setting("", "a name for the run, shown by `cadenza list`")
