@@ -12,13 +12,17 @@ import typer
 from cadenza import __version__
 from cadenza.cli.algorithms import algorithms
 from cadenza.cli.config import app as config_app
+from cadenza.cli.debug import debug
 from cadenza.cli.doctor import doctor
 from cadenza.cli.envs import envs
 from cadenza.cli.evaluate import evaluate
 from cadenza.cli.list import list_runs
+from cadenza.cli.plan import plan
+from cadenza.cli.play import play
 from cadenza.cli.report import report
 from cadenza.cli.resume import resume
 from cadenza.cli.show import show
+from cadenza.cli.smoke import smoke
 from cadenza.cli.train import train
 from cadenza.cli.verify import verify
 from cadenza.errors import CadenzaError, ConfigError, StorageError
@@ -52,13 +56,17 @@ def options(
 app.command()(train)
 app.command()(resume)
 app.command()(evaluate)
+app.command()(play)
 app.command("list")(list_runs)
 app.command()(show)
 app.command()(verify)
+app.command()(debug)
 app.command()(report)
 app.command()(envs)
 app.command()(algorithms)
 app.command()(doctor)
+app.command()(plan)
+app.command()(smoke)
 app.add_typer(config_app, name="config")
 
 

@@ -105,6 +105,8 @@ def _print_settings(settings: dict[str, Any]) -> None:
 
 
 def _print_checkpoints(found: list[dict[str, Any]]) -> None:
+    from cadenza.monitor.sparkline import size
+
     if found:
         rows = [(entry["name"], size(entry["bytes"]), ", ".join(entry["pointers"])) for entry in found]
         print_table(("checkpoint", "size", "named"), rows, right=("size",))
@@ -121,12 +123,3 @@ def _print_metrics(rows: list[dict[str, Any]]) -> None:
             lines.append((name, number(values[-1]), sparkline(values)))
     if lines:
         print_table(("metric", "last", "curve"), lines, right=("last",))
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.4g} {unit}"
-        count /= 1024
-    return f"{count:.4g} TiB"

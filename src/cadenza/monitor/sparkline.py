@@ -43,3 +43,12 @@ def duration(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds):
         return "-"
     return str(timedelta(seconds=max(0, round(seconds))))
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"

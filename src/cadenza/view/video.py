@@ -1,72 +1,147 @@
-"""One episode of a trained policy as a moving picture."""
+"""Pictures, each with a line of text below it, as a video file: .gif as is, .mp4 where PyAV is installed."""
 
 from __future__ import annotations
 
-import os
+from fractions import Fraction
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from cadenza.envs.catalog import make
-from cadenza.envs.seeds import PLAY, EpisodeSeeds
-from cadenza.errors import ConfigError
-from cadenza.orchestration.playback import Player, load_policy
+from cadenza.errors import ConfigError, MissingExtraError
 from cadenza.records.atomic import temporary_beside
-from cadenza.records.folder import RunFolder
-from cadenza.types import Environment
 
-FRAME_SECONDS = 0.04  # what a GIF can show everywhere
-WIDTH = 320
-MAX_FRAMES = 400
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
-
-def record(folder: RunFolder, checkpoint: str = "best", seed: int = 0, trust: bool = False) -> Path:
-    """Write `videos/<checkpoint>.gif` and return its path."""
-    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame complains that it finds no screen
-    player, name = load_policy(folder, checkpoint, trust)
-    frames = play(player, seed)
-    path = folder.videos / f"{name}.gif"
-    path.parent.mkdir(exist_ok=True)
-    write_gif(frames, path)
-    return path
+GIF_WIDTH = 320
+SMALL = 200  # narrower pictures are enlarged
+CAPTION_HEIGHT = 20
 
 
-def play(player: Player, seed: int) -> list[np.ndarray]:
-    """The pictures [height, width, 3] of one episode, every second step."""
-    env = make(player.config.environment, render=True)
-    frames: list[np.ndarray] = []
-    try:
-        player.reset()
-        frame = env.reset(EpisodeSeeds(seed, PLAY)(0, 0))
-        step = 0
-        while not (frame.terminated or frame.truncated) and len(frames) < MAX_FRAMES:
-            if step % 2 == 0:
-                frames.append(rendered(env))
-            frame = env.step(player.act(frame))
-            step += 1
-    finally:
-        env.close()
-    return frames
+class Screen(Protocol):
+    """Where an episode is shown: a window, or a file that appears when it is left without an error."""
+
+    stride: int  # it takes every so manieth step
+    path: Path | None
+
+    def show(self, picture: np.ndarray, caption: str) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
-def rendered(env: Environment) -> np.ndarray:
-    try:
-        picture = env.render()
-    except NotImplementedError:
-        picture = None
-    if picture is None:
-        raise ConfigError(f"{env.spec.id} has nothing to show")
-    return picture
+def check_video(path: Path) -> None:
+    """Refuse a file that could not be written in the end."""
+    if path.suffix.lower() not in FORMATS:
+        raise ConfigError(f"--video {path}: the name must end in {' or '.join(FORMATS)}")
+    if path.suffix.lower() == ".mp4":
+        try:
+            import av  # noqa: F401
+        except ImportError:
+            hint = "pip install 'cadenza[video]'"
+            raise MissingExtraError(f".mp4 videos need an extra: {hint} (.gif needs none)") from None
 
 
-def write_gif(frames: list[np.ndarray], path: Path) -> None:
-    from PIL import Image
+def open_video(path: Path, fps: float) -> Screen:
+    """A file for pictures that come `fps` times a second."""
+    check_video(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FORMATS[path.suffix.lower()](path, fps)
 
-    pictures = [Image.fromarray(frame) for frame in frames]
-    scale = min(1.0, WIDTH / pictures[0].width)
-    size = (round(pictures[0].width * scale), round(pictures[0].height * scale))
-    small = [picture.resize(size).quantize(64, method=Image.Quantize.FASTOCTREE) for picture in pictures]
-    temporary = temporary_beside(path)
-    small[0].save(temporary, "GIF", save_all=True, append_images=small[1:], duration=int(FRAME_SECONDS * 1000), loop=0)
-    temporary.replace(path)
+
+def captioned(picture: np.ndarray, caption: str, width: int | None = None) -> Image:
+    """The picture [height, width, 3], at most this wide, on top of a line of text."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    shown = Image.fromarray(picture)
+    if width is not None and shown.width > width:
+        shown = shown.resize((width, round(shown.height * width / shown.width)))
+    elif shown.width < SMALL:
+        factor = -(-SMALL // shown.width)
+        shown = shown.resize((shown.width * factor, shown.height * factor), Image.Resampling.NEAREST)
+    whole = Image.new("RGB", (shown.width, shown.height + CAPTION_HEIGHT), "white")
+    whole.paste(shown)
+    ImageDraw.Draw(whole).text((6, shown.height + 3), caption, fill="black", font=ImageFont.load_default(12))
+    return whole
+
+
+def stride_for(fps: float, most: float) -> int:
+    """Every how manieth picture to take, where `most` a second can be shown."""
+    return max(1, round(fps / most))
+
+
+class Gif:
+    """Small and seen everywhere."""
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self.path: Path | None = path
+        self.stride = stride_for(fps, 25)
+        self._milliseconds = round(100 * self.stride / fps) * 10 or 10  # the format counts in hundredths of a second
+        self._pictures: list[Image] = []
+
+    def show(self, picture: np.ndarray, caption: str) -> None:
+        from PIL import Image
+
+        small = captioned(picture, caption, GIF_WIDTH)
+        self._pictures.append(small.quantize(64, method=Image.Quantize.FASTOCTREE))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None or not self._pictures:
+            return
+        assert self.path is not None
+        temporary, first, rest = temporary_beside(self.path), self._pictures[0], self._pictures[1:]
+        try:
+            first.save(temporary, "GIF", save_all=True, append_images=rest, duration=self._milliseconds, loop=0)
+            temporary.replace(self.path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+class Mp4:
+    """H.264 with colours as every player expects them."""
+
+    def __init__(self, path: Path, fps: float) -> None:
+        import av
+
+        self.path: Path | None = path
+        self.stride = stride_for(fps, 50)
+        self._temporary = temporary_beside(path)
+        self._file = av.open(str(self._temporary), "w", format="mp4", options={"movflags": "faststart"})
+        self._rate = Fraction(fps / self.stride).limit_denominator(1000)
+        self._stream: Any = None
+
+    def show(self, picture: np.ndarray, caption: str) -> None:
+        import av
+
+        whole = np.asarray(captioned(picture, caption))
+        height, width = (side // 2 * 2 for side in whole.shape[:2])  # yuv420p halves both
+        if self._stream is None:
+            self._stream = self._file.add_stream("libx264", rate=self._rate, options={"crf": "20"})
+            self._stream.height, self._stream.width, self._stream.pix_fmt = height, width, "yuv420p"
+        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(whole[:height, :width]), format="rgb24")
+        self._file.mux(self._stream.encode(frame))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None and self._stream is not None:
+                self._file.mux(self._stream.encode())
+            self._file.close()
+            if kind is None and self._stream is not None:
+                assert self.path is not None
+                self._temporary.replace(self.path)
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+
+FORMATS: dict[str, type[Gif] | type[Mp4]] = {".gif": Gif, ".mp4": Mp4}

@@ -1,0 +1,74 @@
+"""`cadenza smoke`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cadenza.cli.output import Json, print_json, print_table
+from cadenza.errors import NotFoundError, nearest
+
+Work = Callable[[], None]
+
+
+def smoke(
+    filter: Annotated[str, typer.Option(help="part of a name")] = "",
+    timesteps: Annotated[int, typer.Option(min=1, help="env_steps for each")] = 100,
+    envs: Annotated[bool, typer.Option("--envs", help="environments with random actions, not experiments")] = False,
+    json: Json = False,
+) -> None:
+    """Try every tuned experiment for a moment: train, resume, evaluate, each in small. Exit 1 if one fails.
+
+    Example: cadenza smoke --filter CartPole
+    Example: cadenza smoke --envs
+    """
+    from cadenza.orchestration.smoke import attempt
+
+    tried = []
+    with tempfile.TemporaryDirectory(prefix="cadenza-smoke-") as scratch:
+        listed = dict(environments(timesteps) if envs else experiments(timesteps, Path(scratch)))
+        chosen = {name: work for name, work in listed.items() if filter.lower() in name.lower()}
+        if not chosen:
+            raise NotFoundError(f"--filter {filter}: nothing of that name{nearest(filter, listed)}")
+        for name, work in chosen.items():
+            row = attempt(name, work)
+            typer.echo(f"{row.status:<8}{name}  {row.seconds:.1f} s", err=True)
+            tried.append(row)
+    counts = {status: sum(row.status == status for row in tried) for status in ("ok", "failed", "skipped")}
+    if json:
+        print_json({"tried": [row.facts() for row in tried], **counts})
+    else:
+        cells = [(row.name, row.status, f"{row.seconds:.1f}", row.message) for row in tried]
+        print_table(("name", "status", "seconds", "why"), cells, right=("seconds",))
+        typer.echo(", ".join(f"{count} {status}" for status, count in counts.items() if count))
+    if counts["failed"]:
+        raise typer.Exit(1)
+
+
+def experiments(timesteps: int, root: Path) -> Iterator[tuple[str, Work]]:
+    from cadenza.config.spec import experiments as shipped
+    from cadenza.orchestration.smoke import try_experiment
+
+    for name in shipped():
+        yield name, partial(try_experiment, name, timesteps, root / name)
+
+
+def environments(timesteps: int) -> Iterator[tuple[str, Work]]:
+    """A family that is not installed is one entry."""
+    from cadenza.envs.catalog import families, unlisted
+    from cadenza.errors import MissingExtraError
+    from cadenza.orchestration.smoke import try_environment
+
+    def refuse(problem: MissingExtraError) -> None:
+        raise problem
+
+    for ids in families().values():
+        for id in ids:
+            yield id, partial(try_environment, id, timesteps)
+    for family, problem in unlisted().items():
+        yield family, partial(refuse, problem)

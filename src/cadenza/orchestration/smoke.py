@@ -1,0 +1,121 @@
+"""Shipped experiments and environments tried for a moment: whether they work, not whether they learn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from dataclasses import asdict, dataclass, fields, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cadenza.config.load import load
+from cadenza.config.schema import EnvironmentConfig, RunConfig
+from cadenza.envs.catalog import make
+from cadenza.envs.random_actions import random_actions
+from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.vector import make_vector
+from cadenza.errors import CadenzaError, ConfigError, MissingExtraError
+from cadenza.orchestration.launch import Result, resume, train
+from cadenza.types import EnvSpec
+
+ENVS = 2
+SIZES = ("vec_steps", "env_steps", "episodes")  # units of the settings that make a cycle long
+SMALLEST, LARGEST = 16, 1 << 20
+
+
+@dataclass(frozen=True)
+class Tried:
+    name: str
+    status: str  # ok, failed or skipped
+    seconds: float
+    message: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def attempt(name: str, work: Callable[[], None]) -> Tried:
+    """Do it and say how it went; what is not installed is skipped, whatever else goes wrong is a failure."""
+    began, status, message = time.monotonic(), "ok", ""
+    try:
+        with redirect_stderr(StringIO()):  # runs this small have every reason to warn
+            work()
+    except MissingExtraError as problem:
+        status, message = "skipped", str(problem)
+    except CadenzaError as problem:
+        status, message = "failed", str(problem)
+    except Exception as problem:
+        status, message = "failed", f"{type(problem).__name__}: {problem}"
+    return Tried(name, status, time.monotonic() - began, " ".join(message.split()))
+
+
+def try_experiment(name: str, timesteps: int, root: Path) -> None:
+    """Train, resume for one cycle more, evaluate an episode; `root` is where the run goes."""
+    config = shrunk(load(name), timesteps)
+    first = uninterrupted(train(config, root, ["cadenza", "smoke"], quiet=True))
+    done = first.summary()
+    by_steps = config.training.max_timesteps is not None
+    more = {"max_timesteps": done["env_steps"] + 1} if by_steps else {"max_updates": done["updates"] + 1}
+    after = uninterrupted(resume(first.folder, **more, quiet=True)).summary()
+    if after["env_steps"] <= done["env_steps"] and after["updates"] <= done["updates"]:
+        raise CadenzaError(f"resumed at step {done['env_steps']}, the run did not go on")
+    from cadenza.orchestration.playback import evaluate_run
+
+    evaluate_run(first.folder, episodes=1, seed=0, checkpoint="last")
+
+
+def try_environment(id: str, timesteps: int) -> None:
+    """Random steps in a pair of environments, resets included."""
+    env = make_vector(EnvironmentConfig(id=id), EpisodeSeeds(0, TRAIN), num_envs=ENVS)
+    try:
+        random = np.random.default_rng(0)
+        for _ in range(-(-timesteps // ENVS)):
+            env.step(random_actions(env.spec.groups, env.current, random))
+    finally:
+        env.close()
+
+
+def shrunk(config: RunConfig, timesteps: int) -> RunConfig:
+    """The same run in small: few environments, short cycles, and episodes short enough that some end."""
+    env = make(config.environment)
+    env.close()
+    envs, longest = min(ENVS, config.environment.num_envs), max(1, timesteps // (2 * ENVS))
+    budgets = {
+        key: min(budget, timesteps)
+        for key in ("max_timesteps", "max_updates")
+        if (budget := getattr(config.training, key)) is not None
+    }
+    limit = min(env.spec.max_episode_steps or longest, longest)
+    return replace(
+        config,
+        algorithm=with_short_cycles(config.algorithm, env.spec, envs),
+        environment=replace(config.environment, num_envs=envs, max_episode_steps=limit),
+        training=replace(config.training, early_stop=None, **budgets),
+        evaluation=replace(config.evaluation, every_steps=None, episodes=1, num_envs=1, video=False),
+        logging=replace(config.logging, every_steps=1),
+    )
+
+
+def with_short_cycles(algorithm: Any, spec: EnvSpec, num_envs: int) -> Any:
+    """Its counts of steps and episodes no larger than the smallest power of two that it accepts."""
+    sizes = {field.name for field in fields(algorithm) if field.metadata.get("unit") in SIZES}
+    numbers = {name: value for name in sizes if isinstance(value := getattr(algorithm, name), int | float)}
+    most = SMALLEST
+    while most < LARGEST:
+        try:
+            small = replace(algorithm, **{name: min(value, most) for name, value in numbers.items()})
+            small.check(spec, num_envs)
+            return small
+        except ConfigError:
+            most *= 2
+    return algorithm
+
+
+def uninterrupted(result: Result) -> Result:
+    if result.signal:
+        raise KeyboardInterrupt
+    return result

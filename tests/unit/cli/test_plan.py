@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.config.load import load
+from cadenza.orchestration import memory
+from cadenza.orchestration.plan import crossings
+from cadenza.records import episodes
+from cadenza.records.folder import RunFolder
+from cadenza.trees import leaves
+from harness.command import cadenza, last, train
+from harness.lab import Lab
+
+# Episodes of 200 steps, always: what a checkpoint holds of running ones does not depend on how well it goes.
+SETTINGS = [
+    "Pendulum-v1:ppo",
+    "environment.num_envs=4",
+    "algorithm.n_steps=64",
+    "algorithm.batch_size=64",
+    "algorithm.n_epochs=2",
+    "training.max_timesteps=3000",
+    "evaluation.every_steps=1000",
+    "evaluation.episodes=3",
+    "logging.every_steps=500",
+    "checkpoint.every_steps=1000",
+]
+
+
+def planned(*arguments: object, seconds: float = 0.1) -> dict[str, Any]:
+    outcome = cadenza("plan", *arguments, "--seconds", seconds, "--json").succeeded()
+    found = json.loads(outcome.out)
+    assert isinstance(found, dict)
+    return found
+
+
+def sizes(folder: RunFolder) -> list[int]:
+    found = sorted(folder.checkpoints.glob("step-*"))
+    return [sum(file.stat().st_size for file in path.iterdir()) for path in found]
+
+
+def test_what_is_planned_is_what_a_run_takes(tmp_path: Path) -> None:
+    needs = planned(*SETTINGS)
+    train(tmp_path, *SETTINGS).succeeded()
+    folder = last(tmp_path)
+    status, rows = folder.read_status(), folder.metrics.read_text().splitlines()
+    assert needs["run"]["env_steps"] == status["env_steps"] == 3072
+    assert needs["run"]["updates"] == status["updates"] == 96
+    assert needs["run"]["cycles"] == 12
+    assert needs["run"]["evaluations"] == sum("eval/return_mean" in row for row in rows) == 3
+    actual = sizes(folder)
+    assert needs["disk"]["checkpoint_bytes"] == pytest.approx(actual[-1], rel=0.05)
+    assert max(actual) <= needs["disk"]["checkpoint_bytes_at_most"]
+    assert len(actual) <= needs["disk"]["checkpoints_kept"] == 3
+    assert sum(actual) <= needs["disk"]["checkpoints_bytes"]
+    assert needs["disk"]["metrics_bytes"] == pytest.approx(folder.metrics.stat().st_size, rel=0.3)
+    kept = sum(path.stat().st_size for path in folder.episodes.iterdir())
+    unfinished = (3072 - sum(episode.length for episode in episodes.load(folder))) * 4
+    assert needs["disk"]["episodes_bytes"] == pytest.approx(kept + unfinished, rel=0.05)
+    assert 0 < needs["time"]["training_seconds"] < 600
+
+
+def test_stores_and_networks_are_counted_exactly(lab: Lab) -> None:
+    needs = planned(*SETTINGS)
+    run = lab.start(load(SETTINGS[0], SETTINGS[1:]))
+    run._do_next()  # collects: the store is full now, and its state is all of it
+    full = run.stores["rollout"].state_dict()["arrays"]
+    assert needs["memory"]["stores"] == {"rollout": sum(array.nbytes for _, array in leaves(full))}
+    run._do_next()
+    modules = memory.reachable(run.workflow, (torch.nn.Module,))
+    parameters = {id(p): p.numel() for module in modules for p in module.parameters()}
+    assert needs["memory"]["parameters"] == sum(parameters.values()) > 2 * 64 * 64
+    assert needs["memory"]["gradients_bytes"] == 4 * sum(parameters.values())
+    state = [leaf for _, leaf in leaves(run.workflow.state_dict()) if isinstance(leaf, torch.Tensor)]
+    learned = needs["memory"]["networks_bytes"] + needs["memory"]["learning_bytes"]
+    assert learned == sum(tensor.nbytes for tensor in state)
+
+
+def test_a_plan_leaves_nothing_behind(tmp_path: Path) -> None:
+    planned(*SETTINGS, "--runs-dir", tmp_path / "runs")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_in_words(tmp_path: Path) -> None:
+    table = cadenza("plan", *SETTINGS, "--seconds", 0.1, "--runs-dir", tmp_path).succeeded().out
+    for words in ("3,072 env_steps", "12 of 256 env_steps", "parameters", "rollout ", "env_steps/s", "free"):
+        assert words in table
+
+
+def test_a_cycle_too_long_to_wait_for_is_left_unfinished() -> None:
+    needs = planned("Pendulum-v1:ppo", "algorithm.n_steps=1000000", "environment.num_envs=4", "algorithm.batch_size=1")
+    assert needs["time"]["measured_cycles"] == 0
+    assert needs["time"]["env_steps_per_second"] > 0
+    assert needs["run"]["env_steps"] == 4_000_000
+    assert needs["run"]["updates"] is None
+    assert needs["disk"]["checkpoint_bytes"] < 1_000_000
+
+
+def test_stores_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = planned(*SETTINGS)["memory"]["stores_bytes"]
+    monkeypatch.setattr(memory, "available", lambda: store // 2)
+    line = cadenza("plan", *SETTINGS, "--seconds", 0.1).refused(2, "store 'rollout'", "algorithm.n_steps=32 (not 64)")
+    assert "environment.num_envs=2 (not 4)" in line
+    monkeypatch.setattr(memory, "available", lambda: store)
+    planned(*SETTINGS)
+
+
+def test_stores_that_cannot_even_be_allocated_are_refused() -> None:
+    huge = "algorithm.n_steps=1000000000000"
+    line = cadenza("plan", "CartPole-v1:ppo", huge, "algorithm.batch_size=1").refused(2, "at least", "would fit")
+    assert "algorithm.n_steps=" in line
+
+
+def test_mistakes_in_a_spec_are_those_of_train() -> None:
+    cadenza("plan", "CartPole-v1:ppo", "algorithm.gama=1").refused(2, "algorithm.gamma")
+
+
+@pytest.mark.parametrize(
+    ("interval", "each", "cycles", "after", "expected"),
+    [(1000, 256, 12, 0, 3), (1000, 256, 12, 1000, 2), (100, 256, 12, 0, 12), (0, 256, 12, 0, 0), (None, 1, 9, 0, 0)],
+)
+def test_crossings_are_those_of_the_clock(interval: Any, each: int, cycles: int, after: int, expected: int) -> None:
+    from cadenza.orchestration.clock import Clock, Every
+
+    assert crossings(interval, each, cycles, after) == expected
+    trigger, clock, fired = Every(interval, after=after), Clock(), 0
+    for _ in range(cycles):
+        clock.env_steps += each
+        if trigger.due(clock):
+            trigger.done(clock)
+            fired += 1
+    assert fired == expected
+
+
+def test_views_count_once_as_what_they_look_into() -> None:
+    array, tensor = np.zeros((10, 4)), torch.zeros(6)
+    holder = {"a": [array, array[2:4]], "b": (tensor, tensor[1:2], tensor.view(2, 3))}
+    assert sorted(memory.blocks(holder).values()) == [24, 320]
+
+
+def test_memory_is_told() -> None:
+    assert (memory.available() or 0) > 1 << 20
+    assert (memory.peak() or 0) > 1 << 20

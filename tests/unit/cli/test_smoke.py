@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cadenza.config import registry
+from cadenza.config.load import load
+from cadenza.config.registry import Family
+from cadenza.errors import CadenzaError, MissingExtraError
+from cadenza.orchestration.launch import check
+from cadenza.orchestration.smoke import attempt, shrunk
+from harness.command import cadenza
+
+
+def test_an_experiment_is_trained_resumed_and_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = cadenza("smoke", "--filter", "cartpole-v1/ppo", "--json").succeeded()
+    rows = {row["name"]: row for row in json.loads(outcome.out)["tried"]}
+    assert all(name.startswith("CartPole-v1/ppo") for name in rows)
+    assert (rows["CartPole-v1/ppo"]["status"], rows["CartPole-v1/ppo"]["message"]) == ("ok", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_environments_are_stepped(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = Family("absent", "not here", "harness.absent_family", extra="absent")
+    monkeypatch.setitem(registry.FAMILIES, "absent", absent)
+    found = json.loads(cadenza("smoke", "--envs", "--filter", "a", "--json").succeeded().out)
+    rows = {row["name"]: row for row in found["tried"]}
+    assert rows["CartPole-v1"]["status"] == "ok"
+    assert rows["absent"]["status"] == "skipped"
+    assert "pip install 'cadenza[absent]'" in rows["absent"]["message"]
+    assert found["failed"] == 0
+    assert found["skipped"] == 1
+
+
+def test_a_failure_is_told_and_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cadenza.envs.toy.Identity.step", lambda self, action: 1 / 0)
+    outcome = cadenza("smoke", "--envs", "--filter", "toy/identity")
+    assert outcome.code == 1
+    assert "ZeroDivisionError" in outcome.out
+    assert "1 ok, 1 failed" in outcome.out  # the box is another class
+
+
+def test_nothing_of_that_name_is_one_line() -> None:
+    cadenza("smoke", "--filter", "cartpole-v1/pppo").refused(2, "CartPole-v1/ppo")
+
+
+@pytest.mark.parametrize(
+    ("problem", "status", "message"),
+    [
+        (None, "ok", ""),
+        (MissingExtraError("pip install x"), "skipped", "pip install x"),
+        (CadenzaError("a\nb"), "failed", "a b"),
+        (ValueError("odd"), "failed", "ValueError: odd"),
+    ],
+)
+def test_how_an_attempt_ends(problem: Exception | None, status: str, message: str) -> None:
+    def work() -> None:
+        if problem:
+            raise problem
+
+    tried = attempt("x", work)
+    assert (tried.status, tried.message) == (status, message)
+
+
+def test_cycles_are_made_short_as_far_as_the_algorithm_allows() -> None:
+    config = load("Pendulum-v1:ppo", ["algorithm.n_steps=1024", "algorithm.batch_size=64", "environment.num_envs=8"])
+    small = shrunk(config, 100)
+    assert (small.environment.num_envs, small.algorithm.n_steps, small.algorithm.batch_size) == (2, 16, 16)
+    assert small.environment.max_episode_steps == 25
+    assert small.training.max_timesteps == 100
+    uneven = shrunk(replace(config, algorithm=replace(config.algorithm, n_steps=20, batch_size=10)), 100)
+    assert (uneven.algorithm.n_steps, uneven.algorithm.batch_size) == (20, 10)  # 16 and 10 do not go together
+    check(uneven)
+
+
+def test_a_shorter_time_limit_stays() -> None:
+    assert shrunk(load("toy/pair:ppo"), 100).environment.max_episode_steps == 10
