@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cadenza.config import registry
 from harness.lab import Lab
 
 
@@ -13,6 +15,17 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     lab = Lab(tmp_path)
     yield lab
     lab.close()
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """Whatever the test registers is unknown again after it."""
+    tables: list[dict[str, Any]] = [registry.ALGORITHMS, registry.FAMILIES, registry.ENVIRONMENTS, registry.WRAPPERS]
+    before = [dict(table) for table in tables]
+    yield
+    for table, known in zip(tables, before, strict=True):
+        table.clear()
+        table.update(known)
 
 
 @pytest.fixture(autouse=True)

@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cadenza.api import load, runs, train
-    from cadenza.config.registry import register_algorithm
+    from cadenza.api import Run, load, runs, train
+    from cadenza.config.registry import register_algorithm, register_environment, register_wrapper
+    from cadenza.orchestration import events
 
 __version__ = "0.1.0"
-__all__ = ["load", "register_algorithm", "runs", "train"]
+__all__ = ["Run", "events", "load", "register_algorithm", "register_environment", "register_wrapper", "runs", "train"]
 
 _HOMES = {
+    "Run": "cadenza.api",
+    "events": "cadenza.orchestration",
     "load": "cadenza.api",
     "register_algorithm": "cadenza.config.registry",
+    "register_environment": "cadenza.config.registry",
+    "register_wrapper": "cadenza.config.registry",
     "runs": "cadenza.api",
     "train": "cadenza.api",
 }
@@ -29,4 +34,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'cadenza' has no attribute '{name}'")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    return getattr(home, name) if hasattr(home, name) else import_module(f"{_HOMES[name]}.{name}")

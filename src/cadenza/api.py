@@ -1,16 +1,23 @@
-"""cadenza from Python: `train`, `load`, `runs`."""
+"""cadenza from Python: `train`, `load`, `runs`, and what can be done with a run."""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cadenza.errors import ConfigError
 from cadenza.records.folder import RunFolder, find, runs_root
+from cadenza.trees import map_tree
 from cadenza.types import SINGLE_GROUP, Frame
 
 if TYPE_CHECKING:
+    import gymnasium
+
+    from cadenza.orchestration.events import Listener
+    from cadenza.orchestration.launch import Result
     from cadenza.orchestration.playback import Player
 
 
@@ -19,6 +26,11 @@ class Run:
     """A run on disk."""
 
     folder: RunFolder
+
+    @classmethod
+    def find(cls, ref: str, runs_dir: Path | str | None = None) -> Run:
+        """The run that an id, a unique prefix, a path, `@last` or `@best` names."""
+        return cls(find(_root(runs_dir), ref))
 
     @property
     def id(self) -> str:
@@ -31,37 +43,77 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl."""
         from cadenza.records.metrics import read
 
         return read(self.folder.metrics)
 
+    def resume(
+        self,
+        max_timesteps: int | None = None,
+        max_updates: int | None = None,
+        *,
+        on_event: Listener | Iterable[Listener] = (),
+        quiet: bool = True,
+        trust: bool = False,
+    ) -> Run:
+        """Go on exactly where the last checkpoint left it, to the end or to a longer budget."""
+        from cadenza.orchestration.launch import resume
 
-def train(spec: str, runs_dir: Path | None = None, quiet: bool = True, **overrides: Any) -> Run:
-    """Train to the end. Overrides have dotted keys: `train("CartPole-v1:ppo", **{"algorithm.gamma": 0.98})`."""
+        listeners = _listeners(on_event)
+        return _outcome(resume(self.folder, max_timesteps, max_updates, None, quiet, trust, listeners))
+
+    def evaluate(
+        self, episodes: int = 20, seed: int = 0, checkpoint: str = "last", trust: bool = False
+    ) -> dict[str, Any]:
+        """Measure its policy: `return_mean`, `returns` and the like."""
+        from cadenza.orchestration.playback import evaluate_run
+
+        return evaluate_run(self.folder, episodes, seed, checkpoint, trust)
+
+    def load(self, checkpoint: str = "last", trust: bool = False) -> Policy:
+        """Its policy, to be called with observations."""
+        from cadenza.orchestration.playback import load_policy
+
+        player, _ = load_policy(self.folder, checkpoint, trust)
+        return Policy(player)
+
+
+def train(
+    env: str | Callable[..., Any] | gymnasium.Env[Any, Any],
+    algorithm: str | type | None = None,
+    *,
+    runs_dir: Path | str | None = None,
+    quiet: bool = True,
+    on_event: Listener | Iterable[Listener] = (),
+    **overrides: Any,
+) -> Run:
+    """Train to the end: `train("CartPole-v1:ppo")`, or an environment and an algorithm: `train(make_my_env, "ppo")`.
+
+    The environment is an id, an import path, a function or class that makes a gymnasium.Env, or such an Env if
+    Gymnasium can make more of it. Overrides have dotted keys: `train("CartPole-v1:ppo", **{"algorithm.gamma": 0.98})`.
+    """
     from cadenza.config.load import load as load_config
     from cadenza.config.load import override
     from cadenza.orchestration.launch import train as launch
 
-    settings = [override(key, value) for key, value in overrides.items()]
-    result = launch(load_config(spec, settings), runs_root(runs_dir), ["cadenza.train", spec, *settings], quiet)
-    if result.signal == "SIGINT":
-        raise KeyboardInterrupt(f"run {result.folder.id} was saved: cadenza resume goes on with it")
-    return Run(result.folder)
+    listeners = _listeners(on_event)
+    spec, implied = _spec(env, algorithm)
+    settings = [override(key, value) for key, value in (implied | overrides).items()]
+    command = ["cadenza.train", spec, *settings]
+    return _outcome(launch(load_config(spec, settings), _root(runs_dir), command, quiet, listeners))
 
 
-def load(run: str, checkpoint: str = "last", runs_dir: Path | None = None, trust: bool = False) -> Policy:
+def load(run: str, checkpoint: str = "last", runs_dir: Path | str | None = None, trust: bool = False) -> Policy:
     """The policy of a run, to be called with observations."""
-    from cadenza.orchestration.playback import load_policy
-
-    player, _ = load_policy(find(runs_root(runs_dir), run), checkpoint, trust)
-    return Policy(player)
+    return Run.find(run, runs_dir).load(checkpoint, trust)
 
 
-def runs(runs_dir: Path | None = None, **filters: Any) -> list[Run]:
+def runs(runs_dir: Path | str | None = None, **filters: Any) -> list[Run]:
     """Runs whose columns, config keys or metrics have these values: `runs(environment="CartPole-v1")`."""
     from cadenza.records.index import rows
 
-    root = runs_root(runs_dir)
+    root = _root(runs_dir)
     wanted = [f"{key}={value}" for key, value in filters.items()]
     return [Run(RunFolder(root / row["run"])) for row in rows(root, wanted)]
 
@@ -72,21 +124,83 @@ class Policy:
     def __init__(self, player: Player) -> None:
         if list(player.spec.groups) != [SINGLE_GROUP]:
             raise ConfigError(f"{player.spec.id} has several groups of agents: use cadenza evaluate")
+        from cadenza.envs.gym import action_for
+
         self._player = player
         self.spec = player.spec
         self.reset = player.reset  # call it when an episode begins
+        self._action = action_for(self.spec.groups[SINGLE_GROUP].action, player.config.environment.clip_actions)
 
     def __call__(self, obs: Any, mask: Any = None, explore: bool = False) -> Any:
         """The action for one observation as the environment gave it; the most likely one unless asked to explore."""
         import numpy as np
 
-        from cadenza.envs.gym import observer
+        from cadenza.envs.gym import as_seen
 
-        expected, given = self.spec.groups[SINGLE_GROUP].observation.shape, np.shape(obs)
-        if expected is not None and given != expected:
-            raise ValueError(f"an observation of {self.spec.id} has the shape {expected}, not {given}")
-        tree = observer(self.spec.groups[SINGLE_GROUP].observation)(obs)
+        tree = map_tree(lambda x: x[None], as_seen(self.spec.groups[SINGLE_GROUP].observation, obs))
         allowed = None if mask is None else {SINGLE_GROUP: np.asarray(mask, bool)[None]}
         frame = Frame({SINGLE_GROUP: tree}, {SINGLE_GROUP: np.zeros(1, np.float32)}, mask=allowed)
-        action = self._player.act(frame, explore)[SINGLE_GROUP][0]
-        return action.item() if action.ndim == 0 else action
+        return self._action(self._player.act(frame, explore)[SINGLE_GROUP][0])
+
+    def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
+        """The environment the policy was trained in, with its wrappers and its time limit, for a loop of one's own."""
+        from gymnasium.wrappers import TimeLimit
+
+        from cadenza.envs.catalog import make
+        from cadenza.envs.gym import Gym
+
+        made = make(self._player.config.environment, render)
+        if not isinstance(made, Gym):
+            raise ConfigError(f"{self.spec.id} is no Gymnasium environment: use cadenza evaluate or cadenza play")
+        limit = made.spec.max_episode_steps
+        return made.env if limit is None else TimeLimit(made.env, limit)
+
+
+def _root(runs_dir: Path | str | None) -> Path:
+    return runs_root(Path(runs_dir) if runs_dir is not None else None)
+
+
+def _listeners(given: Any) -> list[Listener]:
+    listeners = list(given) if isinstance(given, Iterable) and not callable(given) else [given]
+    for listener in listeners:
+        if not callable(listener):
+            raise ConfigError(f"on_event={listener!r}: must be a function of one event, or several of them")
+    return listeners
+
+
+def _outcome(result: Result) -> Run:
+    """The run, unless a signal ended it: then what the signal would have done, now that the run is saved."""
+    if result.signal == "SIGINT":
+        raise KeyboardInterrupt(f"run {result.folder.id} was saved: cadenza.Run.find('{result.folder.id}').resume()")
+    if result.signal in ("SIGTERM", "SIGUSR1"):
+        signal.raise_signal(getattr(signal, result.signal))
+    return Run(result.folder)
+
+
+def _spec(env: Any, algorithm: str | type | None) -> tuple[str, dict[str, Any]]:
+    """The spec of what `train` was given, and the settings that come with it."""
+    if isinstance(env, str) and algorithm is None:
+        return env, {}
+    if algorithm is None:
+        raise ConfigError("cadenza.train needs an algorithm besides the environment: train(make_env, 'ppo')")
+    variant = algorithm if isinstance(algorithm, str) else _name_of_algorithm(algorithm)
+    if isinstance(env, str):
+        return f"{env}:{variant}", {}
+    from cadenza.envs.given import name_of
+
+    id, settings = name_of(env)
+    return f"{id}:{variant}", settings
+
+
+def _name_of_algorithm(workflow: Any) -> str:
+    """The name of a workflow class: the one it is registered under, or its import path."""
+    from cadenza.config import registry
+
+    for entry in registry.ALGORITHMS.values():
+        if entry.workflow is workflow:
+            return entry.name
+    path = registry.import_path(workflow)
+    if path is None:
+        name = getattr(workflow, "__name__", workflow)
+        raise ConfigError(f"algorithm={name!r}: give a name, or a workflow class made known by @register_algorithm")
+    return path

@@ -52,8 +52,8 @@ def _explain(key: str, known: Mapping[str, Any], resolved: Any, layers: Sequence
         default=None if inner else _default(hint, field),
         source="" if below else _source(key, layers),
         type=f"part of {name}" if inner else "settings" if below else describe(hint),
-        unit=field.metadata["unit"],
-        doc=field.metadata["doc"],
+        unit=field.metadata.get("unit", ""),  # a field of someone else's algorithm may say nothing
+        doc=field.metadata.get("doc", ""),
         parts=tuple(_explain(other, known, resolved, layers) for other in below),
     )
 
@@ -134,7 +134,7 @@ def _section(title: str, cls: Any, where: str, summary: str = "") -> Iterator[st
         if is_dataclass(hint) or key == "algorithm":
             continue  # a block: its keys follow
         default = f"`{text(_default(hint, field))}`"
-        cells = (f"`{key}`", describe(hint), default, field.metadata["unit"], field.metadata["doc"])
+        cells = (f"`{key}`", describe(hint), default, field.metadata.get("unit", ""), field.metadata.get("doc", ""))
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -1,22 +1,26 @@
-"""Names for algorithms and environment families. Entries are import paths, so that a look-up imports nothing heavy."""
+"""Names for algorithms and environments. Our own entries are import paths, so that a look-up imports nothing heavy."""
 
 from __future__ import annotations
 
 import importlib
+import operator
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.metadata import entry_points
+from dataclasses import dataclass, fields
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from cadenza.errors import ConfigError, NotFoundError, nearest
+from cadenza.types import Stateful, Workflow
 
 
 @dataclass(frozen=True)
 class Algorithm:
     name: str
     summary: str
-    config: str  # "module:Class" of its frozen settings, importable without torch
-    workflow: str  # "module:Class"
+    config: str | type  # its frozen settings: the class, or "module:Class", importable without torch
+    workflow: str | type  # the class, or "module:Class"
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Family:
     summary: str
     module: str  # offers ids(family), make(config, render) -> Environment, and perhaps native(config)
     extra: str | None = None  # what to install: pip install 'cadenza[extra]'
+    requires: tuple[str, ...] = ()  # what that installs and the module imports only when an environment is made
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -36,6 +41,24 @@ ALGORITHMS: dict[str, Algorithm] = {
             "cadenza.workflows.ppo_config:PPOConfig",
             "cadenza.workflows.ppo:PPO",
         ),
+        Algorithm(
+            "a2c",
+            "Advantage Actor-Critic (Mnih et al. 2016): PPO's workflow with one step per short rollout",
+            "cadenza.workflows.ppo_config:PPOConfig",
+            "cadenza.workflows.ppo:PPO",
+        ),
+        Algorithm(
+            "reinforce",
+            "REINFORCE, the Monte-Carlo policy gradient (Williams 1992)",
+            "cadenza.workflows.reinforce_config:ReinforceConfig",
+            "cadenza.workflows.reinforce:Reinforce",
+        ),
+        Algorithm(
+            "qlearning",
+            "tabular Q-learning, SARSA, expected SARSA, double Q-learning; bandits (Watkins 1989, Sutton & Barto 2018)",
+            "cadenza.workflows.qlearning_config:QLearningConfig",
+            "cadenza.workflows.qlearning:QLearning",
+        ),
     )
 }
 
@@ -44,41 +67,80 @@ FAMILIES: dict[str, Family] = {
     for family in (
         Family("classic", "Gymnasium's classic control", "cadenza.envs.gym"),
         Family("toy_text", "Gymnasium's grid worlds and card games with discrete observations", "cadenza.envs.gym"),
+        Family("box2d", "Gymnasium's landers, walkers and cars", "cadenza.envs.gym", "box2d", ("Box2D",)),
+        Family("mujoco", "Gymnasium's robots (v5)", "cadenza.envs.gym", "mujoco", ("mujoco", "imageio")),
+        Family("Bandit", "arms with noisy rewards: fixed, wandering, or by context", "cadenza.envs.bandit"),
         Family("toy", "tiny environments with known answers, for tests and first steps", "cadenza.envs.toy"),
     )
 }
 
 
-def load_object(path: str) -> Any:
+# What `environment.wrappers` can name beside Gymnasium's: import paths of ours, classes or functions that others add.
+WRAPPERS: dict[str, Any] = {
+    "HideVelocity": "cadenza.envs.wrappers:HideVelocity",
+    "SignReward": "cadenza.envs.wrappers:SignReward",
+}
+
+# What other packages and running programs add by id: a function or class that makes a gymnasium.Env.
+ENVIRONMENTS: dict[str, Callable[..., Any]] = {}
+FROM_PYTHON = "python/"  # ids of environments that `cadenza.train` was given and that no other process can import
+
+
+def load_object(path: str | type) -> Any:
     """The object behind an import path `package.module:name`."""
+    if not isinstance(path, str):
+        return path
     module, _, name = path.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as problem:
-        raise ConfigError(f"cannot import '{path}': {problem}") from problem
+        return operator.attrgetter(name)(importlib.import_module(module))
+    except Exception as problem:  # whatever a user's module may raise
+        raise ConfigError(f"cannot import '{path}': {_reason(problem)}") from problem
+
+
+def load_own(path: str) -> Any:
+    """The object behind an import path that a user wrote; modules in the current folder are found, too."""
+    here = str(Path.cwd())
+    if here not in sys.path:  # only now that this code is wanted, and last, so that nothing is shadowed
+        sys.path.append(here)
+    return load_object(path)
+
+
+def import_path(thing: Any) -> str | None:
+    """`package.module:name` of a function or class, if another process can import it by that."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not module or not name or module == "__main__" or module not in sys.modules:
+        return None
+    try:
+        same = operator.attrgetter(name)(sys.modules[module]) is thing
+    except AttributeError:  # made inside a function
+        return None
+    return f"{module}:{name}" if same else None
+
+
+# algorithms
 
 
 def algorithms() -> dict[str, Algorithm]:
     """All of them by name, those of other installed packages included.
 
-    An entry point `cadenza.algorithms` names a module, or a workflow in it, that `@register_algorithm` makes known, or
-    an `Algorithm`, which need not import torch to be listed.
+    An entry point `cadenza.algorithms` names a workflow (or a module) that `@register_algorithm` makes known, a
+    workflow with its settings in an attribute `Config`, or an `Algorithm`, which need not import torch to be listed.
     """
     for entry in entry_points(group="cadenza.algorithms"):
-        if entry.name not in ALGORITHMS:
-            found = entry.load()
-            if isinstance(found, Algorithm):
-                ALGORITHMS[entry.name] = found
-            elif entry.name not in ALGORITHMS:
-                raise ConfigError(f"entry point '{entry.value}' registers no algorithm called '{entry.name}'")
+        _take_algorithm(entry)
     return ALGORITHMS
 
 
 def algorithm(name: str) -> Algorithm:
-    if name not in ALGORITHMS and name not in algorithms():
-        raise NotFoundError(
-            f"unknown algorithm '{name}'{nearest(name, ALGORITHMS)} (known: {', '.join(sorted(ALGORITHMS))})"
-        )
+    """The algorithm of that name, or the one behind an import path `package.module:Workflow`."""
+    if name not in ALGORITHMS:
+        if ":" in name:
+            ALGORITHMS[name] = _of_class(name, load_own(name))
+        for entry in entry_points(group="cadenza.algorithms", name=name):
+            _take_algorithm(entry)
+    if name not in ALGORITHMS:
+        known = sorted(set(ALGORITHMS) | set(entry_points(group="cadenza.algorithms").names))
+        raise NotFoundError(f"unknown algorithm '{name}'{nearest(name, known)} (known: {', '.join(known)})")
     return ALGORITHMS[name]
 
 
@@ -86,10 +148,131 @@ def register_algorithm(name: str, config: type, summary: str = "") -> Callable[[
     """Decorator that makes a workflow of one's own known by name."""
 
     def register(workflow: type) -> type:
-        def path(thing: type) -> str:
-            return f"{thing.__module__}:{thing.__qualname__}"
-
-        ALGORITHMS[name] = Algorithm(name, summary or (workflow.__doc__ or ""), path(config), path(workflow))
+        ALGORITHMS[name] = Algorithm(name, summary or _summary(workflow), config, workflow)
         return workflow
+
+    return register
+
+
+def settings_class(name: str) -> Any:
+    """The class of an algorithm's settings, once it is known to be one."""
+    config = load_object(algorithm(name).config)
+    dataclass_parameters, wrong = getattr(config, "__dataclass_params__", None), None
+    if dataclass_parameters is None or not dataclass_parameters.frozen:
+        wrong = "must be a frozen dataclass"
+    elif "name" not in {field.name for field in fields(config)}:
+        wrong = "lacks the field name: str"
+    elif not callable(getattr(config, "check", None)):
+        wrong = "lacks the method check(env, num_envs), which refuses what the algorithm cannot do"
+    if wrong:
+        raise ConfigError(f"algorithm {name}: its settings {getattr(config, '__name__', config)!r} {wrong}")
+    return config
+
+
+def workflow_class(name: str) -> Callable[..., Workflow]:
+    """The class of an algorithm, once it is known to have what the engine calls."""
+    workflow = load_object(algorithm(name).workflow)
+    hooks = getattr(workflow, "hooks", None)
+    if not isinstance(hooks, tuple) or not all(isinstance(hook, str) for hook in hooks):
+        raise ConfigError(f"algorithm {name}: lacks hooks, a tuple of the names of its update methods")
+    needed = [member for member in {**vars(Stateful), **vars(Workflow)} if not member.startswith("_")]
+    missing = [member for member in (*needed, *hooks) if not callable(getattr(workflow, member, None))]
+    if missing:
+        raise ConfigError(f"algorithm {name}: {workflow.__name__} lacks the method(s) {', '.join(missing)}")
+    found: Callable[..., Workflow] = workflow
+    return found
+
+
+def _take_algorithm(entry: EntryPoint) -> None:
+    if entry.name in ALGORITHMS:
+        return
+    found = _loaded(entry)
+    if isinstance(found, Algorithm):
+        ALGORITHMS[entry.name] = found
+    elif isinstance(found, type) and hasattr(found, "Config"):
+        ALGORITHMS.setdefault(entry.name, _of_class(entry.name, found))
+    elif entry.name not in ALGORITHMS:  # loading it may have registered it
+        raise ConfigError(f"entry point '{entry.value}' registers no algorithm called '{entry.name}'")
+
+
+def _of_class(name: str, workflow: Any) -> Algorithm:
+    if not isinstance(workflow, type) or not isinstance(getattr(workflow, "Config", None), type):
+        raise ConfigError(f"'{name}' must be a workflow class that names its settings: Config = MyConfig")
+    return Algorithm(name, _summary(workflow), workflow.Config, workflow)  # type: ignore[attr-defined]
+
+
+def _summary(workflow: type) -> str:
+    return (workflow.__doc__ or "").strip().partition("\n")[0]
+
+
+def _loaded(entry: EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except Exception as problem:
+        where = f"entry point '{entry.name} = {entry.value}' in {entry.group}"
+        raise ConfigError(f"{where} cannot be loaded: {_reason(problem)}") from problem
+
+
+def _reason(problem: Exception) -> str:
+    plain = isinstance(problem, ImportError | AttributeError)
+    return str(problem) if plain else f"{type(problem).__name__}: {problem}"
+
+
+# environments
+
+
+def environments() -> dict[str, Callable[..., Any]]:
+    """Those that were registered one by one, by id; those of other installed packages included.
+
+    An entry point `cadenza.environments` names a factory, or a `Family`, which is added to the families.
+    """
+    for entry in entry_points(group="cadenza.environments"):
+        if entry.name in ENVIRONMENTS or entry.name in FAMILIES:
+            continue
+        found = _loaded(entry)
+        if isinstance(found, Family):
+            FAMILIES[entry.name] = found
+        elif callable(found):
+            ENVIRONMENTS[entry.name] = found
+        else:
+            raise ConfigError(f"entry point '{entry.value}' is no Family and nothing that makes an environment")
+    return ENVIRONMENTS
+
+
+def register_environment(id: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator that makes an environment of one's own known by id: a class, or a function that returns one."""
+    if ":" in id or not id:
+        raise ConfigError(f"environment id '{id}': must be a name without ':', e.g. mine/cliff")
+
+    def register(factory: Callable[..., Any]) -> Callable[..., Any]:
+        ENVIRONMENTS[id] = factory
+        return factory
+
+    return register
+
+
+# wrappers
+
+
+def wrappers() -> list[str]:
+    """Names of ours and of those that other packages and running programs add; nothing is imported for it."""
+    return [*WRAPPERS, *entry_points(group="cadenza.wrappers").names]
+
+
+def load_wrapper(name: str) -> Any:
+    """A wrapper of those: a class or a function that takes an environment and keyword arguments."""
+    for entry in entry_points(group="cadenza.wrappers", name=name):
+        WRAPPERS.setdefault(name, _loaded(entry))
+    return load_object(WRAPPERS[name])
+
+
+def register_wrapper(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator that makes a wrapper of one's own known to `environment.wrappers`."""
+    if ":" in name or not name:
+        raise ConfigError(f"wrapper '{name}': must be a name without ':'")
+
+    def register(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+        WRAPPERS[name] = wrapper
+        return wrapper
 
     return register

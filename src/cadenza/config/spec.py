@@ -1,4 +1,9 @@
-"""The front doors: `ENV:VARIANT`, the name of an experiment, or the path of a YAML or JSON file."""
+"""The front doors: `ENV:VARIANT`, the name of an experiment, or the path of a YAML or JSON file.
+
+ENV and VARIANT are names or import paths `package.module:name`. ENV ends at the first colon if what stands before it is
+the id of an environment or cannot be the name of a module, else at the second: `CartPole-v1:my.algorithms:Mine`,
+`my.envs:make:ppo`, `my.envs:make:my.algorithms:Mine`.
+"""
 
 from __future__ import annotations
 
@@ -50,16 +55,18 @@ def _base_of_name(spec: str, config_dir: Path | None) -> Base:
     tuned = experiments(*folders)
     if spec in tuned:
         return Base(choices=(f"experiment={spec}",), folders=folders)
-    env, colon, variant = spec.rpartition(":")
+    env, colon, variant = split(spec)
     variants = ", ".join(sorted(registry.ALGORITHMS))
     if not colon and spec:
         raise _no_variant(spec, tuned, variants)
     if not env or not variant:
         raise ConfigError(f"spec '{spec}' must be ENV:VARIANT, e.g. CartPole-v1:ppo (variants: {variants})")
-    env, variant = environment(env), registry.algorithm(variant).name
-    said = Layer(f"spec {spec}", {"environment": {"id": env}, "algorithm": {"name": variant}})
-    if f"{env}/{variant}" in tuned:
+    env = environment(env)
+    if f"{env}/{variant}" in tuned:  # which names its algorithm itself: `ppo_lstm` is a ppo
+        said = Layer(f"spec {spec}", {"environment": {"id": env}})
         return Base(choices=(f"experiment={env}/{variant}",), folders=folders, layers=(said,))
+    variant = registry.algorithm(variant).name
+    said = Layer(f"spec {spec}", {"environment": {"id": env}, "algorithm": {"name": variant}})
     has_file = files(CONF).joinpath("algorithm", f"{variant}.yaml").is_file()
     return Base(choices=(f"+algorithm={variant}",) if has_file else (), folders=folders, layers=(said,))
 
@@ -92,6 +99,22 @@ def _named_in(data: dict[str, Any], path: Path) -> str:
             raise ConfigError(f"{path}: {block}.{name} is missing; add it, or 'spec: ENV:VARIANT'")
         found.append(said)
     return ":".join(found)
+
+
+def split(spec: str) -> tuple[str, str, str]:
+    """ENV, the colon and VARIANT; no colon where there is none."""
+    first, colon, rest = spec.partition(":")
+    if ":" not in rest or not all(part.isidentifier() for part in first.split(".")) or _is_known(first):
+        return first, colon, rest
+    name, colon, variant = rest.partition(":")
+    return f"{first}:{name}", colon, variant
+
+
+def _is_known(env: str) -> bool:
+    try:
+        return bool(environment(env))
+    except NotFoundError:
+        return False
 
 
 def _no_variant(spec: str, tuned: list[str], variants: str) -> ConfigError | NotFoundError:

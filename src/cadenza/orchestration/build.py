@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cadenza.config.registry import algorithm, load_object
+from cadenza.config.registry import workflow_class
 from cadenza.config.schema import Phase, RunConfig, TrainingConfig
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
@@ -59,6 +58,7 @@ def assemble(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any], fresh:
     decisions.setdefault("runtime.threads", 1 if config.runtime.threads == "auto" else config.runtime.threads)
     decisions["device"] = resolve_device(decisions.get("device", config.device))
     torch.set_num_threads(decisions["runtime.threads"])
+    torch.backends.cudnn.deterministic = True  # else the gradient of a convolution is never the same twice
     streams = Streams(config.seed)
     streams.seed_globals()
     workflow = build_workflow(config, spec, streams, decisions["device"])
@@ -78,7 +78,7 @@ def assemble(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any], fresh:
 def build(assembly: Assembly, folder: RunFolder, console: Console, signals: Signals) -> Orchestrator:
     """The run in its folder, at its beginning."""
     config = assembly.config
-    return Orchestrator(
+    run = Orchestrator(
         config=config,
         decisions=assembly.decisions,
         threshold=assembly.spec.return_threshold,
@@ -95,6 +95,11 @@ def build(assembly: Assembly, folder: RunFolder, console: Console, signals: Sign
         console=console,
         signals=signals,
     )
+    if config.debug.enabled:
+        from cadenza.monitor.debug import Debug
+
+        Debug(run, config.debug)
+    return run
 
 
 def resolve_device(asked: str) -> str:
@@ -111,8 +116,8 @@ def resolve_device(asked: str) -> str:
 
 def build_workflow(config: RunConfig, spec: EnvSpec, streams: Streams, device: str) -> Workflow:
     config.algorithm.check(spec, config.environment.num_envs)
-    make_workflow: Callable[..., Workflow] = load_object(algorithm(config.algorithm.name).workflow)
-    return make_workflow(config.algorithm, Context(spec, config.environment.num_envs, torch.device(device), streams))
+    context = Context(spec, config.environment.num_envs, torch.device(device), streams)
+    return workflow_class(config.algorithm.name)(config.algorithm, context)
 
 
 def borrow_weights(workflow: Workflow, source: RunFolder, decisions: dict[str, Any]) -> None:
@@ -166,4 +171,5 @@ def decide_budget(training: TrainingConfig, phases: tuple[Phase, ...], decisions
         key = "training.max_timesteps" if collects else "training.max_updates"
         raise ConfigError(f"the run would never end: set {key}, or a duration for every phase")
     decisions.setdefault("training.unit", unit)
-    decisions.setdefault("training.horizon", budget or training.max_updates or sum(filter(None, durations)) or 1)
+    horizon = training.horizon or budget or training.max_updates or sum(filter(None, durations)) or 1
+    decisions.setdefault("training.horizon", horizon)

@@ -5,7 +5,9 @@ Torch is imported only once the config is known to be sound, so that mistakes ar
 
 from __future__ import annotations
 
+import contextlib
 import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,8 @@ from cadenza.config.schema import RunConfig
 from cadenza.envs.catalog import make
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError
 from cadenza.monitor.console import Console
+from cadenza.orchestration.debugger import attached, note, settle_for_one
+from cadenza.orchestration.events import Ended, Listener, Started
 from cadenza.orchestration.signals import Signals
 from cadenza.records.folder import RunFolder, create
 from cadenza.records.lock import RunLock
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from cadenza.orchestration.build import Assembly
     from cadenza.orchestration.orchestrator import Orchestrator
 
+Sink = Callable[[Callable[[str], None]], Listener]  # given a way to warn, what to tell events to
 EMPTY_METRICS = {"bytes": 0, "rows": 0, "digest": "", "pending": []}
 
 
@@ -40,18 +45,27 @@ def check(config: RunConfig) -> EnvSpec:
     return env.spec
 
 
-def train(config: RunConfig, root: Path, command: list[str], quiet: bool = False) -> Result:
+def train(
+    config: RunConfig, root: Path, command: list[str], quiet: bool = False, on_event: Iterable[Listener] = ()
+) -> Result:
     """A new run, to its end."""
-    spec = check(config)
+    decisions: dict[str, Any] = {}
+    if (debugger := attached()) is not None:
+        config = settle_for_one(config)
+        decisions["debugger"] = {"value": debugger, "reason": note(debugger)}
+    spec, sinks = check(config), wanted_sinks(config)
     from cadenza.orchestration.build import assemble, build
 
-    assembly = assemble(config, spec, {})
+    assembly = assemble(config, spec, decisions)
     try:
         with Signals() as signals:
             folder = create(root, config, command)
             with RunLock(folder.path):
                 run = build(assembly, folder, open_console(assembly, folder, quiet), signals)
                 note_budget(run)
+                listen(run, sinks, on_event)
+                if debugger is not None:
+                    run.console.note(note(debugger), warning=True)
                 return execute(run, first=True)
     finally:
         assembly.close()
@@ -64,12 +78,13 @@ def resume(
     device: str | None = None,
     quiet: bool = False,
     trust: bool = False,
+    on_event: Iterable[Listener] = (),
 ) -> Result:
     """The same run, from its newest valid checkpoint to its end, as if it had never stopped."""
     with RunLock(folder.path), Signals() as signals:
         config, decisions = folder.read_config(trust), folder.read_decisions()
         longer = with_budget(config, max_timesteps, max_updates)
-        spec = check(longer)
+        spec, sinks = check(longer), wanted_sinks(longer)
         from cadenza.orchestration.build import assemble, build, resolve_device
 
         change = None
@@ -106,9 +121,26 @@ def resume(
             note_budget(run, concluded)
             if extended:
                 run.save(insist=True)  # else a kill would forget that the run goes on
+            listen(run, sinks, on_event)
             return execute(run, first=found is None)
         finally:
             assembly.close()
+
+
+def wanted_sinks(config: RunConfig) -> list[Sink]:
+    """Where rows go besides metrics.jsonl; asked for before anything is made, since an extra may be missing."""
+    if not config.logging.tensorboard:
+        return []
+    from cadenza.monitor.tensorboard import TensorBoard
+
+    return [TensorBoard]
+
+
+def listen(run: Orchestrator, sinks: Iterable[Sink], on_event: Iterable[Listener]) -> None:
+    def warn(text: str) -> None:
+        run.console.note(text, warning=True)
+
+    run.listeners += [*(sink(warn) for sink in sinks), *on_event]
 
 
 def with_budget(config: RunConfig, max_timesteps: int | None, max_updates: int | None) -> RunConfig:
@@ -188,6 +220,8 @@ def execute(run: Orchestrator, first: bool) -> Result:
     console = run.console
     try:
         run.write_status("running")
+        unit, stop = run.decisions["training.unit"], run.signals.stop
+        run.tell(Started(run.folder, run.config, unit, run.clock.env_steps, stop))
         if first:
             run.save(insist=True)  # so that a run killed in its first second can be resumed
         console.start(headline(run, first), run.now)
@@ -196,12 +230,15 @@ def execute(run: Orchestrator, first: bool) -> Result:
     except BaseException as problem:
         console.close()
         note_failure(run, problem)
+        with contextlib.suppress(Exception):  # the first problem is the one to tell
+            run.tell(Ended("failed", str(problem)))
         raise
     finally:
         run.metrics.close()
     console.finish("\n".join(ending(run, signal)))
     finish_folder(run)
-    return Result(run.folder, signal)
+    run.tell(Ended("interrupted" if signal else "finished", signal or ""))
+    return Result(run.folder, signal or run.signals.requested)  # one that came too late to interrupt anything
 
 
 def finish_folder(run: Orchestrator) -> None:
@@ -210,7 +247,7 @@ def finish_folder(run: Orchestrator) -> None:
 
     try:
         if run.config.evaluation.video and run.finished:
-            from cadenza.view.video import record
+            from cadenza.view.play import record
 
             record(run.folder, "best" if (run.folder.checkpoints / "best").exists() else "last", trust=True)
     except Exception as problem:  # whatever a stranger's renderer may raise

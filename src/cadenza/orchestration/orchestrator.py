@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from cadenza.config.schema import RunConfig
@@ -22,6 +23,7 @@ from cadenza.orchestration.clock import Clock, Every, Standing
 from cadenza.orchestration.codec import digest, first_not_finite
 from cadenza.orchestration.collector import Collector
 from cadenza.orchestration.evaluator import Evaluation, Evaluator
+from cadenza.orchestration.events import Evaluated, Event, Listener, Row, Saved
 from cadenza.orchestration.scheduler import PhaseScheduler, Task
 from cadenza.orchestration.seeding import Streams
 from cadenza.orchestration.signals import Signals
@@ -57,6 +59,7 @@ class Orchestrator:
     buffer: MetricBuffer = field(default_factory=MetricBuffer)
     standing: Standing = field(default_factory=Standing)
     failed_saves: int = 0
+    listeners: list[Listener] = field(default_factory=list)  # told what happens; no part of the run's state
 
     def __post_init__(self) -> None:
         evaluation, logging, checkpoint = self.config.evaluation, self.config.logging, self.config.checkpoint
@@ -150,9 +153,11 @@ class Orchestrator:
         self.scheduler.advance(1, updates=result.updates)
 
     def _phase(self, task: Task | None) -> PhaseInfo:
+        """Where the run stood when the task began: one that was interrupted goes on under the same schedules."""
         scheduler, kind = self.scheduler, task.phase.type if task else "eval_only"
-        counts = (scheduler.steps, scheduler.updates, scheduler.cycles)
-        return PhaseInfo(self.clock.phase, kind, self.now, self.decisions["training.horizon"], *counts)
+        counts = (scheduler.steps - scheduler.task_steps, scheduler.updates, scheduler.cycles)
+        now = self.now - (scheduler.task_steps if self.decisions["training.unit"] == "env_steps" else 0)
+        return PhaseInfo(self.clock.phase, kind, now, self.decisions["training.horizon"], *counts)
 
     # the end of a cycle, and of the run
 
@@ -200,6 +205,8 @@ class Orchestrator:
             self.console.note(f"evaluation timed out with {finished} finished", warning=True)
         self.standing.latest = evaluation.metrics().get("eval/return_mean")
         self.standing.evaluated_at = self.clock.position
+        lengths = tuple(episode.length for episode in evaluation.episodes)
+        self.tell(Evaluated(self.clock.env_steps, tuple(evaluation.returns), lengths))
         return evaluation
 
     def _write_row(self, evaluation: Evaluation | None) -> None:
@@ -228,12 +235,16 @@ class Orchestrator:
         if stop is not None and stop.metric in row:
             goal = self.threshold if stop.at_least == "solved" else stop.at_least
             self.standing.stopped_early |= goal is not None and row[stop.metric] >= goal
+        self.tell(Row(MappingProxyType(row)))
+
+    def tell(self, event: Event) -> None:
+        for listener in self.listeners:
+            listener(event)
 
     def _divergence(self, what: str) -> DivergenceError:
         where = f"by step {self.clock.env_steps} (update {self.clock.updates})"
-        return DivergenceError(
-            f"{what} {where}; the last good checkpoint is kept. Try a smaller algorithm.learning_rate"
-        )
+        find = f"`cadenza debug {self.folder.id}` goes on from it and names the place"
+        return DivergenceError(f"{what} {where}; the last good checkpoint is kept: {find}")
 
     # state
 
@@ -278,9 +289,9 @@ class Orchestrator:
             raise self._divergence(f"{bad} is not finite")
         while True:
             try:
-                self._write_checkpoint()
+                saved = self._write_checkpoint()
                 self.failed_saves = 0
-                return
+                break
             except OSError as problem:
                 self.failed_saves += 1
                 reason = f"cannot save in {self.folder.path}: {problem.strerror or problem}"
@@ -289,8 +300,9 @@ class Orchestrator:
                 self.console.note(f"{reason}; the last good checkpoint is kept, training goes on", warning=True)
                 if not insist:
                     return
+        self.tell(saved)
 
-    def _write_checkpoint(self) -> None:
+    def _write_checkpoint(self) -> Saved:
         standing, improved = self.standing, self._improved()
         before = (standing.best, standing.best_at)
         try:
@@ -300,8 +312,9 @@ class Orchestrator:
             state = {name: part.state_dict() for name, part in self.parts().items()}
             if self.finished and self.metrics.pending:  # rows may wait in a checkpoint, but not in the last one
                 raise OSError(errno.ENOSPC, "no room for metrics.jsonl")
-            self.checkpoints.save(state, self.clock.env_steps, self.clock.updates, improved)
+            name = self.checkpoints.save(state, self.clock.env_steps, self.clock.updates, improved)
             self.write_status("running")
+            return Saved(self.folder.checkpoints / name, improved)
         except OSError:
             standing.best, standing.best_at = before
             raise

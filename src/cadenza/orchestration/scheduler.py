@@ -30,6 +30,7 @@ class PhaseScheduler:
         self.phases = phases
         self.index = 0  # of the current phase
         self.hook = self.done = 0  # where in its hooks, and how much of that one is done
+        self.task_steps = 0  # env_steps of the task in hand so far
         self.steps = self.updates = self.cycles = 0  # so far in this phase
         self.begun = False  # whether anything of the current cycle is done
         self.calls: list[int] = []  # by hook, in this phase
@@ -48,6 +49,7 @@ class PhaseScheduler:
         self.begun |= bool(done or env_steps or updates)
         self.done += done
         self.calls[self.hook] += done
+        self.task_steps += env_steps
         self.steps += env_steps
         self.updates += updates
         self._pass_what_is_done()
@@ -74,7 +76,7 @@ class PhaseScheduler:
 
     def _next_hook(self) -> None:
         self.hook += 1
-        self.done = 0
+        self.done = self.task_steps = 0
         phase = self.phases[self.index]
         if self.hook < len(phase.hooks):
             return
@@ -91,7 +93,7 @@ class PhaseScheduler:
             self._enter_phase()
 
     def _enter_phase(self) -> None:
-        self.hook = self.done = self.steps = self.updates = self.cycles = 0
+        self.hook = self.done = self.task_steps = self.steps = self.updates = self.cycles = 0
         self.begun = False
         hooks = () if self.over else self.phases[self.index].hooks
         self.calls = [0] * len(hooks)
@@ -99,7 +101,7 @@ class PhaseScheduler:
         self._ratios = [None if hook.ratio is None else Fraction(repr(hook.ratio)) for hook in hooks]
 
     def state_dict(self) -> dict[str, Any]:
-        names = ("index", "hook", "done", "steps", "updates", "cycles", "begun", "calls")
+        names = ("index", "hook", "done", "task_steps", "steps", "updates", "cycles", "begun", "calls")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 75}
+STOP = "stop"  # what `requested` holds when the run was asked to stop by a listener
 STDERR = 2  # sys.stderr may be no file, in a notebook for one
 
 
@@ -36,6 +37,10 @@ class Signals:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
+
+    def stop(self) -> None:
+        """Ask the run to stop, as a signal would."""
+        self.requested = self.requested or STOP
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         again, name = self.requested is not None, signal.Signals(number).name

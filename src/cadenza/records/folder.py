@@ -123,12 +123,16 @@ class RunFolder:
 
     def read_config(self, trust: bool = False) -> RunConfig:
         """The config the run was started with; one that names code only if it was made here or is trusted."""
-        from cadenza.config.load import read
+        from cadenza.config.convert import build
+        from cadenza.config.migrate import migrate
+        from cadenza.config.schema import RunConfig
+        from cadenza.config.spec import read_file
         from cadenza.records.trust import require_trust
 
-        config, manifest = read(self.config), self.read_manifest()
-        if not trust:
-            require_trust(config, manifest, self.path)
+        stored, manifest = read_file(self.config), self.read_manifest()
+        if not trust:  # first, because making the typed config imports the algorithm's settings
+            require_trust(stored, manifest, self.path)
+        config = build(RunConfig, migrate(stored))
         if file_digest(self.config) not in manifest.get("configs", ()):
             way = f"`cadenza train {self.config} --init-from {self.id}` starts a new run from its weights"
             raise ConfigError(f"{self.config} was changed after the run began; put it back ({way})")
@@ -136,9 +140,16 @@ class RunFolder:
 
     def change_config(self, text: str) -> None:
         """Replace config.yaml, as only the engine may; interrupted anywhere, what lies there is allowed."""
+        import yaml
+
+        from cadenza.config.spec import read_file
+        from cadenza.records.trust import is_own, signatures
+
         manifest = self.read_manifest()
-        digest = sha256(text.encode()).hexdigest()
-        atomic.write_json(self.manifest, manifest | {"configs": [*manifest["configs"], digest]})
+        manifest["configs"] = [*manifest["configs"], sha256(text.encode()).hexdigest()]
+        if is_own(read_file(self.config), manifest):
+            manifest["signatures"] = [*manifest["signatures"], *signatures(yaml.safe_load(text))]
+        atomic.write_json(self.manifest, manifest)
         atomic.write_text(self.config, text)
 
     def settings(self) -> dict[str, Any]:

@@ -18,11 +18,9 @@ GIT_SECONDS = 1.0
 
 def describe_run(config: RunConfig, command: list[str]) -> dict[str, Any]:
     """The content of manifest.json, but for the run's id."""
-    from cadenza.config.convert import config_hash
+    from cadenza.config.convert import config_hash, to_dict
     from cadenza.records.folder import timestamp
-    from cadenza.records.trust import signature
-
-    signed = signature(config)
+    from cadenza.records.trust import signatures
 
     return {
         "spec": f"{config.environment.id}:{config.algorithm.name}",
@@ -34,7 +32,7 @@ def describe_run(config: RunConfig, command: list[str]) -> dict[str, Any]:
         "created": timestamp(),
         "command": command,
         "config_hash": config_hash(config),
-        **({"signature": signed} if signed else {}),
+        "signatures": signatures(to_dict(config)),
         "git": git_state(),
         "versions": versions(),
         "machine": machine(),

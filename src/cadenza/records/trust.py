@@ -1,7 +1,8 @@
 """Configs that name code. One's own are honoured; a stranger's only when told to.
 
-A run made here whose environment is an import path carries a signature made with a key in the user's own state folder,
-so that it can be resumed without further ado, while the same config in a downloaded run is refused.
+A run made here whose config holds import paths carries a signature made with a key in the user's own state folder, so
+that it can be resumed without further ado, while the same config in a downloaded run is refused. All of this looks at
+plain data: making the typed config may already import what it names.
 """
 
 from __future__ import annotations
@@ -10,34 +11,69 @@ import contextlib
 import hmac
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cadenza.config.convert import to_dict
+from cadenza.config import registry
+from cadenza.config.convert import is_choice, walk
+from cadenza.config.migrate import migrate
 from cadenza.config.schema import RunConfig
-from cadenza.errors import ConfigError
+from cadenza.errors import CadenzaError, ConfigError
 from cadenza.records.atomic import temporary_beside
 from cadenza.records.json_text import canonical
 
 KEY_BYTES = 32
+SIGNED = ("environment", "algorithm")  # the blocks whose settings are used by the code they name
 
 
-def names_code(config: RunConfig) -> bool:
-    return ":" in config.environment.id
+def code_named(config: dict[str, Any]) -> list[str]:
+    """Every import path where one may be honoured: the environment, its wrappers, the algorithm and its networks."""
+    environment, algorithm = (_block(config, name) for name in SIGNED)
+    wrappers = environment.get("wrappers") or []
+    places = [environment.get("id"), algorithm.get("name")]
+    places += [one.get("id") if isinstance(one, dict) else one for one in wrappers]
+    with contextlib.suppress(CadenzaError):
+        if ":" not in str(algorithm.get("name")):
+            registry.algorithm(str(algorithm.get("name")))  # one of another package's has to be loaded to be known
+    choices = {key for key, hint, _ in walk(RunConfig, data=config) if is_choice(hint)}
+    parts = [text for key, text in _texts(algorithm, "algorithm") if key not in {"algorithm.name", *choices}]
+    return [str(place) for place in (*places, *parts) if ":" in str(place)]
 
 
-def signature(config: RunConfig) -> str | None:
-    """What this user's key makes of the part that names code; None where nothing does."""
-    if not names_code(config):
-        return None
-    return hmac.new(_key(), canonical(to_dict(config)["environment"]).encode(), "sha256").hexdigest()
+def signatures(stored: dict[str, Any]) -> list[str]:
+    """What this user's key makes of the blocks that name code, as they are stored; nothing where none does."""
+    if not code_named(migrate(stored)):
+        return []
+    signed = canonical({block: stored.get(block) for block in SIGNED})
+    return [hmac.new(_key(), signed.encode(), "sha256").hexdigest()]
 
 
-def require_trust(config: RunConfig, manifest: dict[str, Any], where: Path) -> None:
-    if names_code(config) and not hmac.compare_digest(str(manifest.get("signature")), signature(config) or ""):
-        raise ConfigError(
-            f"{where} would import '{config.environment.id}' and was not made here: add --trust if you trust its author"
-        )
+def is_own(stored: dict[str, Any], manifest: dict[str, Any]) -> bool:
+    """Whether the config was signed here."""
+    given = [str(one) for one in manifest.get("signatures", ())]
+    return any(hmac.compare_digest(one, ours) for ours in signatures(stored) for one in given)
+
+
+def require_trust(stored: dict[str, Any], manifest: dict[str, Any], where: Path) -> None:
+    named = code_named(migrate(stored))
+    if named and not is_own(stored, manifest):
+        listed = ", ".join(f"'{path}'" for path in named)
+        raise ConfigError(f"{where} would import {listed} and was not made here: add --trust if you trust its author")
+
+
+def _block(config: dict[str, Any], name: str) -> dict[str, Any]:
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _texts(tree: Any, where: str) -> Iterator[tuple[str, str]]:
+    """Every text in plain data with its dotted key."""
+    if isinstance(tree, str):
+        yield where, tree
+    elif isinstance(tree, dict | list):
+        for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _texts(part, f"{where}.{key}")
 
 
 def _key() -> bytes:

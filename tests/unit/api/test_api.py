@@ -8,8 +8,11 @@ import gymnasium
 import pytest
 
 import cadenza
+from cadenza.envs.seeds import EVAL, EpisodeSeeds
 from cadenza.envs.toy import DictIdentity
 from cadenza.errors import ConfigError
+from cadenza.types import Acted, Mode, Step, Tree
+from harness.memory import Memory, MemoryConfig
 
 SMALL = {"algorithm.n_steps": 16, "algorithm.n_epochs": 1, "evaluation.episodes": 2, "training.max_timesteps": 256}
 
@@ -52,3 +55,55 @@ def test_teams_have_no_single_policy(tmp_path: Path) -> None:
     run = cadenza.train("toy/pair:ppo", runs_dir=tmp_path, **SMALL)
     with pytest.raises(ConfigError, match="several groups"):
         cadenza.load(run.id, runs_dir=tmp_path)
+
+
+def test_a_policy_plays_as_it_was_evaluated(tmp_path: Path) -> None:
+    run = cadenza.train(
+        "CartPole-v1:ppo", runs_dir=tmp_path, **SMALL, **{"algorithm.normalize_obs": "rolling"}, name="mine"
+    )
+    measured = run.evaluate(episodes=2, seed=5)
+    policy = run.load()
+    env = policy.make_env()
+    for index in range(2):
+        seed = EpisodeSeeds(5, EVAL)(index, 0)
+        policy.reset()
+        obs, _ = env.reset(seed=seed)
+        total, done = 0.0, False
+        while not done:
+            obs, reward, terminated, truncated, _ = env.step(policy(obs))
+            total, done = total + float(reward), terminated or truncated
+        assert total == measured["returns"][index]
+
+
+def test_a_policy_remembers_until_it_is_reset(tmp_path: Path, forgotten: None) -> None:
+    class Counting(Memory):
+        """Acts on the parity of the steps it remembers."""
+
+        def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
+            acted = super().act(step, carry, mode)
+            return acted._replace(action={"agent": acted.carry["steps"].numpy().astype(int)[:, None] % 2})
+
+    cadenza.register_algorithm("counting", config=MemoryConfig)(Counting)
+    run = cadenza.train("toy/identity", Counting, runs_dir=tmp_path, **{"training.max_timesteps": 64})
+    assert run.folder.read_config().algorithm.name == "counting"
+    policy = run.load()
+    assert [policy(0) for _ in range(5)] == [1, 0, 1, 0, 1]
+    policy.reset()
+    assert [policy(0) for _ in range(3)] == [1, 0, 1]
+
+
+def test_a_policy_heeds_masks_and_bounds(tmp_path: Path) -> None:
+    run = cadenza.train("toy/masked:ppo", runs_dir=tmp_path, **SMALL)
+    for allowed in range(4):
+        assert run.load()([0.0], mask=[action == allowed for action in range(4)]) == allowed
+    run = cadenza.train("toy/identity_box:ppo", runs_dir=tmp_path, **SMALL)
+    policy = run.load()
+    drawn = [float(policy([0.5], explore=True)[0]) for _ in range(50)]
+    assert max(map(abs, drawn)) == 1.0  # clipped, as in training
+
+
+def test_public_names_are_few_and_there() -> None:
+    assert len(cadenza.__all__) <= 8
+    for name in cadenza.__all__:
+        assert getattr(cadenza, name).__doc__
+    assert set(cadenza.__all__) <= set(dir(cadenza))

@@ -15,7 +15,7 @@ BAD_OVERRIDES = [
     ("environment.learning_rate=1", "unknown key 'environment.learning_rate'; did you mean 'algorithm.learning_rate'?"),
     (
         "algorithm.hidden_sizes=[8]",
-        "unknown key 'algorithm.hidden_sizes'; did you mean 'algorithm.actor.hidden_sizes'?",
+        "unknown key 'algorithm.hidden_sizes'; did you mean 'algorithm.torso.hidden_sizes'?",
     ),
     ("num_env=4", "unknown key 'num_env'; did you mean 'environment.num_envs'?"),
     ("training.max_timestep=5", "unknown key 'training.max_timestep'; did you mean 'training.max_timesteps'?"),
@@ -46,10 +46,18 @@ BAD_OVERRIDES = [
     # values not allowed
     (
         "algorithm.normalize_obs=roling",
-        "algorithm.normalize_obs='roling': must be one of none, rolling; did you mean 'rolling'?",
+        "algorithm.normalize_obs='roling': must be true or false or one of rolling, static; did you mean 'rolling'?",
     ),
+    ("algorithm.optimizer.betas=[0.9]", "algorithm.optimizer.betas=[0.9]: must be a list of 2, not 1"),
+    ("algorithm.torso.cnn.layers=[[8,3]]", "algorithm.torso.cnn.layers[0]=[8, 3]: must be a list of 3, not 2"),
+    (
+        "algorithm.torso.memory.burn_in=4",
+        "algorithm.torso.memory.burn_in=4: needs a sequence_length, and cannot be negative",
+    ),
+    ("algorithm.optimizer.momentum=0.5", "algorithm.optimizer.momentum belongs to sgd and rmsprop, not to adam"),
+    ("algorithm.torso.encoder=cnn", "algorithm.torso.encoder=cnn: must be auto, or an import path"),
     ("algorithm.name=pp0", "algorithm.name='pp0': unknown algorithm 'pp0'; did you mean 'ppo'?"),
-    ("algorithm=pp0", "'algorithm=pp0': no such choice; did you mean 'ppo'? (choices: ppo)"),
+    ("algorithm=pp0", "'algorithm=pp0': no such choice; did you mean 'ppo'? (choices: a2c, ppo"),
     ("algorithm=[]", "'algorithm=[]': no such choice"),
     ("experiment=CartPole/ppo", "'experiment=CartPole/ppo': no such choice; did you mean 'CartPole-v1/ppo'?"),
     ("seed=-1", "seed=-1: cannot be negative"),
@@ -97,7 +105,7 @@ BAD_OVERRIDES = [
 ]
 
 BAD_SPECS = [
-    ("CartPole-v1", "spec 'CartPole-v1' names no variant: write CartPole-v1:VARIANT (variants: ppo"),
+    ("CartPole-v1", "spec 'CartPole-v1' names no variant: write CartPole-v1:VARIANT (variants: a2c, ppo"),
     ("CartPole", "spec 'CartPole' names no variant: write CartPole-v1:VARIANT"),
     (":ppo", "spec ':ppo' must be ENV:VARIANT, e.g. CartPole-v1:ppo"),
     ("CartPole-v1:", "spec 'CartPole-v1:' must be ENV:VARIANT"),

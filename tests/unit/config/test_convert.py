@@ -64,7 +64,7 @@ def test_every_kind_of_value_arrives_with_its_type() -> None:
 
 @pytest.mark.parametrize("text", [lambda c: json.dumps(to_dict(c)), dump], ids=["json", "yaml"])
 def test_stored_config_reads_back_equal(text: Any) -> None:
-    made = config(algorithm={**FULL["algorithm"], "adam_eps": 1e-5})
+    made = config(algorithm={**FULL["algorithm"], "optimizer": {"eps": 1e-7}})
     assert build(RunConfig, migrate(yaml.safe_load(text(made)))) == made
 
 
@@ -78,7 +78,7 @@ def test_defaults_alone_read_back_equal() -> None:
     ("data", "key", "expected"),
     [
         ({"algorithm": {"name": "ppo", "gamma": 1}}, "gamma", 1.0),
-        ({"algorithm": {"name": "ppo", "adam_eps": "1e-8"}}, "adam_eps", 1e-8),
+        ({"algorithm": {"name": "ppo", "value_coef": "1e-8"}}, "value_coef", 1e-8),
         ({"algorithm": {"name": "ppo", "learning_rate": "2.5e-4"}}, "learning_rate", 2.5e-4),
         ({"algorithm": {"name": "ppo", "batch_size": 64}}, "batch_size", 64),
         ({"algorithm": {"name": "ppo", "batch_size": 1.0}}, "batch_size", 1.0),

@@ -32,8 +32,8 @@ def cli(*arguments: str) -> str:
         ("algorithm.gamma", ["algorithm.gamma=0.5"], 0.5, "override algorithm.gamma=0.5"),
         ("algorithm.gamma", ["algorithm={gamma: 0.5}"], 0.5, "override algorithm={gamma: 0.5}"),
         ("algorithm.gamma", ["seed=1", "~algorithm.gamma"], 0.99, "override ~algorithm.gamma (back to the default)"),
-        ("algorithm.adam_eps", ["algorithm.gamma=0.5"], 1e-5, NOBODY),
-        ("algorithm.name", [], "ppo", "spec CartPole-v1:ppo"),
+        ("algorithm.optimizer.eps", ["algorithm.gamma=0.5"], 1e-5, NOBODY),
+        ("algorithm.name", [], "ppo", "cadenza/conf/algorithm/ppo.yaml"),
         ("environment.id", [], "CartPole-v1", "spec CartPole-v1:ppo"),
         ("experiment", [], "CartPole-v1/ppo", "the choice of experiment"),
         ("algorithm.learning_rate.start_value", [], 0.001, EXPERIMENT),
@@ -98,12 +98,14 @@ def test_unknown_key_is_told_the_nearest(key: str, nearest: str) -> None:
     assert str(caught.value) == f"unknown key '{key}'; did you mean '{nearest}'?"
 
 
+def all_parts(told: Any) -> list[Any]:
+    return [told, *(one for part in told.parts for one in all_parts(part))]
+
+
 def test_every_key_can_be_explained_and_says_something() -> None:
     config = to_dict(load("CartPole-v1:ppo"))
     blocks = [explain(block, "CartPole-v1:ppo") for block in config]
-    told = {
-        part.key: part for block in blocks for part in (block, *block.parts, *(p for q in block.parts for p in q.parts))
-    }
+    told = {part.key: part for block in blocks for part in all_parts(block)}
     for key, _, _ in walk(RunConfig, data=config):
         if not key.startswith("training.early_stop."):
             assert told[key].doc, key

@@ -43,19 +43,19 @@ def test_tuned_spec() -> None:
 
 
 def test_untuned_spec_has_the_defaults() -> None:
-    config = load("MountainCar-v0:ppo")
+    config = load("toy/identity:ppo")
     assert config.experiment is None
     plain = RunConfig(algorithm=type(config.algorithm)(), environment=config.environment)
     assert config == plain
 
 
 @pytest.mark.parametrize("name", experiments())
-def test_every_experiment_loads_by_name_as_by_spec_and_its_batch_fits(name: str) -> None:
+def test_every_experiment_loads_by_name_as_by_spec(name: str) -> None:
     config = load(name)
     env, _, variant = name.rpartition("/")
     assert config == load(f"{env}:{variant}")
-    assert (config.environment.id, config.algorithm.name) == (env, variant)
-    assert config.algorithm.minibatch(config.environment.num_envs) >= 1
+    assert config.environment.id == env
+    assert config.experiment == name
 
 
 def test_id_without_version_means_the_newest() -> None:
@@ -119,17 +119,17 @@ def test_stored_config_is_used_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "spec: CartPole-v1:ppo\nalgorithm: {gamma: 0.5, adam_eps: 1e-7}",
-        "experiment: CartPole-v1/ppo\nalgorithm: {gamma: 0.5, adam_eps: 1e-7}",
-        "environment: {id: CartPole-v1}\nalgorithm: {name: ppo, gamma: 0.5, adam_eps: 1e-7}",
-        "environment.id: CartPole-v1\nalgorithm.name: ppo\nalgorithm.gamma: 0.5\nalgorithm.adam_eps: 1e-7",
+        "spec: CartPole-v1:ppo\nalgorithm: {gamma: 0.5, optimizer: {eps: 1e-7}}",
+        "experiment: CartPole-v1/ppo\nalgorithm: {gamma: 0.5, optimizer: {eps: 1e-7}}",
+        "environment: {id: CartPole-v1}\nalgorithm: {name: ppo, gamma: 0.5, optimizer: {eps: 1e-7}}",
+        "environment.id: CartPole-v1\nalgorithm.name: ppo\nalgorithm.gamma: 0.5\nalgorithm.optimizer.eps: 1e-7",
     ],
     ids=["spec", "experiment", "blocks", "dotted"],
 )
 def test_plain_file_lies_over_its_spec(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.yml"
     path.write_text(text)
-    expected = load("CartPole-v1:ppo", ["algorithm.gamma=0.5", "algorithm.adam_eps=1e-7", "seed=2"])
+    expected = load("CartPole-v1:ppo", ["algorithm.gamma=0.5", "algorithm.optimizer.eps=1e-7", "seed=2"])
     assert load(str(path), ["seed=2"]) == expected
 
 
@@ -223,7 +223,7 @@ def test_users_folder_adds_experiments_and_groups(tmp_path: Path) -> None:
         ("a.yaml", "defaults: [{algorithm: pppo}]", "'{path}' cannot be composed: "),
         ("a.yaml", "defaults: [a]", "'{path}' cannot be composed: "),
         ("a.yaml", "defaults: [{algorithm: ppo}]", "environment.id is missing"),
-        ("a.yaml", "defaults: [_self_]", "algorithm.name is missing: say which algorithm (known: ppo"),
+        ("a.yaml", "defaults: [_self_]", "algorithm.name is missing: say which algorithm (known: a2c, ppo"),
         ("a.yaml", "defaults: [b]", "{folder}/b.yaml, line 2: "),
         ("a.yaml", "defaults: []\nhydra: {searchpath: [file:///nowhere]}", "'{path}' cannot be composed: provider="),
         ("a.yaml", "schema_version: 99", "schema_version=99: written by a newer cadenza"),

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cadenza.config import registry
 from cadenza.config.load import load
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.catalog import make
-from cadenza.errors import ConfigError
+from cadenza.config.spec import split
+from cadenza.envs.catalog import listing, make
+from cadenza.errors import CadenzaError, ConfigError, NotFoundError
+from harness.lab import Lab
+from harness.memory import Memory, MemoryConfig
 
 MODULE = """
 from dataclasses import dataclass
-from cadenza.config.registry import Algorithm, register_algorithm
+import gymnasium
+from gymnasium import spaces
+from cadenza.config.registry import Algorithm, Family, register_algorithm
 from cadenza.workflows.ppo_config import PPOConfig
 
 @dataclass(frozen=True)
@@ -27,20 +34,47 @@ class Mine:
     pass
 
 entry = Algorithm("yours", "another's", "outside:MineConfig", "outside:Mine")
+
+class Plain:
+    Config = MineConfig
+
+class Cliff(gymnasium.Env):
+    observation_space = spaces.Discrete(3)
+    action_space = spaces.Discrete(2)
+    def __init__(self, height=1):
+        self.height = height
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+    def step(self, action):
+        return 1, float(self.height), True, False, {}
+
+family = Family("caves", "dark places", "outside_caves")
+"""
+CAVES = """
+from cadenza.envs.gym import Gym
+from outside import Cliff
+
+def ids(family):
+    return ["caves/deep-v1", "caves/deep-v2"]
+
+def make(config, render=False):
+    return Gym(Cliff(), id=config.id)
 """
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: None) -> Path:
     """A package outside cadenza, as pip would leave it."""
     (tmp_path / "outside.py").write_text(MODULE)
+    (tmp_path / "outside_caves.py").write_text(CAVES)
     metadata = tmp_path / "outside-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[cadenza.algorithms]\nmine = outside:Mine\nyours = outside:entry\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(registry, "ALGORITHMS", dict(registry.ALGORITHMS))
-    monkeypatch.delitem(sys.modules, "outside", raising=False)
+    for module in ("outside", "outside_caves"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     return metadata
 
 
@@ -67,3 +101,118 @@ def test_an_environment_in_the_current_folder_is_found_and_nothing_else_is(
     assert make(EnvironmentConfig(id="lying_here:make")).spec.id == "lying_here:make"
     with pytest.raises(ConfigError, match="cannot import 'nowhere:x'"):
         make(EnvironmentConfig(id="nowhere:x"))
+
+
+def test_entry_points_bring_environments_and_families(installed: Path) -> None:
+    points = "[cadenza.environments]\nmine/cliff = outside:Cliff\ncaves = outside:family\n"
+    (installed / "entry_points.txt").write_text(points)
+    env = make(EnvironmentConfig(id="mine/cliff", kwargs={"height": 4}))
+    env.reset(0)
+    assert env.step({"agent": np.array([1])}).reward["agent"].tolist() == [4.0]
+    assert make(EnvironmentConfig(id="caves/deep")).spec.id == "caves/deep-v2"
+    assert [(row["id"], row["family"]) for row in listing("cliff")][-1] == ("mine/cliff", "mine")
+    assert [row["id"] for row in listing("caves")] == ["caves/deep-v1", "caves/deep-v2"]
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ("[cadenza.environments]\nmine/x = outside:Nothing\n", "'mine/x = outside:Nothing' in cadenza.environments"),
+        ("[cadenza.environments]\nmine/x = outside:__name__\n", "nothing that makes an environment"),
+        ("[cadenza.algorithms]\nother = elsewhere:Other\n", "No module named 'elsewhere'"),
+    ],
+)
+def test_entry_points_that_lead_nowhere_are_named(installed: Path, points: str, message: str) -> None:
+    (installed / "entry_points.txt").write_text(points)
+    with pytest.raises(ConfigError, match=message):
+        load("mine/x:other" if "mine/x" in points else "toy/identity:other")
+    load("toy/identity:ppo")  # what is not asked for cannot hurt
+
+
+def test_an_algorithm_by_its_import_path(installed: Path) -> None:
+    config = load("toy/identity:outside:Plain", ["algorithm.gamma=0.5"])
+    assert (config.algorithm.name, config.algorithm.gamma) == ("outside:Plain", 0.5)
+    assert load("outside:Cliff:outside:Plain").environment.id == "outside:Cliff"
+    assert load("toy/identity:ppo", ["algorithm.name=outside:Plain"]).algorithm.name == "outside:Plain"
+    with pytest.raises(ConfigError, match=r"'outside:Cliff' must be a workflow class that names its settings: Config"):
+        load("toy/identity:outside:Cliff")
+    with pytest.raises(ConfigError, match="cannot import 'outside:Plan'"):
+        load("toy/identity:outside:Plan")
+
+
+@pytest.mark.parametrize(
+    ("spec", "env", "variant"),
+    [
+        ("CartPole-v1:ppo", "CartPole-v1", "ppo"),
+        ("my.envs:make:ppo", "my.envs:make", "ppo"),
+        ("my_envs:make:pppo", "my_envs:make", "pppo"),
+        ("CartPole-v1:my.algorithms:Mine", "CartPole-v1", "my.algorithms:Mine"),
+        ("CartPole:algorithms:Mine", "CartPole", "algorithms:Mine"),
+        ("toy/nowhere:algorithms:Mine", "toy/nowhere", "algorithms:Mine"),
+        ("my_envs:make:algorithms:Mine", "my_envs:make", "algorithms:Mine"),
+    ],
+)
+def test_names_and_import_paths_in_a_spec(spec: str, env: str, variant: str) -> None:
+    assert split(spec) == (env, ":", variant)
+
+
+def test_misspelled_names_beside_import_paths_are_still_recognised(installed: Path) -> None:
+    with pytest.raises(NotFoundError, match="unknown algorithm 'pppo'; did you mean 'ppo'"):
+        load("outside:Cliff:pppo")
+    with pytest.raises(NotFoundError, match="unknown environment 'CartPoole-v1'; did you mean 'CartPole-v1'"):
+        load("CartPoole-v1:outside:Plain")
+
+
+def register(workflow: type, config: type) -> None:
+    registry.register_algorithm("unfinished", config=config)(workflow)
+
+
+def test_what_a_workflow_lacks_is_named(installed: Path, lab: Lab) -> None:
+    class Unfinished:
+        hooks = ("update", "dream")
+
+        def update(self) -> None: ...
+
+        def act(self) -> None: ...
+
+    register(Unfinished, MemoryConfig)
+    lacks = "state_dict, load_state_dict, stores, phases, initial_carry, load_weights, dream"
+    with pytest.raises(ConfigError, match=rf"algorithm unfinished: Unfinished lacks the method\(s\) {lacks}$"):
+        lab.start(load("toy/identity:unfinished"))
+    register(type("NoHooks", (Memory,), {"hooks": "update"}), MemoryConfig)
+    with pytest.raises(ConfigError, match="lacks hooks, a tuple of the names of its update methods"):
+        lab.start(load("toy/identity:unfinished"))
+
+
+def test_what_an_algorithms_settings_lack_is_named(installed: Path) -> None:
+    class Loose:
+        name = "loose"
+
+    @dataclass(frozen=True)
+    class Nameless:
+        size: int = 3
+
+    @dataclass(frozen=True)
+    class Unchecked:
+        name: str = "unchecked"
+
+    for config, message in (
+        (Loose, "'Loose' must be a frozen dataclass"),
+        (Nameless, "'Nameless' lacks the field name"),
+        (Unchecked, "'Unchecked' lacks the method check"),
+    ):
+        register(Memory, config)
+        with pytest.raises(CadenzaError, match=f"algorithm unfinished: its settings {message}"):
+            load("toy/identity:unfinished")
+
+
+def test_settings_without_words_can_be_explained(installed: Path) -> None:
+    from cadenza.config.explain import explain
+
+    @dataclass(frozen=True)
+    class Silent(MemoryConfig):
+        size: int = 3
+
+    register(Memory, Silent)
+    found = explain("algorithm.size", "toy/identity:unfinished", ["algorithm.size=4"])
+    assert (found.value, found.default, found.doc, found.unit) == (4, 3, "", "")

@@ -1,0 +1,72 @@
+"""Rows of metrics as TensorBoard events in `<run>/tensorboard`, by TensorBoard's own writer: torch's imports more.
+
+A run that goes on writes all its rows anew, from metrics.jsonl, into a new file: what was written after the checkpoint
+it goes on from is gone, and no step is there twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from cadenza.errors import MissingExtraError
+from cadenza.orchestration.events import Ended, Event, Row, Started
+from cadenza.records import metrics
+
+try:
+    from tensorboard.compat.proto.event_pb2 import Event as Record
+    from tensorboard.compat.proto.event_pb2 import SessionLog
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
+except ImportError as problem:
+    hint = "pip install 'cadenza[tensorboard]'"
+    raise MissingExtraError(f"logging.tensorboard=true needs an extra: {hint}") from problem
+
+
+class TensorBoard:
+    """A listener. A disk that refuses to be written ends the events, not the run."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._writer: Any = None
+
+    def __call__(self, event: Event) -> None:
+        try:
+            if isinstance(event, Started):
+                self._open(event)
+            elif isinstance(event, Row) and self._writer is not None:
+                self._write(event.row)
+                self._writer.flush()
+            elif isinstance(event, Ended) and self._writer is not None:
+                self._writer.close()
+        except OSError as problem:
+            self._writer = None
+            self._warn(f"no more TensorBoard events until the run is resumed: {problem.strerror or problem}")
+
+    def _open(self, started: Started) -> None:
+        folder = started.run.path / "tensorboard"
+        folder.mkdir(exist_ok=True)
+        before = list(folder.glob("events.out.tfevents.*"))
+        created = started.run.read_manifest()["created"]
+        self._unit, self._created = started.unit, datetime.fromisoformat(created).timestamp()
+        file = open(folder / f"events.out.tfevents.{time.time_ns():020d}", "xb")  # noqa: SIM115
+        self._writer = RecordWriter(file)
+        self._record(Record(file_version="brain.Event:2"))
+        # tells a TensorBoard that is looking on to forget what it has read from the files before
+        self._record(Record(session_log=SessionLog(status=SessionLog.START)))
+        for row in metrics.read(started.run.metrics):
+            self._write(row)
+        self._writer.flush()
+        for path in before:
+            path.unlink()
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        numbers = {key: value for key, value in row.items() if isinstance(value, int | float) and key != self._unit}
+        values = [Summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
+        self._record(Record(step=row[self._unit], summary=Summary(value=values)), row["time/seconds"])
+
+    def _record(self, record: Any, seconds: float = 0.0) -> None:
+        record.wall_time = self._created + seconds  # time spent training: pauses between resumptions do not show
+        self._writer.write(record.SerializeToString())

@@ -1,0 +1,41 @@
+"""Every snippet of docs/extending.md does what the page says, in the order of the page."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\w+\.py)\n")
+
+
+def run(command: list[str], folder: Path) -> None:
+    environment = os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": ""}  # as an installed command: no current folder
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+def test_every_snippet_works(tmp_path: Path) -> None:
+    blocks = BLOCK.findall(PAGE.read_text())
+    assert {kind for kind, _ in blocks} == {"python", "console", "toml"}
+    for kind, text in blocks:
+        if kind == "toml":
+            points = tomllib.loads(text)["project"]["entry-points"]
+            assert {name.partition(":")[0] for group in points.values() for name in group.values()} <= {
+                path.stem for path in tmp_path.glob("*.py")
+            }
+        elif kind == "console":
+            for line in text.splitlines():
+                assert line.startswith("$ cadenza "), line
+                run([sys.executable, "-m", *shlex.split(line)[1:]], tmp_path)
+        elif name := FILE.match(text):
+            (tmp_path / name[1]).write_text(text)
+        else:
+            (tmp_path / "script.py").write_text(text)
+            run([sys.executable, "-c", "import sys; sys.path.append('.'); exec(open('script.py').read())"], tmp_path)

@@ -1,0 +1,97 @@
+"""Somebody else's package, really installed, adds an algorithm, an environment and a wrapper to cadenza as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cadenza.orchestration.verify import compare, interrupted, uninterrupted
+from cadenza.records.metrics import read
+from harness.killing import episode_records
+
+SOURCE = Path(__file__).parents[1] / "outside"
+CLIMB = [
+    "outside/corridor:climb",  # the newest version
+    "environment.wrappers=[{id: Mirrored}]",
+    "environment.num_envs=4",
+    "checkpoint.every_steps=80",
+    "evaluation.every_steps=800",
+    "evaluation.episodes=4",
+    "--max-timesteps",
+    "2400",
+]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder into which pip has installed the package, built from a copy."""
+    root = tmp_path_factory.mktemp("outside")
+    shutil.copytree(SOURCE, root / "source", ignore=shutil.ignore_patterns("__pycache__"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", root / "site", root / "source"], check=True)
+    shutil.rmtree(root / "source")
+    return root / "site"
+
+
+@pytest.fixture(autouse=True)
+def on_the_path(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the processes that are started; this one does not know the package."""
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+
+
+def cadenza(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cadenza", *map(str, arguments)]
+    return subprocess.run(command, env=os.environ, capture_output=True, text=True)
+
+
+def answer(*arguments: object) -> dict[str, list[dict[str, object]]]:
+    done = cadenza(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[dict[str, object]]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_it_is_listed() -> None:
+    assert {"name": "climb", "summary": "Hill climbing on a linear policy."} in answer("algorithms")["algorithms"]
+    (row,) = answer("envs", "outside")["environments"]
+    assert (row["id"], row["family"], row["observation"]) == ("outside/corridor-v1", "outside", "Box(2) float32")
+
+
+def test_it_trains_is_killed_and_resumes_exactly(tmp_path: Path) -> None:
+    whole = uninterrupted(CLIMB, tmp_path / "whole")
+    killed, kills = interrupted(CLIMB, tmp_path / "killed")
+    assert kills == 6
+    assert compare(whole, killed) is None
+    assert episode_records(whole) == episode_records(killed)
+    assert read(whole.metrics)[-1]["eval/return_mean"] > 0.5  # it learns: the door is found before long
+    assert answer("verify", whole.id, "--runs-dir", tmp_path / "whole") == {"identical": True, "first_difference": None}
+
+
+def test_its_environment_and_wrapper_work_in_workers_with_our_algorithms(tmp_path: Path) -> None:
+    small = ["algorithm.n_steps=16", "environment.wrappers=[Mirrored]", "--max-timesteps", "256"]
+    ways = ["environment.vectorize=in_process"], ["environment.vectorize=workers", "environment.workers=2"]
+    here, there = (
+        uninterrupted(["outside/corridor-v1:ppo", *small, *way], tmp_path / str(index))
+        for index, way in enumerate(ways)
+    )
+    assert read(here.metrics)[-1]["digest/weights"] == read(there.metrics)[-1]["digest/weights"]
+
+
+def test_its_mistakes_are_told_like_our_own() -> None:
+    for arguments, message in (
+        (["outside/corridr:climb"], "unknown environment 'outside/corridr'; did you mean 'outside/corridor-v1'?"),
+        (["outside/corridor:clim"], "unknown algorithm 'clim'; did you mean 'climb'?"),
+        (["outside/corridor:climb", "algorithm.nois=1"], "'algorithm.nois'; did you mean 'algorithm.noise'?"),
+        (["outside/corridor:climb", "environment.wrappers=[Mirored]"], "did you mean 'Mirrored'?"),
+        (["toy/identity:climb"], "climb takes Box observations and Discrete actions; toy/identity has others"),
+    ):
+        done = cadenza("train", *arguments)
+        assert done.returncode == 2, done.stderr
+        assert message in done.stderr
+        assert len(done.stderr.splitlines()) == 1

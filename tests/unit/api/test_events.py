@@ -1,0 +1,116 @@
+"""What a run tells those who listen, and what they can do to it: ask it to stop, or fail."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cadenza
+from cadenza.errors import ConfigError
+from cadenza.orchestration.events import Ended, Evaluated, Event, Row, Saved, Started
+from cadenza.orchestration.verify import compare
+from harness.command import cadenza as command_line
+
+SMALL = {
+    "algorithm.n_steps": 16,
+    "algorithm.n_epochs": 1,
+    "checkpoint.every_steps": 256,
+    "evaluation.every_steps": 512,
+    "evaluation.episodes": 2,
+    "logging.every_steps": 256,
+    "training.max_timesteps": 1024,
+}
+
+
+def train(root: Path, listener: Any = ()) -> cadenza.Run:
+    return cadenza.train("toy/identity:ppo", runs_dir=root, on_event=listener, **SMALL)
+
+
+class Stopper:
+    """Asks the run to stop once it has collected enough."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.stop = event.stop
+        if isinstance(event, Row) and event.row["env_steps"] >= self.at:
+            self.stop()
+
+
+def test_events_tell_what_happens_in_order(tmp_path: Path) -> None:
+    seen: list[Event] = []
+    run = train(tmp_path, seen.append)
+    assert [type(event).__name__ for event in seen[:3]] == ["Started", "Saved", "Row"]
+    started, ended = seen[0], seen[-1]
+    assert isinstance(started, Started)
+    assert (started.run, started.config, started.unit) == (run.folder, run.folder.read_config(), "env_steps")
+    assert ended == Ended("finished", "")
+    assert (run.folder.report).exists()  # what is made at the end is there when the end is told
+    rows = [event.row for event in seen if isinstance(event, Row)]
+    assert [row["env_steps"] for row in rows] == [row["env_steps"] for row in run.metrics] == [256, 512, 768, 1024]
+    evaluated = [event for event in seen if isinstance(event, Evaluated)]
+    assert [event.env_steps for event in evaluated] == [512, 1024]
+    assert sum(evaluated[0].returns) / 2 == run.metrics[1]["eval/return_mean"]
+    assert evaluated[0].lengths == (16, 16)
+    saved = [event for event in seen if isinstance(event, Saved)]
+    assert saved[-1].checkpoint.is_dir()
+    assert next(event for event in saved if event.best).checkpoint.name.startswith("step-000000000512")
+
+
+def test_events_can_only_be_read(tmp_path: Path) -> None:
+    def meddle(event: Event) -> None:
+        if isinstance(event, Row):
+            with pytest.raises(TypeError, match="does not support item assignment"):
+                event.row["env_steps"] = 0  # type: ignore[index]
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                event.row = {}  # type: ignore[misc]
+
+    assert compare(train(tmp_path / "a", meddle).folder, train(tmp_path / "b").folder) is None
+
+
+def test_a_run_that_was_asked_to_stop_goes_on_exactly(tmp_path: Path) -> None:
+    ends: list[Event] = []
+    run = train(tmp_path / "a", [Stopper(512), ends.append])
+    assert ends[-1] == Ended("interrupted", "stop")
+    assert (run.result["status"], run.result["message"], run.result["env_steps"]) == ("interrupted", "stop", 512)
+    starts: list[Event] = []
+    run.resume(on_event=starts.append)
+    assert isinstance(starts[0], Started)
+    assert starts[0].env_steps == 512
+    assert compare(run.folder, train(tmp_path / "b").folder) is None
+
+
+def test_a_listener_that_fails_ends_the_run_and_the_checkpoint_is_kept(tmp_path: Path) -> None:
+    seen: list[Event] = []
+
+    def fail(event: Event) -> None:
+        if isinstance(event, Row) and event.row["env_steps"] == 768:
+            raise OSError("my own disk is full")
+
+    with pytest.raises(OSError, match="my own disk is full"):
+        train(tmp_path / "a", [seen.append, fail])
+    assert seen[-1] == Ended("failed", "my own disk is full")
+    run = cadenza.Run.find("@last", tmp_path / "a")
+    assert run.result["status"] == "failed"
+    assert "in fail" in run.folder.log.read_text()
+    command_line("resume", run.id, "--runs-dir", tmp_path / "a", "--quiet").succeeded()
+    assert compare(run.folder, train(tmp_path / "b").folder) is None
+
+
+def test_a_listener_of_saves_that_fails_is_not_taken_for_a_failing_disk(tmp_path: Path) -> None:
+    def fail(event: Event) -> None:
+        if isinstance(event, Saved):
+            raise OSError("the upload failed")
+
+    with pytest.raises(OSError, match="the upload failed"):
+        train(tmp_path, fail)
+
+
+def test_what_cannot_listen_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="on_event=3: must be a function of one event"):
+        train(tmp_path, 3)

@@ -1,0 +1,131 @@
+"""Runs that name code: which places count, and that nothing is imported before it is trusted."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import yaml
+
+from cadenza.config import registry
+from cadenza.config.convert import to_dict
+from cadenza.config.load import dump, load
+from cadenza.config.schema import RunConfig
+from cadenza.errors import ConfigError
+from cadenza.records.folder import RunFolder, create, file_digest
+from cadenza.records.trust import code_named
+from harness.memory import Memory, MemoryConfig
+
+PATH = "canary.cage:Bird"
+
+
+@dataclass(frozen=True)
+class ChoosyConfig(MemoryConfig):
+    returns: Literal["mc:rtg", "mc:episode"] = "mc:rtg"
+    model: str = ""
+    parts: tuple[str, ...] = ()
+
+
+@pytest.fixture
+def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package that leaves a file behind when it is imported."""
+    sung = tmp_path / "sung"
+    (tmp_path / "canary").mkdir()
+    (tmp_path / "canary" / "cage.py").write_text(f"open({str(sung)!r}, 'w')\nclass Bird: pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for module in ("canary", "canary.cage"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    return sung
+
+
+def placed(key: str, value: Any) -> dict[str, Any]:
+    """The plain data of a config with a value put at a dotted key."""
+    data: dict[str, Any] = to_dict(load("toy/identity:ppo"))
+    *parents, leaf = key.split(".")
+    block = data
+    for parent in parents:
+        block = block[parent]
+    block[leaf] = value
+    return data
+
+
+PLACES = {
+    "environment.id": PATH,
+    "environment.wrappers": [{"id": "TimeAwareObservation"}, {"id": PATH}],
+    "algorithm.name": PATH,
+    "algorithm.torso.encoder": PATH,
+    "algorithm.torso.kwargs": {"inner": [PATH]},
+}
+
+
+@pytest.mark.parametrize("key", PLACES)
+def test_every_place_that_names_code_is_seen(key: str) -> None:
+    assert code_named(placed(key, PLACES[key])) == [PATH]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("name", PATH), ("tags", [PATH]), ("environment.kwargs", {"map": PATH}), ("training.init_from", PATH)],
+)
+def test_text_that_nothing_imports_is_no_code(key: str, value: Any) -> None:
+    assert code_named(placed(key, value)) == []
+
+
+def test_one_of_a_few_words_is_no_code_and_any_other_text_may_be(forgotten: None) -> None:
+    registry.register_algorithm("choosy", config=ChoosyConfig)(Memory)
+    data = to_dict(load("toy/identity:choosy"))
+    assert code_named(data) == []
+    data["algorithm"] |= {"model": PATH, "parts": ["a", "b:c"]}
+    assert code_named(data) == [PATH, "b:c"]
+
+
+@pytest.mark.parametrize("key", [key for key in PLACES if key != "algorithm.torso.kwargs"])
+def test_a_strangers_code_is_named_and_never_imported(key: str, canary: Path, tmp_path: Path) -> None:
+    folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
+    folder.config.write_text(yaml.safe_dump(placed(key, PLACES[key])))
+    with pytest.raises(ConfigError, match=rf"{folder.id} would import '{PATH}' and was not made here: add --trust"):
+        folder.read_config()
+    assert not canary.exists()
+
+
+def test_an_old_layout_cannot_smuggle_code_in(canary: Path, tmp_path: Path) -> None:
+    folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
+    folder.config.write_text(yaml.safe_dump(placed("algorithm.name", PATH) | {"schema_version": 0}))
+    with pytest.raises(ConfigError, match="add --trust"):
+        folder.read_config()
+    assert not canary.exists()
+
+
+def own(tmp_path: Path) -> tuple[RunFolder, RunConfig]:
+    config = load("cadenza.envs.toy:Identity:ppo")
+    return create(tmp_path / "runs", config, ["test"]), config
+
+
+def test_what_the_engine_changes_in_ones_own_run_stays_ones_own(tmp_path: Path) -> None:
+    folder, config = own(tmp_path)
+    assert folder.read_config() == config
+    longer = replace(config, environment=replace(config.environment, num_envs=3))
+    folder.change_config(dump(longer))
+    assert folder.read_config() == longer
+
+
+def test_what_a_stranger_changes_in_ones_own_run_does_not(tmp_path: Path) -> None:
+    folder, config = own(tmp_path)
+    folder.config.write_text(dump(replace(config, environment=replace(config.environment, kwargs={"n": 3}))))
+    with pytest.raises(ConfigError, match="was not made here"):
+        folder.read_config()
+    with pytest.raises(ConfigError, match="was changed after the run began"):
+        folder.read_config(trust=True)
+
+
+def test_trusting_a_run_once_is_not_trusting_it_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, config = own(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
+    assert folder.read_config(trust=True) == config
+    folder.change_config(dump(replace(config, seed=5)))
+    assert file_digest(folder.config) in folder.read_manifest()["configs"]
+    with pytest.raises(ConfigError, match="was not made here"):
+        folder.read_config()
