@@ -19,7 +19,8 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "type": (["CartPole-v1:ppo", "algorithm.gamma=high"], ["algorithm.gamma='high'", "must be a number"]),
     "batch": (["CartPole-v1:ppo", "algorithm.batch_size=48"], ["algorithm.batch_size=48", "does not divide", "256"]),
     "batch as a fraction": (["CartPole-v1:ppo", "algorithm.batch_size=0.3"], ["algorithm.batch_size=0.3", "256"]),
-    "action space": (["harness.odd_spaces:Pairs:ppo"], ["MultiDiscrete", "Discrete and Box", "ppo"]),
+    "action space": (["harness.odd_spaces:Words:ppo"], ["Text actions", "MultiDiscrete", "Box"]),
+    "action mask": (["harness.odd_spaces:Misled:ppo"], ["action mask of 2 entries", "MultiDiscrete([2 3])"]),
     "import path": (["harness.odd_spaces:Pears:ppo"], ["harness.odd_spaces:Pears"]),
     "module": (["no_such_module:Env:ppo"], ["no_such_module"]),
     "environment argument": (["CartPole-v1:ppo", "environment.kwargs={x: 1}"], ["environment.kwargs.x", "takes no"]),
@@ -144,7 +145,7 @@ def test_weights_that_do_not_fit(whole: RunFolder) -> None:
 
 def test_a_run_of_a_newer_version(whole: RunFolder, tmp_path: Path) -> None:
     folder = copied(whole, tmp_path / "runs")
-    folder.config.write_text(folder.config.read_text().replace("schema_version: 1", "schema_version: 99"))
+    folder.config.write_text(folder.config.read_text().replace("schema_version: 2", "schema_version: 99"))
     for command in ("resume", "evaluate", "verify"):
         cadenza(command, "@last", "--runs-dir", tmp_path / "runs").refused(2, "schema_version=99", "newer")
 

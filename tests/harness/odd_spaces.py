@@ -23,10 +23,33 @@ class Pairs(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.float32), 0.0, False, False, {}
 
 
+class Misled(Pairs):
+    """Tells masks that do not fit its actions."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed)[0], {"action_mask": np.ones(2, bool)}
+
+
 class Words(Pairs):
     """Acts by saying something."""
 
     action_space = spaces.Text(5)
+
+
+class Shifted(gymnasium.Env[Any, Any]):
+    """Sees and does numbers that do not begin at 0, for episodes of any length."""
+
+    observation_space = spaces.Dict({"a": spaces.Discrete(3, start=5), "b": spaces.MultiDiscrete([2, 3], start=[1, 4])})
+    action_space = spaces.MultiDiscrete([2, 3], start=[3, 2])
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        return self.observation_space.sample(), 1.0, bool(self.np_random.random() < 0.2), False, {}
 
 
 class Told(gymnasium.Env[Any, Any]):

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+from cadenza.config.networks import HeadConfig
 from cadenza.config.schedules import Schedule
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
 
 
 def positive(config: Any, *keys: str) -> None:
-    """Refuse zero and less (at the start, for a schedule); null is fine."""
+    """Refuse zero and less; a schedule may begin or end at zero, and null is fine."""
     for key in keys:
         value = getattr(config, key)
-        number = value.start_value if isinstance(value, Schedule) else value
-        if number is not None and number <= 0:
-            raise ConfigError(f"algorithm.{key}={number:g}: must be above 0")
+        if isinstance(value, Schedule):
+            if min(ends(value)) < 0 or max(ends(value)) == 0:
+                path = f"from {value.start_value:g} to {value.end_value:g}"
+                raise ConfigError(f"algorithm.{key}: a schedule {path}, which must stay above 0 between its ends")
+        elif value is not None and value <= 0:
+            raise ConfigError(f"algorithm.{key}={value:g}: must be above 0")
+
+
+def ends(value: float | Schedule) -> tuple[float, float]:
+    """Where a number begins and ends."""
+    return (value.start_value, value.end_value) if isinstance(value, Schedule) else (value, value)
 
 
 def in_unit_interval(config: Any, *keys: str) -> None:
@@ -35,10 +44,13 @@ def check_actor_critic(config: Any, env: EnvSpec) -> None:
         if not isinstance(group.action, known):
             takes = "Discrete, MultiDiscrete, MultiBinary and Box actions"
             raise ConfigError(f"{config.name} takes {takes}; {where} has {type(group.action).__name__}")
-        if not isinstance(group.action, Box):
-            if config.head.squash or config.head.std == "state":
-                raise ConfigError(f"algorithm.head is about continuous actions, and {where} has none")
-        elif config.head.squash and not np.isfinite([group.action.low, group.action.high]).all():
-            raise ConfigError(f"algorithm.head.squash: the actions of {where} have no bounds")
+        if isinstance(group.action, Box) and not np.issubdtype(group.action.dtype, np.floating):
+            raise ConfigError(f"{config.name} takes Box actions of floats; those of {where} are {group.action.dtype}")
+        if isinstance(group.action, Box) and config.head.squash:
+            reach = group.action.high.astype(np.float64) - group.action.low
+            if not ((reach > 0) & (reach < 1e30)).all():
+                raise ConfigError(f"algorithm.head.squash: the actions of {where} need a lower and an upper bound each")
+    if config.head != HeadConfig() and not any(isinstance(group.action, Box) for group in env.groups.values()):
+        raise ConfigError(f"algorithm.head is about continuous actions, and {env.id} has none")
     if config.torso.encoder != "auto" and config.normalize_obs:
         raise ConfigError("algorithm.normalize_obs: an encoder of one's own gets observations as they are")

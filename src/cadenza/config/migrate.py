@@ -50,7 +50,11 @@ def _network_settings_into_blocks(data: dict[str, Any]) -> dict[str, Any]:
         return data
     for old, block, new in (("adam_eps", "optimizer", "eps"), ("log_std_init", "head", "log_std_init")):
         if old in algorithm:
-            algorithm.setdefault(block, {})[new] = algorithm.pop(old)
+            settings = algorithm.setdefault(block, {})
+            if not isinstance(settings, dict) or new in settings:
+                where = f"algorithm.{old} cannot move to algorithm.{block}.{new}"
+                raise ConfigError(f"{where}, which has a value of its own; remove one of them")
+            settings[new] = algorithm.pop(old)
     if algorithm.get("normalize_obs") == "none":
         algorithm["normalize_obs"] = False
     return data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,10 @@ from cadenza.types import Acted, Step, Tree
 
 @dataclass(frozen=True)
 class Episodes:
-    """E finished episodes, side by side and filled up with zeros to the longest: [T, E, A, …]."""
+    """E finished episodes, side by side and filled up to the longest: [T, E, A, …].
+
+    What is seen, allowed and done is filled up with the episode's last, so that it stays in its space; the rest with 0.
+    """
 
     groups: dict[str, dict[str, Tree]]  # obs, action, reward, active, died, mask?, extras …
     length: np.ndarray  # [E]
@@ -78,14 +82,26 @@ class EpisodeStore:
         done, self._finished = self._finished, []
         lengths = np.array([len(_any(episode["groups"])) for episode in done])
 
-        def side_by_side(*parts: np.ndarray) -> np.ndarray:
+        def side_by_side(*parts: np.ndarray, go_on: bool) -> np.ndarray:
             filled = np.zeros((lengths.max(), len(parts), *parts[0].shape[1:]), parts[0].dtype)
             for index, part in enumerate(parts):
                 filled[: len(part), index] = part
+                if go_on:
+                    filled[len(part) :, index] = part[-1]
             return filled
 
+        groups = {
+            group: {
+                name: map_tree(
+                    partial(side_by_side, go_on=name in ("obs", "mask", "action")),
+                    *(episode["groups"][group][name] for episode in done),
+                )
+                for name in data
+            }
+            for group, data in done[0]["groups"].items()
+        }
         return Episodes(
-            groups=map_tree(side_by_side, *(episode["groups"] for episode in done)),
+            groups=groups,
             length=lengths,
             terminated=np.array([episode["terminated"] for episode in done]),
             final_obs=map_tree(lambda *x: np.stack(x), *(episode["final_obs"] for episode in done)),

@@ -65,14 +65,14 @@ class RewardScale:
         self.running = torch.zeros(num_envs, agents, dtype=torch.float64, device=device)
         self.gamma, self.clip = gamma, clip
 
-    def __call__(self, reward: torch.Tensor, done: torch.Tensor) -> torch.Tensor:
-        """Take in the rewards of a rollout [T, N, A], and scale them; `done` ends a sum."""
+    def __call__(self, reward: torch.Tensor, done: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
+        """Take in the rewards of a rollout [T, N, A], and scale them; `done` ends a sum, the inactive do not count."""
         sums = []
         for now, over in zip(reward.to(torch.float64), done, strict=True):
             self.running = self.running * self.gamma + now
             sums.append(self.running)
             self.running = self.running.masked_fill(over, 0.0)
-        self.norm.update(torch.stack(sums).reshape(-1, 1))
+        self.norm.update(torch.stack(sums)[active].unsqueeze(-1))
         return (reward / torch.sqrt(self.norm.var + 1e-8).float()).clamp(-self.clip, self.clip)
 
     def state_dict(self) -> dict[str, Any]:

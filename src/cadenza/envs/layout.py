@@ -29,6 +29,11 @@ class Layout:
     def of(cls, spec: EnvSpec, first: Frame) -> Layout:
         """Masks are in no space, so the first frame tells."""
         masks = {group: mask.shape[-1] for group, mask in (first.mask or {}).items()}
+        for group, width in masks.items():
+            action = spec.groups[group].action
+            choices = action.nvec.sum() if isinstance(action, spaces.MultiDiscrete) else getattr(action, "n", None)
+            if isinstance(action, spaces.MultiBinary) or width != choices:
+                raise ConfigError(f"{spec.id}: an action mask of {width} entries does not fit {action} (group {group})")
         return cls(spec, masks, first.raw_reward is not None)
 
 

@@ -68,10 +68,11 @@ class ImageIdentity(Identity):
 
 
 class Masked(Identity):
-    """The observation says nothing; the action mask allows the one action that is rewarded."""
+    """The observation says nothing; the action mask allows the action that is rewarded, and perhaps its neighbours."""
 
-    def __init__(self, n: int = 4) -> None:
+    def __init__(self, n: int = 4, allowed: int = 1) -> None:
         super().__init__(n)
+        self._allowed = allowed
         self.observation_space = spaces.Box(0, 1, (1,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -87,7 +88,7 @@ class Masked(Identity):
 
     def _mask(self) -> Array:
         mask = np.zeros(self._n, bool)
-        mask[self._answer] = True
+        mask[(self._answer + np.arange(self._allowed)) % self._n] = True
         return mask
 
 

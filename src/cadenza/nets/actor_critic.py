@@ -68,22 +68,22 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Observed, carry: Tree, first: Tensor, carries: bool = False) -> Judged:
         """Policy and value over L steps, from the carry before the first of them."""
-        seen, after = self.torso(obs, carry.get("torso"), first, carries)
-        told = {"torso": after} if self.remembers and carries else {}
-        judged = seen
+        features, after = self.torso(obs, carry.get("torso"), first, carries)
+        carries_after = {"torso": after} if self.remembers and carries else {}
+        value_features = features
         if self.critic_torso is not None:
-            judged, after = self.critic_torso(obs, carry.get("critic"), first, carries)
-            if told:
-                told["critic"] = after
-        return Judged(self.actor(seen), self.critic(judged).squeeze(-1), told)
+            value_features, after = self.critic_torso(obs, carry.get("critic"), first, carries)
+            if carries_after:
+                carries_after["critic"] = after
+        return Judged(self.actor(features), self.critic(value_features).squeeze(-1), carries_after)
 
     def policy(self, obs: Observed, carry: Tree, first: Tensor, carries: bool = True) -> tuple[Tensor, Tree]:
         """The policy's output alone, and the carries; the value only where its memory needs it."""
         if carries and self.remembers and self.critic_torso is not None:
             judged = self(obs, carry, first, carries)
             return judged.output, judged.carries
-        seen, after = self.torso(obs, carry.get("torso"), first, carries)
-        return self.actor(seen), {"torso": after} if self.remembers and carries else {}
+        features, after = self.torso(obs, carry.get("torso"), first, carries)
+        return self.actor(features), {"torso": after} if self.remembers and carries else {}
 
 
 @torch.inference_mode()
@@ -99,7 +99,7 @@ def act(
         output, carries = net.policy(obs, carry[name], first)
         mask = torch.from_numpy(step.mask[name]).to(device) if name in step.mask else None
         if mode.explore:
-            chosen, _ = net.head.sample(output[0], mask, mode.streams.torch(f"act.{name}", device))
+            chosen = net.head.sample(output[0], mask, mode.streams.torch(f"act.{name}", device))
         else:
             chosen = net.head.mode(output[0], mask)
         action[name] = chosen.cpu().numpy()

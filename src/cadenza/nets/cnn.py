@@ -25,7 +25,8 @@ class CNN(nn.Sequential):
         for out, kernel, stride in chosen:
             sides = [(side - kernel) // stride + 1 for side in sides]
             if min(sides) < 1:
-                raise ConfigError(f"cnn.layers={[list(layer) for layer in chosen]}: too much for {shape[1]}x{shape[2]}")
+                asked = [list(layer) for layer in chosen]
+                raise ConfigError(f"algorithm.torso.cnn.layers={asked}: too much for {shape[1]}x{shape[2]} pixels")
             convolution = nn.Conv2d(channels, out, kernel, stride)
             layers += [orthogonal(convolution, math.sqrt(2)), ACTIVATIONS[config.activation]()]
             channels = out

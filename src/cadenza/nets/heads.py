@@ -1,7 +1,7 @@
 """From a network's output to actions and their probabilities, per action space; no distribution objects.
 
-Every head has `outputs` (how many numbers it wants), and on outputs [*, outputs]: `sample` -> (action [*, …], its
-log-probability [*]), `mode` -> the most likely action, `evaluate(action)` -> (log-probability [*], entropy [*]).
+Every head has `outputs` (how many numbers it wants), and on outputs [*, outputs]: `sample` and `mode` (the most likely)
+-> action [*, …], `evaluate(action)` -> (its log-probability [*], the entropy [*]).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from cadenza.errors import ConfigError
 
 LOG_2PI = math.log(2 * math.pi)
 EDGE = 1e-6  # how close to its bound a squashed action is taken to be, at most
+QUADRATURE = 16  # nodes
 
 
 class CategoricalHead(nn.Module):
@@ -33,12 +35,11 @@ class CategoricalHead(nn.Module):
             output = output.masked_fill(~mask, torch.finfo(output.dtype).min)
         return torch.log_softmax(output, -1)
 
-    def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         log_probs = self.log_probs(output, mask)
         # the smallest of independent exponential waiting times with rates p falls on i with probability p_i
         waiting = torch.empty_like(log_probs).exponential_(generator=generator)
-        choice = (log_probs.exp() / waiting).argmax(-1, keepdim=True)
-        return choice.squeeze(-1) + self.start, log_probs.gather(-1, choice).squeeze(-1)
+        return (log_probs.exp() / waiting).argmax(-1) + self.start
 
     def mode(self, output: Tensor, mask: Tensor | None) -> Tensor:
         return self.log_probs(output, mask).argmax(-1) + self.start
@@ -64,17 +65,16 @@ class MultiCategoricalHead(nn.Module):
         masks: Any = [None] * len(self.parts) if mask is None else torch.split(mask, self.sizes, -1)
         return list(zip(self.parts, torch.split(output, self.sizes, -1), masks, strict=True))
 
-    def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         drawn = [part.sample(own, allowed, generator) for part, own, allowed in self._columns(output, mask)]
-        action = shaped(torch.stack([action for action, _ in drawn], -1), self.shape)
-        return action, torch.stack([log_prob for _, log_prob in drawn]).sum(0)
+        return shaped(torch.stack(drawn, -1), self.shape)
 
     def mode(self, output: Tensor, mask: Tensor | None) -> Tensor:
         chosen = [part.mode(own, allowed) for part, own, allowed in self._columns(output, mask)]
         return shaped(torch.stack(chosen, -1), self.shape)
 
     def evaluate(self, output: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
-        taken = action.flatten(-len(self.shape)).unbind(-1)
+        taken = flat(action, self.shape).unbind(-1)
         columns = zip(self._columns(output, mask), taken, strict=True)
         known = [part.evaluate(own, allowed, one) for (part, own, allowed), one in columns]
         return torch.stack([log_prob for log_prob, _ in known]).sum(0), torch.stack([h for _, h in known]).sum(0)
@@ -88,21 +88,17 @@ class BernoulliHead(nn.Module):
         self.shape = space.shape
         self.outputs = math.prod(space.shape)
 
-    def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         draw = torch.empty_like(output).uniform_(generator=generator)
-        on = draw < torch.sigmoid(output)
-        return shaped(on.to(torch.int8), self.shape), self._log_prob(output, on.float())
+        return shaped((draw < torch.sigmoid(output)).to(torch.int8), self.shape)
 
     def mode(self, output: Tensor, mask: Tensor | None) -> Tensor:
         return shaped((output > 0).to(torch.int8), self.shape)
 
     def evaluate(self, output: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
         entropy = nn.functional.binary_cross_entropy_with_logits(output, torch.sigmoid(output), reduction="none")
-        return self._log_prob(output, action.flatten(-len(self.shape)).float()), entropy.sum(-1)
-
-    @staticmethod
-    def _log_prob(output: Tensor, on: Tensor) -> Tensor:
-        return -nn.functional.binary_cross_entropy_with_logits(output, on, reduction="none").sum(-1)
+        on = flat(action, self.shape).float()
+        return -nn.functional.binary_cross_entropy_with_logits(output, on, reduction="none").sum(-1), entropy.sum(-1)
 
 
 class GaussianHead(nn.Module):
@@ -126,50 +122,53 @@ class GaussianHead(nn.Module):
         mean, log_std = output.chunk(2, -1)
         return mean, (log_std + self.config.log_std_init).clamp(-20, 2)
 
-    def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         mean, log_std = self._normal(output)
         noise = torch.empty_like(mean).normal_(generator=generator)
-        action = mean + log_std.exp() * noise
-        return shaped(action, self.shape), self._log_density(noise, log_std)
+        return shaped(mean + log_std.exp() * noise, self.shape)
 
     def mode(self, output: Tensor, mask: Tensor | None) -> Tensor:
         return shaped(self._normal(output)[0], self.shape)
 
     def evaluate(self, output: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = self._normal(output)
-        noise = (action.reshape(mean.shape) - mean) / log_std.exp()
+        noise = (flat(action, self.shape) - mean) / log_std.exp()
+        log_prob = -(0.5 * (noise.square() + LOG_2PI) + log_std).sum(-1)
         entropy = (log_std + 0.5 * (1 + LOG_2PI)).sum(-1)
-        return self._log_density(noise, log_std), entropy.expand(mean.shape[:-1])
-
-    @staticmethod
-    def _log_density(noise: Tensor, log_std: Tensor) -> Tensor:
-        return -(0.5 * (noise.square() + LOG_2PI) + log_std).sum(-1)
+        return log_prob, entropy.expand(mean.shape[:-1])
 
 
 class SquashedHead(GaussianHead):
-    """Normal numbers through tanh into the bounds of the space. The entropy is estimated from the action itself."""
+    """Normal numbers through tanh into the bounds of the space; the mean of its entropy's integral by quadrature."""
 
     middle: Tensor
     reach: Tensor
+    nodes: Tensor
+    weights: Tensor
 
     def __init__(self, space: spaces.Box, config: HeadConfig) -> None:
         super().__init__(space, config)
-        self.register_buffer("middle", torch.from_numpy((space.high + space.low) / 2).flatten(), persistent=False)
-        self.register_buffer("reach", torch.from_numpy((space.high - space.low) / 2).flatten(), persistent=False)
+        low, high = (torch.from_numpy(np.asarray(x, np.float32).ravel()) for x in (space.low, space.high))
+        nodes, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE)
+        buffers = {"middle": (low + high) / 2, "reach": (high - low) / 2}
+        buffers["nodes"] = torch.from_numpy(nodes).float()
+        buffers["weights"] = torch.from_numpy(weights / weights.sum()).float()
+        for name, tensor in buffers.items():
+            self.register_buffer(name, tensor, persistent=False)
 
-    def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        inner, log_prob = super().sample(output, mask, generator)
-        flat = inner.flatten(-len(self.shape))
-        return self._squash(flat), log_prob - self._stretch(flat)
+    def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
+        return self._squash(flat(super().sample(output, mask, generator), self.shape))
 
     def mode(self, output: Tensor, mask: Tensor | None) -> Tensor:
         return self._squash(self._normal(output)[0])
 
     def evaluate(self, output: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
-        unit = ((action.flatten(-len(self.shape)) - self.middle) / self.reach).clamp(-1 + EDGE, 1 - EDGE)
+        unit = ((flat(action, self.shape) - self.middle) / self.reach).clamp(-1 + EDGE, 1 - EDGE)
         inner = torch.atanh(unit)
-        log_prob = super().evaluate(output, mask, inner)[0] - self._stretch(inner)
-        return log_prob, -log_prob
+        log_prob, entropy = super().evaluate(output, mask, shaped(inner, self.shape))
+        mean, log_std = self._normal(output)
+        inside = mean.unsqueeze(-2) + log_std.exp().unsqueeze(-2) * self.nodes[:, None]  # [*, nodes, size]
+        return log_prob - self._stretch(inner), entropy + (self._stretch(inside) * self.weights).sum(-1)
 
     def _squash(self, inner: Tensor) -> Tensor:
         return shaped(self.middle + self.reach * torch.tanh(inner), self.shape)
@@ -186,6 +185,11 @@ ActionHead = CategoricalHead | MultiCategoricalHead | BernoulliHead | GaussianHe
 def shaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """[*, F] to [*, *shape]"""
     return x.reshape(*x.shape[:-1], *shape)
+
+
+def flat(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """[*, *shape] to [*, F]"""
+    return x.reshape(*x.shape[: x.dim() - len(shape)], -1)
 
 
 def action_head(space: spaces.Space[Any], config: HeadConfig) -> ActionHead:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TypeVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from cadenza.config.networks import MLPConfig
 
@@ -28,11 +28,6 @@ class MLP(nn.Sequential):
     def __init__(self, inputs: int, outputs: int, config: MLPConfig, output_gain: float = 1.0) -> None:
         last = config.hidden_sizes[-1] if config.hidden_sizes else inputs
         super().__init__(*hidden_layers(inputs, config), orthogonal(nn.Linear(last, outputs), output_gain))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self:
-            x = layer(x)
-        return x
 
 
 def hidden_layers(inputs: int, config: MLPConfig) -> nn.Sequential:

@@ -11,11 +11,13 @@ from gymnasium import spaces
 from torch import Tensor
 
 from cadenza.data.normalisers import BoundsNorm, RunningNorm
+from cadenza.errors import ConfigError
 from cadenza.trees import map_tree
 from cadenza.types import Tree
 
 VECTOR = "vector"
-Observed = dict[str, Tensor]  # VECTOR: [*, F]; every other key an image [*, C, H, W], bytes
+IMAGE = "image."  # and its path
+Observed = dict[str, Tensor]  # VECTOR: [*, F]; images under IMAGE and their path [*, C, H, W], bytes
 SMALLEST_IMAGE = 8  # pixels; anything smaller is a vector
 NormalizeObs = bool | Literal["rolling", "static"]  # true is rolling
 
@@ -59,6 +61,10 @@ class Observer:
         return self.norm.state_dict() if isinstance(self.norm, RunningNorm) else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        rolling = isinstance(self.norm, RunningNorm)
+        if rolling != bool(state):
+            theirs = "have seen" if state else "have not seen"
+            raise ConfigError(f"algorithm.normalize_obs: these weights {theirs} observations with rolling statistics")
         if isinstance(self.norm, RunningNorm):
             self.norm.load_state_dict(state)
 
@@ -68,7 +74,7 @@ def observe(space: spaces.Space[Any], obs: Tree) -> Observed:
     observed, vectors = {}, []
     for path, part, value in walk(space, obs):
         if is_image(part):
-            observed[path] = value
+            observed[IMAGE + path] = value
         else:
             vectors.append(flatten(part, value))
     if vectors:
@@ -82,8 +88,8 @@ def vector_size(space: spaces.Space[Any]) -> int:
 
 
 def images(space: spaces.Space[Any]) -> dict[str, tuple[int, int, int]]:
-    """Path and shape [C, H, W] of each image in an observation."""
-    return {path: part.shape for path, part, _ in walk(space) if is_image(part)}  # type: ignore[misc]
+    """Key and shape [C, H, W] of each image in what `observe` makes."""
+    return {IMAGE + path: part.shape for path, part, _ in walk(space) if is_image(part)}  # type: ignore[misc]
 
 
 def bounds(space: spaces.Space[Any]) -> tuple[Tensor, Tensor]:
@@ -110,10 +116,9 @@ def is_image(space: spaces.Space[Any]) -> bool:
 
 def walk(space: spaces.Space[Any], obs: Tree = None, path: str = "") -> Iterator[tuple[str, spaces.Space[Any], Any]]:
     """The plain spaces inside, with their paths and (where given) what was observed; a bare space has the path ''."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        for key, part in parts:  # adapters key a tuple's entries "0", "1", …
-            yield from walk(part, None if obs is None else obs[str(key)], f"{path}.{key}" if path else str(key))
+    if isinstance(space, spaces.Dict):  # adapters turn tuples into dicts
+        for key, part in space.spaces.items():
+            yield from walk(part, None if obs is None else obs[key], f"{path}.{key}" if path else key)
     else:
         yield path, space, obs
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from gymnasium import spaces
+from gymnasium.vector.utils import create_empty_array
 from torch import Tensor, nn
 
 from cadenza.config.networks import MLPConfig, TorsoConfig
@@ -15,7 +16,7 @@ from cadenza.errors import ConfigError
 from cadenza.nets.cnn import CNN
 from cadenza.nets.memory import Memory
 from cadenza.nets.mlp import hidden_layers
-from cadenza.nets.observe import VECTOR, Observed, images, vector_size
+from cadenza.nets.observe import VECTOR, Observed, Observer, images, vector_size
 from cadenza.types import Tree
 
 
@@ -46,11 +47,11 @@ class Encoder(nn.Module):
     def __init__(self, space: spaces.Space[Any], config: TorsoConfig) -> None:
         super().__init__()
         self.cnns = nn.ModuleList([CNN(shape, config.cnn) for shape in images(space).values()])
-        self.paths = list(images(space))
-        self.features = vector_size(space) + len(self.paths) * config.cnn.features
+        self.images = list(images(space))
+        self.features = vector_size(space) + len(self.images) * config.cnn.features
 
     def forward(self, obs: Observed) -> Tensor:
-        parts = [cnn(obs[path]) for path, cnn in zip(self.paths, self.cnns, strict=True)]
+        parts = [cnn(obs[image]) for image, cnn in zip(self.images, self.cnns, strict=True)]
         if VECTOR in obs:
             parts.append(obs[VECTOR])
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
@@ -66,4 +67,9 @@ def own_encoder(space: spaces.Space[Any], config: TorsoConfig) -> nn.Module:
     encoder = create(space, **config.kwargs)
     if not isinstance(encoder, nn.Module) or not isinstance(getattr(encoder, "features", None), int):
         raise ConfigError(f"{where} must be an nn.Module with a whole number `features`, the length of its output")
+    blank = Observer(space, torch.device("cpu"), raw=True)(create_empty_array(space, n=2))
+    with torch.no_grad():
+        made = encoder(blank)
+    if made.shape != (2, encoder.features):
+        raise ConfigError(f"{where} makes {list(made.shape)} of 2 observations, not [2, {encoder.features}]")
     return encoder

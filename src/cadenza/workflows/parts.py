@@ -12,8 +12,7 @@ def parts_state(parts: Parts) -> dict[str, Any]:
     return {kind: {name: part.state_dict() for name, part in named.items()} for kind, named in parts.items()}
 
 
-def load_parts(parts: Parts, state: dict[str, Any], *kinds: str) -> None:
-    """Load every part, or those of some kinds."""
-    for kind in kinds or parts:
-        for name, part in parts[kind].items():
+def load_parts(parts: Parts, state: dict[str, Any]) -> None:
+    for kind, named in parts.items():
+        for name, part in named.items():
             part.load_state_dict(state[kind][name])

@@ -127,7 +127,7 @@ class PPO:
         next_value = next_value.masked_fill(terminated, 0.0)
         reward = self._tensor(data["reward"])
         if name in self.reward_scales:
-            reward = self.reward_scales[name](reward, done)
+            reward = self.reward_scales[name](reward, done, self._tensor(data["active"]))
         advantage = gae(reward, judged.value, next_value, done, self.config.gamma, self.config.gae_lambda)
         log_prob, _ = net.head.evaluate(judged.output, mask, action)
         times, counts = self._sequences()
@@ -171,6 +171,8 @@ class PPO:
             order = torch.randperm(samples.weight.shape[1], generator=shuffle).to(self.device)
             for rows in torch.split(order, self.minibatch):
                 loss, diagnostics = self._loss(net, samples.rows(rows), now["clip_range"], now["entropy_coef"])
+                for key, value in diagnostics.items():
+                    seen[key].append(value)
                 if config.target_kl is not None and diagnostics["kl"] > 1.5 * config.target_kl:
                     break
                 optimizer.zero_grad()
@@ -178,9 +180,8 @@ class PPO:
                 norms = clip_gradients(parts, config.max_grad_norm)
                 optimizer.step(now["learning_rate"])
                 updates += 1
-                diagnostics |= {f"grad_norm/{part}": norm for part, norm in norms.items()}
-                for key, value in diagnostics.items():
-                    seen[key].append(value)
+                for part, norm in norms.items():
+                    seen[f"grad_norm/{part}"].append(norm)
             else:
                 continue
             break
@@ -231,7 +232,10 @@ class PPO:
         return {"networks": self.nets, "optimizers": self.optimizers, "normalisers": normalisers}
 
     def load_weights(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts(), state, "networks", "normalisers")
+        load_parts({"networks": self.nets, "normalisers": self.observers}, state)
+        for name, scale in self.reward_scales.items():  # the scale, not the sums of episodes that were under way there
+            if (saved := state["normalisers"].get(f"{name}.reward")) is not None:
+                scale.norm.load_state_dict(saved)
 
     def state_dict(self) -> dict[str, Any]:
         return parts_state(self._parts())

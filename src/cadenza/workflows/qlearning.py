@@ -222,7 +222,7 @@ class Lesson:
         if len(rollout.final_index[0]):
             following[rollout.final_index] = table.index(rollout.final_obs[name])
         if "mask" in data:
-            table.remember_masks(states, data["mask"])
+            table.remember_masks(states[data["active"]], data["mask"][data["active"]])
         # an episode's end concerns all agents, a death one of them
         terminated = rollout.terminated[..., None] | data["died"]
         truncated = np.broadcast_to(rollout.truncated[..., None], states.shape)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from cadenza.config.checks import in_unit_interval, positive
+from cadenza.config.checks import ends, in_unit_interval, positive
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
@@ -42,13 +42,11 @@ class QLearningConfig:
 
     def __post_init__(self) -> None:
         in_unit_interval(self, "gamma")
-        positive(self, "temperature")
+        positive(self, "temperature", "ucb_c")
         if self.n_steps < 1:
             raise ConfigError(f"algorithm.n_steps={self.n_steps}: must be at least 1")
         if not all(0 <= value <= 1 for value in ends(self.epsilon)):
             raise ConfigError("algorithm.epsilon must lie between 0 and 1")
-        if self.ucb_c < 0:
-            raise ConfigError(f"algorithm.ucb_c={self.ucb_c:g}: cannot be negative")
         self._check_learning_rate()
         if self.exploration == "ucb" and self.target == "expected_sarsa":
             raise ConfigError(
@@ -60,10 +58,8 @@ class QLearningConfig:
     def _check_learning_rate(self) -> None:
         if self.learning_rate == "sample_average":
             return
-        low, high = min(ends(self.learning_rate)), max(ends(self.learning_rate))
-        if low < 0 or high <= 0:
-            raise ConfigError("algorithm.learning_rate must be above 0")
-        if high > 1 and self.exploration != "gradient":
+        positive(self, "learning_rate")
+        if max(ends(self.learning_rate)) > 1 and self.exploration != "gradient":
             raise ConfigError("algorithm.learning_rate is a share of the error and cannot be above 1")
 
     def _check_gradient(self) -> None:
@@ -93,13 +89,6 @@ class QLearningConfig:
                     f"qlearning keeps a number per observation and action, at most {LARGEST_TABLE:,}; "
                     f"{env.id} (group {name}) has {entries:.3g} of them"
                 )
-
-
-def ends(value: float | Schedule | Literal["sample_average"]) -> tuple[float, ...]:
-    """The extremes of a number that may be a schedule."""
-    if isinstance(value, Schedule):
-        return value.start_value, value.end_value
-    return (float(value),)
 
 
 def states_in(space: Space[Any], where: str) -> int:

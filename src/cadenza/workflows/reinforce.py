@@ -104,7 +104,7 @@ class Reinforce:
             finals = map_tree(lambda x: x[None], observer(episodes.final_obs[name]))
             before = map_tree(lambda x: x[ends], judged.carries)
             following = net(finals, before, torch.zeros_like(first[:1])).value
-            cut_off = last & ~self._tensor(episodes.terminated)[:, None]
+            cut_off = last & ~self._tensor(episodes.terminated)[:, None] & ~died
             reward = reward + config.gamma * following * cut_off
         returns = discounted_sum(reward, last | died, config.gamma)
         credit = returns if config.returns_type == "mc:rtg" else returns[0].expand_as(returns)
@@ -130,7 +130,6 @@ class Reinforce:
         metrics = {
             "policy_loss": policy_loss.detach(),
             "entropy": mean_entropy.detach(),
-            "episode_return": masked_mean(batch.returns[0], batch.weight[0]),
             "learning_rate": now["learning_rate"],
             **{f"grad_norm/{part}": norm for part, norm in norms.items()},
         }
@@ -139,15 +138,20 @@ class Reinforce:
         for _ in range(config.baseline_epochs):
             value = net(batch.obs, carry, batch.first).value
             value_loss = masked_mean((value - batch.returns).square(), batch.weight)
-            self._step(name, value_loss, now["learning_rate"])
+            self._step(name, value_loss, now["learning_rate"], only="critic")  # a shared torso is the policy's
         metrics["value_loss"] = value_loss.detach()
         metrics["explained_variance"] = explained_variance(batch.value, batch.returns, batch.weight)
         return 1 + config.baseline_epochs, metrics
 
-    def _step(self, name: str, loss: Tensor, learning_rate: Tensor) -> dict[str, Tensor]:
+    def _step(self, name: str, loss: Tensor, learning_rate: Tensor, only: str = "") -> dict[str, Tensor]:
+        """One gradient step, of a single part if `only` names it; the norms of the gradients."""
         self.optimizers[name].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        norms = clip_gradients(self.nets[name].parts(), self.config.max_grad_norm)
+        parts = self.nets[name].parts()
+        for part, net in parts.items():
+            if only and part != only:
+                net.zero_grad()
+        norms = clip_gradients(parts, self.config.max_grad_norm)
         self.optimizers[name].step(learning_rate)
         return norms
 
@@ -164,7 +168,7 @@ class Reinforce:
         return {"networks": self.nets, "optimizers": self.optimizers, "normalisers": self.observers}
 
     def load_weights(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts(), state, "networks", "normalisers")
+        load_parts({"networks": self.nets, "normalisers": self.observers}, state)
 
     def state_dict(self) -> dict[str, Any]:
         return parts_state(self._parts())

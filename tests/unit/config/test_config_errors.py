@@ -52,7 +52,7 @@ BAD_OVERRIDES = [
     ("algorithm.torso.cnn.layers=[[8,3]]", "algorithm.torso.cnn.layers[0]=[8, 3]: must be a list of 3, not 2"),
     (
         "algorithm.torso.memory.burn_in=4",
-        "algorithm.torso.memory.burn_in=4: needs a sequence_length, and cannot be negative",
+        "algorithm.torso.memory.sequence_length and burn_in are about a memory, and type is none",
     ),
     ("algorithm.optimizer.momentum=0.5", "algorithm.optimizer.momentum belongs to sgd and rmsprop, not to adam"),
     ("algorithm.torso.encoder=cnn", "algorithm.torso.encoder=cnn: must be auto, or an import path"),

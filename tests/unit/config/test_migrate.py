@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from cadenza.config.convert import build
 from cadenza.config.load import dump, read
 from cadenza.config.migrate import UPGRADES, migrate
-from cadenza.config.schema import SCHEMA_VERSION
+from cadenza.config.schema import SCHEMA_VERSION, RunConfig
 from cadenza.errors import ConfigError, NotFoundError
 
 OLD: dict[str, Any] = {
@@ -39,6 +40,16 @@ def test_version_0_moves_its_budget_into_blocks(tmp_path: Path) -> None:
     assert config.algorithm.gamma == 0.9
     migrate(OLD)
     assert before == OLD
+
+
+def test_version_1_moves_settings_of_networks_into_blocks() -> None:
+    old = {"name": "ppo", "adam_eps": 1e-7, "log_std_init": -1.0, "normalize_obs": "none", "gamma": 0.9}
+    made = build(RunConfig, migrate({"schema_version": 1, "algorithm": old})).algorithm
+    assert (made.optimizer.eps, made.head.log_std_init, made.normalize_obs, made.gamma) == (1e-7, -1.0, False, 0.9)
+    kept = migrate({"schema_version": 1, "algorithm": {"name": "ppo", "normalize_obs": "rolling"}})
+    assert kept["algorithm"] == {"name": "ppo", "normalize_obs": "rolling"}
+    with pytest.raises(ConfigError, match=r"algorithm.adam_eps cannot move to algorithm.optimizer.eps"):
+        migrate({"schema_version": 1, "algorithm": {**old, "optimizer": {"eps": 1e-8}}})
 
 
 def test_present_version_is_left_as_it_is(tmp_path: Path) -> None:
@@ -73,7 +84,7 @@ def test_what_cannot_be_read_says_why(change: dict[str, Any], message: str) -> N
 def test_present_version_refuses_the_old_keys(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     for old, new in (("max_timesteps", "training.max_timesteps"), ("checkpoint_every_steps", "checkpoint.every_steps")):
-        path.write_text(yaml.safe_dump({"algorithm": {"name": "ppo"}, old: 5, "schema_version": 1}))
+        path.write_text(yaml.safe_dump({"algorithm": {"name": "ppo"}, old: 5, "schema_version": SCHEMA_VERSION}))
         with pytest.raises(ConfigError) as caught:
             read(path)
         assert str(caught.value) == f"unknown key '{old}'; did you mean '{new}'?"

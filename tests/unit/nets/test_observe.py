@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 
-from cadenza.nets.observe import VECTOR, Observer, bounds, flatten, images, observe, vector_size
+from cadenza.errors import ConfigError
+from cadenza.nets.observe import VECTOR, Observer, bounds, flatten, images, vector_size
 
 CPU = torch.device("cpu")
 MIXED = spaces.Dict(
@@ -34,16 +36,17 @@ def test_images_stand_apart_and_stay_bytes() -> None:
     space = spaces.Dict({"eye": spaces.Box(0, 255, (3, 8, 9), np.uint8), "arm": spaces.Box(-1, 1, (2,), np.float32)})
     batch, _ = batch_of(space, 5)
     seen = Observer(space, CPU)(batch)
-    assert images(space) == {"eye": (3, 8, 9)}
-    assert seen["eye"].dtype == torch.uint8
-    np.testing.assert_array_equal(seen["eye"], batch["eye"])
+    assert images(space) == {"image.eye": (3, 8, 9)}
+    assert seen["image.eye"].dtype == torch.uint8
+    np.testing.assert_array_equal(seen["image.eye"], batch["eye"])
     np.testing.assert_array_equal(seen[VECTOR], batch["arm"])
 
 
-def test_a_tuple_is_read_by_its_numbers() -> None:
-    space = spaces.Tuple((spaces.Discrete(2), spaces.Box(-1, 1, (1,), np.float32)))
-    seen = observe(space, {"0": torch.tensor([1, 0]), "1": torch.tensor([[0.5], [0.25]])})
-    assert seen[VECTOR].tolist() == [[0, 1, 0.5], [1, 0, 0.25]]
+def test_an_image_may_be_called_vector() -> None:
+    space = spaces.Dict({"vector": spaces.Box(0, 255, (3, 8, 8), np.uint8), "arm": spaces.Box(-1, 1, (2,), np.float32)})
+    batch, _ = batch_of(space, 5)
+    seen = Observer(space, CPU)(batch)
+    assert {key: tuple(value.shape) for key, value in seen.items()} == {"image.vector": (5, 3, 8, 8), VECTOR: (5, 2)}
 
 
 def test_few_bytes_are_a_vector_of_pixels() -> None:
@@ -75,6 +78,15 @@ def test_rolling_statistics_are_those_of_what_was_seen_by_agents_that_acted() ->
     again = Observer(space, CPU, normalize="rolling")
     again.load_state_dict(observer.state_dict())
     assert torch.equal(again(obs)[VECTOR], observer(obs)[VECTOR])
+
+
+def test_statistics_and_settings_must_agree() -> None:
+    space = spaces.Box(-1, 1, (2,), np.float32)
+    rolling, plain = Observer(space, CPU, normalize=True), Observer(space, CPU)
+    with pytest.raises(ConfigError, match=r"algorithm\.normalize_obs: these weights have seen"):
+        plain.load_state_dict(rolling.state_dict())
+    with pytest.raises(ConfigError, match=r"algorithm\.normalize_obs: these weights have not seen"):
+        rolling.load_state_dict(plain.state_dict())
 
 
 def test_an_encoder_of_ones_own_gets_observations_as_they_are() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.ops.returns import gae
-from cadenza.ops.surrogate import approximate_kl, clipped_surrogate, masked_mean, value_error
+from cadenza.ops.returns import discounted_sum, explained_variance, gae
+from cadenza.ops.surrogate import approximate_kl, clipped_surrogate, masked_mean, masked_standardise, value_error
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -56,3 +56,34 @@ def test_masked_mean_ignores_what_is_masked() -> None:
     x = torch.tensor([1.0, 100.0, 3.0])
     assert float(masked_mean(x, torch.tensor([1.0, 0.0, 1.0]))) == 2.0
     assert float(masked_mean(x, torch.zeros(3))) == 0.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_discounted_sum_equals_the_sum_of_its_definition(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    reward, last = rng.normal(size=(12, 3)), rng.random((12, 3)) < 0.25
+    expected = np.zeros((12, 3))
+    for t in range(12):
+        for n in range(3):
+            for k in range(t, 12):
+                expected[t, n] += 0.9 ** (k - t) * reward[k, n]
+                if last[k, n]:
+                    break
+    np.testing.assert_allclose(discounted_sum(torch.from_numpy(reward), torch.from_numpy(last), 0.9), expected)
+
+
+def test_masked_standardise_is_that_of_the_chosen_entries() -> None:
+    x, mask = torch.randn(40, dtype=torch.float64), (torch.arange(40) % 3 > 0).double()
+    chosen = x[mask > 0]
+    expected = (chosen - chosen.mean()) / chosen.std()
+    torch.testing.assert_close(masked_standardise(x, mask)[mask > 0], expected, rtol=1e-6, atol=1e-6)
+    alone = torch.zeros(40, dtype=torch.float64)
+    alone[3] = 1
+    assert torch.equal(masked_standardise(x, alone), x)
+
+
+def test_explained_variance_of_the_chosen_entries() -> None:
+    target, weight = torch.tensor([1.0, 2.0, 3.0, 99.0]), torch.tensor([1.0, 1.0, 1.0, 0.0])
+    assert float(explained_variance(target, target, weight)) == 1
+    assert float(explained_variance(torch.full((4,), 7.0), target, weight)) == pytest.approx(0)
+    assert float(explained_variance(-target, target, weight)) == pytest.approx(1 - 4)

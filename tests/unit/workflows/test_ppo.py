@@ -14,6 +14,7 @@ from gymnasium import spaces
 from cadenza.config.load import load
 from cadenza.data.rollout import Rollout
 from cadenza.envs.toy import chain_values
+from cadenza.errors import ConfigError
 from cadenza.orchestration.build import Assembly, assemble
 from cadenza.orchestration.collector import Collector
 from cadenza.orchestration.launch import check
@@ -62,7 +63,7 @@ TASKS = [
     ("CartPole-v1:ppo", "environment.max_episode_steps=15", "algorithm.normalize_obs=rolling"),
     ("Pendulum-v1:ppo", "environment.max_episode_steps=20", "algorithm.n_steps=32", "algorithm.batch_size=0.5"),
     ("CartPole-v1:ppo", "algorithm.value_clip_range=0.2", "algorithm.entropy_coef=0.01"),
-    ("toy/masked:ppo", "algorithm.n_steps=16", "algorithm.entropy_coef=0.1"),
+    ("toy/masked:ppo", "environment.kwargs={allowed: 3}", "algorithm.n_steps=16", "algorithm.entropy_coef=0.1"),
 ]
 
 
@@ -141,8 +142,7 @@ def test_advantages_loss_and_gradients_equal_a_plain_implementation(collected: A
     expected_gradients = torch.autograd.grad(expected, list(net.parameters()))
     loss, seen = workflow._loss(net, samples, torch.tensor(0.2), torch.tensor(float(config.entropy_coef)))
     gradients = torch.autograd.grad(loss, list(net.parameters()))
-    if "mask" not in rollout.groups["agent"]:  # the masks of this environment leave a single action
-        assert 0 < float(seen["clip_fraction"]) < 1
+    assert 0 < float(seen["clip_fraction"]) < 1
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
     for ours, theirs in itertools.zip_longest(gradients, expected_gradients):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
@@ -233,3 +233,34 @@ def test_the_central_state_is_there_for_a_central_critic(collected: Any) -> None
     # the state is all that the groups see
     np.testing.assert_array_equal(rollout.state[..., 6:], rollout.groups["shooter"]["obs"][:, :, 0])
     np.testing.assert_array_equal(rollout.final_state[:, 6:], rollout.final_obs["shooter"][:, 0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["environment.id=toy/pair", "algorithm.head.squash=true"], ""),
+        (["algorithm.head.std=state"], "algorithm.head is about continuous actions, and CartPole-v1 has none"),
+        (["algorithm.learning_rate={schedule: linear, start_value: 0.1, end_value: -0.1}"], "algorithm.learning_rate"),
+        (["algorithm.learning_rate={schedule: linear, start_value: 0, end_value: 0.1}"], ""),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: list[str], message: str) -> None:
+    if not message:
+        check(load("CartPole-v1:ppo", settings))
+        return
+    with pytest.raises(ConfigError, match=message):
+        check(load("CartPole-v1:ppo", settings))
+
+
+def test_weights_are_borrowed_without_the_sums_of_episodes_under_way(collected: Any) -> None:
+    settings = ["algorithm.normalize_obs=true", "algorithm.normalize_reward=true", "algorithm.n_steps=32"]
+    theirs, rollout = collected("CartPole-v1:ppo", *settings, "environment.num_envs=4", "algorithm.batch_size=1.0")
+    theirs.update(Holding(rollout), PHASE)
+    ours, _ = collected("CartPole-v1:ppo", *settings, "environment.num_envs=2", "algorithm.batch_size=1.0")
+    ours.load_weights(theirs.state_dict())
+    assert torch.equal(ours.reward_scales["agent"].norm.var, theirs.reward_scales["agent"].norm.var)
+    assert ours.reward_scales["agent"].running.shape == (2, 1)
+    assert torch.equal(ours.observers["agent"].norm.mean, theirs.observers["agent"].norm.mean)
+    without, _ = collected("CartPole-v1:ppo", "algorithm.normalize_reward=true")
+    with pytest.raises(ConfigError, match=r"algorithm\.normalize_obs"):
+        without.load_weights(theirs.state_dict())

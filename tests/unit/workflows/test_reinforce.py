@@ -148,12 +148,36 @@ def test_a_death_ends_that_agents_sum(collected: Any) -> None:
     batch = workflow._prepare("runner", episodes)
     died = torch.from_numpy(data["died"])
     torch.testing.assert_close(batch.returns[died], torch.from_numpy(data["reward"])[died])
+    valued, _ = collected("toy/pair:reinforce", "algorithm.policy_targets=advantages")
+    valued.nets["runner"].critic.forward = lambda x: torch.full((*x.shape[:-1], 1), 7.0)
+    data["died"][-1] |= data["active"][-1]  # someone who dies in the very step that the time limit cuts off
+    batch, died = valued._prepare("runner", episodes), torch.from_numpy(data["died"])
+    torch.testing.assert_close(batch.returns[died], torch.from_numpy(data["reward"])[died])
     assert not batch.weight[~torch.from_numpy(data["active"])].any()
+
+
+@pytest.mark.parametrize("targets", ["returns", "advantages"])
+def test_spaces_need_not_begin_at_zero(collected: Any, targets: str) -> None:
+    workflow, episodes = collected("harness.odd_spaces:Shifted:reinforce", f"algorithm.policy_targets={targets}")
+    assert episodes.length.min() < episodes.length.max()
+    result = workflow.update(Holding(episodes), PHASE)
+    assert all(torch.isfinite(torch.as_tensor(value)) for value in result.metrics.values())
+
+
+def test_a_shared_torso_is_moved_by_the_policy_alone(collected: Any) -> None:
+    settings = ["algorithm.policy_targets=advantages", "algorithm.torso.hidden_sizes=[8]"]
+    workflow, episodes = collected("CartPole-v1:reinforce", *settings)
+    net, batch = workflow.nets["agent"], workflow._prepare("agent", episodes)
+    value = net(batch.obs, {}, batch.first).value
+    before = {name: parameter.clone() for name, parameter in net.named_parameters()}
+    workflow._step("agent", (value - batch.returns).square().mean(), torch.tensor(0.01), only="critic")
+    now = dict(net.named_parameters())
+    assert {name.split(".")[0] for name, tensor in before.items() if not torch.equal(tensor, now[name])} == {"critic"}
 
 
 def test_sequences_shorter_than_an_episode_are_refused() -> None:
     with pytest.raises(ConfigError, match="learns from whole episodes"):
-        load("CartPole-v1:reinforce", ["algorithm.torso.memory.sequence_length=8"])
+        load("CartPole-v1:reinforce", ["algorithm.torso.memory={type: gru, sequence_length: 8}"])
 
 
 def test_a2c_is_the_plain_policy_gradient(collected: Any) -> None:
