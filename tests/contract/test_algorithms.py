@@ -17,9 +17,36 @@ from cadenza.orchestration.verify import compare
 from cadenza.records.metrics import read
 from harness.lab import Lab
 
-NAMES = sorted(algorithms())
+MEMORY = "algorithm.torso.memory"
+# every registered algorithm, and the variants of it that keep further state
+SUBJECTS = {
+    **{name: [name] for name in sorted(algorithms())},
+    "ppo, gru": ["ppo", f"{MEMORY}.type=gru", f"{MEMORY}.size=8"],
+    "ppo, lstm in sequences": [
+        "ppo",
+        f"{MEMORY}.type=lstm",
+        f"{MEMORY}.size=8",
+        f"{MEMORY}.sequence_length=8",
+        f"{MEMORY}.burn_in=4",
+        "algorithm.torso.shared=false",
+    ],
+    "ppo, transformer": ["ppo", f"{MEMORY}.type=transformer", f"{MEMORY}.size=8", f"{MEMORY}.context=6"],
+    "ppo, normalised": ["ppo", "algorithm.normalize_obs=true", "algorithm.normalize_reward=true"],
+    "reinforce, lstm with a baseline": [
+        "reinforce",
+        f"{MEMORY}.type=lstm",
+        f"{MEMORY}.size=8",
+        "algorithm.policy_targets=advantages",
+        "algorithm.normalize_obs=true",
+    ],
+    "qlearning, double sarsa": ["qlearning", "algorithm.target=sarsa", "algorithm.double=true"],
+}
 SHORT = ["training.max_timesteps=600", "environment.num_envs=2", "evaluation.episodes=2", "evaluation.every_steps=300"]
-SMALL = {"ppo": ["algorithm.n_steps=32", "algorithm.n_epochs=2"]}
+SMALL = {
+    "ppo": ["algorithm.n_steps=32", "algorithm.n_epochs=2", "algorithm.batch_size=0.5"],
+    "reinforce": ["algorithm.episodes_per_update=3"],
+    "qlearning": ["algorithm.n_steps=16", "algorithm.epsilon=lin_0.5"],
+}
 ENVIRONMENTS = [name for name in toy.ids("toy") if name != "toy/faulty"]
 
 
@@ -27,8 +54,9 @@ def halved(task: Task | None) -> Task | None:
     return task and replace(task, amount=max(1, task.amount // 2))
 
 
-def config_for(algorithm: str, environment: str) -> RunConfig:
-    config = load(f"{environment}:{algorithm}", [*SHORT, *SMALL.get(algorithm, [])])
+def config_for(subject: str, environment: str) -> RunConfig:
+    algorithm, *overrides = SUBJECTS[subject]
+    config = load(f"{environment}:{algorithm}", [*SHORT, *SMALL.get(algorithm, []), *overrides])
     try:
         check(config)
     except ConfigError as refusal:
@@ -37,9 +65,9 @@ def config_for(algorithm: str, environment: str) -> RunConfig:
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
-@pytest.mark.parametrize("algorithm", NAMES)
-def test_resumes_bit_for_bit_from_any_boundary(lab: Lab, algorithm: str, environment: str) -> None:
-    config = config_for(algorithm, environment)
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_resumes_bit_for_bit_from_any_boundary(lab: Lab, subject: str, environment: str) -> None:
+    config = config_for(subject, environment)
     whole = lab.start(config, "whole")
     whole.run()
     first = lab.start(config, "parts")
@@ -56,9 +84,9 @@ def test_resumes_bit_for_bit_from_any_boundary(lab: Lab, algorithm: str, environ
     assert compare(whole.folder, third.folder) is None
 
 
-@pytest.mark.parametrize("algorithm", NAMES)
-def test_the_same_seed_gives_the_same_run_and_another_does_not(lab: Lab, algorithm: str) -> None:
-    config = config_for(algorithm, "toy/identity")
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_the_same_seed_gives_the_same_run_and_another_does_not(lab: Lab, subject: str) -> None:
+    config = config_for(subject, "toy/identity")
     runs = [lab.start(replace(config, seed=seed), name) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
     for run in runs:
         run.run()
@@ -69,9 +97,9 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(lab: Lab, algorit
     assert difference["row"] == 0
 
 
-@pytest.mark.parametrize("algorithm", NAMES)
-def test_evaluating_does_not_disturb_training(lab: Lab, algorithm: str) -> None:
-    config = config_for(algorithm, "toy/pair")
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_evaluating_does_not_disturb_training(lab: Lab, subject: str) -> None:
+    config = config_for(subject, "toy/identity" if "qlearning" in subject else "toy/pair")
     silent = replace(config, evaluation=replace(config.evaluation, every_steps=None, at_end=False))
     often, never = lab.start(config, "often"), lab.start(silent, "never")
     often.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,27 @@ def test_offline_runs_make_no_environment_and_count_in_updates(lab: Lab) -> None
     assert [int(name[-12:]) for name in saved] == [20, 40, 50]
     assert [(phase.now, phase.horizon) for phase in memory(run).seen[:3]] == [(0, 50), (1, 50), (2, 50)]
     assert memory(run).seen[7].updates == 7
+
+
+@pytest.mark.parametrize("task", ["steps: 40", "episodes: 3"])
+def test_an_interrupted_collection_goes_on_under_the_same_schedules(lab: Lab, task: str) -> None:
+    run = lab.start(load("CartPole-v1:ppo", [*QUIET, "algorithm.n_steps=20", "algorithm.batch_size=1.0"]))
+    hook = replace(run.scheduler.phases[0].hooks[0], steps=None, episodes=3) if "episodes" in task else None
+    if hook is not None:
+        phase = run.scheduler.phases[0]
+        run.scheduler.phases = (replace(phase, hooks=(hook, *phase.hooks[1:])),)
+    seen = []
+    for _ in range(4):  # leave after every vector step, as signals would
+        act, left = run.workflow.act, iter((False, True))
+        run.workflow.act = lambda *args, act=act: seen.append(args[2].phase) or act(*args)  # type: ignore
+        run._stop = lambda left=left: next(left)  # type: ignore[method-assign]
+        run._do_next()
+        run.save()
+        run = lab.resume(run)
+        if hook is not None:
+            run.scheduler.phases = (replace(phase, hooks=(hook, *phase.hooks[1:])),)
+    assert run.clock.env_steps == 8
+    assert [(phase.now, phase.steps) for phase in seen] == [(0, 0)] * 4
 
 
 def test_a_run_that_would_never_end_is_refused(lab: Lab) -> None:
@@ -164,11 +186,11 @@ def test_an_interrupted_evaluation_is_made_again(lab: Lab) -> None:
 
     def interrupt(*args: Any) -> Any:
         if part.clock.env_steps == 32:
-            part.signals.requested = "SIGTERM"
+            part.signals.stop()
         return measure(*args)
 
     part.evaluator = interrupt  # type: ignore[assignment]
-    assert part.run() == "SIGTERM"
+    assert part.run() == "stop"
     assert part.clock.evaluations == 1
     again = lab.resume(part)
     assert again.run() is None
