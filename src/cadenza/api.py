@@ -98,10 +98,10 @@ def train(
     from cadenza.orchestration.launch import train as launch
 
     listeners = _listeners(on_event)
-    spec, implied = _spec(env, algorithm)
+    spec, implied, notes = _spec(env, algorithm)
     settings = [override(key, value) for key, value in (implied | overrides).items()]
     command = ["cadenza.train", spec, *settings]
-    return _outcome(launch(load_config(spec, settings), _root(runs_dir), command, quiet, listeners))
+    return _outcome(launch(load_config(spec, settings), _root(runs_dir), command, quiet, listeners, notes))
 
 
 def load(run: str, checkpoint: str = "last", runs_dir: Path | str | None = None, trust: bool = False) -> Policy:
@@ -177,19 +177,19 @@ def _outcome(result: Result) -> Run:
     return Run(result.folder)
 
 
-def _spec(env: Any, algorithm: str | type | None) -> tuple[str, dict[str, Any]]:
-    """The spec of what `train` was given, and the settings that come with it."""
+def _spec(env: Any, algorithm: str | type | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """The spec of what `train` was given, the settings that come with it, and what to note about it."""
     if isinstance(env, str) and algorithm is None:
-        return env, {}
+        return env, {}, ()
     if algorithm is None:
         raise ConfigError("cadenza.train needs an algorithm besides the environment: train(make_env, 'ppo')")
     variant = algorithm if isinstance(algorithm, str) else _name_of_algorithm(algorithm)
     if isinstance(env, str):
-        return f"{env}:{variant}", {}
+        return f"{env}:{variant}", {}, ()
     from cadenza.envs.given import name_of
 
-    id, settings = name_of(env)
-    return f"{id}:{variant}", settings
+    id, settings, notes = name_of(env)
+    return f"{id}:{variant}", settings, notes
 
 
 def _name_of_algorithm(workflow: Any) -> str:

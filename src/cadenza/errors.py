@@ -56,6 +56,11 @@ class DivergenceError(CadenzaError):
     """A loss, gradient or weight is not finite."""
 
 
+def install(extra: str | None) -> str:
+    """How to get the packages of an extra."""
+    return f"pip install 'cadenza[{extra}]'"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A ready-made tail for a message: `; did you mean 'x'?`, or nothing when no name is close."""
     lowered = {candidate.lower(): candidate for candidate in known}

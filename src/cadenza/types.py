@@ -118,7 +118,7 @@ class PhaseInfo:
     name: str
     type: str
     now: int  # how far the run is, in the unit of its budget: env_steps, or updates
-    horizon: int  # the budget the run first started with, in the same unit: what schedules stretch over
+    horizon: int  # what schedules stretch over, in the same unit: `training.horizon`, else the first budget
     steps: int = 0  # env_steps in this phase so far
     updates: int = 0  # in this phase so far
     cycles: int = 0  # in this phase so far

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cadenza.config.load import load
-from cadenza.config.registry import algorithms
+from cadenza.config.registry import ALGORITHMS
 from cadenza.config.schema import RunConfig
 from cadenza.envs import toy
 from cadenza.errors import ConfigError
@@ -20,7 +20,7 @@ from harness.lab import Lab
 MEMORY = "algorithm.torso.memory"
 # every registered algorithm, and the variants of it that keep further state
 SUBJECTS = {
-    **{name: [name] for name in sorted(algorithms())},
+    **{name: [name] for name in sorted(ALGORITHMS)},
     "ppo, gru": ["ppo", f"{MEMORY}.type=gru", f"{MEMORY}.size=8"],
     "ppo, lstm in sequences": [
         "ppo",

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
@@ -14,6 +13,7 @@ from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.orchestrator import first_not_finite
 from cadenza.records.folder import RunFolder
 from harness.command import SMALL, last, resume, train
+from harness.worker_processes import worker_processes
 
 BAD_ENV, BAD_EPISODE = 5, 60  # at about half of the run
 SEED = EpisodeSeeds(0, TRAIN)(BAD_ENV, BAD_EPISODE)
@@ -61,7 +61,7 @@ def test_a_fault_stops_the_run_and_says_where(way: str, fault: str, tmp_path: Pa
     assert f"error: {status['message']}" == message
     name, _ = newest(folder)
     assert int(name.split("-")[1]) > 0
-    assert psutil.Process().children(recursive=True) == []
+    assert worker_processes() == []
     assert resume(root).refused(70) == message, "a deterministic fault comes back the same"
     assert newest(folder)[0] == name
 
@@ -70,14 +70,14 @@ def test_an_environment_that_fails_when_made_leaves_no_run(tmp_path: Path) -> No
     faulty = ["toy/faulty:ppo", *SMALL, "environment.kwargs={die_at_reset: 1}", "environment.vectorize=workers"]
     train(tmp_path / "runs", *faulty).refused(70, "environment 0 ", "exit code 3")
     assert not (tmp_path / "runs").exists()
-    assert psutil.Process().children(recursive=True) == []
+    assert worker_processes() == []
 
 
 @pytest.mark.parametrize("environment", ["toy/identity", "toy/identity_box"])
 def test_a_loss_that_explodes_is_not_saved(environment: str, tmp_path: Path) -> None:
     root = tmp_path / "runs"
-    train(root, f"{environment}:ppo", *SMALL, "algorithm.learning_rate=1e30").refused(70, "learning_rate")
+    train(root, f"{environment}:ppo", *SMALL, "algorithm.learning_rate=1e30").refused(70, "cadenza debug")
     folder = last(root)
     assert folder.read_status()["status"] == "failed"
     assert first_not_finite(newest(folder)[1]["workflow"]) is None
-    resume(root).refused(70, "learning_rate")
+    resume(root).refused(70, f"cadenza debug {folder.id}")

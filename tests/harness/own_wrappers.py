@@ -56,3 +56,7 @@ class Pixels(Camera):
 
     def _see(self) -> Any:
         return super()._see()["camera"]
+
+
+class Pictured(gymnasium.wrappers.AddRenderObservation):
+    """What Gymnasium's does, under a name of one's own."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from cadenza.cli.output import Json, print_json, print_table
 
 
@@ -12,8 +14,11 @@ def algorithms(json: Json = False) -> None:
     """
     from cadenza.config import registry
 
-    found = [{"name": entry.name, "summary": entry.summary} for entry in registry.algorithms().values()]
+    broken = registry.load_algorithms()
+    found = [{"name": entry.name, "summary": entry.summary} for entry in registry.ALGORITHMS.values()]
     if json:
         print_json({"algorithms": found})
     else:
         print_table(("name", "summary"), [(entry["name"], entry["summary"]) for entry in found])
+    for problem in broken.values():
+        print(f"note: {problem}", file=sys.stderr)

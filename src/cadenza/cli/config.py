@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cadenza.cli.output import Trust
+
 if TYPE_CHECKING:
     from cadenza.config.explain import Explanation
 
@@ -27,10 +29,12 @@ def explain(
 
     from cadenza.config.explain import explain as explain_key
     from cadenza.records.json_text import dumps
+    from cadenza.records.trust import require_trust_of_file
 
     given = list(overrides or ())
     if "=" in spec or spec.startswith("~"):  # an override right after the key
         spec, given = DEFAULT_SPEC, [spec, *given]
+    require_trust_of_file(spec)
     told = explain_key(key, spec, given)
     if as_json:
         print(dumps(asdict(told)))
@@ -45,15 +49,26 @@ def migrate(
     file: Annotated[Path, typer.Argument(help="a stored config.yaml")],
     out: Annotated[Path | None, typer.Option(help="where to write; stdout without it")] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="replace the file itself")] = False,
+    trust: Trust = False,
 ) -> None:
     """Bring a stored config to today's schema version, and check it."""
-    from cadenza.config.load import dump, read
+    from cadenza.config.convert import build
+    from cadenza.config.load import as_yaml, dump
+    from cadenza.config.migrate import migrate as upgrade
+    from cadenza.config.schema import RunConfig
+    from cadenza.config.spec import read_file
     from cadenza.errors import ConfigError, StorageError
     from cadenza.records.atomic import write_text
+    from cadenza.records.trust import code_named
 
     if out is not None and in_place:
         raise ConfigError("--out and --in-place exclude each other")
-    text = dump(read(file))
+    data = upgrade(read_file(file))
+    named = [] if trust else code_named(data)
+    if named:  # checking values would import it
+        listed = ", ".join(f"'{path}'" for path in named)
+        typer.echo(f"note: values are not checked, that would import {listed}: add --trust if you trust it", err=True)
+    text = as_yaml(data) if named else dump(build(RunConfig, data))
     target = file if in_place else out
     if target is None:
         print(text, end="")

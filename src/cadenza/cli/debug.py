@@ -19,7 +19,7 @@ def debug(
 ) -> None:
     """Find where a run's first NaN or infinity is born, by repeating its end with every check on.
 
-    It starts from the state before the failure of a `train --debug` run, else from the last good checkpoint.
+    It starts from the state before the failure of a `train --debug` run, or from the last checkpoint if that is newer.
     Example: cadenza debug @last
     """
     from cadenza.cli.train import finish

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.cli.output import Json, RunsDir, print_json, print_table
+from cadenza.errors import install
 
 ROOM = 1 << 30  # bytes free below which a warning is due
 DEVELOPMENT = "dev"  # an extra that adds nothing for users
@@ -73,7 +74,7 @@ def _extras() -> dict[str, dict[str, Any]]:
     found = {}
     for extra, packages in needed.items():
         missing = [package for package in packages if package_version(package) is None]
-        found[extra] = {"installed": not missing, "missing": missing, "install": f"pip install 'cadenza[{extra}]'"}
+        found[extra] = {"installed": not missing, "missing": missing, "install": install(extra)}
     return found
 
 
@@ -84,8 +85,8 @@ def _families(extras: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     for family in FAMILIES.values():
         extra = extras.get(family.extra or "", {})
         installed = family.extra is None or bool(extra.get("installed"))
-        install = None if installed else f"pip install 'cadenza[{family.extra}]'"
-        found.append({"name": family.name, "summary": family.summary, "installed": installed, "install": install})
+        way = None if installed else install(family.extra)
+        found.append({"name": family.name, "summary": family.summary, "installed": installed, "install": way})
     return found
 
 

@@ -34,10 +34,10 @@ def envs(
         print_json({"environments": rows})
     else:
         print_table(HEAD, [_cells(row) for row in rows], right=("max steps", "solved at"))
-    for reason in absent.values():
+    for reason in (*absent.values(), *(row["error"] for row in rows if row["error"])):
         print(f"note: {reason}", file=sys.stderr)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
     texts = {key: ", ".join(value) if isinstance(value, list) else value for key, value in row.items()}
-    return ["" if text is None else f"{text}" for text in texts.values()]
+    return ["" if text is None else f"{text}" for key, text in texts.items() if key != "error"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from typing import Annotated, Any
@@ -90,17 +91,29 @@ def run(arguments: list[str]) -> int:
         return 130
     except BrokenPipeError:  # the reader of our output left, `cadenza list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except MemoryError as problem:
+        print(f"error: {no_memory(problem)}", file=sys.stderr)
+        return CadenzaError.exit_code
     except OSError as problem:
         where = f": {problem.filename}" if problem.filename else ""
         print(f"error: {problem.strerror or one_line(problem)}{where}", file=sys.stderr)
         return StorageError.exit_code
     except Exception as problem:
+        if "DefaultCPUAllocator" in str(problem) or type(problem).__name__ == "OutOfMemoryError":  # torch's
+            print(f"error: {no_memory(problem)}", file=sys.stderr)
+            return CadenzaError.exit_code
         if os.environ.get("CADENZA_TRACEBACK"):
             traceback.print_exc()
         hint = "set CADENZA_TRACEBACK=1 to see where"
         print(f"internal error: {type(problem).__name__}: {one_line(problem)} ({hint})", file=sys.stderr)
         return 70
     return 0
+
+
+def no_memory(problem: BaseException) -> str:
+    asked = re.search(r"allocate[d]? (\d+)\S* (\w+)", str(problem))
+    amount = f" ({asked[1]} {asked[2]} asked for)" if asked else ""
+    return f"out of memory{amount}: `cadenza plan` says what a run needs and what fits"
 
 
 def usage(problem: Any) -> str:

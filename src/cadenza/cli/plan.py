@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, print_json, print_table
+from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table
 
 
 def plan(
@@ -17,6 +17,7 @@ def plan(
     seconds: Annotated[float, typer.Option(min=0.1, help="how long to measure, about")] = 3.0,
     config_dir: Annotated[Path | None, typer.Option(help="folder with config groups of your own")] = None,
     runs_dir: RunsDir = None,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Say what a run will need in memory, disk and time, from a few cycles of it. Nothing is kept.
@@ -27,7 +28,10 @@ def plan(
     from cadenza.monitor.sparkline import size
     from cadenza.orchestration.plan import plan as make_plan
     from cadenza.records.folder import runs_root
+    from cadenza.records.trust import require_trust_of_file
 
+    if not trust:
+        require_trust_of_file(spec)
     needs = make_plan(load(spec, overrides or (), config_dir), seconds)
     place = runs_root(runs_dir).absolute()
     while not place.exists():
@@ -45,13 +49,13 @@ def plan(
 def rows(needs: dict[str, Any]) -> list[tuple[str, str]]:
     """The plan in words."""
     from cadenza.monitor.sparkline import duration, number, size
+    from cadenza.orchestration.launch import tuned
 
     def optional(count: float | None) -> str:
         return "-" if count is None else size(count)
 
     available = optional(needs["memory"]["available_bytes"])
     run, envs, memory, disk, time = (needs[key] for key in ("run", "environments", "memory", "disk", "time"))
-    tuned = f"tuned ({needs['experiment']})" if needs["experiment"] else "untuned: defaults of the algorithm"
     cycle = f"{number(run['env_steps_per_cycle'])} env_steps and {number(run['updates_per_cycle'])} updates"
     stores = ", ".join(f"{name} {size(held)}" for name, held in memory["stores"].items()) or "none"
     most = disk["checkpoint_bytes_at_most"]
@@ -62,7 +66,7 @@ def rows(needs: dict[str, Any]) -> list[tuple[str, str]]:
     over = f"over {cycles} cycle{'s' * (cycles > 1)}" if cycles else "while collecting, without updates"
     longest = time["evaluation_seconds_at_most"]
     return [
-        ("spec", f"{needs['spec']}, {tuned}"),
+        ("spec", f"{needs['spec']}, {tuned(needs['experiment'])}"),
         ("run", f"{number(run['env_steps'])} env_steps, {number(run['updates'])} updates"),
         ("cycles", f"{number(run['cycles'])} of {cycle}; phases: {', '.join(run['phases'])}"),
         ("evaluations", f"{number(run['evaluations'])}"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -41,7 +42,7 @@ def smoke(
             tried.append(row)
     counts = {status: sum(row.status == status for row in tried) for status in ("ok", "failed", "skipped")}
     if json:
-        print_json({"tried": [row.facts() for row in tried], **counts})
+        print_json({"tried": [asdict(row) for row in tried], **counts})
     else:
         cells = [(row.name, row.status, f"{row.seconds:.1f}", row.message) for row in tried]
         print_table(("name", "status", "seconds", "why"), cells, right=("seconds",))

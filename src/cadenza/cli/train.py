@@ -5,18 +5,18 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, print_json
+from cadenza.cli.output import Json, RunsDir, Trust, print_json
 
 if TYPE_CHECKING:
     from cadenza.config.schema import RunConfig
 
 # What `--debug` changes, unless told otherwise: the beginning of the run, with a row for every cycle.
 DEBUG = ("debug.enabled=true", "logging.every_steps=1", "evaluation.episodes=4")
-DEBUG_STEPS = 5000
+DEBUG_BUDGETS = {"max_timesteps": 5000, "max_updates": 500}
 
 
 def train(
@@ -31,6 +31,7 @@ def train(
     init_from: Annotated[str | None, typer.Option(help="start from the weights of this run")] = None,
     config_dir: Annotated[Path | None, typer.Option(help="folder with config groups of your own")] = None,
     runs_dir: RunsDir = None,
+    trust: Trust = False,
     debug: Annotated[bool, typer.Option("--debug", help="a short run that checks and measures everything")] = False,
     cfg: Annotated[bool, typer.Option("--cfg", help="print the resolved config and train nothing")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="warnings only")] = False,
@@ -42,6 +43,7 @@ def train(
     """
     from cadenza.config.load import dump, load, override
     from cadenza.records.folder import find, runs_root
+    from cadenza.records.trust import require_trust_of_file
 
     root, seeds = runs_root(runs_dir), parse_seeds(seed)
     flags = {
@@ -55,6 +57,8 @@ def train(
     given = [override(key, value) for key, value in flags.items() if value is not None]
     if max_updates is not None and max_timesteps is None:
         given.insert(0, "training.max_timesteps=null")  # the run is then counted in updates
+    if not trust:
+        require_trust_of_file(spec)
     config = load(spec, [*(DEBUG if debug else ()), *(overrides or ()), *given], config_dir)
     if debug and not any(setting.startswith("training.max_") for setting in (*(overrides or ()), *given)):
         config = shortened(config)
@@ -76,10 +80,13 @@ def train(
 def shortened(config: RunConfig) -> RunConfig:
     """The first steps of the run as it would be: its schedules reach as far as ever."""
     training = config.training
-    if training.max_timesteps is None or training.max_timesteps <= DEBUG_STEPS:
+    offline = training.phases is not None and all(phase.type != "online" for phase in training.phases)
+    unit = "max_updates" if offline or training.max_timesteps is None else "max_timesteps"
+    budget = getattr(training, unit)
+    if budget is None or budget <= DEBUG_BUDGETS[unit]:
         return config
-    horizon = training.horizon or training.max_timesteps
-    return replace(config, training=replace(training, max_timesteps=DEBUG_STEPS, horizon=horizon))
+    shorter: dict[str, Any] = {unit: DEBUG_BUDGETS[unit], "horizon": training.horizon or budget}
+    return replace(config, training=replace(training, **shorter))
 
 
 def finish(signal: str | None) -> None:

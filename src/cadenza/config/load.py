@@ -13,6 +13,7 @@ import yaml
 
 from cadenza.config.convert import build, suggest, to_dict, walk
 from cadenza.config.migrate import migrate
+from cadenza.config.registry import ALGORITHMS
 from cadenza.config.schema import SCHEMA_VERSION, RunConfig
 from cadenza.config.spec import CONF, Base, Layer, bad_yaml, base_of, environment, experiments, first_line, read_file
 from cadenza.errors import ConfigError, NotFoundError, nearest
@@ -52,7 +53,11 @@ def read(path: Path) -> RunConfig:
 
 def dump(config: RunConfig) -> str:
     """The YAML text that `read` understands."""
-    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+    return as_yaml(to_dict(config))
+
+
+def as_yaml(data: dict[str, Any]) -> str:
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
 
 
 def override(key: str, value: Any) -> str:
@@ -143,6 +148,8 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool) -> 
             chosen = config.pop("hydra").runtime.choices.get("experiment")
         if trace:
             layers = _file_layers(loader, base.root, choices)
+        if any(one.key_or_group == "algorithm" for one in parsed if one not in values):
+            chosen = None  # what was tuned for one algorithm is not tuned for another
         if chosen is not None:
             base = replace(base, layers=(Layer("the choice of experiment", {"experiment": chosen}), *base.layers))
     for layer in base.layers:
@@ -240,6 +247,9 @@ def _apply(config: Any, override: Any) -> Layer:
     key, value = override.key_or_group, override.value()
     source = f"override {override.input_line}"
     try:
+        before = OmegaConf.select(config, "algorithm.name")
+        if key == "algorithm.name" and value in ALGORITHMS and ":" not in value and before not in (None, value):
+            raise ConfigError(f"algorithm.name={value}: the spec says {before}; write ENV:{value} instead")
         if not override.is_delete():
             _set(config, key, value)
             return Layer(source, _nested(key, value))

@@ -57,14 +57,16 @@ class MemoryConfig:
 
     def __post_init__(self) -> None:
         for key in ("size", "layers", "heads", "context", "sequence_length"):
-            if (getattr(self, key) or 1) < 1:
+            if getattr(self, key) is not None and getattr(self, key) < 1:
                 raise ConfigError(f"{key}={getattr(self, key)}: must be at least 1")
         if self.type == "none" and (self.sequence_length is not None or self.burn_in):
             raise ConfigError("sequence_length and burn_in are about a memory, and type is none")
         if self.type == "transformer" and self.size % self.heads:
             raise ConfigError(f"size={self.size} must be a multiple of heads={self.heads}")
-        if self.burn_in < 0 or (self.burn_in and self.sequence_length is None):
-            raise ConfigError(f"burn_in={self.burn_in}: needs a sequence_length, and cannot be negative")
+        if self.burn_in < 0:
+            raise ConfigError(f"burn_in={self.burn_in}: cannot be negative")
+        if self.burn_in and self.sequence_length is None:
+            raise ConfigError(f"burn_in={self.burn_in}: needs a sequence_length")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import operator
 import sys
@@ -120,15 +121,13 @@ def import_path(thing: Any) -> str | None:
 # algorithms
 
 
-def algorithms() -> dict[str, Algorithm]:
-    """All of them by name, those of other installed packages included.
+def load_algorithms() -> dict[str, ConfigError]:
+    """Make those of other installed packages known; what is wrong with those that cannot be, by name.
 
     An entry point `cadenza.algorithms` names a workflow (or a module) that `@register_algorithm` makes known, a
     workflow with its settings in an attribute `Config`, or an `Algorithm`, which need not import torch to be listed.
     """
-    for entry in entry_points(group="cadenza.algorithms"):
-        _take_algorithm(entry)
-    return ALGORITHMS
+    return _take_all("cadenza.algorithms", _take_algorithm)
 
 
 def algorithm(name: str) -> Algorithm:
@@ -205,6 +204,16 @@ def _summary(workflow: type) -> str:
     return (workflow.__doc__ or "").strip().partition("\n")[0]
 
 
+def _take_all(group: str, take: Callable[[EntryPoint], None]) -> dict[str, ConfigError]:
+    broken = {}
+    for entry in entry_points(group=group):
+        try:
+            take(entry)
+        except ConfigError as problem:  # one bad package must not hide the others
+            broken[entry.name] = problem
+    return broken
+
+
 def _loaded(entry: EntryPoint) -> Any:
     try:
         return entry.load()
@@ -221,22 +230,26 @@ def _reason(problem: Exception) -> str:
 # environments
 
 
-def environments() -> dict[str, Callable[..., Any]]:
-    """Those that were registered one by one, by id; those of other installed packages included.
+def load_environments() -> dict[str, ConfigError]:
+    """Make those of other installed packages known; what is wrong with those that cannot be, by name.
 
     An entry point `cadenza.environments` names a factory, or a `Family`, which is added to the families.
     """
-    for entry in entry_points(group="cadenza.environments"):
-        if entry.name in ENVIRONMENTS or entry.name in FAMILIES:
-            continue
-        found = _loaded(entry)
-        if isinstance(found, Family):
-            FAMILIES[entry.name] = found
-        elif callable(found):
-            ENVIRONMENTS[entry.name] = found
-        else:
-            raise ConfigError(f"entry point '{entry.value}' is no Family and nothing that makes an environment")
-    return ENVIRONMENTS
+    return _take_all("cadenza.environments", _take_environment)
+
+
+def _take_environment(entry: EntryPoint) -> None:
+    if entry.name in ENVIRONMENTS or entry.name in FAMILIES:
+        return
+    found = _loaded(entry)
+    if isinstance(found, Family):
+        if found.extra is None:
+            load_object(f"{found.module}:ids")
+        FAMILIES[entry.name] = found
+    elif callable(found):
+        ENVIRONMENTS[entry.name] = found
+    else:
+        raise ConfigError(f"entry point '{entry.value}' is no Family and nothing that makes an environment")
 
 
 def register_environment(id: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -256,14 +269,19 @@ def register_environment(id: str) -> Callable[[Callable[..., Any]], Callable[...
 
 def wrappers() -> list[str]:
     """Names of ours and of those that other packages and running programs add; nothing is imported for it."""
-    return [*WRAPPERS, *entry_points(group="cadenza.wrappers").names]
+    return [*WRAPPERS, *_wrapper_entries()]
 
 
-def load_wrapper(name: str) -> Any:
-    """A wrapper of those: a class or a function that takes an environment and keyword arguments."""
-    for entry in entry_points(group="cadenza.wrappers", name=name):
-        WRAPPERS.setdefault(name, _loaded(entry))
-    return load_object(WRAPPERS[name])
+def load_wrapper(name: str) -> Any | None:
+    """One of those, if the name is known: a class or a function that takes an environment and keyword arguments."""
+    if name not in WRAPPERS and name in _wrapper_entries():
+        WRAPPERS[name] = _loaded(_wrapper_entries()[name])
+    return load_object(WRAPPERS[name]) if name in WRAPPERS else None
+
+
+@functools.cache  # every environment that is made asks, and a search takes longer than making a light one
+def _wrapper_entries() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group="cadenza.wrappers")}
 
 
 def register_wrapper(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -290,3 +290,9 @@ class RunConfig:
             raise ConfigError(f"seed={self.seed}: cannot be negative")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device={self.device}: must be auto, cpu, cuda or cuda:INDEX")
+
+    @property
+    def variant(self) -> str:
+        """What stands after ENV in the spec: the name of a tuned experiment, else the algorithm's."""
+        env, _, name = (self.experiment or "").rpartition("/")
+        return name if env == self.environment.id else str(self.algorithm.name)

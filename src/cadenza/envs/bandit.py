@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.gym import Gym, check_kwargs
+from cadenza.envs.gym import Gym, check_arguments
 from cadenza.errors import ConfigError
 
 Returned = tuple[int, float, bool, bool, dict[str, Any]]
@@ -93,7 +93,7 @@ def ids(family: str) -> list[str]:
 def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     """A bandit whose episodes are `pulls` long; there is nothing to show, so `render` changes nothing."""
     creator = KINDS[config.id]
-    check_kwargs(creator, config)
+    check_arguments(creator, config.kwargs, config.id)
     env = creator(**config.kwargs)
     return Gym(
         env,

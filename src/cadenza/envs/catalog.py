@@ -8,18 +8,29 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
 import gymnasium
 from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
 
 from cadenza.config import registry
 from cadenza.config.registry import FAMILIES, FROM_PYTHON, Family, load_own
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.errors import CadenzaError, ConfigError, EnvironmentFault, MissingExtraError, NotFoundError, nearest
+from cadenza.errors import (
+    CadenzaError,
+    ConfigError,
+    EnvironmentFault,
+    MissingExtraError,
+    NotFoundError,
+    install,
+    nearest,
+)
 from cadenza.types import Environment, EnvSpec
 
+FACTS = ("id", "family", "observation", "action", "max_episode_steps", "threshold", "restore", "variants", "error")
 VERSION = re.compile(r"(.+)[-_]v(\d+)$")
 
 
@@ -37,8 +48,11 @@ def resolve(id: str) -> str:
         return id
     found = _known(id)
     if found is None:
-        registry.environments()  # only now: other packages' may be slow to import
+        broken = registry.load_environments()  # only now: other packages' may be slow to import
         found = _known(id)
+        meant = _among(id, list(broken)) or id.partition("/")[0]
+        if found is None and meant in broken:
+            raise broken[meant]
     if found is not None:
         return found
     for family, names in _uninstalled():
@@ -94,13 +108,11 @@ def make(config: EnvironmentConfig, render: bool = False) -> Environment:
 def listing(filter: str = "") -> list[dict[str, Any]]:
     """A row per environment whose id or family contains the filter, in the order of the families."""
     wanted = filter.lower()
-    registry.environments()
-    return [
-        _row(id, family)
-        for family, names in families().items()
-        for id in names
-        if wanted in id.lower() or wanted == family
-    ]
+    broken = registry.load_environments()
+    listed = [(id, family) for family, names in families().items() for id in names]
+    listed += [(name, name.partition("/")[0]) for name in broken]
+    chosen = [(id, family) for id, family in listed if wanted in id.lower() or wanted == family]
+    return [_row(id, family, broken.get(id)) for id, family in chosen]
 
 
 def describe(space: spaces.Space[Any]) -> str:
@@ -114,20 +126,25 @@ def describe(space: spaces.Space[Any]) -> str:
     return str(space)
 
 
-def _row(id: str, family: str) -> dict[str, Any]:
+def _row(id: str, family: str, broken: CadenzaError | None) -> dict[str, Any]:
+    """The facts; of an environment that cannot be made, why not."""
+    row: dict[str, Any] = dict.fromkeys(FACTS) | {"id": id, "family": family, "variants": tuned_variants(id)}
     config = EnvironmentConfig(id=id)
-    env = make(config)
-    spec = env.spec
-    env.close()
-    return {
-        "id": id,
-        "family": family,
+    try:
+        if broken is not None:
+            raise broken
+        env = make(config)
+        spec = env.spec
+        env.close()
+    except Exception as problem:  # whatever closing an environment of somebody's may raise
+        plain = isinstance(problem, CadenzaError)
+        return row | {"error": str(problem) if plain else f"{id}: {type(problem).__name__}: {problem}"}
+    return row | {
         "observation": _by_group(spec, "observation"),
         "action": _by_group(spec, "action"),
         "max_episode_steps": spec.max_episode_steps,
         "threshold": spec.return_threshold,
         "restore": "snapshot" if native_version(config) else spec.restore,
-        "variants": tuned_variants(id),
     }
 
 
@@ -154,19 +171,27 @@ def tuned_variants(id: str) -> list[str]:
 
 def _own(config: EnvironmentConfig, render: bool) -> Environment:
     """A user's environment: registered, or found by its import path."""
-    from cadenza.envs.gym import Gym
+    from cadenza.envs.gym import Gym, check_arguments
 
     factory = load_own(config.id) if ":" in config.id else registry.ENVIRONMENTS[config.id]
+    check_arguments(factory, config.kwargs, config.id)
     kwargs = dict(config.kwargs)
-    if render and "render_mode" in inspect.signature(factory).parameters:
+    if render and (_func(factory) is gymnasium.make or "render_mode" in inspect.signature(factory).parameters):
         kwargs["render_mode"] = "rgb_array"
     made = factory(**kwargs)
     if isinstance(made, gymnasium.Env):
-        registered = made.spec
+        registered, limit = made.spec, inner_limit(made)
+        if limit is not None and (config.max_episode_steps or 0) > limit:
+            raise ConfigError(
+                f"environment.max_episode_steps={config.max_episode_steps}: {config.id} ends its episodes itself, "
+                f"by a TimeLimit of {limit} steps; give at most that"
+            )
+        if limit is None and registered is not None:
+            limit = registered.max_episode_steps
         return Gym(
             made,
             id=config.id,
-            max_episode_steps=config.max_episode_steps or (registered.max_episode_steps if registered else None),
+            max_episode_steps=config.max_episode_steps or limit,
             return_threshold=registered.reward_threshold if registered else None,
             clip_actions=config.clip_actions,
         )
@@ -179,6 +204,21 @@ def _own(config: EnvironmentConfig, render: bool) -> Environment:
             f"({environment.spec.max_episode_steps}); set it through environment.kwargs"
         )
     return environment
+
+
+def _func(factory: Any) -> Any:
+    """What a functools.partial calls in the end; anything else as it is."""
+    return _func(factory.func) if isinstance(factory, partial) else factory
+
+
+def inner_limit(env: gymnasium.Env[Any, Any]) -> int | None:
+    """The steps after which a wrapper of Gymnasium's ends an episode."""
+    limits = []
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, TimeLimit):
+            limits.append(env._max_episode_steps)
+        env = env.env
+    return min(limits, default=None)
 
 
 def _installed() -> Iterator[tuple[Family, Any]]:
@@ -218,4 +258,4 @@ def _uninstalled() -> Iterator[tuple[Family, list[str]]]:
 
 
 def missing(family: Family) -> MissingExtraError:
-    return MissingExtraError(f"{family.name} environments need an extra: pip install 'cadenza[{family.extra}]'")
+    return MissingExtraError(f"{family.name} environments need an extra: {install(family.extra)}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 
@@ -17,8 +18,15 @@ from cadenza.errors import ConfigError
 ASK = "give a function that makes it: cadenza.train(lambda: …, 'ppo')"
 
 
-def name_of(env: Any) -> tuple[str, dict[str, Any]]:
-    """The id of a factory or an environment, and the settings that make the same of it."""
+class Given(NamedTuple):
+    """How a run finds a factory or an environment again: an id, the settings that make the same of it."""
+
+    id: str
+    settings: dict[str, Any]
+    notes: tuple[str, ...] = ()  # what the user should know
+
+
+def name_of(env: Any) -> Given:
     if isinstance(env, gymnasium.Env):
         return _of_environment(env)
     if isinstance(env, gymnasium.vector.VectorEnv):
@@ -26,23 +34,26 @@ def name_of(env: Any) -> tuple[str, dict[str, Any]]:
     if not callable(env):
         raise ConfigError(f"{env!r} is no environment: give an id, or a function that makes a gymnasium.Env")
     registered = next((id for id, factory in registry.ENVIRONMENTS.items() if factory is env), None)
-    return registered or registry.import_path(env) or _register(env), {}
+    return Given(registered or registry.import_path(env) or _register(env), {})
 
 
-def _of_environment(env: gymnasium.Env[Any, Any]) -> tuple[str, dict[str, Any]]:
+def _of_environment(env: gymnasium.Env[Any, Any]) -> Given:
     """An environment of Gymnasium's registry goes by its id; with wrappers, it is made again with them."""
     spec = env.spec
     if spec is None or spec.id not in gymnasium.registry:
         raise ConfigError(f"{env} is one environment, and more of them are needed: {ASK}")
     if any(wrapper.kwargs is None for wrapper in spec.additional_wrappers):
         raise ConfigError(f"{env} has a wrapper that Gymnasium cannot make again: {ASK}")
+    anew = (f"{spec.id} is made anew as Gymnasium registered it: what was changed in the given object is not seen",)
     kwargs = {key: value for key, value in spec.kwargs.items() if key != "render_mode"}
     known = any(spec.id in ids for ids in catalog.families().values())
     if known and not spec.additional_wrappers and _is_plain(kwargs):
         changed = spec.max_episode_steps != gymnasium.registry[spec.id].max_episode_steps
         limit = {"environment.max_episode_steps": spec.max_episode_steps} if changed else {}
-        return spec.id, {**({"environment.kwargs": kwargs} if kwargs else {}), **limit}
-    return _register(partial(gymnasium.make, spec, disable_env_checker=True), spec.id), {}
+        return Given(spec.id, {**({"environment.kwargs": kwargs} if kwargs else {}), **limit}, anew)
+    if spec.kwargs.get("render_mode") == "human":  # a window for every environment
+        spec = dataclasses.replace(spec, kwargs=kwargs)
+    return Given(_register(partial(gymnasium.make, spec, disable_env_checker=True), spec.id), {}, anew)
 
 
 def _register(factory: Any, stem: str = "") -> str:

@@ -49,7 +49,7 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     if str(spec.entry_point).startswith(REGISTERED["mujoco"][0]):
         mujoco.prepare(render)
     if isinstance(spec.entry_point, str):
-        check_kwargs(load_env_creator(spec.entry_point), config)
+        check_arguments(load_env_creator(spec.entry_point), config.kwargs, config.id)
     kwargs = {**config.kwargs, **({"render_mode": "rgb_array"} if render else {})}
     bare = dataclasses.replace(spec, order_enforce=False)
     env = gymnasium.make(bare, max_episode_steps=-1, disable_env_checker=True, **kwargs)
@@ -71,16 +71,23 @@ def native(config: EnvironmentConfig) -> MakeNative | None:
     return cartpole(config, lambda: make(config).spec)
 
 
-def check_kwargs(creator: Callable[..., Any], config: EnvironmentConfig) -> None:
-    """Refuse keyword arguments that the constructor does not take."""
+def check_arguments(
+    creator: Callable[..., Any],
+    kwargs: Mapping[str, Any],
+    name: str,
+    where: str = "environment.kwargs",
+    positional: int = 0,
+) -> None:
+    """Refuse keyword arguments that what a config names does not take, beyond the positional ones it is given."""
     parameters = inspect.signature(creator).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
-    for name in config.kwargs:
-        if name not in parameters:
+    takes = list(parameters)[positional:]
+    for key in kwargs:
+        if key not in takes:
             raise ConfigError(
-                f"environment.kwargs.{name}: {config.id} takes no such argument{nearest(name, parameters)} "
-                f"(it takes: {', '.join(parameters) or 'none'})"
+                f"{where}.{key}: {name} takes no such argument{nearest(key, takes)} "
+                f"(it takes: {', '.join(takes) or 'none'})"
             )
 
 

@@ -183,7 +183,7 @@ def stacked_space(space: spaces.Space[Any], count: int) -> spaces.Space[Any]:
         return spaces.Tuple([stacked_space(part, count) for part in space.spaces])
     if not isinstance(space, spaces.Box):
         raise ConfigError(f"environment.frame_stack: {type(space).__name__} observations cannot be stacked (Box can)")
-    low, high = (np.concatenate([frame(space, bound)] * count) for bound in (space.low, space.high))
+    low, high = (np.concatenate([stackable(space, bound)] * count) for bound in (space.low, space.high))
     return spaces.Box(low, high, dtype=space.dtype)
 
 
@@ -197,9 +197,9 @@ def pushed(space: spaces.Space[Any], stack: Any, obs: Any, count: int) -> Any:
     if isinstance(space, spaces.Tuple):
         olds = [None] * len(obs) if stack is None else stack
         return tuple(pushed(part, old, new, count) for part, old, new in zip(space.spaces, olds, obs, strict=True))
-    new = frame(space, obs)
+    new = stackable(space, obs)
     return np.concatenate([new] * count if stack is None else [stack[len(new) :], new])
 
 
-def frame(space: spaces.Space[Any], obs: Any) -> Array:
+def stackable(space: spaces.Space[Any], obs: Any) -> Array:
     return np.asarray(obs) if is_image(space) else np.asarray(obs)[None]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ctypes.util
 import os
-import sys
 import warnings
+
+from cadenza.envs.display import has_display
 
 LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}  # MUJOCO_GL -> the library it loads
 
 
 def prepare(render: bool) -> None:
     """Before an environment is made. Importing mujoco here is what fails where the extra is missing."""
-    if render and sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+    if render and not has_display():
         found = [name for name, library in LIBRARIES.items() if ctypes.util.find_library(library)]
         os.environ.setdefault("MUJOCO_GL", found[0] if found else "egl")
     import mujoco

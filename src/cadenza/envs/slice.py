@@ -67,7 +67,7 @@ class Slice:
                     frame = self._reset(index)
                     mark[STAGE] = STEP
                 writer.seen(index, frame)
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             raise self._trouble(problem) from problem
         mark[STAGE] = IDLE
         return ended
@@ -83,7 +83,7 @@ class Slice:
                 self._mark[STAGE] = STEP
                 try:
                     frame = self.envs[index].step({group: array[at] for group, array in actions.items()})
-                except Exception as problem:
+                except (Exception, SystemExit) as problem:
                     raise self._trouble(problem) from problem
                 if frame.terminated or frame.truncated:
                     short = f"{at - start + 1} of {length} repeated steps"
@@ -113,10 +113,10 @@ class Slice:
             return action()
         except CadenzaError:  # a mistake in the config, told when the environment is made
             raise
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             raise self._trouble(problem) from problem
 
-    def _trouble(self, problem: Exception) -> Trouble:
+    def _trouble(self, problem: BaseException) -> Trouble:
         if isinstance(problem, Trouble):
             return problem
         reason = str(problem) if isinstance(problem, Junk) else f"raised {type(problem).__name__}: {problem}"

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.faulty import Faulty
-from cadenza.envs.gym import Gym, check_kwargs
+from cadenza.envs.gym import Gym, check_arguments
 from cadenza.envs.layout import Array
 from cadenza.envs.pair import Pair
 
@@ -207,10 +207,10 @@ def ids(family: str) -> list[str]:
 def make(config: EnvironmentConfig, render: bool = False) -> Gym | Pair:
     """A toy environment; none has anything to show, so `render` changes nothing."""
     if config.id == "toy/pair":
-        check_kwargs(Pair, config)
+        check_arguments(Pair, config.kwargs, config.id)
         return Pair(**{"max_episode_steps": config.max_episode_steps or 10, **config.kwargs})
     creator, limit, threshold = SINGLE[config.id]
-    check_kwargs(creator, config)
+    check_arguments(creator, config.kwargs, config.id)
     return Gym(
         creator(**config.kwargs),
         id=config.id,

@@ -225,7 +225,8 @@ def make_vector(
         from cadenza.envs.wrapping import for_other_processes
 
         make_env = partial(catalog.make, for_other_processes(config))
-        return Workers(make_env, count, seeds, config.timeout_seconds, min(decisions["environment.workers"], count))
+        workers = min(decisions["environment.workers"], count)
+        return Workers(make_env, count, seeds, config.timeout_seconds, workers, config.id)
     if way == "gymnasium":
         if config.wrappers:  # the vector's steps have no place for the environment's own reward beside the wrapped one
             raise ConfigError("environment.vectorize=gymnasium: cannot be used with environment.wrappers; use auto")

@@ -31,10 +31,19 @@ CLOSE_SECONDS = 5.0
 
 
 class Workers(Vector):
-    """Each process hosts neighbouring environments and writes into shared memory; `make_env` must be importable."""
+    """Each process hosts neighbouring environments and writes into shared memory; `make_env` must be importable.
+
+    `id` is what they are called here, where that is not what other processes make them by.
+    """
 
     def __init__(
-        self, make_env: MakeEnv, num_envs: int, seeds: EpisodeSeeds, timeout_seconds: float = 60.0, workers: int = 2
+        self,
+        make_env: MakeEnv,
+        num_envs: int,
+        seeds: EpisodeSeeds,
+        timeout_seconds: float = 60.0,
+        workers: int = 2,
+        id: str | None = None,
     ) -> None:
         workers = min(workers, num_envs)
         bounds = np.linspace(0, num_envs, workers + 1).astype(int).tolist()
@@ -47,6 +56,7 @@ class Workers(Vector):
                 self._workers.append(process)
                 process.send((make_env, low, high, num_envs, replace(seeds, first_env=seeds.first_env + low)))
             layout = self._begin()
+            layout = replace(layout, spec=replace(layout.spec, id=id or layout.spec.id))
             buffers, self._actions = share_arrays(memory, workers, layout, num_envs)
             for process in self._workers:
                 process.send(layout)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from gymnasium.error import DependencyNotInstalled
 
 from cadenza.config import registry
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.gym import Gym
+from cadenza.envs.gym import Gym, check_arguments
 from cadenza.envs.images import with_pictures
 from cadenza.envs.wrappers import RawReward, RescaledActions
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError, NotFoundError, nearest
@@ -41,7 +40,11 @@ REFUSED = {
     "TransformReward": _FUNCTION,
     **dict.fromkeys(("ArrayConversion", "JaxToNumpy", "JaxToTorch", "NumpyToTorch"), _ARRAYS),
 }
-PICTURED = ("AddRenderObservation", "AddWhiteNoise", "ObstructView")  # they look at what the environment renders
+PICTURED = (  # they look at what the environment renders
+    gymnasium_wrappers.AddRenderObservation,
+    gymnasium_wrappers.AddWhiteNoise,
+    gymnasium_wrappers.ObstructView,
+)
 
 
 def dress(made: Environment, config: EnvironmentConfig) -> Environment:
@@ -72,7 +75,8 @@ def dress(made: Environment, config: EnvironmentConfig) -> Environment:
 
 def needs_pictures(config: EnvironmentConfig) -> bool:
     """Whether a wrapper looks at what the environment renders."""
-    return any(settings["id"] in PICTURED for settings in config.wrappers)
+    found = [find(settings["id"], f"environment.wrappers[{index}]") for index, settings in enumerate(config.wrappers)]
+    return any(isinstance(wrapper, type) and issubclass(wrapper, PICTURED) for wrapper in found)
 
 
 def wrap(env: gymnasium.Env[Any, Any], settings: Mapping[str, Any], where: str) -> gymnasium.Env[Any, Any]:
@@ -80,7 +84,7 @@ def wrap(env: gymnasium.Env[Any, Any], settings: Mapping[str, Any], where: str) 
     name = settings["id"]
     kwargs = {key: _tuples(value) for key, value in settings.items() if key != "id"}
     make_wrapper = find(name, where)
-    check_arguments(make_wrapper, kwargs, f"{where}: {name}")
+    check_arguments(make_wrapper, kwargs, name, where, positional=1)
     try:
         wrapped = make_wrapper(env, **kwargs)
     except CadenzaError as problem:
@@ -104,15 +108,12 @@ def _tuples(value: Any) -> Any:
 def find(name: str, where: str) -> MakeWrapper:
     """A wrapper by import path, a registered name, or the name of one of Gymnasium's."""
     offered = set(gymnasium_wrappers.__all__) - {"vector"}
-    if ":" in name:
-        found: MakeWrapper = registry.load_own(name)
-    elif name in registry.wrappers():
-        found = registry.load_wrapper(name)
-    elif name in offered:
+    found: MakeWrapper | None = registry.load_own(name) if ":" in name else registry.load_wrapper(name)
+    if found is None and name in offered:
         if name in REFUSED:
             raise ConfigError(f"{where}: {name} cannot be used: {REFUSED[name]}")
         found = getattr(gymnasium_wrappers, name)
-    else:
+    if found is None:
         known = [*registry.wrappers(), *(offered - set(REFUSED))]
         places = "cadenza's, Gymnasium's, or package.module:Class"
         raise NotFoundError(f"{where}: unknown wrapper '{name}'{nearest(name, known)} ({places})")
@@ -122,19 +123,6 @@ def find(name: str, where: str) -> MakeWrapper:
     if own_name in REFUSED and found.__module__.startswith("gymnasium.wrappers."):
         raise ConfigError(f"{where}: {name} cannot be used: {REFUSED[own_name]}")
     return found
-
-
-def check_arguments(make_wrapper: MakeWrapper, kwargs: Mapping[str, Any], where: str) -> None:
-    """Refuse keyword arguments that the wrapper does not take."""
-    parameters = inspect.signature(make_wrapper).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    takes = list(parameters)[1:]  # after the environment
-    for key in kwargs:
-        if key not in takes:
-            raise ConfigError(
-                f"{where} takes no argument '{key}'{nearest(key, takes)} (it takes: {', '.join(takes) or 'none'})"
-            )
 
 
 def for_other_processes(config: EnvironmentConfig) -> EnvironmentConfig:

@@ -72,7 +72,8 @@ class Debug:
             raise
         except Exception as problem:
             found = problem if self.checks.on else self._repeat_checked(problem, partial(method, *args, **kwargs))
-            raise self._diagnose(found) from found
+            told = self._diagnose(found)
+            raise told from (found.__cause__ if told is found else found)
         finally:
             with contextlib.suppress(OSError):
                 self.profile.write()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from cadenza.errors import MissingExtraError
+from cadenza.errors import MissingExtraError, install
 from cadenza.orchestration.events import Ended, Event, Row, Started
 from cadenza.records import metrics
 
@@ -21,8 +21,7 @@ try:
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
 except ImportError as problem:
-    hint = "pip install 'cadenza[tensorboard]'"
-    raise MissingExtraError(f"logging.tensorboard=true needs an extra: {hint}") from problem
+    raise MissingExtraError(f"logging.tensorboard=true needs an extra: {install('tensorboard')}") from problem
 
 
 class TensorBoard:
@@ -46,17 +45,17 @@ class TensorBoard:
             self._warn(f"no more TensorBoard events until the run is resumed: {problem.strerror or problem}")
 
     def _open(self, started: Started) -> None:
-        folder = started.run.path / "tensorboard"
+        folder = started.folder.path / "tensorboard"
         folder.mkdir(exist_ok=True)
         before = list(folder.glob("events.out.tfevents.*"))
-        created = started.run.read_manifest()["created"]
+        created = started.folder.read_manifest()["created"]
         self._unit, self._created = started.unit, datetime.fromisoformat(created).timestamp()
         file = open(folder / f"events.out.tfevents.{time.time_ns():020d}", "xb")  # noqa: SIM115
         self._writer = RecordWriter(file)
         self._record(Record(file_version="brain.Event:2"))
         # tells a TensorBoard that is looking on to forget what it has read from the files before
         self._record(Record(session_log=SessionLog(status=SessionLog.START)))
-        for row in metrics.read(started.run.metrics):
+        for row in metrics.read(started.folder.metrics):
             self._write(row)
         self._writer.flush()
         for path in before:

@@ -64,7 +64,10 @@ def own_encoder(space: spaces.Space[Any], config: TorsoConfig) -> nn.Module:
         inspect.signature(create).bind(space, **config.kwargs)
     except TypeError as problem:
         raise ConfigError(f"{where} cannot be made with the observation space and torso.kwargs: {problem}") from None
-    encoder = create(space, **config.kwargs)
+    try:
+        encoder = create(space, **config.kwargs)
+    except Exception as problem:  # whatever a stranger's module may raise
+        raise ConfigError(f"{where} cannot be made ({type(problem).__name__}: {problem})") from problem
     if not isinstance(encoder, nn.Module) or not isinstance(getattr(encoder, "features", None), int):
         raise ConfigError(f"{where} must be an nn.Module with a whole number `features`, the length of its output")
     blank = Observer(space, torch.device("cpu"), raw=True)(create_empty_array(space, n=2))

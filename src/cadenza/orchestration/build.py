@@ -123,8 +123,7 @@ def build_workflow(config: RunConfig, spec: EnvSpec, streams: Streams, device: s
 def borrow_weights(workflow: Workflow, source: RunFolder, decisions: dict[str, Any]) -> None:
     """Start from another run's networks and normalisers: its best when first asked, the same ones ever after."""
     checkpoints = Checkpoints.of(source)
-    best = "best" if (source.checkpoints / "best").exists() else "last"
-    name = checkpoints.resolve(decisions.get("training.init_from", best))
+    name = checkpoints.resolve(decisions.get("training.init_from", source.best_or_last))
     decisions["training.init_from"] = name
     try:
         workflow.load_weights(checkpoints.load(name, "workflow")["workflow"])
@@ -159,7 +158,6 @@ def require(name: str, known: tuple[str, ...], what: str) -> None:
 def decide_budget(training: TrainingConfig, phases: tuple[Phase, ...], decisions: dict[str, Any]) -> None:
     """In which unit the run's progress is counted and how far schedules reach, once and for all its resumptions."""
     collects = any(phase.type == "online" for phase in phases)
-    durations = [phase.duration_steps if collects else phase.duration_updates for phase in phases]
     budget = training.max_timesteps if collects else None
     unit = "env_steps" if budget is not None or (collects and training.max_updates is None) else "updates"
     endless = [
@@ -171,5 +169,14 @@ def decide_budget(training: TrainingConfig, phases: tuple[Phase, ...], decisions
         key = "training.max_timesteps" if collects else "training.max_updates"
         raise ConfigError(f"the run would never end: set {key}, or a duration for every phase")
     decisions.setdefault("training.unit", unit)
-    horizon = training.horizon or budget or training.max_updates or sum(filter(None, durations)) or 1
+    lengths = sum(length_of(phase, collects) for phase in phases)
+    horizon = training.horizon or budget or training.max_updates or lengths or 1
     decisions.setdefault("training.horizon", horizon)
+
+
+def length_of(phase: Phase, collects: bool) -> int:
+    """How long a phase is, in env_steps (or updates where no phase collects), as far as its settings tell."""
+    if phase.duration_cycles is not None:
+        amounts = [hook.steps if collects else hook.times for hook in phase.hooks if hook.name != "evaluate"]
+        return phase.duration_cycles * sum(filter(None, amounts))
+    return (phase.duration_steps if collects else phase.duration_updates) or 0

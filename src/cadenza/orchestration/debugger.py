@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import bdb
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from cadenza.config.schema import RunConfig
+from cadenza.errors import ConfigError
+from cadenza.types import EnvSpec
 
 DAY = 86_400.0  # seconds that a step may take while someone looks around in it
 
@@ -41,15 +43,30 @@ def note(debugger: str) -> str:
     return f"{debugger} is attached: one environment in this process, in training and evaluation"
 
 
-def settle_for_one(config: RunConfig) -> RunConfig:
+def settle_for_one(config: RunConfig, spec: EnvSpec) -> RunConfig:
     """The same run with one environment, collecting as much between updates as it would with all of them."""
-    environment, algorithm, evaluation = config.environment, config.algorithm, config.evaluation
-    steps = getattr(algorithm, "n_steps", None)
-    if isinstance(steps, int):
-        algorithm = replace(algorithm, n_steps=steps * environment.num_envs)
+    environment, evaluation = config.environment, config.evaluation
     return replace(
         config,
-        algorithm=algorithm,
+        algorithm=with_longer_rollouts(config.algorithm, spec, environment.num_envs),
         environment=replace(environment, num_envs=1, vectorize="in_process", timeout_seconds=DAY),
         evaluation=replace(evaluation, num_envs=1),
     )
+
+
+def with_longer_rollouts(algorithm: Any, spec: EnvSpec, times: int) -> Any:
+    """Its counts of steps in each environment multiplied, while sequences stay as long as they were; else as it is."""
+    counts = {
+        field.name: getattr(algorithm, field.name) * times
+        for field in fields(algorithm)
+        if field.metadata.get("unit") == "vec_steps" and type(getattr(algorithm, field.name)) is int
+    }
+    torso = getattr(algorithm, "torso", None)
+    if torso is not None and torso.memory.type != "none" and torso.memory.sequence_length is None:
+        counts["torso"] = replace(torso, memory=replace(torso.memory, sequence_length=algorithm.sequence_length))
+    try:
+        longer = replace(algorithm, **counts)
+        longer.check(spec, 1)
+    except ConfigError:
+        return algorithm
+    return longer

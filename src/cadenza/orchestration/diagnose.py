@@ -48,8 +48,6 @@ def diagnose(
             load(run, source.load(name))
             if assembly.spec.restore == "restart":
                 say(f"{config.environment.id} cannot be restored: its running episodes start afresh")
-                for store in run.stores.values():
-                    store.cut()
             say(f"repeating {folder.id} from {name} with every check on …")
             problem = failure(run, steps)
             result: dict[str, Any] = {"run": folder.id, "from": name, "found": problem is not None}
@@ -65,13 +63,14 @@ def diagnose(
 
 
 def starting_point(folder: RunFolder, checkpoint: str | None) -> tuple[Checkpoints, str]:
-    """The checkpoint asked for; else the state before a failure under `--debug`; else the last checkpoint."""
+    """The checkpoint asked for; else the last one, or the state before a failure under `--debug` since then."""
     checkpoints = Checkpoints.of(folder)
+    names = checkpoints.names()
     if checkpoint is None:
         failed = Checkpoints(folder.path / "debug" / "failure", checkpoints.config_hash)
-        if failed.names():
+        if failed.names() and (not names or failed.resolve("last") >= checkpoints.resolve("last")):
             return failed, failed.resolve("last")
-    if not checkpoints.names():
+    if not names:
         raise NotFoundError(f"run {folder.id} has no checkpoint to go on from")
     return checkpoints, checkpoints.resolve(checkpoint or "last")
 

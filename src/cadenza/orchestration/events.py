@@ -19,7 +19,7 @@ from cadenza.records.folder import RunFolder
 class Started:
     """The run begins, or goes on. `stop()`, now or at any later event, saves and interrupts it as Ctrl-C would."""
 
-    run: RunFolder
+    folder: RunFolder
     config: RunConfig
     unit: str  # of the run's budget: env_steps or updates
     env_steps: int  # where it stands: above 0 when resumed

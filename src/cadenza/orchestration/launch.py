@@ -16,8 +16,9 @@ from cadenza.config.load import dump
 from cadenza.config.schedules import Schedule
 from cadenza.config.schema import RunConfig
 from cadenza.envs.catalog import make
-from cadenza.errors import CadenzaError, CheckpointError, ConfigError
+from cadenza.errors import CadenzaError, CheckpointError, ConfigError, EnvironmentFault
 from cadenza.monitor.console import Console
+from cadenza.monitor.sparkline import number
 from cadenza.orchestration.debugger import attached, note, settle_for_one
 from cadenza.orchestration.events import Ended, Listener, Started
 from cadenza.orchestration.signals import Signals
@@ -46,14 +47,19 @@ def check(config: RunConfig) -> EnvSpec:
 
 
 def train(
-    config: RunConfig, root: Path, command: list[str], quiet: bool = False, on_event: Iterable[Listener] = ()
+    config: RunConfig,
+    root: Path,
+    command: list[str],
+    quiet: bool = False,
+    on_event: Iterable[Listener] = (),
+    notes: Iterable[str] = (),
 ) -> Result:
-    """A new run, to its end."""
+    """A new run, to its end; it begins with what there is to note about it."""
     decisions: dict[str, Any] = {}
-    if (debugger := attached()) is not None:
-        config = settle_for_one(config)
-        decisions["debugger"] = {"value": debugger, "reason": note(debugger)}
     spec, sinks = check(config), wanted_sinks(config)
+    if (debugger := attached()) is not None:
+        config = settle_for_one(config, spec)
+        decisions["debugger"] = {"value": debugger, "reason": note(debugger)}
     from cadenza.orchestration.build import assemble, build
 
     assembly = assemble(config, spec, decisions)
@@ -64,6 +70,8 @@ def train(
                 run = build(assembly, folder, open_console(assembly, folder, quiet), signals)
                 note_budget(run)
                 listen(run, sinks, on_event)
+                for text in notes:
+                    run.console.note(text)
                 if debugger is not None:
                     run.console.note(note(debugger), warning=True)
                 return execute(run, first=True)
@@ -108,8 +116,6 @@ def resume(
                     run.checkpoints.point("best", found[0])
             if assembly.spec.restore == "restart":
                 console.note(f"{spec.id} cannot be restored: its running episodes start afresh", warning=True)
-                for store in run.stores.values():
-                    store.cut()
             extended = longer.training != config.training
             concluded = extended and was_concluded(run, config)
             if extended:
@@ -119,10 +125,8 @@ def resume(
                 folder.change_config(dump(longer))
             say_what_to_expect(run)
             note_budget(run, concluded)
-            if extended:
-                run.save(insist=True)  # else a kill would forget that the run goes on
             listen(run, sinks, on_event)
-            return execute(run, first=found is None)
+            return execute(run, first=found is None, extended=extended)
         finally:
             assembly.close()
 
@@ -188,7 +192,7 @@ def say_what_to_expect(run: Orchestrator) -> None:
         held = [key for key, value in vars(run.config.algorithm).items() if isinstance(value, Schedule)]
         if held:
             names = ", ".join(f"algorithm.{key} at {getattr(run.config.algorithm, key).end_value:g}" for key in held)
-            run.console.note(f"the schedules ended with the first budget; from here on: {names}", warning=True)
+            run.console.note(f"the schedules are over (training.horizon); from here on: {names}", warning=True)
 
 
 def begin_again(run: Orchestrator) -> None:
@@ -215,15 +219,15 @@ class Result:
         return place | {key: status.get(key) for key in keys}
 
 
-def execute(run: Orchestrator, first: bool) -> Result:
+def execute(run: Orchestrator, first: bool, extended: bool = False) -> Result:
     """Run the loop and leave the folder telling how it ended, whatever happens."""
     console = run.console
     try:
         run.write_status("running")
         unit, stop = run.decisions["training.unit"], run.signals.stop
         run.tell(Started(run.folder, run.config, unit, run.clock.env_steps, stop))
-        if first:
-            run.save(insist=True)  # so that a run killed in its first second can be resumed
+        if first or extended:  # so that a kill in its first second forgets neither the run nor that it goes on
+            run.save(insist=True)
         console.start(headline(run, first), run.now)
         signal = run.run()
         run.write_status("interrupted" if signal else "finished", signal or "")
@@ -249,7 +253,7 @@ def finish_folder(run: Orchestrator) -> None:
         if run.config.evaluation.video and run.finished:
             from cadenza.view.play import record
 
-            record(run.folder, "best" if (run.folder.checkpoints / "best").exists() else "last", trust=True)
+            record(run.folder, run.folder.best_or_last, trust=True)
     except Exception as problem:  # whatever a stranger's renderer may raise
         reason = str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
         run.console.note(f"no video: {reason}", warning=True)
@@ -266,6 +270,8 @@ def note_failure(run: Orchestrator, problem: BaseException) -> None:
         with run.folder.log.open("a") as log:
             log.write("".join(traceback.format_exception(problem)))
         run.folder.update_status(status="failed", message=message)
+        if isinstance(problem, EnvironmentFault):  # someone else's code: they will want to see where
+            run.console.note(f"the traceback is in {run.folder.log}", warning=True)
     except OSError:  # the disk is the problem: the error itself says more
         run.console.note(f"could not record in {run.folder.path} that the run failed", warning=True)
 
@@ -278,11 +284,16 @@ def open_console(assembly: Assembly, folder: RunFolder, quiet: bool) -> Console:
 
 def headline(run: Orchestrator, first: bool) -> list[str]:
     config = run.config
-    tuned = f"tuned ({config.experiment})" if config.experiment else "untuned: defaults of the algorithm"
-    lines = [f"{config.environment.id}:{config.algorithm.name}  seed {config.seed}  {tuned}", f"run {run.folder.path}"]
+    what = f"{config.environment.id}:{config.variant}  seed {config.seed}  {tuned(config.experiment)}"
+    lines = [what, f"run {run.folder.path}"]
     if first and config.training.init_from:
         lines.append(f"starting from the weights of {config.training.init_from}")
     return lines if first else [*lines, f"resumed at step {run.clock.env_steps}"]
+
+
+def tuned(experiment: str | None) -> str:
+    """Whether somebody has tuned these settings, in words."""
+    return f"tuned ({experiment})" if experiment else "untuned: defaults of the algorithm"
 
 
 def ending(run: Orchestrator, signal: str | None) -> list[str]:
@@ -292,5 +303,5 @@ def ending(run: Orchestrator, signal: str | None) -> list[str]:
     if latest is not None:
         solved = run.threshold is not None and latest >= run.threshold
         goal = f" (solved: threshold {run.threshold:g})" if solved else ""
-        lines.append(f"evaluation {latest:.1f}{goal}" + (f", best {best:.1f}" if best is not None else ""))
+        lines.append(f"evaluation {number(latest)}{goal}" + (f", best {number(best)}" if best is not None else ""))
     return [*lines, f"go on with: cadenza resume {run.folder.id}"] if signal else lines

@@ -274,6 +274,9 @@ class Orchestrator:
             except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as problem:
                 reason = f"{type(problem).__name__}: {problem}"
                 raise CheckpointError(f"the checkpoint's '{name}' does not fit this run ({reason})") from problem
+        if self.collector is not None and self.collector.env.spec.restore == "restart":
+            for store in self.stores.values():  # what they hold ends where the environments began afresh
+                store.cut()
         self.episodes.drop_after(self.clock.env_steps)
         self._started = time.monotonic() - self.clock.seconds
 

@@ -11,25 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from cadenza.config.schema import EvaluationConfig, RunConfig
+from cadenza.config.schema import RunConfig
 from cadenza.envs.layout import shape_of
 from cadenza.errors import ConfigError
 from cadenza.monitor.console import Console
+from cadenza.monitor.modules import Owned
 from cadenza.monitor.sparkline import size
-from cadenza.orchestration import memory
+from cadenza.orchestration import ram
 from cadenza.orchestration.build import Assembly, assemble, build
 from cadenza.orchestration.clock import Clock
 from cadenza.orchestration.launch import check
 from cadenza.orchestration.orchestrator import Orchestrator
-from cadenza.orchestration.signals import Signals
+from cadenza.orchestration.signals import STOP, Signals
 from cadenza.records.folder import create
 from cadenza.records.metrics import read
 from cadenza.types import Acted, EnvSpec, GroupSpec, Mode, PhaseInfo, Step, Store, Workflow
 
 PATIENCE = 4  # a first cycle that takes so many times the seconds to measure is left unfinished
-HURRY = "HURRY"  # what such a cycle is interrupted by
 EPISODE_ROW = 40  # bytes beside the actions: environment, number, seed, length, return
 SEGMENT = 500  # bytes of a file of episodes beside them
 
@@ -52,8 +51,9 @@ class Measured:
     seconds: float
     checkpoint: dict[str, int]  # file -> bytes, at the end of a cycle, or the very first
     row: float  # bytes of metrics.jsonl per row
-    evaluation: float  # seconds of one evaluation
+    evaluation: float | None  # seconds of one evaluation; None: not one of its episodes came to an end
     evaluation_steps: int  # env_steps of its finished episodes
+    finished: int  # how many those were
 
     @property
     def cycles(self) -> int:
@@ -149,8 +149,8 @@ def measure_store(store: Store, step: Step, acted: Acted, after: Step) -> Held:
 
 def held_by(store: Store, passing: Any) -> Held:
     """What the store owns; it may look at what passes through without owning it."""
-    others, arrays = memory.blocks(passing), memory.reachable(store, (np.ndarray, torch.Tensor))
-    own = {address: held for address, held in memory.blocks(store).items() if address not in others}
+    others, arrays = ram.blocks(passing), ram.arrays(store)
+    own = {address: held for address, held in ram.blocks(store).items() if address not in others}
     return Held(sum(own.values()), tuple(max(arrays, key=lambda array: array.nbytes).shape) if arrays else ())
 
 
@@ -166,27 +166,29 @@ def measure(run: Orchestrator, seconds: float) -> Measured:
         marks.append(Mark(now, clock.env_steps, clock.updates))
         return len(marks) > 1 and now >= seconds
 
-    hurry = threading.Timer(PATIENCE * seconds, lambda: setattr(run.signals, "requested", HURRY))
+    hurry = threading.Timer(PATIENCE * seconds, run.signals.stop)
     hurry.start()
     try:
         ended_by = run.run(seen_enough)
     finally:
         hurry.cancel()
-    if ended_by not in (None, HURRY):
+    if ended_by not in (None, STOP):
         raise KeyboardInterrupt
     spent = time.monotonic() - began
     rows = read(run.folder.metrics)
     started = time.monotonic()
     phase = PhaseInfo(run.clock.phase, "eval_only", run.now, run.decisions["training.horizon"])
     evaluation = run.evaluator(0, phase, lambda: time.monotonic() - started >= seconds)
+    finished = len(evaluation.episodes)  # perhaps not all that were asked for
     return Measured(
         marks=marks,
         clock=run.clock,
         seconds=spent,
         checkpoint=checkpoint_files(run) if len(marks) > 1 else checkpoint,
         row=run.folder.metrics.stat().st_size / len(rows) if rows else 0.0,
-        evaluation=time.monotonic() - started,
+        evaluation=(time.monotonic() - started) * evaluation.asked / finished if finished else None,
         evaluation_steps=sum(episode.length for episode in evaluation.episodes),
+        finished=finished,
     )
 
 
@@ -200,7 +202,7 @@ def checkpoint_files(run: Orchestrator) -> dict[str, int]:
 
 def refuse_too_much(config: RunConfig, stores: dict[str, Held]) -> None:
     """Stores that cannot be had are a mistake in the settings that size them."""
-    room, needed = memory.available(), sum(held.bytes for held in stores.values())
+    room, needed = ram.available(), sum(held.bytes for held in stores.values())
     if room is None or (needed <= room and not any(held.at_least for held in stores.values())):
         return
     name, largest = max(stores.items(), key=lambda item: item[1].bytes)
@@ -243,13 +245,12 @@ def outline_of(config: RunConfig, assembly: Assembly, measured: Measured) -> dic
     cycles = min(ends, default=None)
     offline = not steps
 
-    def happens(settings: Any, after: int = 0) -> int | None:
+    def happens(settings: Any, after: int = 0, at_end: bool = False) -> int | None:
         each, interval = (updates, settings.every_updates) if offline else (steps, settings.every_steps)
         if cycles is None or not each:
             return None
-        last = isinstance(settings, EvaluationConfig) and settings.at_end
         before, found = (crossings(interval, each, count, after) for count in (cycles - 1, cycles))
-        return found + (last and found == before)  # the end is not evaluated twice
+        return found + (at_end and found == before)  # the end is not evaluated twice
 
     return {
         "phases": [phase.name for phase in assembly.phases],
@@ -258,7 +259,7 @@ def outline_of(config: RunConfig, assembly: Assembly, measured: Measured) -> dic
         "updates": None if cycles is None or updates is None else round(cycles * updates),
         "env_steps_per_cycle": steps,
         "updates_per_cycle": updates,
-        "evaluations": happens(config.evaluation, config.evaluation.warmup_steps),
+        "evaluations": happens(config.evaluation, config.evaluation.warmup_steps, config.evaluation.at_end),
         "rows": happens(config.logging),
         "checkpoints": happens(config.checkpoint),
     }
@@ -273,10 +274,11 @@ def crossings(interval: int | None, each: float, cycles: int, after: int = 0) ->
 
 
 def memory_of(workflow: Workflow, stores: dict[str, Held]) -> dict[str, Any]:
-    modules = memory.reachable(workflow, (torch.nn.Module,))
-    parameters = {id(p): p for module in modules for p in module.parameters()}.values()
-    networks = memory.blocks([[*module.parameters(), *module.buffers()] for module in modules])
-    state = memory.blocks(workflow.state_dict())
+    owned = Owned(workflow)
+    parameters = {id(parameter): parameter for parameter in owned.parameters.values()}.values()
+    buffers = [list(module.buffers()) for module in owned.modules.values()]
+    networks = ram.blocks([list(parameters), buffers])
+    state = ram.blocks(workflow.state_dict())
     return {
         "parameters": sum(parameter.numel() for parameter in parameters),
         "networks_bytes": sum(networks.values()),
@@ -284,8 +286,8 @@ def memory_of(workflow: Workflow, stores: dict[str, Held]) -> dict[str, Any]:
         "learning_bytes": sum(held for address, held in state.items() if address not in networks),
         "stores": {name: held.bytes for name, held in stores.items()},
         "stores_bytes": sum(held.bytes for held in stores.values()),
-        "process_bytes": memory.peak(),
-        "available_bytes": memory.available(),
+        "process_bytes": ram.peak(),
+        "available_bytes": ram.available(),
     }
 
 
@@ -329,15 +331,18 @@ def time_of(config: RunConfig, spec: EnvSpec, measured: Measured, outline: dict[
     speed = measured.per_second("env_steps" if collects else "updates")
     length = outline["env_steps"] if collects else outline["updates"]
     count, limit = outline["evaluations"], spec.max_episode_steps
-    longest = None
-    if limit is not None and measured.evaluation_steps:
-        steps = config.evaluation.episodes * limit
-        longest = max(measured.evaluation, measured.evaluation / measured.evaluation_steps * steps)
+    usual, longest = measured.evaluation, None
+    if limit is not None:
+        steps, asked = config.evaluation.episodes * limit, config.evaluation.episodes
+        if usual is not None and measured.evaluation_steps:
+            longest = max(usual, usual / asked * measured.finished / measured.evaluation_steps * steps)
+        elif collects and speed:
+            longest = steps / speed
     return {
         "measured_cycles": measured.cycles,
         "env_steps_per_second": speed if collects else None,
         "updates_per_second": measured.per_second("updates") if measured.cycles else None,
         "training_seconds": length / speed if length is not None and speed else None,
-        "evaluation_seconds": None if count is None else count * measured.evaluation,
+        "evaluation_seconds": None if count is None or usual is None else count * usual,
         "evaluation_seconds_at_most": None if count is None or longest is None else count * longest,
     }

@@ -15,13 +15,14 @@ STDERR = 2  # sys.stderr may be no file, in a notebook for one
 
 
 class Signals:
-    """While entered, `requested` holds the name of the signal that asked the run to stop, if any.
+    """While entered, `requested` holds the name of the signal that asked the run to stop, if any; else STOP, if asked.
 
     With `pass_on`, every signal is handed to it instead of being acted upon here.
     """
 
     def __init__(self, pass_on: Callable[[int], None] | None = None) -> None:
-        self.requested: str | None = None
+        self._signal: str | None = None
+        self._stopped = False  # beside it, so that another thread's `stop` cannot undo a signal
         self._pass_on = pass_on
         self._previous: dict[int, Any] = {}
 
@@ -38,13 +39,17 @@ class Signals:
             signal.signal(number, handler)
         self._previous.clear()
 
+    @property
+    def requested(self) -> str | None:
+        return self._signal or (STOP if self._stopped else None)
+
     def stop(self) -> None:
-        """Ask the run to stop, as a signal would."""
-        self.requested = self.requested or STOP
+        """Ask the run to stop, as a signal would; from any thread."""
+        self._stopped = True
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        again, name = self.requested is not None, signal.Signals(number).name
-        self.requested = self.requested or name
+        again, name = self._signal is not None, signal.Signals(number).name
+        self._signal = self._signal or name
         if self._pass_on is not None:
             self._pass_on(number)
         elif again and name == "SIGINT":

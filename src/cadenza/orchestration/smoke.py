@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import redirect_stderr
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,6 @@ class Tried:
     status: str  # ok, failed or skipped
     seconds: float
     message: str = ""
-
-    def facts(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def attempt(name: str, work: Callable[[], None]) -> Tried:

@@ -77,6 +77,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def best_or_last(self) -> str:
+        """The checkpoint to show, or to start another run from."""
+        return "best" if (self.checkpoints / "best").exists() else "last"
+
+    @property
     def episodes(self) -> Path:
         return self.path / "episodes"
 
@@ -237,7 +242,7 @@ def _first_status(folder: RunFolder, manifest: dict[str, Any]) -> dict[str, Any]
 
 def new_id(config: RunConfig) -> str:
     """`<environment>-<variant>-s<seed>-<UTC date>-<time>-<4 hex>`, fit for a file name everywhere."""
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{config.environment.id}-{config.algorithm.name}-s{config.seed}")
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{config.environment.id}-{config.variant}-s{config.seed}")
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from cadenza.config import registry
 from cadenza.config.convert import is_choice, walk
 from cadenza.config.migrate import migrate
 from cadenza.config.schema import RunConfig
+from cadenza.config.spec import read_file
 from cadenza.errors import CadenzaError, ConfigError
 from cadenza.records.atomic import temporary_beside
 from cadenza.records.json_text import canonical
@@ -30,9 +32,10 @@ SIGNED = ("environment", "algorithm")  # the blocks whose settings are used by t
 def code_named(config: dict[str, Any]) -> list[str]:
     """Every import path where one may be honoured: the environment, its wrappers, the algorithm and its networks."""
     environment, algorithm = (_block(config, name) for name in SIGNED)
-    wrappers = environment.get("wrappers") or []
+    wrappers = environment.get("wrappers")
     places = [environment.get("id"), algorithm.get("name")]
-    places += [one.get("id") if isinstance(one, dict) else one for one in wrappers]
+    if isinstance(wrappers, list):  # else making the typed config refuses it
+        places += [one.get("id") if isinstance(one, dict) else one for one in wrappers]
     with contextlib.suppress(CadenzaError):
         if ":" not in str(algorithm.get("name")):
             registry.algorithm(str(algorithm.get("name")))  # one of another package's has to be loaded to be known
@@ -45,13 +48,17 @@ def signatures(stored: dict[str, Any]) -> list[str]:
     """What this user's key makes of the blocks that name code, as they are stored; nothing where none does."""
     if not code_named(migrate(stored)):
         return []
-    signed = canonical({block: stored.get(block) for block in SIGNED})
+    try:
+        signed = canonical({block: stored.get(block) for block in SIGNED})
+    except TypeError:  # YAML knows dates and the like, which no config of ours holds
+        return []
     return [hmac.new(_key(), signed.encode(), "sha256").hexdigest()]
 
 
 def is_own(stored: dict[str, Any], manifest: dict[str, Any]) -> bool:
     """Whether the config was signed here."""
-    given = [str(one) for one in manifest.get("signatures", ())]
+    listed = manifest.get("signatures")
+    given = [str(one) for one in listed] if isinstance(listed, list) else []
     return any(hmac.compare_digest(one, ours) for ours in signatures(stored) for one in given)
 
 
@@ -60,6 +67,15 @@ def require_trust(stored: dict[str, Any], manifest: dict[str, Any], where: Path)
     if named and not is_own(stored, manifest):
         listed = ", ".join(f"'{path}'" for path in named)
         raise ConfigError(f"{where} would import {listed} and was not made here: add --trust if you trust its author")
+
+
+def require_trust_of_file(spec: str) -> None:
+    """The same for a run's stored config that is given as a spec: it is the run's author's, not the user's own."""
+    path = Path(spec)
+    manifest = path.parent / "manifest.json"
+    if path.name == "config.yaml" and path.is_file() and manifest.is_file():
+        found = json.loads(manifest.read_text(encoding="utf-8"))
+        require_trust(read_file(path), found if isinstance(found, dict) else {}, path)
 
 
 def _block(config: dict[str, Any], name: str) -> dict[str, Any]:

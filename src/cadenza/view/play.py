@@ -13,13 +13,14 @@ import numpy as np
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.catalog import make
+from cadenza.envs.display import has_display
 from cadenza.envs.seeds import PLAY, EpisodeSeeds
 from cadenza.errors import CadenzaError, ConfigError, EnvironmentFault
 from cadenza.records import episodes as recorded
 from cadenza.records.folder import RunFolder
 from cadenza.types import Environment, Frame
 from cadenza.view.video import Screen, open_video
-from cadenza.view.window import Closed, Window, has_display
+from cadenza.view.window import Closed, Window
 
 STEP_LIMIT = 5_000  # where an environment has no time limit
 USUAL_FPS = 30.0
@@ -67,8 +68,7 @@ def show_policy(
     """Play with the weights of a checkpoint: the best, where none is named and there is one."""
     from cadenza.orchestration.playback import load_policy
 
-    best = "best" if (folder.checkpoints / "best").exists() else "last"
-    player, name = load_policy(folder, checkpoint or best, trust)
+    player, name = load_policy(folder, checkpoint or folder.best_or_last, trust)
     seeds, played = EpisodeSeeds(seed, PLAY), []
     otherwise = folder.videos / f"play-{name}-seed{seed}.gif"
     with (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from cadenza.errors import ConfigError, MissingExtraError
+from cadenza.errors import ConfigError, MissingExtraError, install
 from cadenza.records.atomic import temporary_beside
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def check_video(path: Path) -> None:
         try:
             import av  # noqa: F401
         except ImportError:
-            hint = "pip install 'cadenza[video]'"
-            raise MissingExtraError(f".mp4 videos need an extra: {hint} (.gif needs none)") from None
+            raise MissingExtraError(f".mp4 videos need an extra: {install('video')} (.gif needs none)") from None
 
 
 def open_video(path: Path, fps: float) -> Screen:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,10 +12,6 @@ from cadenza.view.video import captioned, stride_for
 
 class Closed(Exception):
     """The person watching has seen enough."""
-
-
-def has_display() -> bool:
-    return sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
 class Window:

@@ -48,7 +48,7 @@ def test_events_tell_what_happens_in_order(tmp_path: Path) -> None:
     assert [type(event).__name__ for event in seen[:3]] == ["Started", "Saved", "Row"]
     started, ended = seen[0], seen[-1]
     assert isinstance(started, Started)
-    assert (started.run, started.config, started.unit) == (run.folder, run.folder.read_config(), "env_steps")
+    assert (started.folder, started.config, started.unit) == (run.folder, run.folder.read_config(), "env_steps")
     assert ended == Ended("finished", "")
     assert (run.folder.report).exists()  # what is made at the end is there when the end is told
     rows = [event.row for event in seen if isinstance(event, Row)]
@@ -114,3 +114,11 @@ def test_a_listener_of_saves_that_fails_is_not_taken_for_a_failing_disk(tmp_path
 def test_what_cannot_listen_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="on_event=3: must be a function of one event"):
         train(tmp_path, 3)
+
+
+def test_a_longer_budget_is_told_and_saved_before_the_first_step(tmp_path: Path) -> None:
+    run, seen = train(tmp_path), list[Event]()
+    run.resume(max_timesteps=2048, on_event=seen.append)
+    assert [type(event).__name__ for event in seen[:2]] == ["Started", "Saved"]
+    assert isinstance(seen[1], Saved)
+    assert seen[1].checkpoint.name.startswith("step-000000001024")

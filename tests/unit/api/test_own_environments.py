@@ -15,6 +15,9 @@ import pytest
 import cadenza
 from cadenza.config import registry
 from cadenza.envs import toy
+from cadenza.envs.given import name_of
+from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, NotFoundError
 from cadenza.orchestration.verify import compare
 from harness import command
@@ -78,6 +81,9 @@ def test_a_registered_environment_is_found_by_its_id_in_workers_too(tmp_path: Pa
     cadenza.register_environment("mine/identity")(toy.Identity)
     way = {"environment.vectorize": "workers", "environment.workers": 1}
     run = cadenza.train("mine/identity:ppo", runs_dir=tmp_path, **SMALL, **way)
+    made = make_vector(run.folder.read_config().environment, EpisodeSeeds(0, TRAIN))
+    made.close()
+    assert made.spec.id == "mine/identity"
     same = cadenza.train(toy.Identity, "ppo", runs_dir=tmp_path, **SMALL)
     assert environment_of(run) == environment_of(same) == "mine/identity"
     assert run.metrics[-1]["digest/weights"] == same.metrics[-1]["digest/weights"]
@@ -89,13 +95,25 @@ def test_a_registered_environment_is_found_by_its_id_in_workers_too(tmp_path: Pa
 def test_an_environment_of_gymnasiums_registry_goes_by_its_id(tmp_path: Path) -> None:
     few = {key: value for key, value in SMALL.items() if key != "environment.max_episode_steps"}
     lake = gymnasium.make("FrozenLake-v1", is_slippery=False, max_episode_steps=20, render_mode="rgb_array")
-    config = cadenza.train(lake, "ppo", runs_dir=tmp_path, **few).folder.read_config().environment
+    run = cadenza.train(lake, "ppo", runs_dir=tmp_path, **few)
+    assert "FrozenLake-v1 is made anew as Gymnasium registered it" in run.folder.log.read_text()
+    config = run.folder.read_config().environment
     assert (config.id, config.kwargs["is_slippery"], config.max_episode_steps) == ("FrozenLake-v1", False, 20)
     assert "render_mode" not in config.kwargs
     aware = gymnasium.wrappers.TimeAwareObservation(gymnasium.make("CartPole-v1"))
     run = cadenza.train(aware, "ppo", runs_dir=tmp_path, **SMALL)
     assert environment_of(run).startswith("python/CartPole-v1#")
     assert run.load().spec.groups["agent"].observation.shape == (5,)
+    env = run.load().make_env(render=True)
+    env.reset(seed=0)
+    assert env.render().shape == (400, 600, 3)
+    env.close()
+
+
+def test_a_window_is_not_opened_for_every_environment_that_is_made_of_one(tmp_path: Path) -> None:
+    shown = gymnasium.wrappers.TimeAwareObservation(gymnasium.make("CartPole-v1", render_mode="human"))
+    id = name_of(shown).id
+    assert registry.ENVIRONMENTS[id]().render_mode is None
 
 
 class Opaque(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from cadenza.config.load import load
-from cadenza.orchestration import memory
+from cadenza.monitor.modules import Owned
+from cadenza.orchestration import ram
 from cadenza.orchestration.plan import crossings
 from cadenza.records import episodes
 from cadenza.records.folder import RunFolder
@@ -72,8 +73,7 @@ def test_stores_and_networks_are_counted_exactly(lab: Lab) -> None:
     full = run.stores["rollout"].state_dict()["arrays"]
     assert needs["memory"]["stores"] == {"rollout": sum(array.nbytes for _, array in leaves(full))}
     run._do_next()
-    modules = memory.reachable(run.workflow, (torch.nn.Module,))
-    parameters = {id(p): p.numel() for module in modules for p in module.parameters()}
+    parameters = {id(p): p.numel() for p in Owned(run.workflow).parameters.values()}
     assert needs["memory"]["parameters"] == sum(parameters.values()) > 2 * 64 * 64
     assert needs["memory"]["gradients_bytes"] == 4 * sum(parameters.values())
     state = [leaf for _, leaf in leaves(run.workflow.state_dict()) if isinstance(leaf, torch.Tensor)]
@@ -103,10 +103,10 @@ def test_a_cycle_too_long_to_wait_for_is_left_unfinished() -> None:
 
 def test_stores_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     store = planned(*SETTINGS)["memory"]["stores_bytes"]
-    monkeypatch.setattr(memory, "available", lambda: store // 2)
+    monkeypatch.setattr(ram, "available", lambda: store // 2)
     line = cadenza("plan", *SETTINGS, "--seconds", 0.1).refused(2, "store 'rollout'", "algorithm.n_steps=32 (not 64)")
     assert "environment.num_envs=2 (not 4)" in line
-    monkeypatch.setattr(memory, "available", lambda: store)
+    monkeypatch.setattr(ram, "available", lambda: store)
     planned(*SETTINGS)
 
 
@@ -140,9 +140,9 @@ def test_crossings_are_those_of_the_clock(interval: Any, each: int, cycles: int,
 def test_views_count_once_as_what_they_look_into() -> None:
     array, tensor = np.zeros((10, 4)), torch.zeros(6)
     holder = {"a": [array, array[2:4]], "b": (tensor, tensor[1:2], tensor.view(2, 3))}
-    assert sorted(memory.blocks(holder).values()) == [24, 320]
+    assert sorted(ram.blocks(holder).values()) == [24, 320]
 
 
 def test_memory_is_told() -> None:
-    assert (memory.available() or 0) > 1 << 20
-    assert (memory.peak() or 0) > 1 << 20
+    assert (ram.available() or 0) > 1 << 20
+    assert (ram.peak() or 0) > 1 << 20

@@ -56,6 +56,8 @@ BAD_OVERRIDES = [
     ),
     ("algorithm.optimizer.momentum=0.5", "algorithm.optimizer.momentum belongs to sgd and rmsprop, not to adam"),
     ("algorithm.torso.encoder=cnn", "algorithm.torso.encoder=cnn: must be auto, or an import path"),
+    ("algorithm.name=a2c", "algorithm.name=a2c: the spec says ppo; write ENV:a2c instead"),
+    ("algorithm.torso.memory.size=0", "algorithm.torso.memory.size=0: must be at least 1"),
     ("algorithm.name=pp0", "algorithm.name='pp0': unknown algorithm 'pp0'; did you mean 'ppo'?"),
     ("algorithm=pp0", "'algorithm=pp0': no such choice; did you mean 'ppo'? (choices: a2c, ppo"),
     ("algorithm=[]", "'algorithm=[]': no such choice"),

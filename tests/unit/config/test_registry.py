@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.config.spec import split
 from cadenza.envs.catalog import listing, make
 from cadenza.errors import CadenzaError, ConfigError, NotFoundError
+from harness.command import cadenza
 from harness.lab import Lab
 from harness.memory import Memory, MemoryConfig
 
@@ -49,7 +52,12 @@ class Cliff(gymnasium.Env):
     def step(self, action):
         return 1, float(self.height), True, False, {}
 
+class Bad(Cliff):
+    def __init__(self):
+        raise OSError("no camera")
+
 family = Family("caves", "dark places", "outside_caves")
+lost = Family("caves", "dark places", "nowhere")
 """
 CAVES = """
 from cadenza.envs.gym import Gym
@@ -79,15 +87,50 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: None) 
 
 
 def test_entry_points_bring_algorithms(installed: Path) -> None:
-    assert {"ppo", "mine", "yours"} <= set(registry.algorithms())
+    assert registry.load_algorithms() == {}
+    assert {"ppo", "mine", "yours"} <= set(registry.ALGORITHMS)
     assert registry.algorithm("mine").summary == "mine alone"
     assert load("toy/identity:mine").algorithm.name == "mine"
 
 
-def test_an_entry_point_that_registers_nothing_is_named(installed: Path) -> None:
-    (installed / "entry_points.txt").write_text("[cadenza.algorithms]\nother = outside\n")
-    with pytest.raises(ConfigError, match="'outside' registers no algorithm called 'other'"):
-        registry.algorithms()
+def test_an_entry_point_that_is_broken_hides_no_other(installed: Path) -> None:
+    (installed / "entry_points.txt").write_text("[cadenza.algorithms]\nother = outside\nyours = outside:entry\n")
+    told = cadenza("algorithms").succeeded()
+    assert "yours" in told.out
+    assert told.err == "note: entry point 'outside' registers no algorithm called 'other'\n"
+
+
+def test_environments_that_cannot_be_made_are_listed_as_such(installed: Path) -> None:
+    points = {"caves": "lost", "mine/gone": "Nothing", "mine/bad": "Bad", "mine/cliff": "Cliff"}
+    lines = [f"{name} = outside:{what}" for name, what in points.items()]
+    (installed / "entry_points.txt").write_text("\n".join(["[cadenza.environments]", *lines]))
+    found = cadenza("envs", "mine", "--json").succeeded()
+    rows = {row["id"]: row for row in json.loads(found.out)["environments"]}
+    assert (rows["mine/cliff"]["observation"], rows["mine/cliff"]["error"]) == ("Discrete(3)", None)
+    assert rows["mine/bad"]["error"] == "environment mine/bad cannot be made (OSError: no camera)"
+    assert "outside:Nothing' in cadenza.environments cannot be loaded" in rows["mine/gone"]["error"]
+    assert found.err.splitlines() == [f"note: {rows[id]['error']}" for id in ("mine/bad", "mine/gone")]
+    for id, message in (
+        ("CartPoole-v1", "unknown environment 'CartPoole-v1'; did you mean 'CartPole-v1'"),
+        ("mine/gone", "outside:Nothing' in cadenza.environments cannot be loaded"),
+        ("caves/deep", "cannot import 'nowhere:ids'"),
+    ):
+        with pytest.raises(CadenzaError, match=message):
+            make(EnvironmentConfig(id=id))
+
+
+def test_wrappers_of_other_packages_are_looked_for_once(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (installed / "entry_points.txt").write_text("[cadenza.wrappers]\nUpsideDown = harness.own_wrappers:Doubled\n")
+    searches, search = [], registry.entry_points
+
+    def counted(**wanted: str) -> Any:
+        searches.append(wanted)
+        return search(**wanted)
+
+    monkeypatch.setattr(registry, "entry_points", counted)
+    for names in (("SignReward",), ("UpsideDown", "TimeAwareObservation"), ("UpsideDown",)):
+        make(EnvironmentConfig(id="CartPole-v1", wrappers=names))
+        assert len(searches) == (0 if names == ("SignReward",) else 1)
 
 
 def test_an_environment_in_the_current_folder_is_found_and_nothing_else_is(

@@ -23,6 +23,12 @@ class Odd(gymnasium.Env):
         assert self.action_space.contains(action) and type(action) is int
         return (4, self.np_random.uniform(-1, 1, 2)), float(action), False, False, {}
 
+def limited():
+    return gymnasium.wrappers.TimeAwareObservation(gymnasium.wrappers.TimeLimit(gymnasium.make("CartPole-v1"), 7))
+
+def bare():
+    return gymnasium.make("CartPole-v1").unwrapped
+
 def wrong_space():
     env = Odd()
     env.observation_space = spaces.Text(5)
@@ -123,3 +129,19 @@ def test_the_listing_knows_facts_and_tuned_variants() -> None:
     assert rows["toy/pair"]["action"] == "runner: Discrete(3); shooter: Box(2) float32"
     assert {row["id"] for row in catalog.listing("frozen")} == {"FrozenLake-v1", "FrozenLake8x8-v1"}
     assert {row["family"] for row in catalog.listing("toy_text")} == {"toy_text"}
+
+
+def test_a_time_limit_inside_ones_own_environment_cannot_be_raised(own) -> None:
+    def limit(name: str, steps: int | None) -> int | None:
+        config = EnvironmentConfig(id=f"own_environment:{name}", max_episode_steps=steps)
+        return catalog.make(config).spec.max_episode_steps
+
+    assert [limit("limited", steps) for steps in (None, 3)] == [7, 3]
+    with pytest.raises(ConfigError, match=r"max_episode_steps=9: own_environment:limited .*TimeLimit of 7 steps; give"):
+        limit("limited", 9)
+    assert [limit("bare", steps) for steps in (None, 900)] == [None, 900]  # nothing inside ends its episodes
+
+
+def test_unknown_arguments_of_ones_own_environment_name_the_nearest(own) -> None:
+    with pytest.raises(ConfigError, match=r"environment\.kwargs\.lo: own_environment:Odd takes no such .*mean 'low'"):
+        catalog.make(EnvironmentConfig(id="own_environment:Odd", kwargs={"lo": 2}))

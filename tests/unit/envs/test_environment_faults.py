@@ -16,6 +16,7 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, EnvironmentFault
+from harness.worker_processes import worker_processes
 
 SEEDS = EpisodeSeeds(0, TRAIN)
 BAD_ENV, BAD_EPISODE = 2, 1
@@ -39,7 +40,7 @@ def run_into(way: str, timeout: float = 60.0, **faults) -> EnvironmentFault:
     with pytest.raises(EnvironmentFault) as caught:
         walk(env)
     env.close()
-    assert psutil.Process().children(recursive=True) == []
+    assert worker_processes() == []
     return caught.value
 
 
@@ -110,26 +111,26 @@ def test_faults_before_the_first_step_leave_nothing_behind() -> None:
         make("workers", die_at_reset=1)
     with pytest.raises(ConfigError, match=r"environment\.kwargs\.rise_at"):
         make("workers", rise_at=1)
-    assert psutil.Process().children(recursive=True) == []
+    assert worker_processes() == []
 
 
 def test_a_worker_killed_from_outside_is_noticed() -> None:
     env = make("workers")
-    psutil.Process().children()[-1].kill()
+    worker_processes()[-1].kill()
     with pytest.raises(EnvironmentFault, match=r"ended its worker process by signal 9 \(SIGKILL\)"):
         walk(env)
-    assert psutil.Process().children(recursive=True) == []
+    assert worker_processes() == []
 
 
 def test_workers_leave_signals_to_their_parent() -> None:
     env = make("workers")
-    for child in psutil.Process().children():
+    for child in worker_processes():
         child.send_signal(signal.SIGINT)
         child.send_signal(signal.SIGTERM)
     for _ in range(5):
         env.step({"agent": np.zeros((4, 1), np.int64)})
     env.close()
-    assert psutil.Process().children(recursive=True) == []
+    assert worker_processes() == []
 
 
 PARENT = """

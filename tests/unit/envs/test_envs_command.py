@@ -27,6 +27,7 @@ def test_envs_as_json(capsys) -> None:
         "max_episode_steps": 500,
         "threshold": 475.0,
         "restore": "snapshot",
+        "error": None,
     }
 
 

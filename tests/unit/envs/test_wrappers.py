@@ -192,6 +192,13 @@ def test_pictures_can_be_the_observation() -> None:
     env.close()
 
 
+@pytest.mark.parametrize("wrapper", ["gymnasium.wrappers:AddRenderObservation", "harness.own_wrappers:Pictured"])
+def test_pictures_are_made_for_whoever_looks_at_them_by_whatever_name(wrapper: str) -> None:
+    env = made("CartPole-v1", wrappers=[wrapper])
+    assert env.reset(1).obs["agent"].shape == (1, 3, 400, 600)
+    env.close()
+
+
 def test_a_wrapper_of_ones_own_by_import_path_and_by_name(monkeypatch) -> None:
     config = EnvironmentConfig(id="CartPole-v1", wrappers=({"id": "harness.own_wrappers:Doubled", "factor": 3},))
     env = catalog.make(config)
@@ -224,7 +231,7 @@ def test_a_wrapper_of_ones_own_by_import_path_and_by_name(monkeypatch) -> None:
         (
             {"id": "ClipReward", "min_rewrd": 1},
             ConfigError,
-            r"takes no argument 'min_rewrd'; did you mean 'min_reward'",
+            r"wrappers\[0\]\.min_rewrd: ClipReward takes no such argument; did you mean 'min_reward'",
         ),
         ({"id": "ClipReward", "min_reward": 2, "max_reward": 1}, ConfigError, "cannot be made with .*InvalidBound"),
         ("NormalizeObservation", ConfigError, r"set algorithm\.normalize_obs"),

@@ -18,7 +18,7 @@ from cadenza.config.registry import ALGORITHMS, Algorithm
 from cadenza.config.schema import DebugConfig, RunConfig
 from cadenza.errors import ConfigError, DivergenceError, NotFoundError
 from cadenza.monitor.modules import Owned
-from cadenza.orchestration.diagnose import diagnose
+from cadenza.orchestration.diagnose import diagnose, starting_point
 from cadenza.orchestration.orchestrator import Orchestrator
 from cadenza.orchestration.verify import compare, final_state
 from cadenza.records.folder import RunFolder
@@ -152,12 +152,27 @@ def test_a_plain_run_that_diverged_is_diagnosed_from_its_last_good_checkpoint(la
 
 def test_an_update_that_raises_is_saved_and_told(lab: Lab) -> None:
     run = lab.start(faulty("raise", LATER))
-    with pytest.raises(ValueError, match="asked to fail"):
+    with pytest.raises(ValueError, match="asked to fail") as raised:
         run.run()
+    assert raised.value.__cause__ is None
     assert diagnosis(run)["error"] == "ValueError: asked to fail"
     found = diagnose(run.folder, None, None)
     assert (found["found"], found["error"]) == (True, "ValueError: asked to fail")
     assert found["updates"] == LATER + 1
+
+
+def test_a_failure_that_the_run_has_got_past_is_old_news(lab: Lab) -> None:
+    run = lab.start(faulty("raise", LATER))
+    run.save()
+    with pytest.raises(ValueError, match="asked to fail"):
+        run.run()
+    failed = diagnose(run.folder, None, None)["from"]
+    assert failed > run.checkpoints.resolve("last")
+    again = lab.open(configured(debug=False), run.folder, run.folder.read_decisions())  # with the fault mended
+    again.load_state(run.checkpoints.load(run.checkpoints.resolve("last")))
+    again.run()
+    assert run.checkpoints.resolve("last") > failed
+    assert starting_point(run.folder, None)[1] == run.checkpoints.resolve("last")
 
 
 def test_nothing_is_found_in_a_healthy_run(lab: Lab) -> None:
@@ -334,3 +349,12 @@ def test_debug_shortens_the_run_and_leaves_its_schedules(tmp_path: Path) -> None
     assert training("--debug", "--max-timesteps", "9000") == (9000, None, True)
     assert training("--debug", "training.max_timesteps=300") == (300, None, True)
     assert training("--debug", "--max-updates", "30") == (None, None, True)
+
+
+def test_a_run_counted_in_updates_is_shortened_too(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    budget = ["training.max_timesteps=null", "training.max_updates=20000"]
+    path.write_text(cadenza("train", "CartPole-v1:ppo", *budget, "--cfg").succeeded().out)
+    path.write_text(cadenza("train", path, "--debug", "--cfg").succeeded().out)
+    training = load(str(path)).training
+    assert (training.max_timesteps, training.max_updates, training.horizon) == (None, 500, 20_000)

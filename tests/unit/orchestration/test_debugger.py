@@ -4,11 +4,20 @@ import bdb
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
+
+import pytest
 
 from cadenza.config.load import load
+from cadenza.config.registry import register_algorithm
+from cadenza.config.setting import setting
+from cadenza.errors import ConfigError
 from cadenza.orchestration.debugger import attached, settle_for_one
+from cadenza.orchestration.launch import check
 from cadenza.records.folder import find
+from cadenza.types import EnvSpec
 from harness.command import SMALL
+from harness.memory import Memory, MemoryConfig
 
 
 def test_nobody_looks_on_by_default_and_coverage_is_no_debugger() -> None:
@@ -49,10 +58,36 @@ def test_debugpy_counts_when_someone_is_connected(monkeypatch) -> None:
 
 def test_one_environment_collects_as_much_as_all_of_them() -> None:
     config = load("CartPole-v1:ppo", ["environment.vectorize=workers"])
-    one = settle_for_one(config)
+    one = settle_for_one(config, check(config))
     assert (one.environment.num_envs, one.evaluation.num_envs, one.environment.vectorize) == (1, 1, "in_process")
     assert one.algorithm.n_steps == config.algorithm.n_steps * config.environment.num_envs
     assert one.algorithm.batch_size == config.algorithm.batch_size
+
+
+@pytest.mark.parametrize("length", ["null", "8"])
+def test_what_a_memory_learns_from_stays_as_long_as_it_was(length: str) -> None:
+    memory = ["algorithm.torso.memory.type=lstm", f"algorithm.torso.memory.sequence_length={length}"]
+    sizes = ["algorithm.n_steps=32", "algorithm.batch_size=64", "environment.num_envs=8"]
+    config = load("Pendulum-v1:ppo", [*memory, *sizes])
+    one = settle_for_one(config, check(config)).algorithm
+    assert (one.n_steps, one.sequence_length) == (256, config.algorithm.sequence_length)
+    assert one.minibatch(1) == config.algorithm.minibatch(8)
+
+
+def test_an_algorithm_that_refuses_longer_rollouts_is_left_alone(forgotten: None) -> None:
+    @dataclass(frozen=True)
+    class Particular(MemoryConfig):
+        n_steps: int = setting(4, "always four", "vec_steps")
+        n_step: int = setting(3, "steps of a return, not of a rollout", "steps")
+
+        def check(self, env: EnvSpec, num_envs: int) -> None:
+            if self.n_steps != 4:
+                raise ConfigError("algorithm.n_steps: must be 4")
+
+    register_algorithm("particular", config=Particular)(Memory)
+    config = load("toy/identity:particular")
+    one = settle_for_one(config, check(config))
+    assert (one.algorithm, one.environment.num_envs) == (config.algorithm, 1)
 
 
 def test_a_run_under_pdb_says_so_and_resumes_as_it_is(tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,9 +15,10 @@ from cadenza.config import registry
 from cadenza.config.convert import to_dict
 from cadenza.config.load import dump, load
 from cadenza.config.schema import RunConfig
-from cadenza.errors import ConfigError
+from cadenza.errors import CadenzaError, ConfigError
 from cadenza.records.folder import RunFolder, create, file_digest
 from cadenza.records.trust import code_named
+from harness.command import cadenza
 from harness.memory import Memory, MemoryConfig
 
 PATH = "canary.cage:Bird"
@@ -91,6 +93,14 @@ def test_a_strangers_code_is_named_and_never_imported(key: str, canary: Path, tm
     assert not canary.exists()
 
 
+@pytest.mark.parametrize("command", [["train"], ["train", "--cfg"], ["plan"], ["config", "explain", "seed"]])
+def test_a_strangers_config_given_as_a_spec_is_refused_too(command: list[str], canary: Path, tmp_path: Path) -> None:
+    folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
+    folder.config.write_text(yaml.safe_dump(placed("environment.id", PATH)))
+    cadenza(*command, str(folder.config)).refused(2, f"would import '{PATH}'", "--trust")
+    assert not canary.exists()
+
+
 def test_an_old_layout_cannot_smuggle_code_in(canary: Path, tmp_path: Path) -> None:
     folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
     folder.config.write_text(yaml.safe_dump(placed("algorithm.name", PATH) | {"schema_version": 0}))
@@ -127,5 +137,56 @@ def test_trusting_a_run_once_is_not_trusting_it_for_ever(tmp_path: Path, monkeyp
     assert folder.read_config(trust=True) == config
     folder.change_config(dump(replace(config, seed=5)))
     assert file_digest(folder.config) in folder.read_manifest()["configs"]
+    with pytest.raises(ConfigError, match="was not made here"):
+        folder.read_config()
+
+
+@pytest.mark.parametrize("key", [key for key in PLACES if key != "algorithm.torso.kwargs"])
+def test_an_upgrade_imports_nothing_either(key: str, canary: Path, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(placed(key, PLACES[key]) | {"schema_version": 0, "max_updates": 5}))
+    del (stored := yaml.safe_load(file.read_text()))["training"]
+    file.write_text(yaml.safe_dump(stored))
+    told = cadenza("config", "migrate", file).succeeded()
+    assert told.err == f"note: values are not checked, that would import '{PATH}': add --trust if you trust it\n"
+    assert yaml.safe_load(told.out)["training"] == {"max_updates": 5}
+    assert not canary.exists()
+
+
+def test_an_upgrade_that_is_trusted_checks_all(canary: Path, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(placed("algorithm.name", PATH)))
+    cadenza("config", "migrate", file, "--trust").refused(2, f"'{PATH}' must be a workflow class")
+    assert canary.exists()
+
+
+ODD = [5, "x", 1.5, None, True, [1], ["a:b"], [[1]], {"a": 1}, {"id": 3}, {1: 2}]
+
+
+KEYS = ["environment", "algorithm", "environment.id", "algorithm.name", "environment.wrappers", "algorithm.torso"]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_nonsense_in_a_strangers_config_is_one_line(key: str, tmp_path: Path) -> None:
+    folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
+    for value in ODD:
+        folder.config.write_text(yaml.safe_dump(placed(key, value)))
+        with pytest.raises(CadenzaError) as caught:  # if nothing else, that it was changed
+            folder.read_config()
+        assert "\n" not in str(caught.value)
+
+
+def test_values_that_no_config_of_ours_holds_are_nobodys_own(tmp_path: Path) -> None:
+    folder, config = own(tmp_path)
+    folder.config.write_text(dump(config).replace("kwargs: {}", "kwargs: {day: 2020-01-01}", 1))
+    with pytest.raises(ConfigError, match="was not made here"):
+        folder.read_config()
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_nonsense_for_signatures_signs_nothing(value: Any, tmp_path: Path) -> None:
+    folder, _ = own(tmp_path)
+    manifest = folder.read_manifest() | {"signatures": value}
+    folder.manifest.write_text(json.dumps(manifest))
     with pytest.raises(ConfigError, match="was not made here"):
         folder.read_config()

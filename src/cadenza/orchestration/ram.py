@@ -43,8 +43,8 @@ def peak() -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def reachable(root: Any, kinds: tuple[type, ...]) -> list[Any]:
-    """Every object of these kinds that can be reached from `root` through attributes and containers, once each."""
+def arrays(root: Any) -> list[Any]:
+    """Every array and tensor that can be reached from `root` through attributes and containers, once each."""
     seen: set[int] = set()
     found, pending = [], [root]
     while pending:
@@ -52,7 +52,7 @@ def reachable(root: Any, kinds: tuple[type, ...]) -> list[Any]:
         if id(thing) in seen:
             continue
         seen.add(id(thing))
-        if isinstance(thing, kinds):
+        if isinstance(thing, np.ndarray | torch.Tensor):
             found.append(thing)
         else:
             pending.extend(_parts(thing))
@@ -75,7 +75,7 @@ def _parts(thing: Any) -> Iterator[Any]:
 def blocks(root: Any) -> dict[int, int]:
     """Address -> bytes of each piece of memory that holds an array or a tensor; views count as what they look into."""
     found = {}
-    for thing in reachable(root, (np.ndarray, torch.Tensor)):
+    for thing in arrays(root):
         if isinstance(thing, torch.Tensor):
             storage = thing.untyped_storage()
             found[storage.data_ptr()] = storage.nbytes()
