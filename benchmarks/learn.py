@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from outcome import keep, machine, versions
 
 RESAMPLES = 50_000
 
@@ -77,13 +76,10 @@ def main() -> None:
         "iqm_95": [float(low), float(high)],
         "worst_seed": float(scores.min()),
         "seeds": rows,
-        "machine": {"cpu": platform.processor() or platform.machine(), "system": platform.platform()},
-        "versions": {name: version(name) for name in ("cadenza", "torch", "gymnasium", "numpy")},
+        "machine": machine(),
+        "versions": versions("cadenza", "torch", "gymnasium", "numpy"),
     }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
+    keep(result, options.out)
 
 
 if __name__ == "__main__":

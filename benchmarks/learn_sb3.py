@@ -8,14 +8,13 @@ Run it with the Python of an environment where stable-baselines3 is installed. I
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
-import platform
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from outcome import keep, machine, versions
 
 
 def one_seed(env_id: str, seed: int, steps: int, episodes: int) -> dict[str, Any]:
@@ -75,10 +74,10 @@ def main() -> None:
     result = {
         "command": " ".join(["benchmarks/learn_sb3.py", *sys.argv[1:]]),
         "seeds": rows,
-        "versions": {name: version(name) for name in packages},
-        "machine": {"python": platform.python_version(), "system": platform.platform()},
+        "versions": versions(*packages),
+        "machine": machine(),
     }
-    given.out.write_text(json.dumps(result, indent=2) + "\n")
+    keep(result, given.out)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,15 @@ PYTHON is an interpreter that has stable-baselines3; both train PPO on eight Car
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from outcome import keep, machine
 
 PEER = """
 import os
@@ -54,12 +54,9 @@ def main() -> None:
         "median": medians,
         "ratio": round(medians["cadenza"] / medians["stable-baselines3"], 2),
         "load": os.getloadavg(),
-        "system": platform.platform(),
+        "machine": machine(),
     }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
+    keep(result, options.out)
 
 
 if __name__ == "__main__":

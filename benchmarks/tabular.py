@@ -10,17 +10,15 @@ Beside it the same without time limit, discounted as in training.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 import tempfile
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+from outcome import keep, machine, versions
 
 from cadenza.config.load import load
 from cadenza.orchestration.launch import train
@@ -118,13 +116,10 @@ def main() -> None:
             spec: max(max(row["shortfall"].values()) for row in rows if row["spec"] == spec) for spec in options.specs
         },
         "seeds": rows,
-        "machine": {"cpu": platform.processor() or platform.machine(), "system": platform.platform()},
-        "versions": {name: version(name) for name in ("cadenza", "torch", "gymnasium", "numpy")},
+        "machine": machine(),
+        "versions": versions("cadenza", "torch", "gymnasium", "numpy"),
     }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
+    keep(result, options.out)
 
 
 if __name__ == "__main__":

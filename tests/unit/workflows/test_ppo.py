@@ -16,31 +16,9 @@ from cadenza.data.rollout import Rollout
 from cadenza.envs.toy import chain_values
 from cadenza.errors import ConfigError
 from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.collector import Collector
 from cadenza.orchestration.launch import check
-from cadenza.orchestration.scheduler import PhaseScheduler
-from cadenza.types import Mode, PhaseInfo
-
-PHASE = PhaseInfo("train", "online", 0, 1000)
-
-
-def collect_rollout(assembly: Assembly) -> Rollout:
-    """As the first collect of a run would."""
-    task = PhaseScheduler(assembly.phases).next()
-    assert task is not None
-    assert assembly.env is not None
-    store: Any = assembly.stores["rollout"]
-    mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
-    Collector(assembly.env, assembly.workflow).collect(task, store, mode, lambda: False)
-    rollout: Rollout = store.take()
-    return rollout
-
-
-class Holding:
-    """A store that hands out one rollout."""
-
-    def __init__(self, rollout: Rollout) -> None:
-        self.take = lambda: rollout
+from harness import collecting
+from harness.collecting import PHASE, Holding
 
 
 @pytest.fixture
@@ -51,7 +29,7 @@ def collected() -> Iterator[Any]:
         config = load(spec, list(overrides))
         assembly = assemble(config, check(config), {})
         made.append(assembly)
-        return assembly.workflow, collect_rollout(assembly)
+        return assembly.workflow, collecting.collected(assembly)
 
     yield collect
     for assembly in made:
@@ -169,7 +147,7 @@ def test_true_values_leave_no_advantage_on_the_chain(how: str) -> None:
     assembly = assemble(config, check(config), {})
     try:
         always_forward_with_true_values(assembly.workflow)
-        rollout = collect_rollout(assembly)
+        rollout = collecting.collected(assembly)
         active = rollout.groups["agent"]["active"][..., 0]
         assert (rollout.terminated & active).sum() > 3
         assert (rollout.truncated & ~rollout.terminated & active).sum() > 3

@@ -13,13 +13,11 @@ from cadenza.config.load import load
 from cadenza.data.rollout import Rollout
 from cadenza.errors import ConfigError
 from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.collector import Collector
 from cadenza.orchestration.launch import check
-from cadenza.orchestration.scheduler import PhaseScheduler
 from cadenza.trees import map_tree
-from cadenza.types import Mode, PhaseInfo
+from harness import collecting
+from harness.collecting import PHASE, Holding
 
-PHASE = PhaseInfo("train", "online", 0, 1000)
 SETTINGS = [
     "environment.max_episode_steps=15",  # both kinds of end occur
     "environment.num_envs=3",
@@ -49,16 +47,8 @@ def collected() -> Iterator[Any]:
         config = load("CartPole-v1:ppo", [*SETTINGS, *overrides])
         assembly = assemble(config, check(config), {})
         made.append(assembly)
-        task = PhaseScheduler(assembly.phases).next()
-        assert task is not None
-        assert assembly.env is not None
-        store: Any = assembly.stores["rollout"]
-        collector = Collector(assembly.env, assembly.workflow)
-        mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
-        collector.collect(task, store, mode, lambda: False)  # the second rollout begins in the middle of episodes
-        store.take()
-        collector.collect(task, store, mode, lambda: False)
-        return assembly.workflow, store.take()
+        # the second rollout begins in the middle of episodes
+        return assembly.workflow, collecting.collected(assembly, times=2)
 
     yield collect
     for assembly in made:
@@ -146,13 +136,8 @@ def test_the_gradient_reaches_back_through_the_sequence(collected: Any) -> None:
 
 def test_an_update_learns_and_reports(collected: Any) -> None:
     workflow, rollout = collected(f"{MEMORY}.type=lstm", f"{MEMORY}.sequence_length=8", "algorithm.batch_size=24")
-
-    class Holding:
-        def take(self) -> Rollout:
-            return rollout
-
     before = [parameter.clone() for parameter in workflow.nets["agent"].parameters()]
-    result = workflow.update(Holding(), PHASE)
+    result = workflow.update(Holding(rollout), PHASE)
     assert result.updates == workflow.config.n_epochs * 3
     assert torch.isfinite(result.metrics["train/grad_norm/trunk"])
     assert all(not torch.equal(a, b) for a, b in zip(before, workflow.nets["agent"].parameters(), strict=True))

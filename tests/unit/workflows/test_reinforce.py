@@ -15,18 +15,11 @@ from cadenza.data.episodes import Episodes
 from cadenza.envs.toy import chain_values
 from cadenza.errors import ConfigError
 from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.collector import Collector
 from cadenza.orchestration.launch import check
-from cadenza.orchestration.scheduler import PhaseScheduler
-from cadenza.types import Mode, PhaseInfo
+from harness import collecting
+from harness.collecting import PHASE, Holding
 
-PHASE = PhaseInfo("train", "online", 0, 1000)
 SMALL = ["environment.num_envs=3", "algorithm.episodes_per_update=6"]
-
-
-class Holding:
-    def __init__(self, episodes: Episodes) -> None:
-        self.take = lambda: episodes
 
 
 @pytest.fixture
@@ -39,13 +32,7 @@ def collected() -> Iterator[Any]:
         made.append(assembly)
         if prepare is not None:
             prepare(assembly.workflow)
-        task = PhaseScheduler(assembly.phases).next()
-        assert task is not None
-        assert assembly.env is not None
-        store: Any = assembly.stores["episodes"]
-        mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
-        Collector(assembly.env, assembly.workflow).collect(task, store, mode, lambda: False)
-        return assembly.workflow, store.take()
+        return assembly.workflow, collecting.collected(assembly)
 
     yield collect
     for assembly in made:
@@ -180,19 +167,13 @@ def test_sequences_shorter_than_an_episode_are_refused() -> None:
         load("CartPole-v1:reinforce", ["algorithm.torso.memory={type: gru, sequence_length: 8}"])
 
 
-def test_a2c_is_the_plain_policy_gradient(collected: Any) -> None:
+def test_a2c_is_the_plain_policy_gradient() -> None:
     """One pass over the whole rollout: the ratio is one, so the clipped objective's gradient is A2C's."""
     config = load("CartPole-v1:a2c", ["environment.num_envs=4"])
     assembly = assemble(config, check(config), {})
     try:
-        task = PhaseScheduler(assembly.phases).next()
-        assert task is not None
-        assert assembly.env is not None
-        store: Any = assembly.stores["rollout"]
-        mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
-        Collector(assembly.env, assembly.workflow).collect(task, store, mode, lambda: False)
         workflow: Any = assembly.workflow
-        rollout = store.take()
+        rollout = collecting.collected(assembly)
         samples, net = workflow._prepare("agent", rollout), workflow.nets["agent"]
         loss, _ = workflow._loss(net, samples, torch.tensor(0.2), torch.tensor(0.0))
         obs = torch.from_numpy(rollout.groups["agent"]["obs"]).flatten(0, 2)

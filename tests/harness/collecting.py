@@ -1,0 +1,33 @@
+"""One collection of a run that was put together, as its first task would have it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cadenza.orchestration.build import Assembly
+from cadenza.orchestration.collector import Collector
+from cadenza.orchestration.scheduler import PhaseScheduler
+from cadenza.types import Mode, PhaseInfo
+
+PHASE = PhaseInfo("train", "online", 0, 1000)
+
+
+def collected(assembly: Assembly, times: int = 1) -> Any:
+    """What the store of the first phase hands out after the last of so many collections."""
+    task = PhaseScheduler(assembly.phases).next()
+    assert task is not None
+    assert assembly.env is not None
+    store: Any = assembly.stores[task.buffer]
+    collector = Collector(assembly.env, assembly.workflow)
+    mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
+    for _ in range(times):
+        collector.collect(task, store, mode, lambda: False)
+        taken = store.take()
+    return taken
+
+
+class Holding:
+    """A store that hands out one batch, again and again."""
+
+    def __init__(self, batch: Any) -> None:
+        self.take = lambda: batch
