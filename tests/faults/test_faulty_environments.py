@@ -66,6 +66,12 @@ def test_a_fault_stops_the_run_and_says_where(way: str, fault: str, tmp_path: Pa
     assert newest(folder)[0] == name
 
 
+@pytest.mark.parametrize("way", ["in_process", "workers"])
+def test_an_environment_cannot_end_the_program(way: str, tmp_path: Path) -> None:
+    outcome = train(tmp_path, "harness.odd_spaces:Leaving:ppo", *SMALL, f"environment.vectorize={way}")
+    outcome.refused(70, "raised SystemExit: 5, at step 1 of episode 0")
+
+
 def test_an_environment_that_fails_when_made_leaves_no_run(tmp_path: Path) -> None:
     faulty = ["toy/faulty:ppo", *SMALL, "environment.kwargs={die_at_reset: 1}", "environment.vectorize=workers"]
     train(tmp_path / "runs", *faulty).refused(70, "environment 0 ", "exit code 3")

@@ -30,6 +30,13 @@ class Misled(Pairs):
         return super().reset(seed=seed)[0], {"action_mask": np.ones(2, bool)}
 
 
+class Leaving(Pairs):
+    """Tries to end the whole program."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        raise SystemExit(5)
+
+
 class Words(Pairs):
     """Acts by saying something."""
 

@@ -6,7 +6,7 @@ import functools
 import importlib
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -130,8 +130,8 @@ def load_algorithms() -> dict[str, ConfigError]:
     return _take_all("cadenza.algorithms", _take_algorithm)
 
 
-def algorithm(name: str) -> Algorithm:
-    """The algorithm of that name, or the one behind an import path `package.module:Workflow`."""
+def algorithm(name: str, also: Iterable[str] = ()) -> Algorithm:
+    """The algorithm of that name, or behind an import path `package.module:Workflow`; `also` may have been meant."""
     if name not in ALGORITHMS:
         if ":" in name:
             ALGORITHMS[name] = _of_class(name, load_own(name))
@@ -139,7 +139,7 @@ def algorithm(name: str) -> Algorithm:
             _take_algorithm(entry)
     if name not in ALGORITHMS:
         known = sorted(set(ALGORITHMS) | set(entry_points(group="cadenza.algorithms").names))
-        raise NotFoundError(f"unknown algorithm '{name}'{nearest(name, known)} (known: {', '.join(known)})")
+        raise NotFoundError(f"unknown algorithm '{name}'{nearest(name, [*known, *also])} (known: {', '.join(known)})")
     return ALGORITHMS[name]
 
 

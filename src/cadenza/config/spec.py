@@ -65,7 +65,7 @@ def _base_of_name(spec: str, config_dir: Path | None) -> Base:
     if f"{env}/{variant}" in tuned:  # which names its algorithm itself: `ppo_lstm` is a ppo
         said = Layer(f"spec {spec}", {"environment": {"id": env}})
         return Base(choices=(f"experiment={env}/{variant}",), folders=folders, layers=(said,))
-    variant = registry.algorithm(variant).name
+    variant = registry.algorithm(variant, also=[name.removeprefix(f"{env}/") for name in tuned]).name
     said = Layer(f"spec {spec}", {"environment": {"id": env}, "algorithm": {"name": variant}})
     has_file = files(CONF).joinpath("algorithm", f"{variant}.yaml").is_file()
     return Base(choices=(f"+algorithm={variant}",) if has_file else (), folders=folders, layers=(said,))

@@ -108,6 +108,7 @@ BAD_OVERRIDES = [
 
 BAD_SPECS = [
     ("CartPole-v1", "spec 'CartPole-v1' names no variant: write CartPole-v1:VARIANT (variants: a2c, ppo"),
+    ("CartPole-v1:ppo_lstn", "unknown algorithm 'ppo_lstn'; did you mean 'ppo_lstm'?"),
     ("CartPole", "spec 'CartPole' names no variant: write CartPole-v1:VARIANT"),
     (":ppo", "spec ':ppo' must be ENV:VARIANT, e.g. CartPole-v1:ppo"),
     ("CartPole-v1:", "spec 'CartPole-v1:' must be ENV:VARIANT"),

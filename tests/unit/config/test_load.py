@@ -96,6 +96,11 @@ def test_override_grammar() -> None:
     assert config.name == "7"
 
 
+def test_what_was_tuned_for_one_algorithm_is_not_tuned_for_another() -> None:
+    config = load("CartPole-v1:ppo", ["algorithm=a2c"])
+    assert (config.algorithm.name, config.experiment) == ("a2c", None)
+
+
 def test_later_override_wins() -> None:
     assert load("CartPole-v1:ppo", ["seed=1", "seed=2"]).seed == 2
 

@@ -79,6 +79,13 @@ def test_an_interrupted_collection_goes_on_under_the_same_schedules(lab: Lab, ta
     assert [(phase.now, phase.steps) for phase in seen] == [(0, 0)] * 4
 
 
+def test_schedules_reach_over_phases_counted_in_cycles_too(lab: Lab) -> None:
+    cycle = "hooks: [collect, update]"
+    phases = f"training.phases=[{{name: a, duration_steps: 1024, {cycle}}}, {{name: b, duration_cycles: 3, {cycle}}}]"
+    run = lab.start(load("CartPole-v1:ppo", ["training.max_timesteps=null", phases]))  # 256 env_steps a cycle
+    assert run.decisions["training.horizon"] == 1024 + 3 * 256
+
+
 def test_a_run_that_would_never_end_is_refused(lab: Lab) -> None:
     with pytest.raises(ConfigError, match=r"training\.max_updates"):
         lab.start(configured("algorithm.offline=true"))
