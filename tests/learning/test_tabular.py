@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tabular
 
 from cadenza.config.load import load
 from cadenza.orchestration.build import assemble
@@ -18,14 +18,6 @@ from cadenza.records.episodes import load as load_episodes
 from cadenza.records.folder import RunFolder
 from cadenza.types import Mode, PhaseInfo
 from harness.lab import Lab
-
-SOURCE = Path(__file__).parents[2] / "benchmarks" / "tabular.py"
-located = importlib.util.spec_from_file_location("tabular", SOURCE)
-assert located is not None
-assert located.loader is not None
-tabular: Any = importlib.util.module_from_spec(located)
-located.loader.exec_module(tabular)
-
 
 # What the dynamic programming should come to: 0.74 is the lake's known rate of success within 100 steps, 13 the length
 # of the way along the cliff, 20 points less a dozen steps the mean taxi ride.
