@@ -192,6 +192,7 @@ class Context:
     num_envs: int
     device: Any  # torch.device
     streams: Streams  # named random generators, part of the run's state
+    kernels: str = "torch"  # or "numpy": what plain networks on the CPU are computed with
 
 
 class Workflow(Stateful, Protocol):

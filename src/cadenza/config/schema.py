@@ -247,7 +247,10 @@ class LoggingConfig:
 class RuntimeConfig:
     """The machine. Part of a run's identity: results are bit for bit the same only under the same choices."""
 
-    threads: int | Literal["auto"] = setting("auto", "torch threads; auto: one for small networks")
+    threads: int | Literal["auto"] = setting("auto", "of torch and NumPy; auto: one for small networks")
+    kernels: Literal["auto", "numpy", "torch"] = setting(
+        "auto", "what plain networks are computed with; auto: numpy on a CPU, which is quicker there, else torch"
+    )
 
     def __post_init__(self) -> None:
         if self.threads != "auto" and self.threads < 1:

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from cadenza.ops.returns import weighted_sum
+
 
 class RunningNorm:
     """Standardises vectors with the mean and variance of all seen so far (parallel update of Chan et al. 1979)."""
@@ -15,6 +17,11 @@ class RunningNorm:
         self.var = torch.ones(size, dtype=torch.float64, device=device)
         self.count = torch.zeros((), dtype=torch.float64, device=device)
         self.clip = clip
+        self._settle()
+
+    def _settle(self) -> None:
+        """What `__call__` needs, once for all calls until the next update."""
+        self._mean, self._scale = self.mean.float(), torch.sqrt(self.var + 1e-8).float()
 
     def update(self, x: torch.Tensor) -> None:
         """Take in a batch [B, size]; before the first one, `__call__` leaves its input alone (but for the clip)."""
@@ -29,10 +36,10 @@ class RunningNorm:
         self.mean = self.mean + delta * (count / total)
         self.var = moments / total
         self.count = total
+        self._settle()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        scaled = (x - self.mean.float()) / torch.sqrt(self.var + 1e-8).float()
-        return scaled.clamp(-self.clip, self.clip)
+        return ((x - self._mean) / self._scale).clamp_(-self.clip, self.clip)
 
     def state_dict(self) -> dict[str, Any]:
         return {"mean": self.mean, "var": self.var, "count": self.count}
@@ -40,6 +47,7 @@ class RunningNorm:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         device = self.mean.device
         self.mean, self.var, self.count = (state[name].to(device) for name in ("mean", "var", "count"))
+        self._settle()
 
 
 class BoundsNorm:
@@ -67,12 +75,12 @@ class RewardScale:
 
     def __call__(self, reward: torch.Tensor, done: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
         """Take in the rewards of a rollout [T, N, A], and scale them; `done` ends a sum, the inactive do not count."""
-        sums = []
-        for now, over in zip(reward.to(torch.float64), done, strict=True):
-            self.running = self.running * self.gamma + now
-            sums.append(self.running)
-            self.running = self.running.masked_fill(over, 0.0)
-        self.norm.update(torch.stack(sums)[active].unsqueeze(-1))
+        earned = reward.to(torch.float64)
+        earned[0] += self.gamma * self.running
+        goes_on = self.gamma * (~done.roll(1, 0)).to(torch.float64)  # from the step before
+        sums = weighted_sum(earned.flip(0), goes_on.flip(0)).flip(0)
+        self.running = sums[-1].masked_fill(done[-1], 0.0)
+        self.norm.update(sums[active].unsqueeze(-1))
         return (reward / torch.sqrt(self.norm.var + 1e-8).float()).clamp(-self.clip, self.clip)
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +16,9 @@ from cadenza.nets.observe import Observed, Observer
 from cadenza.nets.torso import Torso
 from cadenza.trees import map_tree
 from cadenza.types import Acted, GroupSpec, Mode, Step, Tree
+
+if TYPE_CHECKING:
+    from cadenza.nets.plain import PlainActorCritic
 
 
 class Settings(Protocol):
@@ -39,6 +43,8 @@ class Judged(NamedTuple):
 
 
 class ActorCritic(nn.Module):
+    plain: PlainActorCritic | None = None  # the same by hand, for acting and for gradients, where it can be had
+
     def __init__(self, group: GroupSpec, config: Settings) -> None:
         super().__init__()
         self.head = action_head(group.action, config.head)
@@ -91,18 +97,25 @@ def act(
     nets: Mapping[str, ActorCritic], observers: Mapping[str, Observer], step: Step, carry: Tree, mode: Mode
 ) -> Acted:
     """Sample (or take the most likely) actions [N, A, …] of every group; the memory before them goes with them."""
-    action, extras, after = {}, {}, {}
+    action: dict[str, np.ndarray] = {}
+    extras: dict[str, dict[str, Any]] = {}
+    after: dict[str, Tree] = {}
     for name, net in nets.items():
-        device = observers[name].device
-        obs = map_tree(lambda x: x[None], observers[name](step.obs[name]))  # a sequence of one step
+        device, obs = observers[name].device, observers[name](step.obs[name])
+        after[name], extras[name] = {}, {}
+        if net.plain is not None:
+            draw = mode.streams.numpy(f"act.{name}") if mode.explore else None
+            action[name] = net.plain.act(obs, step.mask.get(name), draw)
+            continue
         first = torch.from_numpy(step.is_first).to(device)[None, :, None].expand(1, *step.active[name].shape)
-        output, carries = net.policy(obs, carry[name], first)
+        output, carries = net.policy(map_tree(lambda x: x[None], obs), carry[name], first)  # a sequence of one step
         mask = torch.from_numpy(step.mask[name]).to(device) if name in step.mask else None
         if mode.explore:
             chosen = net.head.sample(output[0], mask, mode.streams.torch(f"act.{name}", device))
         else:
             chosen = net.head.mode(output[0], mask)
         action[name] = chosen.cpu().numpy()
-        after[name] = map_tree(lambda x: x[0], carries)
-        extras[name] = {"carry": map_tree(lambda x: x.cpu().numpy(), carry[name])} if net.remembers else {}
+        if net.remembers:
+            after[name] = map_tree(lambda x: x[0], carries)
+            extras[name] = {"carry": map_tree(lambda x: x.cpu().numpy(), carry[name])}
     return Acted(action, extras, after)

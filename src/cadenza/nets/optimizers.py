@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adam import adam
 
 from cadenza.config.networks import OptimizerConfig
+from cadenza.errors import ConfigError
 
 
 class Optimizer:
-    """The step size is given with each step, so that a schedule needs no second place to live.
+    """Moves a network's parameters, which it keeps part by part in one vector each, their gradients beside them.
 
-    State: a tensor of each kind for every parameter, by the parameter's name.
+    Steps and norms are then a few operations, however many layers there are; autograd adds into the same memory. The
+    step size is given with each step, so that a schedule needs no second place to live. State: a tensor of each kind
+    for every parameter, by the parameter's name.
     """
 
     kinds: tuple[str, ...] = ()
 
-    def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> None:
-        self.parameters = dict(parameters)
+    def __init__(self, net: nn.Module, config: OptimizerConfig, parts: Mapping[str, nn.Module] | None = None) -> None:
         self.config = config
-        self._state = {kind: {name: self._blank(kind, p) for name, p in self.parameters.items()} for kind in self.kinds}
-
-    def _blank(self, kind: str, parameter: nn.Parameter) -> Tensor:
-        return torch.zeros_like(parameter)
+        names = {parameter: name for name, parameter in net.named_parameters()}
+        owned = {part: list(module.parameters()) for part, module in (parts or {"net": net}).items()}
+        self.blocks = {part: Block(parameters, names, self.kinds) for part, parameters in owned.items() if parameters}
 
     def zero_grad(self) -> None:
-        for parameter in self.parameters.values():
-            parameter.grad = None
+        for block in self.blocks.values():
+            block.zero_grad()
 
-    @torch.no_grad()
-    def step(self, learning_rate: Tensor) -> None:
-        """Move every parameter that has a gradient."""
-        moved = {name: p for name, p in self.parameters.items() if p.grad is not None}
-        state = {kind: [tensors[name] for name in moved] for kind, tensors in self._state.items()}
-        self._move(list(moved.values()), [p.grad for p in moved.values()], state, learning_rate)  # type: ignore[misc]
+    def step(
+        self, learning_rate: Tensor, max_norm: float | None = None, only: Collection[str] | None = None
+    ) -> dict[str, Tensor]:
+        """Move all parts, or `only` some. Their gradients are first scaled together to a norm of at most `max_norm`;
+        the norms before that, by part and `all`.
+        """
+        blocks = {part: block for part, block in self.blocks.items() if only is None or part in only}
+        gradients = [block.gather() for block in blocks.values()]
+        norms = torch._foreach_norm(gradients)
+        whole = torch.linalg.vector_norm(torch.stack(norms)) if len(norms) > 1 else norms[0]
+        if max_norm is not None:
+            torch._foreach_mul_(gradients, torch.clamp(max_norm / (whole + 1e-6), max=1.0))
+        state = {kind: [block.state[kind] for block in blocks.values()] for kind in self.kinds}
+        self._move([block.values for block in blocks.values()], gradients, state, learning_rate)
+        return {**dict(zip(blocks, norms, strict=True)), "all": whole}
 
     def _move(
         self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: Tensor
@@ -45,12 +54,60 @@ class Optimizer:
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        return {kind: dict(tensors) for kind, tensors in self._state.items()}
+        named: dict[str, dict[str, Tensor]] = {kind: {} for kind in self.kinds}
+        for block in self.blocks.values():
+            for kind, name, tensor in block.named_state():
+                named[kind][name] = tensor
+        return named
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for kind, own in self._state.items():
-            for name, tensor in own.items():
+        for block in self.blocks.values():
+            for kind, name, tensor in block.named_state():
                 tensor.copy_(state[kind][name])
+
+
+class Block:
+    """Some parameters in one vector, which they become views of, with their gradients and the optimizer's state."""
+
+    def __init__(self, parameters: list[nn.Parameter], names: Mapping[nn.Parameter, str], kinds: Iterable[str]) -> None:
+        kept = {(p.dtype, p.device) for p in parameters}
+        if len(kept) > 1:
+            raise ConfigError(f"the parameters {', '.join(names[p] for p in parameters)} differ in dtype or device")
+        self.parameters, self.names = parameters, [names[p] for p in parameters]
+        self.values = torch.cat([p.detach().flatten() for p in parameters])
+        self.gradient = torch.zeros_like(self.values)
+        self.state = {kind: self._blank(kind) for kind in kinds}
+        self._gradients = self._views(self.gradient)
+        for parameter, values, gradient in zip(parameters, self._views(self.values), self._gradients, strict=True):
+            parameter.data, parameter.grad = values, gradient
+
+    def _blank(self, kind: str) -> Tensor:
+        # torch's kernels want the count of steps as a float beside the parameters
+        return torch.zeros((), device=self.values.device) if kind == "steps" else torch.zeros_like(self.values)
+
+    def _views(self, vector: Tensor) -> list[Tensor]:
+        parts = torch.split(vector, [p.numel() for p in self.parameters])
+        return [part.view_as(p) for part, p in zip(parts, self.parameters, strict=True)]
+
+    def zero_grad(self) -> None:
+        self.gradient.zero_()
+        for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+            parameter.grad = gradient
+
+    def gather(self) -> Tensor:
+        """The gradients as one vector; those that somebody put elsewhere are brought home, none at all is zero."""
+        for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+            if parameter.grad is not gradient:
+                gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
+                parameter.grad = gradient
+        return self.gradient
+
+    def named_state(self) -> Iterator[tuple[str, str, Tensor]]:
+        """(kind, parameter's name, view); what is one for all parameters is told under each name."""
+        for kind, tensor in self.state.items():
+            views = [tensor] * len(self.names) if kind == "steps" else self._views(tensor)
+            for name, view in zip(self.names, views, strict=True):
+                yield kind, name, view
 
 
 class Adam(Optimizer):
@@ -58,29 +115,26 @@ class Adam(Optimizer):
 
     kinds = ("means", "squares", "steps")
 
-    def _blank(self, kind: str, parameter: nn.Parameter) -> Tensor:
-        # one count for each parameter, as the kernel wants it
-        return torch.zeros((), device=parameter.device) if kind == "steps" else torch.zeros_like(parameter)
-
     def _move(
         self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: Tensor
     ) -> None:
-        adam(
+        counts = state["steps"]
+        torch._foreach_add_(counts, 1)
+        kernel = torch._fused_adamw_ if self.config.name == "adamw" else torch._fused_adam_
+        kernel(
             parameters,
             gradients,
             state["means"],
             state["squares"],
             [],
-            state["steps"],
-            fused=True,
-            amsgrad=False,
+            counts,
+            lr=learning_rate,
             beta1=self.config.betas[0],
             beta2=self.config.betas[1],
-            lr=learning_rate,
             weight_decay=self.config.weight_decay,
             eps=self.config.eps,
+            amsgrad=False,
             maximize=False,
-            decoupled_weight_decay=self.config.name == "adamw",
         )
 
 
@@ -128,21 +182,6 @@ def _decayed(parameters: list[Tensor], gradients: list[Tensor], weight_decay: fl
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": Adam, "adamw": Adam, "sgd": SGD, "rmsprop": RMSprop}
 
 
-def optimizer(net: nn.Module, config: OptimizerConfig) -> Optimizer:
-    return OPTIMIZERS[config.name](net.named_parameters(), config)
-
-
-@torch.no_grad()
-def clip_gradients(parts: Mapping[str, nn.Module], limit: float | None) -> dict[str, Tensor]:
-    """Scale all gradients together so that their norm is at most `limit`; the norms before, by part and `all`."""
-    norms: dict[str, Tensor] = {}
-    gradients: list[Tensor] = []
-    for name, part in parts.items():
-        own = [p.grad for p in part.parameters() if p.grad is not None]
-        if own:
-            norms[name] = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(own)))
-            gradients += own
-    norms["all"] = torch.linalg.vector_norm(torch.stack(list(norms.values())))
-    if limit is not None:
-        torch._foreach_mul_(gradients, (limit / (norms["all"] + 1e-6)).clamp(max=1.0))
-    return norms
+def optimizer(net: nn.Module, config: OptimizerConfig, parts: Mapping[str, nn.Module] | None = None) -> Optimizer:
+    """For the network, or for those of its parts."""
+    return OPTIMIZERS[config.name](net, config, parts)

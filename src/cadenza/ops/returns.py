@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 
@@ -12,24 +11,26 @@ def gae(reward: Tensor, value: Tensor, next_value: Tensor, done: Tensor, gamma: 
     `next_value` is the value of what truly followed: 0 after termination, V(final observation) after truncation.
     `done` cuts the sum over later steps for either kind of end; it never touches the bootstrap.
     """
-    delta = reward + gamma * next_value - value
-    carry_on = gamma * lam * (~done).to(reward.dtype)
-    advantage = torch.empty_like(delta)
-    running = torch.zeros_like(delta[0])
-    for t in range(delta.shape[0] - 1, -1, -1):
-        running = delta[t] + carry_on[t] * running
-        advantage[t] = running
-    return advantage
+    return weighted_sum(reward + gamma * next_value - value, gamma * lam * (~done).to(reward.dtype))
 
 
 def discounted_sum(reward: Tensor, last: Tensor, gamma: float) -> Tensor:
     """What is earned from each step on [T, …], up to and including the step that is `last`."""
-    total = torch.empty_like(reward)
-    running = torch.zeros_like(reward[0])
-    for t in range(len(reward) - 1, -1, -1):
-        running = reward[t] + gamma * running.masked_fill(last[t], 0.0)
-        total[t] = running
-    return total
+    return weighted_sum(reward, gamma * (~last).to(reward.dtype))
+
+
+def weighted_sum(x: Tensor, keep: Tensor) -> Tensor:
+    """y[t] = x[t] + keep[t] * y[t + 1], in log T operations instead of T.
+
+    Each round doubles the stretch that y[t] sums over; `reach` is then the weight of what comes after it.
+    """
+    y, reach = x.clone(), keep.clone()
+    stretch = 1
+    while stretch < len(x):
+        y[:-stretch] += reach[:-stretch] * y[stretch:].clone()
+        reach[:-stretch] *= reach[stretch:].clone()
+        stretch *= 2
+    return y
 
 
 def explained_variance(value: Tensor, target: Tensor, weight: Tensor) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from cadenza.config.registry import workflow_class
 from cadenza.config.schema import Phase, RunConfig, TrainingConfig
@@ -54,14 +56,17 @@ def assemble(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any], fresh:
 
     `fresh` runs take over weights they are told to; others will find theirs in a checkpoint.
     """
-    # small networks gain nothing from a second thread and lose much when cores are busy
-    decisions.setdefault("runtime.threads", 1 if config.runtime.threads == "auto" else config.runtime.threads)
     decisions["device"] = resolve_device(decisions.get("device", config.device))
-    torch.set_num_threads(decisions["runtime.threads"])
+    if "runtime.threads" not in decisions:
+        # small networks gain nothing from a second thread and lose much when cores are busy
+        decisions["runtime.threads"] = 1 if config.runtime.threads == "auto" else config.runtime.threads
+        by_default = "numpy" if decisions["device"] == "cpu" else "torch"
+        decisions["runtime.kernels"] = by_default if config.runtime.kernels == "auto" else config.runtime.kernels
+    use_threads(decisions["runtime.threads"])
     torch.backends.cudnn.deterministic = True  # else the gradient of a convolution is never the same twice
     streams = Streams(config.seed)
     streams.seed_globals()
-    workflow = build_workflow(config, spec, streams, decisions["device"])
+    workflow = build_workflow(config, spec, streams, decisions)
     if fresh and config.training.init_from:
         borrow_weights(workflow, RunFolder(Path(config.training.init_from)), decisions)
     stores = workflow.stores()
@@ -114,9 +119,16 @@ def resolve_device(asked: str) -> str:
     return asked
 
 
-def build_workflow(config: RunConfig, spec: EnvSpec, streams: Streams, device: str) -> Workflow:
+def use_threads(count: int) -> None:
+    """In torch and in NumPy's linear algebra."""
+    torch.set_num_threads(count)
+    threadpool_limits(count, user_api="blas")
+
+
+def build_workflow(config: RunConfig, spec: EnvSpec, streams: Streams, decisions: Mapping[str, Any]) -> Workflow:
     config.algorithm.check(spec, config.environment.num_envs)
-    context = Context(spec, config.environment.num_envs, torch.device(device), streams)
+    kernels = decisions.get("runtime.kernels", "torch")  # older runs knew no other
+    context = Context(spec, config.environment.num_envs, torch.device(decisions["device"]), streams, kernels)
     return workflow_class(config.algorithm.name)(config.algorithm, context)
 
 

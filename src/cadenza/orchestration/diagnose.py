@@ -40,7 +40,8 @@ def diagnose(
     """
     source, name = starting_point(folder, checkpoint)
     config = replace(folder.read_config(trust), debug=CHECKS)
-    assembly = assemble(config, check(config), folder.read_decisions(), fresh=False)
+    spec, decisions = check(config), folder.read_decisions()
+    assembly = assemble(config, spec, decisions, fresh=False)
     try:
         with tempfile.TemporaryDirectory(prefix="cadenza-debug-") as scratch, Signals() as signals:
             beside = create(Path(scratch), config, ["cadenza", "debug", folder.id])
@@ -57,7 +58,9 @@ def diagnose(
             del found["repeat"]
             result |= {**found, "error": found["error"].replace(beside.id, folder.id)}
             say("found; once more with a look at every operation …")
-            return result | closer_look(run, beside)
+            assembly.close()
+            assembly = assemble(config, spec, {**decisions, "runtime.kernels": "torch"}, fresh=False)  # it can be watched
+            return result | closer_look(build(assembly, beside, Console(quiet=True, total=None), signals), beside)
     finally:
         assembly.close()
 

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from cadenza.config.schema import RunConfig
 from cadenza.errors import CheckpointError
-from cadenza.orchestration.build import build_workflow
+from cadenza.orchestration.build import build_workflow, use_threads
 from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.evaluator import Evaluator
 from cadenza.orchestration.launch import check
@@ -74,8 +73,9 @@ def load_policy(folder: RunFolder, checkpoint: str = "last", trust: bool = False
     name = checkpoints.resolve(checkpoint)
     state = checkpoints.load(name, "workflow")
     spec = check(config)
-    torch.set_num_threads(folder.read_decisions()["runtime.threads"])
-    workflow = build_workflow(config, spec, Streams(config.seed), "cpu")
+    decisions = folder.read_decisions()
+    use_threads(decisions["runtime.threads"])
+    workflow = build_workflow(config, spec, Streams(config.seed), {**decisions, "device": "cpu"})
     try:
         workflow.load_state_dict(state["workflow"])
     except (KeyError, RuntimeError) as problem:

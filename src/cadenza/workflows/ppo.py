@@ -6,7 +6,6 @@ Letters in shapes: T steps, N environments, A agents of the group; S sequences o
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cadenza.config.schedules import value_at
+from cadenza.config.schedules import Scheduled, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.normalisers import RewardScale
 from cadenza.data.rollout import Rollout, RolloutStore
 from cadenza.nets.actor_critic import ActorCritic, act
 from cadenza.nets.observe import Observed, Observer
-from cadenza.nets.optimizers import Optimizer, clip_gradients, optimizer
+from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.plain import plain
 from cadenza.ops.returns import explained_variance, gae
-from cadenza.ops.surrogate import approximate_kl, clipped_surrogate, masked_mean, masked_standardise, value_error
+from cadenza.ops.surrogate import FIGURES, ClippedObjective
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.parts import Parts, load_parts, parts_state
@@ -65,7 +65,9 @@ class PPO:
         self.reward_scales: dict[str, RewardScale] = {}
         for name, group in context.env.groups.items():
             self.nets[name] = ActorCritic(group, config).to(self.device)
-            self.optimizers[name] = optimizer(self.nets[name], config.optimizer)
+            self.optimizers[name] = optimizer(self.nets[name], config.optimizer, self.nets[name].parts())
+            if context.kernels == "numpy":
+                self.nets[name].plain = plain(self.nets[name])
             raw = config.torso.encoder != "auto"
             self.observers[name] = Observer(group.observation, self.device, config.normalize_obs, raw)
             if config.normalize_reward:
@@ -158,63 +160,54 @@ class PPO:
         return times, ((times >= starts) & (times < starts + length)).float()
 
     def _fit(self, name: str, samples: Samples, phase: PhaseInfo) -> tuple[int, dict[str, Tensor]]:
-        config, net, optimizer = self.config, self.nets[name], self.optimizers[name]
-        now = {
-            key: torch.tensor(value_at(getattr(config, key), phase.now, phase.horizon), device=self.device)
-            for key in ("learning_rate", "clip_range", "entropy_coef")
-        }
+        config, optimizer = self.config, self.optimizers[name]
+        learning_rate = self._now(config.learning_rate, phase)
+        objective = self._objective(phase)
         shuffle = self.context.streams.torch(f"minibatches.{name}")
-        seen: dict[str, list[Tensor]] = defaultdict(list)
-        parts = net.parts()
-        updates = 0
+        figures: list[Tensor] = []
+        norms: list[dict[str, Tensor]] = []
         for _ in range(config.n_epochs):
             order = torch.randperm(samples.weight.shape[1], generator=shuffle).to(self.device)
             for rows in torch.split(order, self.minibatch):
-                loss, diagnostics = self._loss(net, samples.rows(rows), now["clip_range"], now["entropy_coef"])
-                for key, value in diagnostics.items():
-                    seen[key].append(value)
-                if config.target_kl is not None and diagnostics["kl"] > 1.5 * config.target_kl:
+                figures.append(self._gradients(name, samples, rows, objective))
+                if config.target_kl is not None and figures[-1][FIGURES.index("kl")] > 1.5 * config.target_kl:
                     break
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                norms = clip_gradients(parts, config.max_grad_norm)
-                optimizer.step(now["learning_rate"])
-                updates += 1
-                for part, norm in norms.items():
-                    seen[f"grad_norm/{part}"].append(norm)
+                norms.append(optimizer.step(learning_rate, config.max_grad_norm))
             else:
                 continue
             break
-        metrics = {key: torch.stack(values).mean() for key, values in seen.items()}
+        metrics = dict(zip(FIGURES, torch.stack(figures).mean(0), strict=True))
+        for part in norms[0] if norms else ():
+            metrics[f"grad_norm/{part}"] = torch.stack([norm[part] for norm in norms]).mean()
         metrics["explained_variance"] = explained_variance(samples.old_value, samples.target, samples.weight)
-        metrics["learning_rate"] = now["learning_rate"]
-        return updates, metrics
+        metrics["learning_rate"] = learning_rate
+        return len(norms), metrics
 
-    def _loss(
-        self, net: ActorCritic, batch: Samples, clip: Tensor, entropy_coef: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The scalar to minimise, and what to log. Entries of agents that did not act weigh nothing."""
-        weight, advantage = batch.weight, batch.advantage
-        if self.config.normalize_advantage:
-            advantage = masked_standardise(advantage, weight)
+    def _objective(self, phase: PhaseInfo) -> ClippedObjective:
+        config = self.config
+        clip_range, entropy_coef = self._now(config.clip_range, phase), self._now(config.entropy_coef, phase)
+        return ClippedObjective(
+            clip_range, entropy_coef, config.value_coef, config.value_clip_range, config.normalize_advantage
+        )
+
+    def _now(self, schedule: Scheduled, phase: PhaseInfo) -> Tensor:
+        return torch.tensor(value_at(schedule, phase.now, phase.horizon), device=self.device)
+
+    def _gradients(self, name: str, samples: Samples, rows: Tensor, objective: ClippedObjective) -> Tensor:
+        """Leave the gradients of the objective on some of the samples with the parameters; its figures."""
+        net = self.nets[name]
+        if net.plain is not None:
+            return net.plain.gradients(samples, rows, objective)
+        loss, figures = self._loss(net, samples.rows(rows), objective)
+        self.optimizers[name].zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return figures
+
+    def _loss(self, net: ActorCritic, batch: Samples, objective: ClippedObjective) -> tuple[Tensor, Tensor]:
+        """The scalar to minimise, and the objective's figures. Entries of agents that did not act weigh nothing."""
         judged = net(batch.obs, batch.carry, batch.first)
         log_prob, entropy = net.head.evaluate(judged.output, batch.mask, batch.action)
-        log_ratio = log_prob - batch.old_log_prob
-        policy_loss = -masked_mean(clipped_surrogate(log_ratio, advantage, clip), weight)
-        error = value_error(judged.value, batch.old_value, batch.target, self.config.value_clip_range)
-        value_loss = masked_mean(error, weight)
-        mean_entropy = masked_mean(entropy, weight)
-        loss = policy_loss + self.config.value_coef * value_loss - entropy_coef * mean_entropy
-        with torch.no_grad():
-            diagnostics = {
-                "loss": loss.detach(),
-                "policy_loss": policy_loss.detach(),
-                "value_loss": value_loss.detach(),
-                "entropy": mean_entropy.detach(),
-                "kl": masked_mean(approximate_kl(log_ratio), weight),
-                "clip_fraction": masked_mean(((log_ratio.exp() - 1).abs() > clip).float(), weight),
-            }
-        return loss, diagnostics
+        return objective.loss(log_prob, entropy, judged.value, batch)
 
     # phases and state
 

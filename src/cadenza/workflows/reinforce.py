@@ -5,6 +5,7 @@ Settings: `reinforce_config.py`. Letters in shapes: T steps of the longest of E 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,8 @@ from cadenza.config.schema import Hook, Phase
 from cadenza.data.episodes import Episodes, EpisodeStore
 from cadenza.nets.actor_critic import ActorCritic, act
 from cadenza.nets.observe import Observed, Observer
-from cadenza.nets.optimizers import Optimizer, clip_gradients, optimizer
+from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.plain import plain
 from cadenza.ops.returns import discounted_sum, explained_variance
 from cadenza.ops.surrogate import masked_mean, masked_standardise
 from cadenza.trees import map_tree
@@ -52,7 +54,9 @@ class Reinforce:
         self.observers: dict[str, Observer] = {}
         for name, group in context.env.groups.items():
             self.nets[name] = ActorCritic(group, config).to(self.device)
-            self.optimizers[name] = optimizer(self.nets[name], config.optimizer)
+            self.optimizers[name] = optimizer(self.nets[name], config.optimizer, self.nets[name].parts())
+            if context.kernels == "numpy":
+                self.nets[name].plain = plain(self.nets[name])
             raw = config.torso.encoder != "auto"
             self.observers[name] = Observer(group.observation, self.device, config.normalize_obs, raw)
 
@@ -126,7 +130,8 @@ class Reinforce:
         log_prob, entropy = net.head.evaluate(output, batch.mask, batch.action)
         policy_loss = -masked_mean(log_prob * batch.target, batch.weight)
         mean_entropy = masked_mean(entropy, batch.weight)
-        norms = self._step(name, policy_loss - now["entropy_coef"] * mean_entropy, now["learning_rate"])
+        loss, policy = policy_loss - now["entropy_coef"] * mean_entropy, set(net.parts()) - {"critic"}
+        norms = self._step(name, loss, now["learning_rate"], only=policy)
         metrics = {
             "policy_loss": policy_loss.detach(),
             "entropy": mean_entropy.detach(),
@@ -138,22 +143,18 @@ class Reinforce:
         for _ in range(config.baseline_epochs):
             value = net(batch.obs, carry, batch.first).value
             value_loss = masked_mean((value - batch.returns).square(), batch.weight)
-            self._step(name, value_loss, now["learning_rate"], only="critic")  # a shared torso is the policy's
+            self._step(name, value_loss, now["learning_rate"], only=("critic",))  # a shared torso is the policy's
         metrics["value_loss"] = value_loss.detach()
         metrics["explained_variance"] = explained_variance(batch.value, batch.returns, batch.weight)
         return 1 + config.baseline_epochs, metrics
 
-    def _step(self, name: str, loss: Tensor, learning_rate: Tensor, only: str = "") -> dict[str, Tensor]:
-        """One gradient step, of a single part if `only` names it; the norms of the gradients."""
+    def _step(
+        self, name: str, loss: Tensor, learning_rate: Tensor, only: Collection[str] | None = None
+    ) -> dict[str, Tensor]:
+        """One gradient step, `only` of some parts; the norms of the gradients."""
         self.optimizers[name].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        parts = self.nets[name].parts()
-        for part, net in parts.items():
-            if only and part != only:
-                net.zero_grad()
-        norms = clip_gradients(parts, self.config.max_grad_norm)
-        self.optimizers[name].step(learning_rate)
-        return norms
+        return self.optimizers[name].step(learning_rate, self.config.max_grad_norm, only)
 
     # phases and state
 

@@ -15,6 +15,7 @@ from cadenza.config.load import load
 from cadenza.data.rollout import Rollout
 from cadenza.envs.toy import chain_values
 from cadenza.errors import ConfigError
+from cadenza.ops.surrogate import FIGURES
 from cadenza.orchestration.build import Assembly, assemble
 from cadenza.orchestration.launch import check
 from harness import collecting
@@ -118,12 +119,16 @@ def test_advantages_loss_and_gradients_equal_a_plain_implementation(collected: A
             parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
     expected = plain_loss(workflow, net, rollout, *flat)
     expected_gradients = torch.autograd.grad(expected, list(net.parameters()))
-    loss, seen = workflow._loss(net, samples, torch.tensor(0.2), torch.tensor(float(config.entropy_coef)))
-    gradients = torch.autograd.grad(loss, list(net.parameters()))
-    assert 0 < float(seen["clip_fraction"]) < 1
-    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
-    for ours, theirs in itertools.zip_longest(gradients, expected_gradients):
-        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    every = torch.randperm(samples.weight.shape[1])
+    assert net.plain is not None
+    for by_hand in (True, False):
+        if not by_hand:
+            net.plain = None
+        figures = workflow._gradients("agent", samples, every, workflow._objective(PHASE))
+        assert 0 < float(figures[FIGURES.index("clip_fraction")]) < 1
+        torch.testing.assert_close(figures[0], expected, atol=1e-5, rtol=1e-5)
+        for ours, theirs in itertools.zip_longest(net.parameters(), expected_gradients):
+            torch.testing.assert_close(ours.grad, theirs, atol=1e-5, rtol=1e-5)
 
 
 def always_forward_with_true_values(workflow: Any) -> None:
@@ -143,7 +148,7 @@ VECTORIZE = ["vectorize=in_process", "vectorize=workers"] + [
 def test_true_values_leave_no_advantage_on_the_chain(how: str) -> None:
     """Any wrong bootstrap, at a true end, at a time limit or at the rollout's edge, shows as an advantage."""
     settings = ["algorithm.n_steps=40", "algorithm.batch_size=1", "environment.num_envs=4"]
-    config = load("toy/chain:ppo", [*settings, *f"environment.{how}".split()])
+    config = load("toy/chain:ppo", ["runtime.kernels=torch", *settings, *f"environment.{how}".split()])
     assembly = assemble(config, check(config), {})
     try:
         always_forward_with_true_values(assembly.workflow)
@@ -167,11 +172,18 @@ def test_dead_agents_weigh_nothing_and_end_their_own_sum(collected: Any) -> None
     reward = torch.from_numpy(runner["reward"]).flatten(0, 1)[None]
     # at its death an agent's advantage is its last reward less its value: no bootstrap, nothing after
     torch.testing.assert_close(samples.advantage[died], (reward - samples.old_value)[died])
-    loss, _ = workflow._loss(workflow.nets["runner"], samples, torch.tensor(0.2), torch.tensor(0.0))
-    samples.advantage[samples.weight == 0] = 1e6
-    samples.target[samples.weight == 0] = 1e6
-    again, _ = workflow._loss(workflow.nets["runner"], samples, torch.tensor(0.2), torch.tensor(0.0))
-    torch.testing.assert_close(loss, again)
+    every, objective = torch.arange(samples.weight.shape[1]), workflow._objective(PHASE)
+    net, found = workflow.nets["runner"], []
+    assert net.plain is not None
+    for by_hand, of_the_dead in itertools.product((True, False), (0.0, 1e6)):
+        samples.advantage[samples.weight == 0] = of_the_dead
+        samples.target[samples.weight == 0] = of_the_dead
+        net.plain = net.plain if by_hand else None
+        figures = workflow._gradients("runner", samples, every, objective)
+        found.append((figures, [parameter.grad.clone() for parameter in net.parameters()]))
+    for figures, gradients in found[1:]:
+        torch.testing.assert_close(figures, found[0][0])
+        torch.testing.assert_close(gradients, found[0][1])
 
 
 def test_target_kl_stops_an_update(collected: Any) -> None:

@@ -85,7 +85,7 @@ def test_targets_and_gradient_equal_a_plain_implementation(collected: Any, varia
 
     steps: list[Any] = []
 
-    def instead(name: str, loss: torch.Tensor, rate: torch.Tensor) -> dict[str, torch.Tensor]:
+    def instead(name: str, loss: torch.Tensor, rate: torch.Tensor, only: set[str]) -> dict[str, torch.Tensor]:
         steps.append(torch.autograd.grad(loss, list(net.actor.parameters())))
         return {}
 
@@ -107,7 +107,11 @@ def test_a_true_baseline_leaves_no_advantage_on_the_chain(collected: Any) -> Non
 
     settings = ["algorithm.policy_targets=advantages", "algorithm.normalize_targets=false"]
     workflow, episodes = collected(
-        "toy/chain:reinforce", *settings, "algorithm.episodes_per_update=20", prepare=forward_with_true_values
+        "toy/chain:reinforce",
+        *settings,
+        "algorithm.episodes_per_update=20",
+        "runtime.kernels=torch",
+        prepare=forward_with_true_values,
     )
     assert episodes.terminated.any()
     assert not episodes.terminated.all()
@@ -175,7 +179,7 @@ def test_a2c_is_the_plain_policy_gradient() -> None:
         workflow: Any = assembly.workflow
         rollout = collecting.collected(assembly)
         samples, net = workflow._prepare("agent", rollout), workflow.nets["agent"]
-        loss, _ = workflow._loss(net, samples, torch.tensor(0.2), torch.tensor(0.0))
+        loss, _ = workflow._loss(net, samples, workflow._objective(PHASE))
         obs = torch.from_numpy(rollout.groups["agent"]["obs"]).flatten(0, 2)
         policy = torch.distributions.Categorical(logits=net.actor(obs))
         log_prob = policy.log_prob(torch.from_numpy(rollout.groups["agent"]["action"]).flatten())
