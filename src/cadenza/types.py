@@ -6,7 +6,7 @@ Everything an agent sees or does is a dict keyed by group; a single agent is the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -193,6 +193,7 @@ class Context:
     device: Any  # torch.device
     streams: Streams  # named random generators, part of the run's state
     kernels: str = "torch"  # or "numpy": what plain networks on the CPU are computed with
+    compiled: Callable[[Any], Any] = lambda function: function  # by torch's compiler, where the run says so
 
 
 class Workflow(Stateful, Protocol):

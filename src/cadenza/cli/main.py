@@ -12,6 +12,7 @@ import typer
 
 from cadenza import __version__
 from cadenza.cli.algorithms import algorithms
+from cadenza.cli.bench import app as bench_app
 from cadenza.cli.config import app as config_app
 from cadenza.cli.debug import debug
 from cadenza.cli.doctor import doctor
@@ -68,6 +69,7 @@ app.command()(algorithms)
 app.command()(doctor)
 app.command()(plan)
 app.command()(smoke)
+app.add_typer(bench_app, name="bench")
 app.add_typer(config_app, name="config")
 
 

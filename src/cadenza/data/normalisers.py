@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from cadenza.ops.returns import weighted_sum
@@ -41,6 +42,11 @@ class RunningNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return ((x - self._mean) / self._scale).clamp_(-self.clip, self.clip)
 
+    def scaled(self, x: np.ndarray) -> np.ndarray:
+        """The same for an array."""
+        scaled: np.ndarray = (x - self._mean.numpy()) / self._scale.numpy()
+        return scaled.clip(-self.clip, self.clip)
+
     def state_dict(self) -> dict[str, Any]:
         return {"mean": self.mean, "var": self.var, "count": self.count}
 
@@ -60,6 +66,11 @@ class BoundsNorm:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return (x - self.middle) / self.reach
+
+    def scaled(self, x: np.ndarray) -> np.ndarray:
+        """The same for an array."""
+        scaled: np.ndarray = (x - self.middle.numpy()) / self.reach.numpy()
+        return scaled
 
 
 class RewardScale:

@@ -92,7 +92,6 @@ class ActorCritic(nn.Module):
         return self.actor(features), {"torso": after} if self.remembers and carries else {}
 
 
-@torch.inference_mode()
 def act(
     nets: Mapping[str, ActorCritic], observers: Mapping[str, Observer], step: Step, carry: Tree, mode: Mode
 ) -> Acted:
@@ -101,21 +100,28 @@ def act(
     extras: dict[str, dict[str, Any]] = {}
     after: dict[str, Tree] = {}
     for name, net in nets.items():
-        device, obs = observers[name].device, observers[name](step.obs[name])
-        after[name], extras[name] = {}, {}
         if net.plain is not None:
             draw = mode.streams.numpy(f"act.{name}") if mode.explore else None
-            action[name] = net.plain.act(obs, step.mask.get(name), draw)
-            continue
-        first = torch.from_numpy(step.is_first).to(device)[None, :, None].expand(1, *step.active[name].shape)
-        output, carries = net.policy(map_tree(lambda x: x[None], obs), carry[name], first)  # a sequence of one step
-        mask = torch.from_numpy(step.mask[name]).to(device) if name in step.mask else None
-        if mode.explore:
-            chosen = net.head.sample(output[0], mask, mode.streams.torch(f"act.{name}", device))
+            action[name] = net.plain.act(observers[name].vector(step.obs[name]), step.mask.get(name), draw)
+            extras[name], after[name] = {}, {}
         else:
-            chosen = net.head.mode(output[0], mask)
-        action[name] = chosen.cpu().numpy()
-        if net.remembers:
-            after[name] = map_tree(lambda x: x[0], carries)
-            extras[name] = {"carry": map_tree(lambda x: x.cpu().numpy(), carry[name])}
+            action[name], after[name] = _act(name, net, observers[name], step, carry[name], mode)
+            extras[name] = {"carry": map_tree(lambda x: x.cpu().numpy(), carry[name])} if net.remembers else {}
     return Acted(action, extras, after)
+
+
+@torch.inference_mode()
+def _act(
+    name: str, net: ActorCritic, observer: Observer, step: Step, carry: Tree, mode: Mode
+) -> tuple[np.ndarray, Tree]:
+    """One group's actions by torch, and its memory after them."""
+    device = observer.device
+    obs = map_tree(lambda x: x[None], observer(step.obs[name]))  # a sequence of one step
+    first = torch.from_numpy(step.is_first).to(device)[None, :, None].expand(1, *step.active[name].shape)
+    output, carries = net.policy(obs, carry, first)
+    mask = torch.from_numpy(step.mask[name]).to(device) if name in step.mask else None
+    if mode.explore:
+        chosen = net.head.sample(output[0], mask, mode.streams.torch(f"act.{name}", device))
+    else:
+        chosen = net.head.mode(output[0], mask)
+    return chosen.cpu().numpy(), map_tree(lambda x: x[0], carries)

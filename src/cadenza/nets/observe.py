@@ -19,6 +19,7 @@ VECTOR = "vector"
 IMAGE = "image."  # and its path
 Observed = dict[str, Tensor]  # VECTOR: [*, F]; images under IMAGE and their path [*, C, H, W], bytes
 SMALLEST_IMAGE = 8  # pixels; anything smaller is a vector
+FLOATS = (np.float32, np.float64)
 NormalizeObs = bool | Literal["rolling", "static"]  # true is rolling
 
 
@@ -46,6 +47,14 @@ class Observer:
         if self.norm is not None and VECTOR in observed:
             observed[VECTOR] = self.norm(observed[VECTOR])
         return observed
+
+    def vector(self, obs: Tree) -> np.ndarray:
+        """The vector alone, as an array: where it is all there is, without torch, whose calls cost more."""
+        if not (isinstance(self.space, spaces.Box) and self.space.dtype in FLOATS):
+            return self(obs)[VECTOR].numpy()
+        numbers: np.ndarray = obs.reshape(*obs.shape[: obs.ndim - len(self.space.shape)], -1)
+        numbers = numbers.astype(np.float32, copy=False)
+        return numbers if self.norm is None else self.norm.scaled(numbers)
 
     def learn(self, obs: Tree, acted: Tensor) -> None:
         """Take the observations where `acted` [*] into rolling statistics."""

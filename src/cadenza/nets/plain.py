@@ -65,9 +65,8 @@ class PlainActorCritic:
         self.critic = Layers(net.critic if net.critic_torso is None else (*net.critic_torso.mix, *net.critic))
         self.head = HEADS[type(net.head)](net.head)
 
-    def act(self, obs: Observed, mask: Array | None, draw: np.random.Generator | None) -> Array:
-        """Actions [N, A, …] drawn at random, or the most likely ones."""
-        vector = obs[VECTOR].numpy()
+    def act(self, vector: Array, mask: Array | None, draw: np.random.Generator | None) -> Array:
+        """Actions [N, A, …] for observations [N, A, F], drawn at random or the most likely ones."""
         output = self.actor(self.trunk(vector.reshape(-1, vector.shape[-1])))
         output = output.reshape(*vector.shape[:-1], -1)
         return self.head.mode(output, mask) if draw is None else self.head.sample(output, mask, draw)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from threadpoolctl import threadpool_limits
 
 from cadenza.config.registry import workflow_class
 from cadenza.config.schema import Phase, RunConfig, TrainingConfig
@@ -20,6 +19,7 @@ from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.collector import Collector
 from cadenza.orchestration.evaluator import Evaluator
 from cadenza.orchestration.orchestrator import Orchestrator
+from cadenza.orchestration.runtime import compiled, decide_runtime, use_threads
 from cadenza.orchestration.scheduler import PhaseScheduler
 from cadenza.orchestration.seeding import Streams
 from cadenza.orchestration.signals import Signals
@@ -57,11 +57,7 @@ def assemble(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any], fresh:
     `fresh` runs take over weights they are told to; others will find theirs in a checkpoint.
     """
     decisions["device"] = resolve_device(decisions.get("device", config.device))
-    if "runtime.threads" not in decisions:
-        # small networks gain nothing from a second thread and lose much when cores are busy
-        decisions["runtime.threads"] = 1 if config.runtime.threads == "auto" else config.runtime.threads
-        by_default = "numpy" if decisions["device"] == "cpu" else "torch"
-        decisions["runtime.kernels"] = by_default if config.runtime.kernels == "auto" else config.runtime.kernels
+    decide_runtime(config, spec, decisions)
     use_threads(decisions["runtime.threads"])
     torch.backends.cudnn.deterministic = True  # else the gradient of a convolution is never the same twice
     streams = Streams(config.seed)
@@ -119,16 +115,16 @@ def resolve_device(asked: str) -> str:
     return asked
 
 
-def use_threads(count: int) -> None:
-    """In torch and in NumPy's linear algebra."""
-    torch.set_num_threads(count)
-    threadpool_limits(count, user_api="blas")
-
-
 def build_workflow(config: RunConfig, spec: EnvSpec, streams: Streams, decisions: Mapping[str, Any]) -> Workflow:
     config.algorithm.check(spec, config.environment.num_envs)
-    kernels = decisions.get("runtime.kernels", "torch")  # older runs knew no other
-    context = Context(spec, config.environment.num_envs, torch.device(decisions["device"]), streams, kernels)
+    context = Context(
+        env=spec,
+        num_envs=config.environment.num_envs,
+        device=torch.device(decisions["device"]),
+        streams=streams,
+        kernels=decisions["runtime.kernels"],
+        compiled=compiled if decisions["runtime.compile"] else lambda function: function,
+    )
     return workflow_class(config.algorithm.name)(config.algorithm, context)
 
 

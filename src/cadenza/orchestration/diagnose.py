@@ -59,7 +59,8 @@ def diagnose(
             result |= {**found, "error": found["error"].replace(beside.id, folder.id)}
             say("found; once more with a look at every operation …")
             assembly.close()
-            assembly = assemble(config, spec, {**decisions, "runtime.kernels": "torch"}, fresh=False)  # it can be watched
+            watched = {**decisions, "runtime.kernels": "torch", "runtime.compile": False}
+            assembly = assemble(config, spec, watched, fresh=False)
             return result | closer_look(build(assembly, beside, Console(quiet=True, total=None), signals), beside)
     finally:
         assembly.close()

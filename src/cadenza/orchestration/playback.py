@@ -9,10 +9,11 @@ import numpy as np
 
 from cadenza.config.schema import RunConfig
 from cadenza.errors import CheckpointError
-from cadenza.orchestration.build import build_workflow, use_threads
+from cadenza.orchestration.build import build_workflow
 from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.evaluator import Evaluator
 from cadenza.orchestration.launch import check
+from cadenza.orchestration.runtime import decide_runtime, use_threads
 from cadenza.orchestration.seeding import EVALUATION, Streams
 from cadenza.records.folder import RunFolder
 from cadenza.trees import map_tree
@@ -73,9 +74,10 @@ def load_policy(folder: RunFolder, checkpoint: str = "last", trust: bool = False
     name = checkpoints.resolve(checkpoint)
     state = checkpoints.load(name, "workflow")
     spec = check(config)
-    decisions = folder.read_decisions()
+    decisions = {**folder.read_decisions(), "device": "cpu"}
+    decide_runtime(config, spec, decisions)
     use_threads(decisions["runtime.threads"])
-    workflow = build_workflow(config, spec, Streams(config.seed), {**decisions, "device": "cpu"})
+    workflow = build_workflow(config, spec, Streams(config.seed), decisions)
     try:
         workflow.load_state_dict(state["workflow"])
     except (KeyError, RuntimeError) as problem:

@@ -6,6 +6,7 @@ Letters in shapes: T steps, N environments, A agents of the group; S sequences o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,7 @@ class PPO:
         self.context = context
         self.device = context.device
         self.minibatch = config.minibatch(context.num_envs)
+        self._compiled_loss: Callable[..., tuple[Tensor, Tensor]] = context.compiled(self._loss)
         self.nets: dict[str, ActorCritic] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self.observers: dict[str, Observer] = {}
@@ -198,7 +200,7 @@ class PPO:
         net = self.nets[name]
         if net.plain is not None:
             return net.plain.gradients(samples, rows, objective)
-        loss, figures = self._loss(net, samples.rows(rows), objective)
+        loss, figures = self._compiled_loss(net, samples.rows(rows), objective)
         self.optimizers[name].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         return figures

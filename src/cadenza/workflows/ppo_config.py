@@ -82,6 +82,9 @@ class PPOConfig:
             )
         return size // self.sequence_length
 
+    def gradient_steps_per_env_step(self, num_envs: int) -> float:
+        return self.n_epochs / (self.minibatch(num_envs) * self.sequence_length)
+
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""
         self.minibatch(num_envs)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from gymnasium import spaces
 
 from cadenza.errors import ConfigError
 from cadenza.nets.observe import VECTOR, Observer, bounds, flatten, images, vector_size
+from cadenza.trees import map_tree
 
 CPU = torch.device("cpu")
 MIXED = spaces.Dict(
@@ -93,3 +96,25 @@ def test_an_encoder_of_ones_own_gets_observations_as_they_are() -> None:
     batch, _ = batch_of(MIXED, 2)
     seen = Observer(MIXED, CPU, raw=True)(batch)
     assert all(np.array_equal(seen[key], batch[key]) for key in batch)
+
+
+VECTORS = {
+    "numbers": spaces.Box(-2, 3, (3,)),
+    "float64": spaces.Box(-2, 3, (2, 2), np.float64),
+    "bytes": spaces.Box(0, 255, (4,), np.uint8),
+    "discrete": spaces.Discrete(4),
+    "dict": spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(2)}),
+}
+
+
+@pytest.mark.parametrize("normalize", [False, "rolling", "static"])
+@pytest.mark.parametrize("space", VECTORS)
+def test_the_vector_as_an_array_equals_the_tensor(space: str, normalize: Any) -> None:
+    observer = Observer(VECTORS[space], torch.device("cpu"), normalize)
+    VECTORS[space].seed(0)
+    drawn = [[VECTORS[space].sample() for _ in range(3)] for _ in range(5)]  # [N, A]
+    obs = map_tree(lambda *x: np.stack(x).reshape(5, 3, *np.shape(x[0])), *[one for row in drawn for one in row])
+    observer.learn(obs, torch.ones(5, 3, dtype=torch.bool))
+    found = observer.vector(obs)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, observer(obs)[VECTOR].numpy(), rtol=1e-6)

@@ -131,7 +131,7 @@ def test_the_best_action_equals_the_modules(space: str) -> None:
         judged = net(seen.obs, {}, torch.zeros(1, ROWS, AGENTS, dtype=torch.bool))
         expected = net.head.mode(judged.output[0], None if seen.mask is None else seen.mask[0])
     mask = None if seen.mask is None else seen.mask[0].numpy()
-    found = by_hand(net).act({VECTOR: seen.obs[VECTOR][0]}, mask, None)
+    found = by_hand(net).act(seen.obs[VECTOR][0].numpy(), mask, None)
     assert found.dtype == expected.numpy().dtype
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
@@ -143,7 +143,7 @@ def test_drawn_actions_have_the_modules_probabilities(space: str) -> None:
     mask = np.ones((count, 1, 5), bool) if space == "discrete" else None
     if mask is not None:
         mask[..., 2] = False
-    drawn = by_hand(net).act(obs, mask, np.random.default_rng(0))
+    drawn = by_hand(net).act(obs[VECTOR].numpy(), mask, np.random.default_rng(0))
     with torch.no_grad():
         output = net(obs, {}, torch.zeros(count, 1, dtype=torch.bool)).output[:1]
     if isinstance(SPACES[space], spaces.Box):
@@ -186,4 +186,4 @@ def test_it_follows_its_network_through_optimizer_steps_and_loaded_weights() -> 
     net.load_state_dict({name: tensor + 1 for name, tensor in net.state_dict().items()})
     with torch.no_grad():
         expected = net(seen.obs, {}, torch.zeros(1, ROWS, AGENTS, dtype=torch.bool)).output[0]
-    np.testing.assert_allclose(hand.act({VECTOR: seen.obs[VECTOR][0]}, None, None), expected, atol=1e-4, rtol=1e-4)
+    np.testing.assert_allclose(hand.act(seen.obs[VECTOR][0].numpy(), None, None), expected, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,1 @@
+"""Speed, measured: the same work on cadenza and on other libraries, and what each part of a step costs."""

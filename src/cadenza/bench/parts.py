@@ -1,0 +1,164 @@
+"""The parts of training alone, on a task's real shapes and with the real classes: what each costs per env_step."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cadenza.bench.contestants import CADENZA, Found, measure
+from cadenza.bench.peers.cadenza import config_of
+from cadenza.bench.tasks import Task
+from cadenza.config.load import finish
+from cadenza.config.schema import RunConfig
+from cadenza.errors import CadenzaError, ConfigError
+from cadenza.orchestration.build import ENGINE_HOOKS, assemble
+from cadenza.orchestration.collector import Collector
+from cadenza.orchestration.launch import check
+from cadenza.orchestration.scheduler import PhaseScheduler
+from cadenza.types import Mode, PhaseInfo
+
+CHUNK = 64  # calls between two looks at the clock
+
+
+class Parts:
+    """An assembled run whose parts are worked one at a time. Each method: seconds per env_step, the median."""
+
+    def __init__(self, config: RunConfig, seconds: float) -> None:
+        self.seconds = seconds
+        self.assembly = assemble(config, check(config), {})
+        if self.assembly.env is None:
+            self.assembly.close()
+            raise ConfigError(f"{config.environment.id}:{config.algorithm.name} collects nothing")
+        self.env, self.workflow = self.assembly.env, self.assembly.workflow
+        task = PhaseScheduler(self.assembly.phases).next()
+        assert task is not None
+        self._task, self._store = task, self.assembly.stores[task.buffer]
+        self._empty = self._store.state_dict()
+        self._collector = Collector(self.env, self.workflow)
+        horizon = self.assembly.decisions["training.horizon"]
+        self._phase = PhaseInfo(task.phase.name, task.phase.type, now=0, horizon=horizon)
+        self._mode = Mode(explore=True, phase=self._phase, streams=self.assembly.streams)
+        self._steps = self._collect()  # env_steps of one visit to `collect`
+
+    def close(self) -> None:
+        self.assembly.close()
+
+    def stepping(self) -> float:
+        """The environments, as training steps them."""
+        acted = [self._act().action for _ in range(CHUNK)]
+
+        def work() -> None:
+            for action in acted:
+                self.env.step(action)
+            self.env.episodes()
+
+        return per_call(work, self.seconds) / (CHUNK * self.env.num_envs)
+
+    def acting(self) -> float:
+        def work() -> None:
+            for _ in range(CHUNK):
+                self._act()
+
+        return per_call(work, self.seconds) / (CHUNK * self.env.num_envs)
+
+    def storing(self) -> float:
+        """Adding steps to the store until an update could take them."""
+        step, acted = self.env.current, self._act()
+        after, count = self.env.step(acted.action), self._steps // self.env.num_envs
+
+        def work() -> None:
+            for _ in range(count):
+                self._store.add(step, acted, after)
+
+        cost = per_call(work, self.seconds, self._clear) / self._steps
+        self._clear()
+        return cost
+
+    def collecting(self) -> float:
+        """Acting, stepping and storing together."""
+        return per_call(self._collect, self.seconds, self._clear) / self._steps
+
+    def updating(self) -> float:
+        """The update hooks of a cycle, on what one visit to `collect` has brought."""
+        self._clear()
+        self._collect()
+        full = self._store.state_dict()
+        hooks = [hook for hook in self._task.phase.hooks if hook.name not in ENGINE_HOOKS]
+        if not self._store.ready() or not hooks:
+            raise ConfigError(f"phase {self._task.phase.name} does not update after one visit to collect")
+
+        def work() -> None:
+            for hook in hooks:
+                for _ in range(hook.times if hook.ratio is None else round(hook.ratio * self._steps)):
+                    getattr(self.workflow, hook.name)(self._store, self._phase)
+
+        return per_call(work, self.seconds, lambda: self._store.load_state_dict(full)) / self._steps
+
+    def _act(self) -> Any:
+        return self.workflow.act(self.env.current, self._collector.carry, self._mode)
+
+    def _collect(self) -> int:
+        return self._collector.collect(self._task, self._store, self._mode, stop=lambda: False).env_steps
+
+    def _clear(self) -> None:
+        self._store.load_state_dict(self._empty)
+
+
+def per_call(work: Callable[[], object], seconds: float, prepare: Callable[[], object] = lambda: None) -> float:
+    """The median time of a call, over about so many seconds; `prepare` comes before each and is not timed."""
+    prepare()
+    work()  # the first one warms up
+    times: list[float] = []
+    until = time.monotonic() + seconds
+    while len(times) < 2 or time.monotonic() < until:
+        prepare()
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def costs(config: RunConfig, seconds: float) -> dict[str, float]:
+    """Microseconds per env_step of each part."""
+    parts = Parts(config, seconds)
+    try:
+        found = {
+            "stepping": parts.stepping(),
+            "acting": parts.acting(),
+            "storing": parts.storing(),
+            "collecting": parts.collecting(),
+            "updating": parts.updating(),
+        }
+    finally:
+        parts.close()
+    return {name: cost * 1e6 for name, cost in found.items()}
+
+
+def beside_whole(task: Task, seconds: float, rounds: int) -> dict[str, Any]:
+    """The parts alone and whole training in turn; medians, and how much of what the parts allow is reached.
+
+    The ideal is stepping, acting and updating with nothing between them, each with the processor's caches to itself.
+    What collecting and updating would come to has them share the caches, as they must.
+    """
+    config = finish(config_of(task.order()))
+    alone: list[dict[str, float]] = []
+    whole: list[float] = []
+    for _ in range(rounds):
+        alone.append(costs(config, seconds))
+        row = measure(Found(CADENZA, sys.executable), task)
+        if "error" in row:
+            raise CadenzaError(row["error"])
+        whole.append(row["steady_env_steps_per_s"] or row["env_steps_per_s"])  # once warm, as the parts are
+    middle = {name: statistics.median(row[name] for row in alone) for name in alone[0]}
+    ideal = 1e6 / (middle["stepping"] + middle["acting"] + middle["updating"])
+    speed = statistics.median(whole)
+    return {
+        "microseconds": middle,
+        "ideal_env_steps_per_s": ideal,
+        "collecting_and_updating_env_steps_per_s": 1e6 / (middle["collecting"] + middle["updating"]),
+        "whole_env_steps_per_s": speed,
+        "fraction_of_ideal": speed / ideal,
+    }

@@ -1,0 +1,1 @@
+"""One contestant, one file, which imports nothing but the standard library and that contestant."""

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cadenza.bench import process
+from cadenza.bench.contestants import CADENZA, PEERS, Contestant, chosen, look_for
+from cadenza.bench.peers.cadenza import config_of
+from cadenza.bench.tasks import TASKS, find
+from cadenza.config.convert import to_dict
+from cadenza.config.load import finish
+from cadenza.errors import ConfigError, NotFoundError
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_comes_back_from_its_file(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(to_dict(TASKS[name])))
+    assert find(str(file)) == TASKS[name]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_cadenza_is_told_the_whole_task(name: str) -> None:
+    task = TASKS[name]
+    config = finish(config_of(task.order()))
+    assert (config.environment.id, config.environment.num_envs) == (task.env, task.num_envs)
+    assert config.algorithm.minibatch(task.num_envs) == task.ppo.batch_size
+    assert config.algorithm.actor.hidden_sizes == config.algorithm.critic.hidden_sizes == task.ppo.hidden_sizes
+    assert config.algorithm.normalize_obs is False
+    assert config.experiment is None  # nothing of a tuned one
+    assert (config.evaluation.every_steps, config.evaluation.at_end) == (None, False)
+
+
+def test_only_whole_iterations_are_work() -> None:
+    task = replace(TASKS["ppo-cartpole"], timesteps=1025)
+    assert task.timesteps == 2048
+    assert task.order()["updates"] == 2 * 4 * 10
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "word"),
+    [
+        ("{", ConfigError, "no JSON"),
+        ('{"env": "CartPole-v1", "num_env": 8}', ConfigError, "did you mean 'num_envs'"),
+        ('{"env": "CartPole-v1", "num_envs": 8, "timesteps": 100}', ConfigError, "ppo is missing"),
+        (
+            '{"env": "CartPole-v1", "num_envs": 8, "timesteps": 100, "ppo": {"n_steps": 3, "batch_size": 7}}',
+            ConfigError,
+            "must divide the rollout of 8 x 3",
+        ),
+    ],
+)
+def test_mistakes_in_a_file_are_named(text: str, problem: type[Exception], word: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(text)
+    with pytest.raises(problem, match=word):
+        find(str(file))
+
+
+def test_unknown_names_are_told_the_nearest() -> None:
+    with pytest.raises(NotFoundError, match="did you mean 'ppo-halfcheetah'"):
+        find("ppo-halfcheeta")
+    with pytest.raises(NotFoundError, match="no file"):
+        find("nowhere.json")
+    with pytest.raises(NotFoundError, match="did you mean 'skrl'"):
+        chosen("sb3,skr")
+
+
+def test_peers_are_chosen_by_name() -> None:
+    assert chosen("none") == []
+    assert [peer.name for peer in chosen("all")] == list(PEERS)
+    assert [peer.name for peer in chosen("skrl, sb3")] == ["skrl", "sb3"]
+
+
+def test_the_first_interpreter_that_has_a_package_is_taken(tmp_path: Path) -> None:
+    absent = Contestant("absent", "no_such_package_anywhere", ("absent",))
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    wrapper.chmod(0o755)
+    found, missing = look_for([CADENZA, absent], [str(wrapper), sys.executable])
+    assert [(one.contestant, one.python) for one in found] == [(CADENZA, str(wrapper))]
+    assert missing == [absent]
+
+
+def test_a_folder_of_that_name_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "some_peer_folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    peer = Contestant("folder", "some_peer_folder", ("folder",))
+    assert look_for([peer], [sys.executable]) == ([], [peer])
+
+
+def test_what_is_no_interpreter_is_refused() -> None:
+    with pytest.raises(NotFoundError, match="--python /nowhere/python"):
+        look_for([CADENZA], ["/nowhere/python"])
+
+
+def test_peers_need_nothing_of_cadenza() -> None:
+    for peer in PEERS.values():
+        assert "cadenza" not in imported(peer.file), peer.name
+    assert imported(Path(process.__file__)) <= set(sys.stdlib_module_names)
+
+
+def imported(file: Path) -> set[str]:
+    """Top-level packages that a file imports when it runs, those for type checkers left out."""
+    found: set[str] = set()
+    pending: list[ast.AST] = [ast.parse(file.read_text())]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            found |= {name.name.partition(".")[0] for name in node.names}
+        if isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+        pending += ast.iter_child_nodes(node)
+    return found

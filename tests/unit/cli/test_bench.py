@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cadenza.bench import rounds
+from cadenza.bench.contestants import PEERS, Contestant, Found
+from cadenza.bench.tasks import Task
+from harness.command import cadenza
+
+SMALL = {"env": "CartPole-v1", "num_envs": 2, "timesteps": 96, "ppo": {"n_steps": 16, "batch_size": 16, "n_epochs": 1}}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    file = tmp_path / "small.json"
+    file.write_text(json.dumps(SMALL | {"solved_at": 1.0}))
+    return str(file)
+
+
+def test_ourselves_in_a_fresh_process(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PEERS, "absent", Contestant("absent", "no_such_package_anywhere", ("absent-rl",)))
+    out, picture = tmp_path / "result.json", tmp_path / "result.png"
+    arguments = [small, "--peers", "absent", "--rounds", "1", "--timesteps", "1000", "--out", str(out)]
+    outcome = cadenza("bench", *arguments, "--picture", str(picture)).succeeded()
+    assert "absent is not installed: pip install absent-rl" in outcome.err
+    assert "small: PPO on CartPole-v1, 2 x 16 steps" in outcome.out
+    result = json.loads(out.read_text())
+    assert result["missing"] == {"absent": "pip install absent-rl"}
+    (measured,) = result["tasks"]["small"]["measurements"]
+    assert measured["updates"] == 1024 // 16
+    assert measured["parameters"] == 9155
+    assert measured["env_steps_per_s"] > 0
+    assert measured["steady_env_steps_per_s"] is None  # rows come too seldom in so short a run
+    assert 0 < measured["start_s"] < measured["process_s"]
+    assert measured["peak_mb"] > 50
+    assert {"cadenza", "torch", "python"} <= measured["versions"].keys()
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "result.png", "small.json"]
+
+
+def test_a_contestant_that_fails_is_told_and_ends_with_1(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.json"
+    file.write_text(json.dumps(SMALL | {"env": "NoSuchThing-v0"}))
+    outcome = cadenza("bench", str(file), "--peers", "none", "--rounds", "1", "--json")
+    assert outcome.code == 1
+    assert (
+        "unknown environment 'NoSuchThing-v0'" in json.loads(outcome.out)["tasks"]["wrong"]["measurements"][0]["error"]
+    )
+
+
+def test_ctrl_c_keeps_the_rounds_so_far(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def measure(found: Found, task: Task) -> dict[str, Any]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return {"env_steps_per_s": 5.0, "versions": {"cadenza": "1"}}
+
+    monkeypatch.setattr(rounds, "measure", measure)
+    out = tmp_path / "result.json"
+    outcome = cadenza("bench", small, "--peers", "none", "--out", str(out))
+    assert outcome.code == 130
+    assert len(json.loads(out.read_text())["tasks"]["small"]["measurements"]) == 1
+    assert "cadenza 1" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ppo-cartpol"], ["unknown task 'ppo-cartpol'", "did you mean 'ppo-cartpole'"]),
+        (["part"], ["unknown task 'part'"]),
+        (["ppo-cartpole", "--peers", "sb4"], ["--peers sb4"]),
+        (["ppo-cartpole", "--peers", "sb3", "--python", "/nowhere/python"], ["--python /nowhere/python"]),
+        (["ppo-cartpole", "--out", "/nowhere/result.json"], ["/nowhere"]),
+        (["parts", "ppo-cartpol"], ["did you mean 'ppo-cartpole'"]),
+        (["vector", "CartPol-v1"], ["did you mean 'CartPole-v1'"]),
+        (["vector", "CartPole-v1", "--num-envs", "1,none"], ["--num-envs 1,none"]),
+        (["collect", "CartPole-v1:ppo", "algorithm.gama=1"], ["algorithm.gamma"]),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], words: list[str]) -> None:
+    cadenza("bench", *arguments).refused(2, *words)
+
+
+def test_parts_and_the_whole(small: str) -> None:
+    arguments = ["--rounds", "1", "--seconds", "0.02", "--timesteps", "3000", "--json"]
+    found = json.loads(cadenza("bench", "parts", small, *arguments).succeeded().out)["small"]
+    costs = found["microseconds"]
+    assert set(costs) == {"stepping", "acting", "storing", "collecting", "updating"}
+    alone = costs["stepping"] + costs["acting"] + costs["updating"]
+    assert found["ideal_env_steps_per_s"] == pytest.approx(1e6 / alone)
+    assert found["fraction_of_ideal"] == found["whole_env_steps_per_s"] / found["ideal_env_steps_per_s"]
+
+
+def test_every_way_of_stepping() -> None:
+    outcome = cadenza("bench", "vector", "CartPole-v1", "--num-envs", "1,4", "--seconds", "0.02", "--json").succeeded()
+    found = json.loads(outcome.out)["env_steps_per_s"]
+    assert set(found) == {"in_process", "native", "workers", "gymnasium", "Gymnasium's Sync"}
+    assert all(rate > 0 for row in found.values() for rate in row.values())
+    shown = cadenza("bench", "vector", "toy/identity", "--num-envs", "2", "--seconds", "0.02").succeeded().out
+    assert "toy/identity has no native version" in shown
+
+
+@pytest.mark.parametrize("part", ["collect", "store"])
+@pytest.mark.parametrize("spec", ["toy/identity:ppo", "toy/identity:reinforce"])
+def test_a_part_of_a_spec(part: str, spec: str) -> None:
+    outcome = cadenza("bench", part, spec, "environment.num_envs=2", "--seconds", "0.02", "--json").succeeded()
+    assert json.loads(outcome.out)["env_steps_per_s"] > 0

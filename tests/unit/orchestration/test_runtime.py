@@ -1,0 +1,99 @@
+"""What a run computes with, and that every choice computes the same."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from threadpoolctl import threadpool_info
+
+from cadenza.config.load import load
+from cadenza.envs.vector import cores
+from cadenza.orchestration import runtime
+from cadenza.orchestration.build import Assembly, assemble
+from cadenza.orchestration.launch import check, train
+from harness import collecting
+
+
+def decided(spec: str, *overrides: str, **before: Any) -> dict[str, Any]:
+    config = load(spec, list(overrides))
+    decisions = {"device": "cpu", **before}
+    runtime.decide_runtime(config, check(config), decisions)
+    return {key.removeprefix("runtime."): value for key, value in decisions.items() if key.startswith("runtime.")}
+
+
+def test_vectors_are_for_one_thread_and_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "has_compiler", lambda: True)
+    long = "training.max_timesteps=1_000_000_000"
+    assert decided("CartPole-v1:ppo", long) == {"threads": 1, "kernels": "numpy", "compile": False}
+    asked = decided("CartPole-v1:ppo", "runtime.threads=3", "runtime.kernels=torch", "runtime.compile=true")
+    assert asked == {"threads": 3, "kernels": "torch", "compile": True}
+    assert decided("CartPole-v1:ppo", device="cuda")["kernels"] == "torch"
+
+
+def test_images_are_for_every_core_and_for_the_compiler_if_the_run_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = "algorithm.n_steps=128", "environment.num_envs=8", "algorithm.batch_size=256", "algorithm.n_epochs=4"
+
+    def compiles(timesteps: int) -> bool:
+        found = decided("toy/image:ppo", *steps, f"training.max_timesteps={timesteps}")
+        assert found["threads"] == cores()
+        return bool(found["compile"])
+
+    monkeypatch.setattr(runtime, "has_compiler", lambda: True)
+    worth = runtime.WORTH_COMPILING * 256 // 4
+    assert compiles(worth)
+    assert not compiles(worth - 64)
+    monkeypatch.setattr(runtime, "has_compiler", lambda: False)
+    assert not compiles(worth)
+
+
+def test_a_run_keeps_what_it_began_with(tmp_path: Path) -> None:
+    config = load("CartPole-v1:ppo", ["training.max_timesteps=512", "runtime.kernels=torch"])
+    folder = train(config, tmp_path, [], quiet=True).folder
+    assert folder.read_decisions()["runtime.kernels"] == "torch"
+    older = {key: value for key, value in folder.read_decisions().items() if "runtime.k" not in key}
+    config = load("CartPole-v1:ppo", ["training.max_timesteps=512"])
+    runtime.decide_runtime(config, check(config), older)
+    assert older["runtime.kernels"] == "torch"  # there was nothing else then
+
+
+def test_threads_reach_numpy_too() -> None:
+    before = torch.get_num_threads()
+    try:
+        runtime.use_threads(1)
+        assert torch.get_num_threads() == 1
+        pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+        assert all(pool["num_threads"] == 1 for pool in pools)
+    finally:
+        runtime.use_threads(before)
+
+
+def after_one_update(spec: str, choice: str, rollout: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """The metrics and the weights, and the rollout they are from; the first call makes it."""
+    config = load(spec, [*SMALL, choice])
+    assembly: Assembly = assemble(config, check(config), {})
+    try:
+        workflow: Any = assembly.workflow
+        rollout = rollout or copy.deepcopy(collecting.collected(assembly))
+        result = workflow.update(collecting.Holding(rollout), collecting.PHASE)
+        return result.metrics, workflow.nets["agent"].state_dict(), rollout
+    finally:
+        assembly.close()
+
+
+SMALL = "algorithm.n_steps=16", "environment.num_envs=4", "algorithm.batch_size=1", "algorithm.n_epochs=3"
+CHOICES = {"CartPole-v1:ppo": "runtime.kernels={numpy,torch}", "toy/image:ppo": "runtime.compile={true,false}"}
+
+
+@pytest.mark.parametrize("spec", CHOICES)
+def test_a_whole_update_is_the_same_by_either(spec: str) -> None:
+    key, values = CHOICES[spec].split("=")
+    one, other = values.strip("{}").split(",")
+    metrics, weights, rollout = after_one_update(spec, f"{key}={one}", None)
+    expected_metrics, expected_weights, _ = after_one_update(spec, f"{key}={other}", rollout)
+    torch.testing.assert_close(weights, expected_weights, atol=1e-4, rtol=1e-3)
+    for name, value in expected_metrics.items():
+        assert float(metrics[name]) == pytest.approx(float(value), abs=1e-4, rel=1e-3), name
