@@ -47,8 +47,10 @@ class EpisodeStore:
         write(self._log, self._time, row)
         self._time += 1
         self._after = map_tree(np.copy, after.obs)
-        for index in np.flatnonzero(after.terminated | after.truncated):
-            self._finish(int(index), bool(after.terminated[index]), after.final_obs)
+        ended = after.terminated | after.truncated
+        if np.count_nonzero(ended):
+            for index in np.flatnonzero(ended).tolist():
+                self._finish(index, bool(after.terminated[index]), after.final_obs)
 
     def _finish(self, index: int, terminated: bool, last: dict[str, Tree]) -> None:
         start = int(self._starts[index])

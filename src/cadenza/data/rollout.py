@@ -49,33 +49,39 @@ class RolloutStore:
         """Write one transition of every environment."""
         if self.ready():
             raise ConfigError(f"the rollout is full after {self.n_steps} steps: a phase must update before it goes on")
-        row = {
-            "groups": {group: transition(group, step, acted, after) for group in step.obs},
-            "terminated": after.terminated,
-            "truncated": after.truncated,
-            "is_first": step.is_first,
-            **({} if step.state is None else {"state": step.state}),
-        }
-        if not self._arrays:
-            self._arrays = map_tree(lambda x: np.zeros((self.n_steps, *x.shape), x.dtype), row)
-        write(self._arrays, self.size, row)
-        if self.size in self.carry_at:
+        arrays, t = self._arrays or self._allocate(step, acted, after), self.size
+        for group, rows in arrays["groups"].items():
+            write(rows, t, transition(group, step, acted, after))
+        arrays["terminated"][t] = after.terminated
+        arrays["truncated"][t] = after.truncated
+        arrays["is_first"][t] = step.is_first
+        if step.state is not None:
+            arrays["state"][t] = step.state
+        if t in self.carry_at:
             carries = {group: extras["carry"] for group, extras in acted.extras.items()}
             self._carries.append(map_tree(np.copy, carries))
-        self._end(np.flatnonzero(after.terminated | after.truncated), seen(after.final_obs, after.final_state))
+        self._end(after.terminated | after.truncated, seen(after.final_obs, after.final_state))
         self._after = seen(after.obs, after.state)
         self.size += 1
 
+    def _allocate(self, step: Step, acted: Acted, after: Step) -> dict[str, Tree]:
+        row: dict[str, Tree] = dict.fromkeys(("terminated", "truncated", "is_first"), step.is_first)
+        row["groups"] = {group: transition(group, step, acted, after) for group in step.obs}
+        if step.state is not None:
+            row["state"] = step.state
+        self._arrays = map_tree(lambda x: np.zeros((self.n_steps, *x.shape), x.dtype), row)
+        return self._arrays
+
     def _end(self, ended: np.ndarray, last: Tree) -> None:
-        if len(ended):
-            self._finals.append((self.size, ended, map_tree(lambda x: x[ended], last)))
+        if np.count_nonzero(ended):
+            self._finals.append((self.size, np.flatnonzero(ended), map_tree(lambda x: x[ended], last)))
 
     def cut(self) -> None:
         """The environments start afresh: what was added last is the end of its episodes, as if truncated."""
         if self.size:
             self.size -= 1
             ended, truncated = self._arrays["terminated"][self.size], self._arrays["truncated"][self.size]
-            self._end(np.flatnonzero(~(ended | truncated)), self._after)
+            self._end(~(ended | truncated), self._after)
             truncated[~ended] = True
             self.size += 1
 
@@ -135,8 +141,10 @@ def transition(group: str, step: Step, acted: Acted, after: Step) -> dict[str, T
         "reward": after.reward[group],
         "active": step.active[group],
         "died": after.died[group],
-        **{name: extra for name, extra in acted.extras[group].items() if name != "carry"},
     }
+    for name, extra in acted.extras[group].items():
+        if name != "carry":
+            row[name] = extra
     if group in step.mask:
         row["mask"] = step.mask[group]
     return row

@@ -13,9 +13,9 @@ from cadenza.types import EnvSpec, Episode
 
 
 class Ledger:
-    """Numbers, returns and actions of the running episodes; finished ones as records.
+    """Numbers, rewards and actions of the running episodes; finished ones as records.
 
-    All environments share one log of actions [time, N, A, …]; an episode is the stretch since its environment's start.
+    All environments share one log [time, N, A, …]; an episode is the stretch since its environment's start.
     """
 
     def __init__(self, spec: EnvSpec, num_envs: int, seeds: EpisodeSeeds) -> None:
@@ -23,9 +23,7 @@ class Ledger:
         self.numbers = np.zeros(num_envs, np.int64)  # episodes finished, by environment
         self._starts = np.zeros(num_envs, np.int64)  # where in the log the running episodes begin
         self._time = 0
-        self._returns = {name: np.zeros((num_envs, len(group.agents))) for name, group in spec.groups.items()}
-        self._log = allocate_actions(spec, (256, num_envs), np.empty)
-        self._room = 256
+        self._allocate(256)
         self._finished: list[Episode] = []
 
     @property
@@ -46,9 +44,9 @@ class Ledger:
         time = self._time
         if time == self._room:
             time = self._make_room()
-        for group, log in self._log.items():
-            log[time] = action[group]
-            self._returns[group] += reward[group]
+        for group, actions in self._actions.items():
+            actions[time] = action[group]
+            self._rewards[group][time] = reward[group]  # added up when asked: a sum at every step is dearer
         self._time = time + 1
         for index in ended:
             self._finish(index)
@@ -67,10 +65,13 @@ class Ledger:
         return {
             "numbers": self.numbers.copy(),
             "lengths": self.lengths,
-            "returns": {group: array.copy() for group, array in self._returns.items()},
+            "returns": {
+                group: np.stack([self._earned(group, index) for index in range(self._num_envs)])
+                for group in self._rewards
+            },
             "actions": {
                 group: np.concatenate([log[start : self._time, index] for index, start in enumerate(self._starts)])
-                for group, log in self._log.items()
+                for group, log in self._actions.items()
             },
         }
 
@@ -79,15 +80,15 @@ class Ledger:
         if len(lengths) != self._num_envs:
             raise CheckpointError(f"the saved state has {len(lengths)} environments, this run has {self._num_envs}")
         self.numbers = np.array(state["numbers"], np.int64)
-        self._returns = {group: np.array(array, np.float64) for group, array in state["returns"].items()}
         self._time = int(lengths.max())
         self._starts = self._time - lengths
-        self._room = max(256, 2 * self._time)
-        self._log = allocate_actions(self._spec, (self._room, self._num_envs), np.empty)
+        self._allocate(max(256, 2 * self._time))
         ends = np.cumsum(lengths)
-        for group, log in self._log.items():
+        for group, log in self._actions.items():
             for index, (start, end) in enumerate(zip(ends - lengths, ends, strict=True)):
                 log[self._starts[index] : self._time, index] = state["actions"][group][start:end]
+                if end > start:  # all of it as if it had been earned at the first step
+                    self._rewards[group][self._starts[index], index] = state["returns"][group][index]
         self._finished = []
 
     def restart(self, numbers: Array) -> None:
@@ -95,8 +96,8 @@ class Ledger:
         nothing = {
             "numbers": numbers,
             "lengths": np.zeros(self._num_envs, np.int64),
-            "returns": {group: np.zeros_like(array) for group, array in self._returns.items()},
-            "actions": {group: log[:0, 0] for group, log in self._log.items()},
+            "returns": {},
+            "actions": {group: log[:0, 0] for group, log in self._actions.items()},
         }
         self.load_state_dict(nothing)
 
@@ -108,24 +109,34 @@ class Ledger:
                 number=int(self.numbers[index]),
                 seed=self.seed(index),
                 length=self._time - start,
-                returns={group: array[index].copy() for group, array in self._returns.items()},
-                actions={group: log[start : self._time, index].copy() for group, log in self._log.items()},
+                returns={group: self._earned(group, index) for group in self._rewards},
+                actions={group: log[start : self._time, index].copy() for group, log in self._actions.items()},
             )
         )
-        for array in self._returns.values():
-            array[index] = 0
         self.numbers[index] += 1
         self._starts[index] = self._time
+
+    def _earned(self, group: str, index: int) -> Array:
+        """The return of a running episode, [A]; added up in the order it came, so that a resumed run agrees."""
+        rewards = self._rewards[group][self._starts[index] : self._time, index]
+        total: Array = rewards.cumsum(axis=0)[-1].copy() if len(rewards) else np.zeros(rewards.shape[1:])
+        return total
 
     def _make_room(self) -> int:
         """Drop what no running episode needs; twice the room when that is little. Returns the new time."""
         drop = int(self._starts.min())
         keep = self._time - drop
-        self._room = max(256, 2 * keep)
-        fresh = allocate_actions(self._spec, (self._room, self._num_envs), np.empty)
-        for group, log in self._log.items():
-            fresh[group][:keep] = log[drop : self._time]
-        self._log = fresh
+        before = (self._actions, self._rewards)
+        self._allocate(max(256, 2 * keep))
+        for old, new in zip(before, (self._actions, self._rewards), strict=True):
+            for group, log in old.items():
+                new[group][:keep] = log[drop : self._time]
         self._starts -= drop
         self._time = keep
         return keep
+
+    def _allocate(self, room: int) -> None:
+        lead, groups = (room, self._num_envs), self._spec.groups.items()
+        self._room = room
+        self._actions = allocate_actions(self._spec, lead, np.empty)
+        self._rewards = {name: np.zeros((*lead, len(group.agents))) for name, group in groups}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -106,11 +106,11 @@ class Vector(ABC):
         """Refuse NaN and infinity; `fresh` environments show a reset's observation."""
         # A dot product is the cheapest thing that both survive; only what it raises suspicion of is looked at closely.
         for name, array, flat in self._floats[turn]:
-            if not math.isfinite(np.dot(flat, flat)):
+            if not isfinite(flat.dot(flat)):
                 self._refuse(name, array, [] if name.startswith("reward") else fresh, action)
         if fresh and action is not None:
             for name, array, flat in self._final_floats[turn]:
-                if not math.isfinite(np.dot(flat, flat)):
+                if not isfinite(flat.dot(flat)):
                     self._refuse(name, array, [], action)
 
     def _refuse(self, name: str, array: Array, fresh: list[int], action: dict[str, Array] | None) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from cadenza.envs.random_actions import random_actions
@@ -36,7 +35,7 @@ class Collector:
         env, vec_steps = self.env, 0
         episodes: list[Episode] = []
         step = env.current
-        at_random = task.phase.actions == "random"
+        at_random, by_episodes = task.phase.actions == "random", bool(task.hook.episodes)
         while not stop():
             if at_random:
                 random = random_actions(env.spec.groups, step, mode.streams.numpy("random_actions"))
@@ -48,14 +47,12 @@ class Collector:
             store.add(step, acted, after)
             self.carry = acted.carry
             for group, action in acted.action.items():
-                self.checksum = zlib.crc32(np.ascontiguousarray(action).data, self.checksum)
-                self.checksum = zlib.crc32(after.reward[group].data, self.checksum)
-            if (after.terminated | after.truncated).any():
-                episodes += env.episodes()
+                self.checksum = zlib.crc32(action.tobytes(), self.checksum)
+                self.checksum = zlib.crc32(after.reward[group].tobytes(), self.checksum)
+            episodes += env.episodes()
             step = after
             vec_steps += 1
-            done = len(episodes) if task.hook.episodes else vec_steps * env.num_envs
-            if done >= task.amount:
+            if (len(episodes) if by_episodes else vec_steps * env.num_envs) >= task.amount:
                 break
         return Collected(vec_steps * env.num_envs, vec_steps, episodes)
 

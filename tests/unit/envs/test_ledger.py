@@ -1,0 +1,64 @@
+"""Returns are added up step by step in double precision, however the log is kept and whether or not a run resumed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from cadenza.envs.ledger import Ledger
+from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.types import EnvSpec, GroupSpec
+
+NUM_ENVS = 3
+GROUP = GroupSpec(("a", "b"), spaces.Box(-1, 1, (1,)), spaces.Discrete(4))
+LENGTHS = (300, 41, 7)  # of every episode, by environment; the longest outgrows the log's first room
+
+
+def ledger() -> Ledger:
+    return Ledger(EnvSpec("spec", {"team": GROUP}), NUM_ENVS, EpisodeSeeds(1, TRAIN))
+
+
+def play(book: Ledger, begin: int, end: int) -> None:
+    for time in range(begin, end):
+        random = np.random.default_rng(time)
+        action = random.integers(0, 4, (NUM_ENVS, 2))
+        reward = random.normal(size=(NUM_ENVS, 2)).astype(np.float32)
+        ended = [index for index, length in enumerate(LENGTHS) if (time + 1) % length == 0]
+        book.record({"team": action}, {"team": reward}, ended)
+
+
+def expected(index: int, begin: int, length: int) -> np.ndarray:
+    total = np.zeros(2)
+    for time in range(begin, begin + length):
+        random = np.random.default_rng(time)
+        random.integers(0, 4, (NUM_ENVS, 2))
+        total += random.normal(size=(NUM_ENVS, 2)).astype(np.float32)[index]
+    return total
+
+
+def test_returns_are_running_sums() -> None:
+    book = ledger()
+    play(book, 0, 900)
+    episodes = book.take()
+    assert [sum(e.env == index for e in episodes) for index in range(NUM_ENVS)] == [900 // n for n in LENGTHS]
+    for episode in episodes:
+        assert episode.length == LENGTHS[episode.env]
+        begin = episode.number * episode.length
+        assert np.array_equal(episode.returns["team"], expected(episode.env, begin, episode.length))
+
+
+@pytest.mark.parametrize("at", [0, 1, 7, 299, 640])
+def test_a_resumed_ledger_reports_the_same_episodes(at: int) -> None:
+    whole, first, second = ledger(), ledger(), ledger()
+    play(whole, 0, 900)
+    play(first, 0, at)
+    second.load_state_dict(first.state_dict())
+    play(second, at, 900)
+    told = first.take() + second.take()
+    for one, two in zip(whole.take(), told, strict=True):
+        assert (one.env, one.number, one.seed, one.length) == (two.env, two.number, two.seed, two.length)
+        assert np.array_equal(one.returns["team"], two.returns["team"])
+        assert np.array_equal(one.actions["team"], two.actions["team"])
+    for one, two in zip(whole.state_dict().values(), second.state_dict().values(), strict=True):
+        assert np.array_equal(one["team"], two["team"]) if isinstance(one, dict) else np.array_equal(one, two)
