@@ -144,12 +144,12 @@ def measure(found: Found, task: Task) -> dict[str, Any]:
 
 def end(process: subprocess.Popen[str]) -> None:
     """Leave nothing of a contestant behind, nor of the processes it has started."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:  # Windows
+        process.kill()
     if process.poll() is None:
-        if hasattr(os, "killpg"):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        else:  # Windows
-            process.kill()
         process.communicate()
 
 

@@ -65,6 +65,8 @@ def train(
     for path in (out, picture):
         if path is not None and not path.parent.is_dir():
             raise ConfigError(f"{path}: there is no folder {path.parent}")
+        if path is not None and path.is_dir():
+            raise ConfigError(f"{path}: is a folder; name a file in it")
     here = sys.executable
     found, missing = look_for(chosen(peers), [here, *(python or ())])
     for peer in missing:
@@ -183,7 +185,12 @@ def given(names: Sequence[str] | None, timesteps: int | None, threads: int | Non
 
     asked: dict[str, Any] = {"timesteps": timesteps, "threads": threads}
     changes = {key: value for key, value in asked.items() if value is not None}
-    return {Path(name).stem: replace(find(name), **changes) for name in names or TASKS}
+    tasks: dict[str, Task] = {}
+    for name in names or TASKS:
+        if (short := Path(name).stem) in tasks:
+            raise ConfigError(f"two tasks are named {short}: give them one by one, or other names")
+        tasks[short] = replace(find(name), **changes)
+    return tasks
 
 
 def say(task: str, number: int, who: str, row: Mapping[str, Any]) -> None:

@@ -86,7 +86,7 @@ class RewardScale:
 
     def __call__(self, reward: torch.Tensor, done: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
         """Take in the rewards of a rollout [T, N, A], and scale them; `done` ends a sum, the inactive do not count."""
-        earned = reward.to(torch.float64)
+        earned = reward.to(torch.float64, copy=True)
         earned[0] += self.gamma * self.running
         goes_on = self.gamma * (~done.roll(1, 0)).to(torch.float64)  # from the step before
         sums = weighted_sum(earned.flip(0), goes_on.flip(0)).flip(0)

@@ -28,6 +28,8 @@ from cadenza.errors import CadenzaError
 
 START_SECONDS = 120.0  # for an interpreter to come up on a busy machine
 CLOSE_SECONDS = 5.0
+# as in process: an environment's own linear algebra must round alike, and there is a process for every core already
+ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
 
 
 class Workers(Vector):
@@ -135,7 +137,7 @@ class Process:
                 pass_fds=(theirs.fileno(), memory),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout carries results; what environments print is not one
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
             )
         self._line: Connection[Any, Any] = Connection(ours.detach())
         self._poll = select.poll()

@@ -135,6 +135,7 @@ class Debug:
         if not self.checks.on:
             return method(*args, **kwargs)
         groups = self.owned.moved_by(name)
+        self.checks.stepping(groups)
         self.statistics.before_step(groups)
         result = method(*args, **kwargs)
         self.statistics.after_step(groups)

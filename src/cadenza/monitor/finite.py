@@ -57,6 +57,15 @@ class FiniteChecks:
             what = "has a gradient that is not finite, though the one arriving at its module is"
             raise NotFiniteError(name, what, values=describe(gradient), parameters={name: describe(parameter)})
 
+    def stepping(self, groups: dict[str, Group]) -> None:
+        """Look at gradients about to be followed: some are made by hand, and no `backward` shows them."""
+        for path, group in groups.items():
+            for name, parameter in group.items():
+                if parameter.grad is not None and not finite(parameter.grad):
+                    where, values = f"{path}.{name}".rstrip("."), describe(parameter.grad)
+                    what = "has a gradient that is not finite"
+                    raise NotFiniteError(where, what, values=values, parameters={where: describe(parameter)})
+
     def stepped(self, optimizer: str, groups: dict[str, Group]) -> None:
         """Look at parameters just moved."""
         for path, group in groups.items():

@@ -34,10 +34,16 @@ class Statistics:
         return self  # see FiniteChecks
 
     def before_step(self, groups: dict[str, Group]) -> None:
+        """Gradients that no `backward` left, made by hand, are there now."""
         self._before = {path: [p.detach().clone() for p in group.values()] for path, group in groups.items()}
+        for path, group in groups.items():
+            for name, parameter in group.items():
+                full = f"{path}.{name}".rstrip(".")
+                if full not in self._gradients and parameter.grad is not None and parameter.grad.any():
+                    self._gradients[full] = joint_norm([parameter.grad])
 
     def after_step(self, groups: dict[str, Group]) -> None:
-        """Gradient norms are those of `backward`, before any clipping."""
+        """Gradient norms are those before any clipping."""
         for path, group in groups.items():
             full = [f"{path}.{name}".rstrip(".") for name in group]
             gradients = [self._gradients.pop(name) for name in full if name in self._gradients]

@@ -25,7 +25,8 @@ class Optimizer:
     def __init__(self, net: nn.Module, config: OptimizerConfig, parts: Mapping[str, nn.Module] | None = None) -> None:
         self.config = config
         names = {parameter: name for name, parameter in net.named_parameters()}
-        owned = {part: list(module.parameters()) for part, module in (parts or {"net": net}).items()}
+        parts = parts or {"net": net}
+        owned = {part: [p for p in module.parameters() if p.requires_grad] for part, module in parts.items()}
         self.blocks = {part: Block(parameters, names, self.kinds) for part, parameters in owned.items() if parameters}
 
     def zero_grad(self) -> None:

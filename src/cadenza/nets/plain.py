@@ -86,8 +86,10 @@ class PlainActorCritic:
         return figures
 
 
-def plain(net: ActorCritic) -> PlainActorCritic | None:
-    """The network by hand, where that can be: vectors, layers and a head known here, no memory, on the CPU."""
+def plain(net: ActorCritic, kernels: str) -> PlainActorCritic | None:
+    """The network by hand, where that is asked for and can be: vectors, layers and a head known here, no memory."""
+    if kernels != "numpy":
+        return None
     torsos = [net.torso] if net.critic_torso is None else [net.torso, net.critic_torso]
     if any(not isinstance(t.encoder, Encoder) or t.encoder.images or t.memory is not None for t in torsos):
         return None
@@ -179,7 +181,7 @@ class Categorical:
         return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))  # type: ignore[no-any-return]
 
     def evaluate(self, output: Array, mask: Array | None, action: Array) -> tuple[Array, Array]:
-        self.log_probs = self._log_probs(output, mask)
+        self.log_probs, self.mask = self._log_probs(output, mask), mask
         self.probs = np.exp(self.log_probs)
         self.taken = (np.arange(len(action)), action - self.start)
         self.entropy = -(self.probs * self.log_probs).sum(-1)
@@ -188,10 +190,13 @@ class Categorical:
     def pull(self, log_prob: Array, entropy: Array) -> Array:
         flow = self.probs * (-log_prob[:, None] - entropy[:, None] * (self.log_probs + self.entropy[:, None]))
         flow[self.taken] += log_prob
+        if self.mask is not None:
+            flow[~self.mask] = 0
         return flow  # type: ignore[no-any-return]
 
     def sample(self, output: Array, mask: Array | None, draw: np.random.Generator) -> Array:
-        waiting = draw.standard_exponential(output.shape, np.float32)  # a race, as in the module
+        # a race, as in the module; NumPy's waiting times can be 0, at which even the impossible would win
+        waiting = np.maximum(draw.standard_exponential(output.shape, np.float32), np.finfo(np.float32).tiny)
         return (np.exp(self._log_probs(output, mask)) / waiting).argmax(-1) + self.start  # type: ignore[no-any-return]
 
     def mode(self, output: Array, mask: Array | None) -> Array:

@@ -27,7 +27,7 @@ def weighted_sum(x: Tensor, keep: Tensor) -> Tensor:
     y, reach = x.clone(), keep.clone()
     stretch = 1
     while stretch < len(x):
-        y[:-stretch] += reach[:-stretch] * y[stretch:].clone()
+        y[:-stretch] += reach[:-stretch] * y[stretch:]
         reach[:-stretch] *= reach[stretch:].clone()
         stretch *= 2
     return y

@@ -78,13 +78,12 @@ class ClippedObjective:
         free, held = ratio * advantage, np.clip(ratio, 1 - clip, 1 + clip) * advantage
         gain = np.minimum(free, held)
         error = value - seen.target
-        pull = error
+        descent = error
         if self.value_clip_range is not None:
-            reach = self.value_clip_range
-            change = value - seen.old_value
-            stopped = np.clip(change, -reach, reach) + seen.old_value - seen.target
+            reach, moved = self.value_clip_range, value - seen.old_value
+            stopped = np.clip(moved, -reach, reach) + seen.old_value - seen.target
             worse = stopped * stopped > error * error
-            pull = np.where(worse, stopped * (np.abs(change) <= reach), error)
+            descent = np.where(worse, stopped * (np.abs(moved) <= reach), error)
             error = np.where(worse, stopped, error)
         policy_loss = -float(np.dot(gain, share))
         value_loss = float(np.dot(error * error, share))
@@ -94,9 +93,9 @@ class ClippedObjective:
         kl = float(np.dot(change - log_ratio, share))
         clipped = float(np.dot(np.abs(change) > clip, share))
         slopes = Slopes(
-            log_prob=np.where(free <= held, free, 0) * -share,
+            log_prob=np.where(free > held, 0, free) * -share,
             entropy=-entropy_coef * share,
-            value=(2 * self.value_coef) * pull * share,
+            value=(2 * self.value_coef) * descent * share,
         )
         return slopes, torch.tensor([loss, policy_loss, value_loss, mean_entropy, kl, clipped])
 

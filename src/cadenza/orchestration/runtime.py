@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from cadenza.config.schema import RunConfig
 from cadenza.envs.vector import cores
+from cadenza.errors import ConfigError
 from cadenza.nets.observe import images
 from cadenza.types import EnvSpec
 
@@ -20,12 +21,15 @@ WORTH_COMPILING = 2000  # gradient steps
 
 def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) -> None:
     """Settle what is `auto`, unless that was done when the run began."""
+    on_cpu = decisions["device"] == "cpu"
     if "runtime.threads" in decisions:
-        decisions.setdefault("runtime.kernels", "torch")  # runs from before there was a choice
+        # runs from before there was a choice, and those that went on to another device, which ends exactness anyway
+        decisions["runtime.kernels"] = decisions.get("runtime.kernels", "torch") if on_cpu else "torch"
         decisions.setdefault("runtime.compile", False)
         return
     runtime, sees = config.runtime, any(images(group.observation) for group in spec.groups.values())
-    on_cpu = decisions["device"] == "cpu"
+    if runtime.kernels == "numpy" and not on_cpu:
+        raise ConfigError(f"runtime.kernels=numpy: only on the CPU, and this run is on {decisions['device']}")
     # small networks gain nothing from a second thread and lose much when cores are busy
     threads = cores() if sees and on_cpu else 1
     decisions["runtime.threads"] = threads if runtime.threads == "auto" else runtime.threads
@@ -38,10 +42,11 @@ def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) 
 def gradient_steps(config: RunConfig) -> int:
     """How many a run will make, as far as its config tells."""
     training = config.training
-    if training.max_updates is not None:
-        return training.max_updates
     per_step = getattr(config.algorithm, "gradient_steps_per_env_step", lambda num_envs: 0.0)
-    return int((training.max_timesteps or 0) * per_step(config.environment.num_envs))
+    known = [] if training.max_updates is None else [training.max_updates]
+    if training.max_timesteps is not None:
+        known.append(int(training.max_timesteps * per_step(config.environment.num_envs)))
+    return min(known, default=0)
 
 
 def has_compiler() -> bool:
@@ -49,11 +54,12 @@ def has_compiler() -> bool:
 
 
 def use_threads(count: int) -> None:
-    """In torch and in NumPy's linear algebra."""
+    """In torch and in NumPy's linear algebra, of this process."""
     torch.set_num_threads(count)
     threadpool_limits(count, user_api="blas")
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function by torch's compiler, once for each shape it meets: a run's own shapes decide, not their history."""
+    torch._dynamo.config.recompile_limit = 256  # beyond it shapes would be computed as if nothing was compiled
     return torch.compile(function, dynamic=False)

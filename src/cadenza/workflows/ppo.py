@@ -68,8 +68,7 @@ class PPO:
         for name, group in context.env.groups.items():
             self.nets[name] = ActorCritic(group, config).to(self.device)
             self.optimizers[name] = optimizer(self.nets[name], config.optimizer, self.nets[name].parts())
-            if context.kernels == "numpy":
-                self.nets[name].plain = plain(self.nets[name])
+            self.nets[name].plain = plain(self.nets[name], context.kernels)
             raw = config.torso.encoder != "auto"
             self.observers[name] = Observer(group.observation, self.device, config.normalize_obs, raw)
             if config.normalize_reward:

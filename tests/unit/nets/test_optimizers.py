@@ -127,6 +127,17 @@ def test_gradients_are_clipped_together_and_their_norms_told_apart(limit: float 
         torch.testing.assert_close(a, b - 0.1 * b.grad)
 
 
+def test_frozen_parameters_are_nobodys_business() -> None:
+    net = network()
+    net[0].requires_grad_(False).double()  # type: ignore[index,operator]
+    before = net[0].weight.clone()  # type: ignore[index,operator]
+    adamw = optimizer(net, OptimizerConfig("adamw", weight_decay=0.1))
+    net[2](torch.ones(8, 5)).sum().backward()  # type: ignore[index,operator]
+    adamw.step(torch.tensor(0.1))
+    assert torch.equal(net[0].weight, before)  # type: ignore[index,arg-type]
+    assert adamw.state_dict()["means"].keys() == {"2.weight", "2.bias"}
+
+
 def test_only_some_parts_can_be_moved() -> None:
     net = network()
     adam = optimizer(net, OptimizerConfig(), {"first": net[0], "rest": net[2]})  # type: ignore

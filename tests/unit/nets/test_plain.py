@@ -57,7 +57,7 @@ def network(action: spaces.Space[Any], settings: Settings, observation: spaces.S
 
 
 def by_hand(net: ActorCritic) -> PlainActorCritic:
-    made = plain(net)
+    made = plain(net, "numpy")
     assert made is not None
     return made
 
@@ -174,7 +174,30 @@ UNFIT = {
 
 @pytest.mark.parametrize("case", UNFIT)
 def test_what_cannot_be_done_by_hand_is_left_to_torch(case: str) -> None:
-    assert plain(network(*UNFIT[case])) is None
+    assert plain(network(*UNFIT[case]), "numpy") is None
+    assert plain(network(SPACES["box"], Settings()), "torch") is None
+
+
+def test_what_is_forbidden_is_never_drawn_and_moves_nothing() -> None:
+    net = network(SPACES["discrete"], SHAPES["default"])
+    hand, nothing = by_hand(net), SimpleNamespace(standard_exponential=lambda shape, dtype: np.zeros(shape, dtype))
+    mask = np.zeros((4, 1, 5), bool)
+    mask[..., 3] = True
+    vector = np.ones((4, 1, 6), np.float32)
+    assert (hand.act(vector, mask, nothing) == 3).all()  # type: ignore[arg-type]
+    seen = samples(net, SPACES["discrete"], masked=True)
+    seen.mask[0, :5] = False  # nothing is allowed
+    seen.mask[0, 5:9] = False
+    seen.mask[0, 5:9, :, 0] = True  # what was done is not among it, mostly
+    seen.weight[:] = 1
+    hand.gradients(seen, torch.arange(10), OBJECTIVES["entropy"])
+    found = [parameter.grad.clone() for parameter in net.actor.parameters()]  # type: ignore[union-attr]
+    rows = {k: v[:, :10] for k, v in vars(seen).items() if k != "obs"}
+    judged = net({VECTOR: seen.obs[VECTOR][:, :10]}, {}, torch.zeros(1, 10, AGENTS, dtype=torch.bool))
+    log_prob, entropy = net.head.evaluate(judged.output, rows["mask"], rows["action"])
+    loss, _ = OBJECTIVES["entropy"].loss(log_prob, entropy, judged.value, SimpleNamespace(**rows))
+    expected = torch.autograd.grad(loss, list(net.actor.parameters()))
+    torch.testing.assert_close(found, list(expected), atol=1e-5, rtol=1e-4)
 
 
 def test_it_follows_its_network_through_optimizer_steps_and_loaded_weights() -> None:
