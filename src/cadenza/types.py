@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from gymnasium.spaces import Space
 
@@ -182,6 +184,25 @@ class Store(Stateful, Protocol):
 
     def cut(self) -> None:
         """The environments start afresh: what was added last is the end of its episodes, as if truncated."""
+
+
+@runtime_checkable
+class Sealing(Protocol):
+    """A store whose rows lie in files beside the checkpoints, so that each of these costs what is new."""
+
+    @property
+    def bulk(self) -> int:
+        """Bytes of all its rows."""
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether it works on a file, too, instead of memory."""
+
+    def attach(self, folder: Path | None) -> None:
+        """Where those files are."""
+
+    def seal(self) -> dict[Path, str]:
+        """Write what is new since the last time; every file that the state relies on, with its sha256."""
 
 
 @dataclass(frozen=True)

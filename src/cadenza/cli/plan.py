@@ -92,4 +92,5 @@ def _files(disk: dict[str, Any]) -> str:
     from cadenza.monitor.sparkline import size
 
     checkpoints = f"{disk['checkpoints_kept']} checkpoints {size(disk['checkpoints_bytes'])}"
-    return f"{checkpoints}, metrics {size(disk['metrics_bytes'])}, episodes {size(disk['episodes_bytes'])}"
+    files = f"{checkpoints}, metrics {size(disk['metrics_bytes'])}, episodes {size(disk['episodes_bytes'])}"
+    return files + (f", replay {size(disk['replay_bytes'])}" if disk["replay_bytes"] else "")

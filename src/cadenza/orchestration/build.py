@@ -26,7 +26,7 @@ from cadenza.orchestration.signals import Signals
 from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricsFile
-from cadenza.types import Context, EnvSpec, Store, VectorEnv, Workflow
+from cadenza.types import Context, EnvSpec, Sealing, Store, VectorEnv, Workflow
 
 ENGINE_HOOKS = ("collect", "evaluate")
 
@@ -79,6 +79,7 @@ def assemble(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any], fresh:
 def build(assembly: Assembly, folder: RunFolder, console: Console, signals: Signals) -> Orchestrator:
     """The run in its folder, at its beginning."""
     config = assembly.config
+    attach_stores(assembly.stores, folder.replay)
     run = Orchestrator(
         config=config,
         decisions=assembly.decisions,
@@ -101,6 +102,13 @@ def build(assembly: Assembly, folder: RunFolder, console: Console, signals: Sign
 
         Debug(run, config.debug)
     return run
+
+
+def attach_stores(stores: dict[str, Store], replay: Path) -> None:
+    """Tell those that keep their bulk in files where to."""
+    for name, store in stores.items():
+        if isinstance(store, Sealing):
+            store.attach(replay / name)
 
 
 def resolve_device(asked: str) -> str:

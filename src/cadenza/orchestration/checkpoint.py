@@ -2,6 +2,7 @@
 
     checkpoints/step-<env_steps>-<updates>/{state.json, <part>.safetensors …, MANIFEST.json}
     checkpoints/last, checkpoints/best      one-line files naming one of them
+    replay/<store>/*.safetensors            rows of stores: several checkpoints rely on one such file, and name its hash
 """
 
 from __future__ import annotations
@@ -11,20 +12,23 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from safetensors import SafetensorError
 
+from cadenza.data.segments import verify_file
 from cadenza.errors import CheckpointError, NotFoundError
 from cadenza.orchestration import codec
-from cadenza.records.atomic import sync_dir, write_text
+from cadenza.records.atomic import remove_leftovers, sync_dir, write_text
 from cadenza.records.failpoints import failpoint
 from cadenza.records.folder import RunFolder
 
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
+REPLAY = "replay"  # in the run's folder, beside the checkpoints
 NAME = re.compile(r"step-(\d{12,})-(\d{12,})")
 
 
@@ -47,15 +51,26 @@ class Checkpoints:
         found = [entry.name for entry in self.folder.iterdir() if NAME.fullmatch(entry.name) and entry.is_dir()]
         return sorted(found, key=position)
 
-    def save(self, state: dict[str, Any], env_steps: int, updates: int, best: bool = False) -> str:
-        """Write `state` whole or not at all; then move the pointers; then remove what is no longer kept."""
+    def save(
+        self,
+        state: dict[str, Any],
+        env_steps: int,
+        updates: int,
+        best: bool = False,
+        beside: Mapping[Path, str] = MappingProxyType({}),
+    ) -> str:
+        """Write `state` whole or not at all; then move the pointers; then remove what is no longer kept.
+
+        `beside` are files in the run's folder that the state relies on, already written, with their sha256.
+        """
         name = f"step-{env_steps:012d}-{updates:012d}"
         staging = self.folder / f".staging-{name}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(staging, ignore_errors=True)
             staging.mkdir()
-            self._write(staging, codec.pack(state), {"env_steps": env_steps, "updates": updates})
+            named = {path.relative_to(self.folder.parent).as_posix(): sha256 for path, sha256 in beside.items()}
+            self._write(staging, codec.pack(state), {"env_steps": env_steps, "updates": updates, "beside": named})
             failpoint("ckpt:before_rename")
             self._publish(staging, self.folder / name)
         except OSError:
@@ -70,7 +85,10 @@ class Checkpoints:
         return name
 
     def load(self, name: str, part: str | None = None) -> dict[str, Any]:
-        """The state in a checkpoint (or one part of it), after every byte read was checked against the manifest."""
+        """The state in a checkpoint (or one part of it), after every byte read was checked against the manifest.
+
+        Of the whole state the files beside the checkpoint are part, so those are checked too.
+        """
         folder = self.folder / name
         try:
             manifest = json.loads((folder / MANIFEST).read_bytes())
@@ -84,6 +102,8 @@ class Checkpoints:
                 raise CheckpointError(f"{folder}: saved under config {manifest['config']}, not {self.config_hash}")
             wanted = {"state.json", f"{part}.safetensors"} if part else manifest["files"].keys()
             files = {file: facts for file, facts in manifest["files"].items() if file in wanted}
+            for path, sha256 in () if part else manifest.get("beside", {}).items():
+                verify_file(self.folder.parent / path, sha256)
             return codec.unpack({file: read_verified(folder, file, facts) for file, facts in files.items()}, part)
         except PermissionError:
             raise  # not damaged, only out of reach
@@ -104,6 +124,7 @@ class Checkpoints:
             for rejected, reason in problems.items():
                 warn(f"checkpoint rejected: {reason}; falling back to {name}")
                 self._set_aside(rejected)
+            self._prune_beside()  # what comes after this checkpoint
             return name, state
         if names:
             raise CheckpointError(f"none of {len(names)} checkpoints is valid, the newest: {problems[names[-1]]}")
@@ -150,6 +171,8 @@ class Checkpoints:
 
     def _recover(self) -> None:
         """Clear what a killed process left behind."""
+        for store in self.folder.parent.glob(f"{REPLAY}/*/"):
+            remove_leftovers(store)
         for leftover in self.folder.glob(".staging-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         for old in self.folder.glob(".old-*"):
@@ -171,6 +194,20 @@ class Checkpoints:
         for name in names:
             if name not in kept:
                 shutil.rmtree(self.folder / name, ignore_errors=True)
+        self._prune_beside()
+
+    def _prune_beside(self) -> None:
+        """Remove rows of stores that no checkpoint to go on from relies on; the best one is kept for its weights."""
+        run = self.folder.parent
+        named: set[str] = set()
+        try:
+            for name in self.names()[-self.keep :]:
+                named |= json.loads((self.folder / name / MANIFEST).read_bytes()).get("beside", {}).keys()
+        except (OSError, ValueError, AttributeError):
+            return  # nobody knows what a damaged one relies on
+        for path in run.glob(f"{REPLAY}/*/*.safetensors"):
+            if path.relative_to(run).as_posix() not in named:
+                path.unlink(missing_ok=True)
 
 
 def position(name: str) -> tuple[int, int]:

@@ -15,13 +15,14 @@ from cadenza.config.schema import DebugConfig
 from cadenza.errors import NotFoundError, StorageError
 from cadenza.monitor.console import Console
 from cadenza.monitor.operations import FirstBad, forward_call
-from cadenza.orchestration.build import assemble, build
+from cadenza.orchestration.build import assemble, attach_stores, build
 from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.clock import Clock
 from cadenza.orchestration.launch import EMPTY_METRICS, check
 from cadenza.orchestration.orchestrator import Orchestrator
 from cadenza.orchestration.signals import Signals
 from cadenza.records.folder import RunFolder, create, read_object
+from cadenza.types import Sealing
 
 CHECKS = DebugConfig(enabled=True, profile_cycles=0)
 
@@ -46,7 +47,7 @@ def diagnose(
         with tempfile.TemporaryDirectory(prefix="cadenza-debug-") as scratch, Signals() as signals:
             beside = create(Path(scratch), config, ["cadenza", "debug", folder.id])
             run = build(assembly, beside, Console(quiet=True, total=None), signals)
-            load(run, source.load(name))
+            load(run, source.load(name), folder.replay)
             if assembly.spec.restore == "restart":
                 say(f"{config.environment.id} cannot be restored: its running episodes start afresh")
             say(f"repeating {folder.id} from {name} with every check on …")
@@ -79,9 +80,14 @@ def starting_point(folder: RunFolder, checkpoint: str | None) -> tuple[Checkpoin
     return checkpoints, checkpoints.resolve(checkpoint or "last")
 
 
-def load(run: Orchestrator, state: dict[str, Any]) -> None:
-    """The run's state but for its rows on disk: a repetition writes its own."""
+def load(run: Orchestrator, state: dict[str, Any], replay: Path) -> None:
+    """The run's state but for its rows on disk: a repetition writes its own, and files for its stores."""
+    attach_stores(run.stores, replay)
     run.load_state({**state, "metrics": EMPTY_METRICS})
+    attach_stores(run.stores, run.folder.replay)
+    for store in run.stores.values():
+        if isinstance(store, Sealing):  # or every copy of the state would hold all its rows
+            store.seal()
 
 
 def failure(run: Orchestrator, steps: int | None = None) -> Exception | None:
@@ -103,7 +109,7 @@ def failure(run: Orchestrator, steps: int | None = None) -> Exception | None:
 def closer_look(run: Orchestrator, beside: RunFolder) -> dict[str, Any]:
     """The operation that made the first bad number, forwards and backwards, where there is one to name."""
     before = Checkpoints(beside.path / "debug" / "failure", run.checkpoints.config_hash)
-    load(run, before.load(before.resolve("last")))
+    load(run, before.load(before.resolve("last")), beside.replay)
     operations = FirstBad()
     with warnings.catch_warnings(record=True) as caught, torch.autograd.set_detect_anomaly(True), operations:
         warnings.simplefilter("always")

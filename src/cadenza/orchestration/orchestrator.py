@@ -31,7 +31,7 @@ from cadenza.records.episodes import EpisodeLog
 from cadenza.records.failpoints import failpoint
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricBuffer, MetricsFile
-from cadenza.types import Mode, PhaseInfo, Stateful, Store, Updated, Workflow
+from cadenza.types import Mode, PhaseInfo, Sealing, Stateful, Store, Updated, Workflow
 
 SAVE_ATTEMPTS = 3  # failures in a row before a full or failing disk ends the run
 
@@ -312,10 +312,12 @@ class Orchestrator:
             if improved:
                 standing.best, standing.best_at = standing.latest, self.clock.position
             self.episodes.seal(self.clock.env_steps)
+            sealing = [store for store in self.stores.values() if isinstance(store, Sealing)]
+            beside = {path: sha256 for store in sealing for path, sha256 in store.seal().items()}
             state = {name: part.state_dict() for name, part in self.parts().items()}
             if self.finished and self.metrics.pending:  # rows may wait in a checkpoint, but not in the last one
                 raise OSError(errno.ENOSPC, "no room for metrics.jsonl")
-            name = self.checkpoints.save(state, self.clock.env_steps, self.clock.updates, improved)
+            name = self.checkpoints.save(state, self.clock.env_steps, self.clock.updates, improved, beside)
             self.write_status("running")
             return Saved(self.folder.checkpoints / name, improved)
         except OSError:

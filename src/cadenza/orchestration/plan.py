@@ -26,7 +26,7 @@ from cadenza.orchestration.orchestrator import Orchestrator
 from cadenza.orchestration.signals import STOP, Signals
 from cadenza.records.folder import create
 from cadenza.records.metrics import read
-from cadenza.types import Acted, EnvSpec, GroupSpec, Mode, PhaseInfo, Step, Store, Workflow
+from cadenza.types import Acted, EnvSpec, GroupSpec, Mode, PhaseInfo, Sealing, Step, Store, Workflow
 
 PATIENCE = 4  # a first cycle that takes so many times the seconds to measure is left unfinished
 EPISODE_ROW = 40  # bytes beside the actions: environment, number, seed, length, return
@@ -77,6 +77,7 @@ class Held:
     bytes: int
     shape: tuple[int, ...]  # of its largest array
     at_least: bool = False
+    files: int | None = None  # bytes it keeps beside the checkpoints; None: everything is in them
 
 
 def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
@@ -151,7 +152,9 @@ def held_by(store: Store, passing: Any) -> Held:
     """What the store owns; it may look at what passes through without owning it."""
     others, arrays = ram.blocks(passing), ram.arrays(store)
     own = {address: held for address, held in ram.blocks(store).items() if address not in others}
-    return Held(sum(own.values()), tuple(max(arrays, key=lambda array: array.nbytes).shape) if arrays else ())
+    shape = tuple(max(arrays, key=lambda array: array.nbytes).shape) if arrays else ()
+    files = store.bulk * (2 if store.on_disk else 1) if isinstance(store, Sealing) else None
+    return Held(sum(own.values()), shape, files=files)
 
 
 def measure(run: Orchestrator, seconds: float) -> Measured:
@@ -208,10 +211,11 @@ def refuse_too_much(config: RunConfig, stores: dict[str, Held]) -> None:
     name, largest = max(stores.items(), key=lambda item: item[1].bytes)
     sizing = {"environment.num_envs": config.environment.num_envs}
     sizing |= {f"algorithm.{key}": value for key, value in vars(config.algorithm).items() if type(value) is int}
+    whole = config.environment.num_envs  # a capacity is shared out in equal parts
     fitting = [
         f"{key}={less} (not {value})"
         for key, value in sizing.items()
-        if value > 1 and value in largest.shape and (less := int(value * room / needed))
+        if value > 1 and {value, value - value % whole} & set(largest.shape) and (less := int(value * room / needed))
     ]
     amount = f"{'at least ' if largest.at_least else ''}{size(needed)}"
     advice = f": {' or '.join(fitting)} would fit" if fitting else f": {room / needed:.0%} of it would fit"
@@ -297,7 +301,7 @@ def disk_of(
     checkpoint = dict(measured.checkpoint)
     for name, held in stores.items():
         file = f"store.{name}.safetensors"
-        if file in checkpoint:  # what keeps something beyond a cycle will be full one day
+        if file in checkpoint and held.files is None:  # what keeps something beyond a cycle will be full one day
             checkpoint[file] = held.bytes
     action = sum(action_bytes(group) for group in spec.groups.values())
     typical = sum(checkpoint.values())
@@ -309,7 +313,8 @@ def disk_of(
     if config.logging.episodes and outline["env_steps"]:
         share = max(measured.clock.episodes / max(1, measured.clock.env_steps), 1 / limit if limit else 0.0)
         episodes = outline["env_steps"] * (action + EPISODE_ROW * share) + outline["checkpoints"] * SEGMENT
-    total = kept * (most or typical) + rows * measured.row + episodes
+    replay = sum(held.files or 0 for held in stores.values())
+    total = kept * (most or typical) + rows * measured.row + episodes + replay
     return {
         "checkpoint_bytes": typical,
         "checkpoint_bytes_at_most": most,  # with every running episode at its time limit
@@ -317,6 +322,7 @@ def disk_of(
         "checkpoints_bytes": kept * (most or typical),
         "metrics_bytes": round(rows * measured.row),
         "episodes_bytes": round(episodes),
+        "replay_bytes": replay,
         "total_bytes": round(total),
     }
 

@@ -73,7 +73,10 @@ def _parts(thing: Any) -> Iterator[Any]:
 
 
 def blocks(root: Any) -> dict[int, int]:
-    """Address -> bytes of each piece of memory that holds an array or a tensor; views count as what they look into."""
+    """Address -> bytes of each piece of memory that holds an array or a tensor; views count as what they look into.
+
+    Arrays that are mapped from files do not count: their memory can be had back at any time.
+    """
     found = {}
     for thing in arrays(root):
         if isinstance(thing, torch.Tensor):
@@ -82,5 +85,6 @@ def blocks(root: Any) -> dict[int, int]:
         else:
             while isinstance(thing.base, np.ndarray):
                 thing = thing.base
-            found[thing.__array_interface__["data"][0]] = thing.nbytes
+            if not isinstance(thing, np.memmap):
+                found[thing.__array_interface__["data"][0]] = thing.nbytes
     return found

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from cadenza.config.schema import RunConfig
+from cadenza.data.replay import whole
 from cadenza.errors import CadenzaError, NotFoundError
 from cadenza.monitor.console import Console
 from cadenza.orchestration.build import assemble, build
@@ -115,7 +116,11 @@ def final_state(folder: RunFolder) -> dict[str, Any]:
     checkpoints = Checkpoints.of(folder)
     pointers = [folder.checkpoints / which for which in ("last", "best")]
     named = {pointer.name: pointer.read_text() for pointer in pointers if pointer.exists()}
-    return {**dict(flat(checkpoints.load(checkpoints.resolve("last")))), **named}
+    state = checkpoints.load(checkpoints.resolve("last"))
+    for part in state:
+        if "segments" in state[part]:  # where one ends and the next begins is of no interest, what is in them is
+            state[part] = whole(state[part], folder.replay / part.removeprefix("store."))
+    return {**dict(flat(state)), **named}
 
 
 def first_state_difference(a: dict[str, Any], b: dict[str, Any], but: Collection[str]) -> dict[str, Any] | None:

@@ -1,0 +1,434 @@
+"""Replay: a stream of rows for each environment, the oldest overwritten, from which batches are drawn again and again.
+
+A row is a moment of one environment: what was seen, and once there is more, what was done and what came of it.
+
+    transition   transition   transition   last   transition   open
+    seen         seen         seen         seen   seen         seen
+    done         done         done                done
+
+What follows a transition is the next row: the true final observation of its episode in a *last* row, where the episode
+ended with it. The *open* row waits to be acted on. So nothing is stored twice, and n steps or a sequence are a walk.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cadenza.data.priorities import Priorities
+from cadenza.data.segments import Segment, read_segment, write_segment
+from cadenza.data.walks import FIRST, LAST, TERMINATED, TRUNCATED, ahead, back, preceding, stacked
+from cadenza.envs.layout import allocate_actions, allocate_space
+from cadenza.errors import CheckpointError, ConfigError
+from cadenza.records.failpoints import failpoint
+from cadenza.trees import leaves, map_tree, write
+from cadenza.types import Acted, EnvSpec, Step, Tree
+
+SEGMENT_BYTES = 64 << 20  # what a segment holds at most, so that writing one never needs much memory
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """A batch of n steps each; the arrays are its own."""
+
+    groups: dict[str, dict[str, Tree]]  # obs, action, reward, next_obs, terminated, active, (next_)mask?, extras …
+    discount: np.ndarray  # [B] float32, what the value of next_obs counts: gamma to the number of steps really walked
+    index: np.ndarray  # [B] where they lie, for `update_priorities`
+    weight: np.ndarray | None = None  # [B] float32 importance weights, where there are priorities
+    state: np.ndarray | None = None  # [B, …] where the environment has a central state
+    next_state: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """A batch of stretches of streams, [B, L, …]; a new episode may begin within one, and `is_first` says so.
+
+    In a row that is `last`, what was seen is the end of its episode (terminal if `terminated`); nothing was done there.
+    """
+
+    groups: dict[str, dict[str, Tree]]  # obs, action, reward (for that action), active, died, mask?, extras …
+    is_first: np.ndarray  # [B, L] nothing before belongs to it
+    terminated: np.ndarray  # [B, L] in an episode's last transition and in its last row
+    truncated: np.ndarray  # [B, L] likewise
+    last: np.ndarray  # [B, L]
+    index: np.ndarray  # [B, L]
+    state: np.ndarray | None = None  # [B, L, …]
+
+
+class ReplayStore:
+    """`capacity` rows in all, an equal share for each environment; each transition takes one, each episode's end one.
+
+    `alpha`: sample by priority, to this power. `stack`: hand out so many of the latest observations at once, as
+    `environment.frame_stack` would. `on_disk`: rows are mapped from a nameless file instead of taking memory.
+    """
+
+    def __init__(
+        self, capacity: int, num_envs: int, *, alpha: float | None = None, stack: int = 1, on_disk: bool = False
+    ) -> None:
+        least = (stack + 2) * num_envs
+        if capacity < least:
+            raise ConfigError(f"a replay of {capacity} rows is too small for {num_envs} environments: give {least}")
+        self.num_envs = num_envs
+        self.rows = capacity // num_envs  # of each environment
+        self.stack = stack
+        self.on_disk = on_disk
+        self.priorities = None if alpha is None else Priorities(self.rows * num_envs, alpha)
+        self._oldest = self.rows - stack  # age of a row beyond which it is only looked back at
+        self._base = np.arange(num_envs) * self.rows
+        self._arrays: Tree = {}  # [slots, …], an environment's rows after those of the one before
+        self._head = np.zeros(num_envs, np.int64)  # where in its stream each environment's open row is
+        self._find_open()
+        self._open = False  # whether the open rows hold what was seen last
+        self._folder: Path | None = None
+        self._segments: list[Segment] = []
+        self._sealed = np.zeros(num_envs, np.int64)  # rows of each stream before this one are in segments
+
+    @staticmethod
+    def bytes_for(
+        spec: EnvSpec,
+        num_envs: int,
+        capacity: int,
+        prioritized: bool = False,
+        masks: Mapping[str, int] | None = None,
+        extras: int = 0,
+    ) -> int:
+        """What the arrays take, exactly: `masks` are widths by group, `extras` the bytes a policy adds to each row."""
+        rows, size = capacity // num_envs * num_envs, 1 + extras
+        parts = [allocate_actions(spec, (1,)), {} if spec.state is None else allocate_space(spec.state, (1,))]
+        for name, group in spec.groups.items():
+            agents = len(group.agents)
+            parts.append(allocate_space(group.observation, (1, agents)))
+            size += agents * (4 + 1 + 1 + (masks or {}).get(name, 0))  # reward, active, died, mask
+        size += sum(int(array.nbytes) for part in parts for _, array in leaves(part))
+        return rows * size + (Priorities.bytes_for(rows) if prioritized else 0)
+
+    # what comes in
+
+    def add(self, step: Step, acted: Acted, after: Step) -> None:
+        """One transition of every environment; episodes end where `after` says so."""
+        done = done_rows(acted, after)
+        if not self._arrays:
+            row = seen_rows(step)
+            groups = {group: {**data, **done["groups"][group]} for group, data in row["groups"].items()}
+            self._allocate({**row, "groups": groups, "flags": np.zeros(self.num_envs, np.uint8)})
+        if not (self._open and self._continues(step)):
+            self._begin(step)
+        slots = self._slots
+        write(self._arrays, self._where, done)
+        self._advance(slice(None))
+        ended = after.terminated | after.truncated
+        if np.count_nonzero(ended):
+            self._end(slots, np.flatnonzero(ended), after)
+        self._see(after, after.is_first * np.uint8(FIRST))
+        if self.priorities is not None:
+            self.priorities.put(slots)
+
+    def cut(self) -> None:
+        """The environments start afresh: what was added last is the end of its episodes, as if truncated."""
+        if not self._open:
+            return
+        self._open = False
+        flags = self._arrays["flags"]
+        running = np.flatnonzero(flags[self._slots] & FIRST == 0)
+        flags[preceding(self._slots[running], self.rows)] |= TRUNCATED
+        self._sealed[running] = np.minimum(self._sealed[running], self._head[running] - 1)
+        self._close(running, np.uint8(LAST | TRUNCATED))
+
+    def ready(self) -> bool:
+        return bool(self._head.any())
+
+    def _continues(self, step: Step) -> bool:
+        """Whether the open rows hold what was acted on: not if the environments went on elsewhere meanwhile."""
+        for group, obs in step.obs.items():
+            stored = leaves(self._arrays["groups"][group]["obs"])
+            for (_, array), (_, given) in zip(stored, leaves(obs), strict=True):
+                if array[self._where].tobytes() != given.tobytes():
+                    return False
+        return True
+
+    def _begin(self, step: Step) -> None:
+        """A stretch that has nothing to do with what came before, in the middle of an episode perhaps."""
+        self.cut()
+        self._see(step, np.uint8(FIRST))
+
+    def _see(self, step: Step, flags: Any) -> None:
+        write(self._arrays, self._where, seen_rows(step))
+        self._arrays["flags"][self._where] = flags
+        self._open = True
+
+    def _end(self, done: np.ndarray, envs: np.ndarray, after: Step) -> None:
+        """Episodes end with the transitions `done`: put down what was seen last."""
+        how = after.terminated[envs] * np.uint8(TERMINATED) + after.truncated[envs] * np.uint8(TRUNCATED)
+        self._arrays["flags"][done[envs]] |= how
+        final: Tree = {"groups": {group: {"obs": obs} for group, obs in after.final_obs.items()}}
+        if after.final_state is not None:
+            final["state"] = after.final_state
+        write(self._arrays, self._slots[envs], map_tree(lambda x: x[envs], final))
+        self._close(envs, how + np.uint8(LAST))
+
+    def _close(self, envs: np.ndarray, flags: Any) -> None:
+        """The open rows become last ones: nobody acts there, and which actions would be allowed is unknown."""
+        slots = self._slots[envs]
+        for rows in self._arrays["groups"].values():
+            for name, tree in rows.items():
+                if name != "obs":
+                    for _, array in leaves(tree):
+                        array[slots] = name == "mask"
+        self._arrays["flags"][slots] = flags
+        self._advance(envs)
+
+    def _advance(self, envs: Any) -> None:
+        """To the next row of these environments; with it another is too old to be drawn."""
+        self._head[envs] += 1
+        self._find_open()
+        if self.priorities is not None:
+            self.priorities.drop(self._base[envs] + (self._head[envs] - self._oldest - 1) % self.rows)
+
+    def _find_open(self) -> None:
+        self._slots = self._base + self._head % self.rows
+        # one row is found quicker by a slice
+        self._where: Any = self._slots if self.num_envs > 1 else slice(int(self._slots[0]), int(self._slots[0]) + 1)
+
+    def _allocate(self, like: Tree) -> None:
+        """Arrays for rows such as these, side by side in one piece of memory."""
+        fields = sorted(leaves(like), key=lambda field: -field[1].dtype.itemsize)  # so that each is aligned
+        sizes = {path: leaf[:1].nbytes for path, leaf in fields}
+        slots, row = self.num_envs * self.rows, np.dtype((np.void, sum(sizes.values())))
+        if self.on_disk:
+            if self._folder is not None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                block = np.asarray(np.memmap(file, row, "w+", shape=(slots,)))
+        else:
+            block = np.zeros(slots, row)
+        content, offset, views = block.view(np.uint8), 0, {}
+        for path, leaf in fields:
+            end = offset + slots * sizes[path]
+            views[path] = content[offset:end].view(leaf.dtype).reshape(slots, *leaf.shape[1:])
+            offset = end
+        order = iter([path for path, _ in leaves(like)])
+        self._arrays = map_tree(lambda _: views[next(order)], like)
+
+    # what comes out
+
+    def sample(
+        self, batch: int, generator: np.random.Generator, n_step: int = 1, gamma: float = 1.0, beta: float = 1.0
+    ) -> Transitions:
+        """Transitions drawn uniformly, or by priority with weights corrected to the power `beta`.
+
+        Rewards are summed over `n_step` steps, or fewer where the episode or what is known of it ends before.
+        """
+        if not self.ready():
+            raise ConfigError("the replay is empty: collect before sampling from it")
+        weight = None
+        if self.priorities is None:
+            index = self._draw(batch, generator, 1)
+            while len(redraw := np.flatnonzero(self._arrays["flags"][index] & LAST)):
+                index[redraw] = self._draw(len(redraw), generator, 1)
+        else:
+            index, weight = self.priorities.sample(batch, generator, beta)
+        return self._transitions(index, n_step, gamma, weight)
+
+    def update_priorities(self, index: np.ndarray, priorities: np.ndarray) -> None:
+        """`index` as in a batch, what learning from it found out ([B])."""
+        assert self.priorities is not None, "this replay has no priorities"
+        self.priorities.update(index, priorities)
+
+    def sequences(self, batch: int, length: int, generator: np.random.Generator) -> Sequences:
+        """Stretches of `length` rows, drawn uniformly. What was earned on arriving at a row is the reward before it."""
+        first = self._draw(batch, generator, length)
+        offset = first % self.rows
+        index = (first - offset)[:, None] + (offset[:, None] + np.arange(length)) % self.rows
+        arrays, flags = self._arrays, self._arrays["flags"][index]
+        groups = {
+            group: {
+                name: self._seen(tree, index) if name == "obs" else map_tree(lambda x: x.take(index, axis=0), tree)
+                for name, tree in rows.items()
+            }
+            for group, rows in arrays["groups"].items()
+        }
+        return Sequences(
+            groups=groups,
+            is_first=flags & FIRST != 0,
+            terminated=flags & TERMINATED != 0,
+            truncated=flags & TRUNCATED != 0,
+            last=flags & LAST != 0,
+            index=index,
+            state=arrays["state"].take(index, axis=0) if "state" in arrays else None,
+        )
+
+    def _draw(self, batch: int, generator: np.random.Generator, span: int) -> np.ndarray:
+        """Slots of rows that are followed by `span` - 1 others before the open one, uniformly."""
+        choices = np.maximum(np.minimum(self._head, self._oldest) - (span - 1), 0)
+        ends = choices.cumsum()
+        total = int(ends[-1])
+        if total == 0:
+            raise ConfigError(f"the replay holds no {span} rows in a row yet: collect more, or give it more capacity")
+        chosen = generator.integers(total, size=batch)
+        if self.num_envs == 1:
+            return np.asarray((self._head[0] - span - chosen) % self.rows)
+        env = ends.searchsorted(chosen, side="right")
+        age = span + chosen - (ends - choices)[env]
+        return np.asarray(self._base[env] + (self._head[env] - age) % self.rows)
+
+    def _transitions(self, index: np.ndarray, n_step: int, gamma: float, weight: np.ndarray | None) -> Transitions:
+        arrays = self._arrays
+        age = (self._head[index // self.rows] - index) % self.rows
+        end, walked, reward, over = ahead(arrays, index, age, self.rows, n_step, gamma)
+        groups = {}
+        for group, rows in arrays["groups"].items():
+            batch = {
+                name: map_tree(lambda x: x.take(index, axis=0), tree)
+                for name, tree in rows.items()
+                if name not in ("obs", "reward", "died")
+            }
+            batch |= {"obs": self._seen(rows["obs"], index), "next_obs": self._seen(rows["obs"], end)}
+            batch |= {"reward": reward[group], "terminated": over[group]}
+            if "mask" in rows:
+                batch["next_mask"] = rows["mask"].take(end, axis=0)
+            groups[group] = batch
+        state = arrays.get("state")
+        return Transitions(
+            groups=groups,
+            discount=(gamma ** np.arange(n_step + 1)).astype(np.float32)[walked],
+            index=index,
+            weight=weight,
+            state=None if state is None else state.take(index, axis=0),
+            next_state=None if state is None else state.take(end, axis=0),
+        )
+
+    def _seen(self, obs: Tree, index: np.ndarray) -> Tree:
+        """Observations [*index, A, …], each with those before it where they are stacked."""
+        if self.stack == 1:
+            return map_tree(lambda x: x.take(index, axis=0), obs)
+        history = back(self._arrays["flags"], index, self.rows, self.stack)
+        return map_tree(lambda x: stacked(x, history), obs)
+
+    # state
+
+    @property
+    def bulk(self) -> int:
+        """Bytes of all its rows."""
+        return sum(int(array.nbytes) for _, array in leaves(self._arrays))
+
+    def attach(self, folder: Path | None) -> None:
+        """Where segments are kept from now on; a state holds all rows where that is nowhere."""
+        if folder != self._folder:
+            self._segments = []
+            self._sealed = np.zeros(self.num_envs, np.int64)
+        self._folder = folder
+
+    def seal(self) -> dict[Path, str]:
+        """Put rows that are new since last time into segments; every file that the state relies on, with its hash."""
+        if self._folder is None:
+            return {}
+        env, position = self._unsealed()
+        written, total = [], int(self._tail_start().sum())
+        parts = 1 + len(env) * self.bulk // (self.rows * self.num_envs * SEGMENT_BYTES)
+        for part in np.array_split(np.arange(len(env)), parts):
+            if len(part):
+                name = f"{total:012d}-{total + len(part):012d}.safetensors"
+                slots = self._base[env[part]] + position[part] % self.rows
+                rows = {path: array.take(slots, axis=0) for path, array in leaves(self._arrays)}
+                ends = np.zeros(self.num_envs, np.int64)
+                np.maximum.at(ends, env[part], position[part] + 1)
+                written.append(Segment(name, write_segment(self._folder, name, slots, rows), ends))
+                total += len(part)
+        failpoint("replay:sealed")
+        self._sealed = self._head.copy()
+        alive = [one for one in self._segments if (one.ends > self._head - self.rows + 1).any()]
+        self._segments = alive + written
+        return {self._folder / one.name: one.sha256 for one in self._segments}
+
+    def _tail_start(self) -> np.ndarray:
+        """Where in each stream the rows begin that are in no segment."""
+        return np.maximum(self._sealed, self._head - self.rows + 1)
+
+    def _unsealed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Environment and position in its stream of each complete row that is in no segment."""
+        start = self._tail_start()
+        counts = self._head - start
+        env = np.repeat(np.arange(self.num_envs), counts)
+        return env, np.arange(len(env)) - np.repeat(counts.cumsum() - counts - start, counts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is in segments is named, the rows since then are held: the open ones at least."""
+        tail: dict[str, Tree] = {}
+        if self._arrays:
+            env, position = self._unsealed()
+            env, position = np.append(env, np.arange(self.num_envs)), np.append(position, self._head)
+            slots = self._base[env] + position % self.rows
+            tail = {"slots": slots, "rows": map_tree(lambda x: x.take(slots, axis=0), self._arrays)}
+        return {
+            "shape": [self.num_envs, self.rows],
+            "head": self._head.copy(),
+            "open": self._open,
+            "sealed": self._tail_start(),
+            "segments": [{"name": one.name, "sha256": one.sha256} for one in self._segments],
+            "ends": np.array([one.ends for one in self._segments], np.int64).reshape(-1, self.num_envs),
+            "tail": tail,
+            "priorities": {} if self.priorities is None else self.priorities.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["shape"] != [self.num_envs, self.rows]:
+            raise ValueError(f"a replay of {state['shape']} rows, not {[self.num_envs, self.rows]}")
+        self._head, self._open = np.array(state["head"], np.int64), state["open"]
+        self._find_open()
+        self._sealed = np.array(state["sealed"], np.int64)
+        ends = np.array(state["ends"], np.int64)
+        self._segments = [
+            Segment(one["name"], one["sha256"], end) for one, end in zip(state["segments"], ends, strict=True)
+        ]
+        if state["tail"]:
+            if not self._arrays:
+                self._allocate(state["tail"]["rows"])
+            self._read_segments()
+            write(self._arrays, state["tail"]["slots"], state["tail"]["rows"])
+        if self.priorities is not None:
+            self.priorities.load_state_dict(state["priorities"])
+
+    def _read_segments(self) -> None:
+        """In the order they were written: what a later one holds too, it overwrites."""
+        if self._segments and self._folder is None:
+            raise CheckpointError("the state names segments of a replay, and the store is not told where they are")
+        for segment in self._segments:
+            assert self._folder is not None
+            slots, rows = read_segment(self._folder, segment)
+            try:
+                for path, array in leaves(self._arrays):
+                    array[slots] = rows[path]
+            except (KeyError, IndexError, ValueError) as problem:
+                raise CheckpointError(f"{self._folder / segment.name}: does not fit this run ({problem})") from problem
+
+
+def whole(state: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The state of a replay with all rows in it, however they are spread over segments."""
+    num_envs, rows = state["shape"]
+    store = ReplayStore(num_envs * rows, num_envs)
+    store.attach(folder)
+    store.load_state_dict(state)
+    store.attach(None)
+    return {**store.state_dict(), "priorities": state["priorities"]}
+
+
+def seen_rows(step: Step) -> dict[str, Tree]:
+    """What is known of a row before anything is done, [N, …]."""
+    groups = {group: {"obs": obs, "active": step.active[group]} for group, obs in step.obs.items()}
+    for group, allowed in step.mask.items():
+        groups[group]["mask"] = allowed
+    return {"groups": groups} if step.state is None else {"groups": groups, "state": step.state}
+
+
+def done_rows(acted: Acted, after: Step) -> dict[str, Tree]:
+    """What completes a row to a transition, [N, …]."""
+    groups = {}
+    for group, action in acted.action.items():
+        groups[group] = {"action": action, "reward": after.reward[group], "died": after.died[group]}
+        groups[group] |= {name: extra for name, extra in acted.extras[group].items() if name != "carry"}
+    return {"groups": groups}

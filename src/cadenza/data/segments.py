@@ -1,0 +1,63 @@
+"""A store's rows in files that never change once written: what a checkpoint names instead of holding it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cadenza.errors import CheckpointError
+from cadenza.records import atomic
+
+SLOTS = "slots"  # which rows a segment holds; what lies in them is under the paths of the store's arrays
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One file, by its name in the store's folder."""
+
+    name: str
+    sha256: str
+    ends: np.ndarray  # [N] for each environment, how far into its stream the segment reaches; 0: holds none of it
+
+
+def write_segment(folder: Path, name: str, slots: np.ndarray, rows: dict[str, np.ndarray]) -> str:
+    """Durably, whole or not at all; the hash of the file."""
+    from safetensors.numpy import save
+
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        atomic.sync_dir(folder.parent)
+        atomic.sync_dir(folder.parent.parent)
+    content = save({SLOTS: slots, **rows})
+    atomic.write_bytes(folder / name, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_segment(folder: Path, segment: Segment) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Which rows, and what is in them by path; verified before it is parsed."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    if Path(segment.name).name != segment.name:
+        raise CheckpointError(f"{folder}: '{segment.name}' is not the name of a segment")
+    path = folder / segment.name
+    verify_file(path, segment.sha256)
+    try:
+        rows = load_file(path)
+        return rows.pop(SLOTS), rows
+    except (SafetensorError, KeyError) as problem:
+        raise CheckpointError(f"{path}: is no segment of a replay ({problem})") from problem
+
+
+def verify_file(path: Path, sha256: str) -> None:
+    """Refuse a file that is not there, or not as it was written."""
+    try:
+        with path.open("rb") as file:
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: is missing, and the checkpoint needs it") from None
+    if actual != sha256:
+        raise CheckpointError(f"{path}: sha256 is {actual[:16]}…, the checkpoint says {sha256[:16]}…")

@@ -1,0 +1,72 @@
+"""Walks along streams of rows that lie in rings: n steps ahead, frames back. Vectorised over a batch of starts.
+
+Slots number the rows of all environments, those of one after those of another, `rows` each.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cadenza.types import Tree
+
+FIRST, TERMINATED, TRUNCATED, LAST = 1, 2, 4, 8  # bits of a row's flags
+
+
+class Ahead(NamedTuple):
+    """Where n steps led."""
+
+    end: np.ndarray  # [B] slot of what was seen then
+    walked: np.ndarray  # [B] steps it really took
+    reward: dict[str, np.ndarray]  # group -> [B, A] discounted sum of what was earned on the way
+    over: dict[str, np.ndarray]  # group -> [B, A] bool: the agent died on the way, or the episode terminated
+
+
+def following(slots: np.ndarray, rows: int) -> np.ndarray:
+    """The next row in the same stream."""
+    after = slots + 1
+    return np.where(after % rows == 0, after - rows, after)
+
+
+def preceding(slots: np.ndarray, rows: int) -> np.ndarray:
+    """The row before in the same stream."""
+    return np.where(slots % rows == 0, slots + rows, slots) - 1
+
+
+def ahead(arrays: Tree, start: np.ndarray, age: np.ndarray, rows: int, n_step: int, gamma: float) -> Ahead:
+    """`n_step` steps from transitions whose streams go on for `age` [B] rows; fewer where the episode ends before."""
+    flags, groups = arrays["flags"], arrays["groups"]
+    reward = {group: data["reward"].take(start, axis=0) for group, data in groups.items()}
+    over = {group: data["died"].take(start, axis=0) for group, data in groups.items()}
+    end, walked = following(start, rows), np.ones(len(start), np.int64)
+    for step in range(1, n_step):
+        going = (flags[end] & LAST == 0) & (age > step)
+        for group, data in groups.items():
+            earning = going[:, None] & ~over[group]
+            reward[group] += gamma**step * np.where(earning, data["reward"].take(end, axis=0), np.float32(0))
+            over[group] |= earning & data["died"].take(end, axis=0)
+        walked += going
+        end = np.where(going, following(end, rows), end)
+    terminated = flags[end] & (LAST | TERMINATED) == LAST | TERMINATED
+    return Ahead(end, walked, reward, {group: dead | terminated[:, None] for group, dead in over.items()})
+
+
+def back(flags: np.ndarray, index: np.ndarray, rows: int, frames: int) -> np.ndarray:
+    """Slots [*index, frames] of the latest rows, oldest first; an episode's first is repeated before its start."""
+    walk = [index]
+    for _ in range(frames - 1):
+        is_first = flags[walk[-1]] & FIRST != 0
+        walk.append(np.where(is_first, walk[-1], preceding(walk[-1], rows)))
+    return np.stack(walk[::-1], axis=-1)
+
+
+def stacked(array: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    """[*index, A, …] from slots [*index, k], as `environment.frame_stack` does it.
+
+    Images [C, H, W] are put together along their channels, other arrays along a new axis after A.
+    """
+    frames = np.moveaxis(array.take(slots, axis=0), slots.ndim - 1, slots.ndim)
+    if array.dtype == np.uint8 and array.ndim == 5:
+        return frames.reshape(*frames.shape[:-4], -1, *frames.shape[-2:])
+    return frames
