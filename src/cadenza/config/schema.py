@@ -247,12 +247,14 @@ class LoggingConfig:
 class RuntimeConfig:
     """The machine. Part of a run's identity: results are bit for bit the same only under the same choices."""
 
-    threads: int | Literal["auto"] = setting("auto", "of torch and NumPy; auto: one, or every core for images on a CPU")
+    threads: int | Literal["auto"] = setting(
+        "auto", "of torch and NumPy; auto: one, or every core for images of 36 pixels and more on a CPU"
+    )
     kernels: Literal["auto", "numpy", "torch"] = setting(
         "auto", "what plain networks are computed with; auto: numpy on a CPU, which is quicker there, else torch"
     )
     compile: bool | Literal["auto"] = setting(
-        "auto", "ppo's loss by torch's compiler; auto: for images on a CPU, if the run is long enough to repay it"
+        "auto", "ppo's loss by torch's compiler; auto: for such images on a CPU, if the run is long enough to repay it"
     )
 
     def __post_init__(self) -> None:

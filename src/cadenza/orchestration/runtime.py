@@ -17,6 +17,7 @@ from cadenza.types import EnvSpec
 
 # A cold compilation takes about half a minute and saves a third of a gradient step on images (docs/performance.md).
 WORTH_COMPILING = 2000  # gradient steps
+LARGE = 36  # pixels: from this size on images are worth more than one thread
 
 
 def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) -> None:
@@ -27,7 +28,8 @@ def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) 
         decisions["runtime.kernels"] = decisions.get("runtime.kernels", "torch") if on_cpu else "torch"
         decisions.setdefault("runtime.compile", False)
         return
-    runtime, sees = config.runtime, any(images(group.observation) for group in spec.groups.values())
+    shapes = [shape for group in spec.groups.values() for shape in images(group.observation).values()]
+    runtime, sees = config.runtime, any(min(shape[1:]) >= LARGE for shape in shapes)
     if runtime.kernels == "numpy" and not on_cpu:
         raise ConfigError(f"runtime.kernels=numpy: only on the CPU, and this run is on {decisions['device']}")
     # small networks gain nothing from a second thread and lose much when cores are busy

@@ -38,7 +38,7 @@ def test_images_are_for_every_core_and_for_the_compiler_if_the_run_is_long(monke
     steps = "algorithm.n_steps=128", "environment.num_envs=8", "algorithm.batch_size=256", "algorithm.n_epochs=4"
 
     def compiles(timesteps: int) -> bool:
-        found = decided("toy/image:ppo", *steps, f"training.max_timesteps={timesteps}")
+        found = decided("toy/image:ppo", "environment.resize=36", *steps, f"training.max_timesteps={timesteps}")
         assert found["threads"] == cores()
         return bool(found["compile"])
 
@@ -46,6 +46,8 @@ def test_images_are_for_every_core_and_for_the_compiler_if_the_run_is_long(monke
     worth = runtime.WORTH_COMPILING * 256 // 4
     assert compiles(worth)
     assert not compiles(worth - 64)
+    small = decided("toy/image:ppo", *steps, f"training.max_timesteps={worth}")
+    assert small == {"threads": 1, "kernels": "numpy", "compile": False}
     monkeypatch.setattr(runtime, "has_compiler", lambda: False)
     assert not compiles(worth)
 
