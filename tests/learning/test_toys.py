@@ -22,14 +22,14 @@ TASKS = {
     ("toy/identity_box", "ppo", *PPO, "algorithm.head.squash=true", "algorithm.head.std=state"): (20_000, -0.5),
     ("toy/masked", "ppo", *PPO): (1_000, 16.0),  # 16
     ("toy/dict", "ppo", *PPO): (6_000, 15.5),  # 16
-    ("toy/image", "ppo", *PPO): (10_000, 15.5),  # 16
+    ("toy/image", "ppo", *PPO): (20_000, 15.5),  # 16
     ("toy/dials", "ppo", *PPO): (10_000, 15.5),  # 16
     ("toy/switches", "ppo", *PPO): (10_000, 15.5),  # 16
     ("toy/chain", "ppo", *PPO): (4_000, 3.0),  # 3.25 in the mean over starting cells
     ("toy/recall", "ppo", *PPO, *LSTM, f"{MEMORY}.sequence_length=8"): (10_000, 0.95),  # 1; without a memory 0.5
     ("toy/recall", "ppo", *PPO, *TRANSFORMER): (10_000, 0.95),
     # 14: 10 hits of one runner, 4 of the other before it dies, and a shooter that hits
-    ("toy/pair", "ppo", *PPO): (60_000, 12.6),
+    ("toy/pair", "ppo", *PPO, "algorithm.learning_rate=lin_0.003"): (60_000, 12.6),
     ("toy/identity", "a2c"): (10_000, 15.5),
     ("toy/identity", "reinforce", *REINFORCE): (10_000, 15.5),
     ("toy/identity_box", "reinforce", *REINFORCE, "algorithm.policy_targets=advantages"): (40_000, -0.7),
