@@ -5,7 +5,6 @@ The modules of `actor_critic.py` own the parameters and are the reference: tests
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Protocol
@@ -15,13 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.nets.actor_critic import ActorCritic
-from cadenza.nets.heads import CategoricalHead, GaussianHead
+from cadenza.nets.heads import LOG_2PI, CategoricalHead, GaussianHead
 from cadenza.nets.observe import VECTOR, Observed
 from cadenza.nets.torso import Encoder
 from cadenza.ops.surrogate import ClippedObjective, Experience
 
 Array = np.ndarray[Any, Any]
-LOG_2PI = math.log(2 * math.pi)
 # what a module does, in place, and its slope as a function of the result
 ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Array], Any], Callable[[Array], Array]]] = {
     nn.Tanh: (lambda x: np.tanh(x, out=x), lambda y: 1 - y * y),

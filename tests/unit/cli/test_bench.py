@@ -42,6 +42,16 @@ def test_ourselves_in_a_fresh_process(small: str, tmp_path: Path, monkeypatch: p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "result.png", "small.json"]
 
 
+def test_two_tasks_of_one_name_are_refused(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "mine.json" for folder in ("one", "two")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(json.dumps(SMALL))
+    outcome = cadenza("bench", *map(str, files), "--peers", "none")
+    assert outcome.code == 2
+    assert "error: two tasks are named mine" in outcome.err
+
+
 def test_a_contestant_that_fails_is_told_and_ends_with_1(tmp_path: Path) -> None:
     file = tmp_path / "wrong.json"
     file.write_text(json.dumps(SMALL | {"env": "NoSuchThing-v0"}))

@@ -14,6 +14,7 @@ from cadenza.envs.seeds import EVAL, TRAIN, EpisodeSeeds
 from cadenza.envs.vector import InProcess, make_vector
 from cadenza.envs.workers import Workers
 from cadenza.errors import CheckpointError, ConfigError
+from harness.worker_processes import worker_processes
 
 SEEDS = EpisodeSeeds(1, TRAIN)
 
@@ -166,3 +167,14 @@ def test_alarms_of_others_still_reach_them() -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
     assert heard == [signal.SIGALRM]
+
+
+def test_workers_keep_to_one_thread_as_in_process() -> None:
+    env = make_vector(EnvironmentConfig(id="Pendulum-v1", num_envs=2, vectorize="workers", workers=2), SEEDS)
+    try:
+        found = [process.environ() for process in worker_processes()]
+        assert len(found) == 2
+        for library in ("OMP", "MKL", "OPENBLAS"):
+            assert {one[f"{library}_NUM_THREADS"] for one in found} == {"1"}
+    finally:
+        env.close()

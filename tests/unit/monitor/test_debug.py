@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -358,3 +359,21 @@ def test_a_run_counted_in_updates_is_shortened_too(tmp_path: Path) -> None:
     path.write_text(cadenza("train", path, "--debug", "--cfg").succeeded().out)
     training = load(str(path)).training
     assert (training.max_timesteps, training.max_updates, training.horizon) == (None, 500, 20_000)
+
+
+def test_gradients_made_by_hand_are_measured_and_looked_at(lab: Lab) -> None:
+    small = ["environment.num_envs=2", "algorithm.n_steps=16", "training.max_timesteps=96", "debug.enabled=true"]
+    run = lab.start(load("CartPole-v1:ppo", [*small, "debug.profile_cycles=0", "logging.every_steps=1"]))
+    net: Any = run.workflow.nets["agent"]  # type: ignore[attr-defined]
+    assert net.plain is not None
+    run.run()
+    row = read(run.folder.metrics)[0]
+    for module in ("actor.0", "actor.4", "critic.2"):
+        assert row[f"debug/grad_norm/nets.agent.{module}"] > 0
+        assert row[f"debug/update_ratio/nets.agent.{module}"] > 0
+
+    again = lab.start(load("CartPole-v1:ppo", small), "again")
+    hand: Any = again.workflow.nets["agent"].plain  # type: ignore[attr-defined]
+    hand.critic.layers[0].slope = lambda y: y * np.float32("nan")
+    with pytest.raises(DivergenceError, match=r"nets.agent.critic.0.weight has a gradient that is not finite"):
+        again.run()

@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_info
 
 from cadenza.config.load import load
 from cadenza.envs.vector import cores
+from cadenza.errors import ConfigError
 from cadenza.orchestration import runtime
 from cadenza.orchestration.build import Assembly, assemble
 from cadenza.orchestration.launch import check, train
@@ -60,6 +61,13 @@ def test_a_run_keeps_what_it_began_with(tmp_path: Path) -> None:
     config = load("CartPole-v1:ppo", ["training.max_timesteps=512"])
     runtime.decide_runtime(config, check(config), older)
     assert older["runtime.kernels"] == "torch"  # there was nothing else then
+
+
+def test_numpy_is_for_the_cpu() -> None:
+    with pytest.raises(ConfigError, match=r"runtime.kernels=numpy: only on the CPU, and this run is on cuda"):
+        decided("CartPole-v1:ppo", "runtime.kernels=numpy", device="cuda")
+    moved = decided("CartPole-v1:ppo", device="cuda", **{"runtime.threads": 1, "runtime.kernels": "numpy"})
+    assert moved["kernels"] == "torch"  # resumed elsewhere
 
 
 def test_threads_reach_numpy_too() -> None:
