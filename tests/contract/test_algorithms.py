@@ -39,13 +39,36 @@ SUBJECTS = {
         "algorithm.policy_targets=advantages",
         "algorithm.normalize_obs=true",
     ],
+    "dqn, quantiles by priority from disk": [
+        "dqn",
+        "algorithm.distribution=quantile",
+        "algorithm.priority_alpha=0.6",
+        "algorithm.buffer_on_disk=true",
+        "algorithm.n_step=3",
+        "algorithm.tau=0.1",
+    ],
     "qlearning, double sarsa": ["qlearning", "algorithm.target=sarsa", "algorithm.double=true"],
 }
 SHORT = ["training.max_timesteps=600", "environment.num_envs=2", "evaluation.episodes=2", "evaluation.every_steps=300"]
+# a replay so small that it overflows, and visits that a ratio does not divide
+REPLAY = [
+    "algorithm.buffer_size=200",
+    "algorithm.warmup_steps=50",
+    "algorithm.train_every=10",
+    "algorithm.update_ratio=0.27",
+    "algorithm.batch_size=16",
+    "algorithm.torso.cnn.features=16",
+    "runtime.threads=1",  # two that wait for each other on busy cores take ten times as long
+]
+NARROW = ["algorithm.actor.hidden_sizes=[16]", "algorithm.critic.hidden_sizes=[16]"]
 SMALL = {
     "ppo": ["algorithm.n_steps=32", "algorithm.n_epochs=2", "algorithm.batch_size=0.5"],
     "reinforce": ["algorithm.episodes_per_update=3"],
     "qlearning": ["algorithm.n_steps=16", "algorithm.epsilon=lin_0.5"],
+    "sac": [*REPLAY, "algorithm.policy_every=2", *NARROW],
+    "droq": [*REPLAY, "algorithm.policy_every=3", *NARROW],
+    "dqn": [*REPLAY, "algorithm.target_every=7"],
+    "rainbow": [*REPLAY, "algorithm.target_every=7"],
 }
 ENVIRONMENTS = [name for name in toy.ids("toy") if name != "toy/faulty"]
 
@@ -99,7 +122,8 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(lab: Lab, subject
 
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_evaluating_does_not_disturb_training(lab: Lab, subject: str) -> None:
-    config = config_for(subject, "toy/identity" if "qlearning" in subject else "toy/pair")
+    discrete = subject.startswith(("qlearning", "dqn", "rainbow"))  # actions alone, and toy/pair has others too
+    config = config_for(subject, "toy/identity" if discrete else "toy/pair")
     silent = replace(config, evaluation=replace(config.evaluation, every_steps=None, at_end=False))
     often, never = lab.start(config, "often"), lab.start(silent, "never")
     often.run()

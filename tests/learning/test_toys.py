@@ -14,6 +14,8 @@ MEMORY = "algorithm.torso.memory"
 LSTM = [f"{MEMORY}.type=lstm", f"{MEMORY}.size=16"]
 TRANSFORMER = [f"{MEMORY}.type=transformer", f"{MEMORY}.size=16", "algorithm.learning_rate=0.001"]
 REINFORCE = ["algorithm.learning_rate=0.01"]
+DQN = ["algorithm.warmup_steps=200", "algorithm.update_ratio=0.5", "algorithm.target_every=50"]
+RAINBOW = [*DQN, "algorithm.learning_rate=0.001", "algorithm.buffer_size=10000"]
 
 # (task, algorithm, settings): env_steps, and what a policy that has understood earns (beside it the best possible)
 TASKS = {
@@ -34,6 +36,12 @@ TASKS = {
     ("toy/identity", "reinforce", *REINFORCE): (10_000, 15.5),
     ("toy/identity_box", "reinforce", *REINFORCE, "algorithm.policy_targets=advantages"): (40_000, -0.7),
     ("toy/recall", "reinforce", *LSTM, "algorithm.learning_rate=0.003"): (30_000, 0.95),
+    ("toy/identity", "dqn", *DQN): (2_000, 15.5),
+    ("toy/masked", "dqn", *DQN): (1_000, 16.0),
+    ("toy/image", "dqn", *DQN, "algorithm.torso.cnn.features=64", "runtime.threads=1"): (2_000, 15.5),
+    ("toy/chain", "dqn", *DQN, "algorithm.gamma=0.9"): (6_000, 3.0),
+    ("toy/identity", "rainbow", *RAINBOW): (3_000, 15.5),
+    ("toy/identity", "dqn", *DQN, "algorithm.distribution=quantile", "algorithm.atoms=8"): (3_000, 15.5),
 }
 
 

@@ -9,7 +9,7 @@ import math
 import re
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -170,11 +170,12 @@ def _convert_union(hint: Any, options: tuple[Any, ...], value: Any, where: str) 
     raise _refused(hint, value, where, nearest(value, words) if isinstance(value, str) else "")
 
 
-def _convert_dataclass(cls: Any, value: Any, where: str) -> Any:
+def _convert_dataclass(cls: Any, value: Any, where: str, base: Any = None) -> Any:
+    """`base` has what `value` leaves out, where that is not the class's own defaults."""
     value = _expand(cls, value, where)
     if not isinstance(value, Mapping):
         raise _refused(cls, value, where)
-    hints, known = _hints(cls), {field.name for field in fields(cls)}
+    hints, known = _hints(cls), {field.name: field for field in fields(cls)}
     if cls is RunConfig:
         hints = {**hints, "algorithm": _algorithm(value)}
     values = {}
@@ -182,12 +183,17 @@ def _convert_dataclass(cls: Any, value: Any, where: str) -> Any:
         key = f"{where}.{name}" if where else str(name)
         if name not in known:
             raise _UnknownKey(printable(key))
-        values[name] = _convert(hints[name], item, key)
+        make = known[name].default_factory
+        default = None if make is MISSING else make()
+        if is_dataclass(hints[name]) and type(default) is hints[name]:
+            values[name] = _convert_dataclass(hints[name], item, key, default)
+        else:
+            values[name] = _convert(hints[name], item, key)
     for field in fields(cls):
         if field.name not in values and field.default is MISSING and field.default_factory is MISSING:
             raise ConfigError(f"{where + '.' if where else ''}{field.name} is missing: {describe(hints[field.name])}")
     try:
-        return cls(**values)
+        return cls(**values) if base is None else replace(base, **values)
     except ConfigError as problem:
         raise _placed(problem, where, known) from None
 

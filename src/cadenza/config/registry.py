@@ -55,6 +55,30 @@ ALGORITHMS: dict[str, Algorithm] = {
             "cadenza.workflows.reinforce:Reinforce",
         ),
         Algorithm(
+            "sac",
+            "Soft Actor-Critic, continuous and discrete (Haarnoja et al. 2018, Christodoulou 2019)",
+            "cadenza.workflows.sac_config:SACConfig",
+            "cadenza.workflows.sac:SAC",
+        ),
+        Algorithm(
+            "droq",
+            "SAC with dropout and layer norm in the critics, for many updates per step (Hiraoka et al. 2022)",
+            "cadenza.workflows.sac_config:SACConfig",
+            "cadenza.workflows.sac:SAC",
+        ),
+        Algorithm(
+            "dqn",
+            "Deep Q-learning (Mnih et al. 2015); double, dueling, n-step, prioritised, distributional, noisy if asked",
+            "cadenza.workflows.dqn_config:DQNConfig",
+            "cadenza.workflows.dqn:DQN",
+        ),
+        Algorithm(
+            "rainbow",
+            "Rainbow (Hessel et al. 2018): DQN's workflow with all of its extensions",
+            "cadenza.workflows.dqn_config:DQNConfig",
+            "cadenza.workflows.dqn:DQN",
+        ),
+        Algorithm(
             "qlearning",
             "tabular Q-learning, SARSA, expected SARSA, double Q-learning; bandits (Watkins 1989, Sutton & Barto 2018)",
             "cadenza.workflows.qlearning_config:QLearningConfig",

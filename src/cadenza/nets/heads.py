@@ -170,6 +170,18 @@ class SquashedHead(GaussianHead):
         inside = mean.unsqueeze(-2) + log_std.exp().unsqueeze(-2) * self.nodes[:, None]  # [*, nodes, size]
         return log_prob - self._stretch(inner), entropy + (self._stretch(inside) * self.weights).sum(-1)
 
+    def draw(self, output: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Actions on the unit scale [*, size] that gradients flow through, and their log-probability there [*]."""
+        mean, log_std = self._normal(output)
+        noise = torch.empty_like(mean).normal_(generator=generator)
+        inner = mean + log_std.exp() * noise
+        log_slope = 2 * (math.log(2) - inner - nn.functional.softplus(-2 * inner))
+        return torch.tanh(inner), -(0.5 * (noise.square() + LOG_2PI) + log_std + log_slope).sum(-1)
+
+    def to_unit(self, action: Tensor) -> Tensor:
+        """From the bounds of the space to [-1, 1], [*, size]."""
+        return (flat(action, self.shape) - self.middle) / self.reach
+
     def _squash(self, inner: Tensor) -> Tensor:
         return shaped(self.middle + self.reach * torch.tanh(inner), self.shape)
 

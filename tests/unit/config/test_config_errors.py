@@ -59,7 +59,7 @@ BAD_OVERRIDES = [
     ("algorithm.name=a2c", "algorithm.name=a2c: the spec says ppo; write ENV:a2c instead"),
     ("algorithm.torso.memory.size=0", "algorithm.torso.memory.size=0: must be at least 1"),
     ("algorithm.name=pp0", "algorithm.name='pp0': unknown algorithm 'pp0'; did you mean 'ppo'?"),
-    ("algorithm=pp0", "'algorithm=pp0': no such choice; did you mean 'ppo'? (choices: a2c, ppo"),
+    ("algorithm=pp0", "'algorithm=pp0': no such choice; did you mean 'ppo'? (choices: a2c, "),
     ("algorithm=[]", "'algorithm=[]': no such choice"),
     ("experiment=CartPole/ppo", "'experiment=CartPole/ppo': no such choice; did you mean 'CartPole-v1/ppo'?"),
     ("seed=-1", "seed=-1: cannot be negative"),
@@ -107,7 +107,7 @@ BAD_OVERRIDES = [
 ]
 
 BAD_SPECS = [
-    ("CartPole-v1", "spec 'CartPole-v1' names no variant: write CartPole-v1:VARIANT (variants: a2c, ppo"),
+    ("CartPole-v1", "spec 'CartPole-v1' names no variant: write CartPole-v1:VARIANT (variants: a2c, "),
     ("CartPole-v1:ppo_lstn", "unknown algorithm 'ppo_lstn'; did you mean 'ppo_lstm'?"),
     ("CartPole", "spec 'CartPole' names no variant: write CartPole-v1:VARIANT"),
     (":ppo", "spec ':ppo' must be ENV:VARIANT, e.g. CartPole-v1:ppo"),

@@ -1,0 +1,119 @@
+"""Values of discrete actions: a torso, then one network, or two that duel; plain, noisy, or of whole distributions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from cadenza.config.networks import MLPConfig, TorsoConfig
+from cadenza.nets.mlp import ACTIVATIONS
+from cadenza.nets.observe import Observed
+from cadenza.nets.torso import Torso
+from cadenza.types import GroupSpec
+
+Noise = Sequence[Tensor]  # for each noisy layer, [inputs + outputs]
+
+
+class Settings(Protocol):
+    """The part of an algorithm's config that is about this network."""
+
+    @property
+    def torso(self) -> TorsoConfig: ...
+    @property
+    def hidden(self) -> MLPConfig: ...
+    @property
+    def dueling(self) -> bool: ...
+    @property
+    def distribution(self) -> str: ...
+    @property
+    def atoms(self) -> int: ...
+    @property
+    def v_min(self) -> float: ...
+    @property
+    def v_max(self) -> float: ...
+    @property
+    def noisy(self) -> bool: ...
+    @property
+    def noisy_sigma(self) -> float: ...
+
+
+class QNetwork(nn.Module):
+    """[*, …] to [*, n], a value for each action; to [*, n, K] where distributions are learned (Wang et al. 2016)."""
+
+    support: Tensor  # c51: the returns [K] that have a probability
+
+    def __init__(self, group: GroupSpec, config: Settings) -> None:
+        super().__init__()
+        assert isinstance(group.action, spaces.Discrete)
+        self.actions, self.distribution = int(group.action.n), config.distribution
+        self.atoms = 1 if config.distribution == "none" else config.atoms
+        self.torso = Torso(group.observation, config.torso)
+        features, sigma = self.torso.features, config.noisy_sigma if config.noisy else None
+        self.advantage = Stream(features, self.actions * self.atoms, config.hidden, sigma)
+        self.value = Stream(features, self.atoms, config.hidden, sigma) if config.dueling else None
+        if config.distribution == "c51":
+            self.register_buffer("support", torch.linspace(config.v_min, config.v_max, self.atoms), persistent=False)
+
+    def forward(self, obs: Observed, noise: Noise = ()) -> Tensor:
+        """Without noise, a noisy network's mean."""
+        features = self.torso.mix(self.torso.encoder(obs))
+        own = len(self.advantage.layers) if noise else 0
+        output: Tensor = self.advantage(features, noise[:own]).unflatten(-1, (self.actions, self.atoms))
+        if self.value is not None:
+            output = output - output.mean(-2, keepdim=True) + self.value(features, noise[own:]).unsqueeze(-2)
+        return output.squeeze(-1) if self.distribution == "none" else output
+
+    def means(self, output: Tensor) -> Tensor:
+        """The values [*] of an output, or of its part for some actions."""
+        if self.distribution == "c51":
+            return (output.softmax(-1) * self.support).sum(-1)
+        return output.mean(-1) if self.distribution == "quantile" else output
+
+    def draw(self, generator: torch.Generator) -> Noise:
+        """Noise for one use of the network; none where it has no noisy layers."""
+        return [layer.draw(generator) for layer in self.modules() if isinstance(layer, NoisyLinear)]
+
+
+class Stream(nn.Module):
+    """Hidden layers as configured, then one linear layer. Initialised as torch does: values begin close to zero."""
+
+    def __init__(self, inputs: int, outputs: int, config: MLPConfig, sigma: float | None) -> None:
+        super().__init__()
+        sizes = pairwise((inputs, *config.hidden_sizes, outputs))
+        self.layers = nn.ModuleList(nn.Linear(*size) if sigma is None else NoisyLinear(*size, sigma) for size in sizes)
+        self.activation = ACTIVATIONS[config.activation]()
+
+    def forward(self, x: Tensor, noise: Noise = ()) -> Tensor:
+        for index, layer in enumerate(self.layers):
+            if index:
+                x = self.activation(x)
+            x = layer(x, noise[index]) if noise else layer(x)
+        return x
+
+
+class NoisyLinear(nn.Linear):
+    """Weights with learned, factorised noise (Fortunato et al. 2018, arXiv:1706.10295), which is drawn outside."""
+
+    def __init__(self, inputs: int, outputs: int, sigma: float) -> None:
+        super().__init__(inputs, outputs)
+        start = sigma / math.sqrt(inputs)
+        self.weight_sigma = nn.Parameter(torch.full_like(self.weight, start))
+        self.bias_sigma = nn.Parameter(torch.full_like(self.bias, start))
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        size, device = self.in_features + self.out_features, self.weight.device
+        normal = torch.randn(size, generator=generator, device=device, dtype=self.weight.dtype)
+        return normal.sign() * normal.abs().sqrt()
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        mean = super().forward(x)
+        if noise is None:
+            return mean
+        of_input, of_output = noise[: self.in_features], noise[self.in_features :]
+        return mean + of_output * nn.functional.linear(of_input * x, self.weight_sigma, self.bias_sigma)

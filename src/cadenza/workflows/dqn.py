@@ -1,0 +1,262 @@
+"""Deep Q-learning (Mnih et al. 2015) and what Rainbow (Hessel et al. 2018) adds, for any number of agent groups.
+
+Each group has network, target network and optimizer of its own, shared by its agents. Settings: `dqn_config.py`.
+Letters in shapes: B transitions, N environments, A agents of the group, n actions, K atoms of a distribution.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cadenza.config.schedules import Scheduled, value_at
+from cadenza.config.schema import Hook, Phase
+from cadenza.data.replay import ReplayStore
+from cadenza.data.replay import Transitions as Sampled
+from cadenza.nets.observe import Observer
+from cadenza.nets.optimizers import Block, Optimizer, optimizer
+from cadenza.nets.plain_q import PlainQ, gradients, plain_q
+from cadenza.nets.q_network import Noise, QNetwork
+from cadenza.ops.td import Transitions, huber, projected, quantile_huber
+from cadenza.trees import map_tree
+from cadenza.types import Acted, Context, Mode, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.workflows.dqn_config import DQNConfig
+from cadenza.workflows.parts import Parts, load_parts, parts_state
+
+Array = np.ndarray[Any, Any]
+
+
+class DQN:
+    hooks = ("update",)
+
+    def __init__(self, config: DQNConfig, context: Context) -> None:
+        self.config, self.context, self.device = config, context, context.device
+        self._compiled_loss: Callable[..., tuple[Tensor, Tensor, Tensor]] = context.compiled(self._loss)
+        self.nets: dict[str, QNetwork] = {}
+        self.targets: dict[str, QNetwork] = {}
+        self.optimizers: dict[str, Optimizer] = {}
+        self.observers: dict[str, Observer] = {}
+        self.plain: dict[str, tuple[PlainQ, PlainQ]] = {}  # network and target by hand, where that can be
+        self.gradient_steps = dict.fromkeys(context.env.groups, 0)
+        self._target_blocks: dict[str, Block] = {}
+        for name, group in context.env.groups.items():
+            net = self.nets[name] = QNetwork(group, config).to(self.device)
+            target = self.targets[name] = copy.deepcopy(net).requires_grad_(False)
+            self.optimizers[name] = optimizer(net, config.optimizer)
+            both = zip(target.named_parameters(), net.parameters(), strict=True)
+            moving = {parameter: key for (key, parameter), own in both if own.requires_grad}
+            self._target_blocks[name] = Block(list(moving), moving, ())  # one vector, as the optimizer keeps the other
+            online, judge = plain_q(net, context.kernels), plain_q(target, context.kernels)
+            if online is not None and judge is not None:
+                self.plain[name] = online, judge
+            raw, scale = config.torso.encoder != "auto", config.normalize_obs
+            self.observers[name] = Observer(group.observation, self.device, "static" if scale else False, raw)
+
+    # acting
+
+    def initial_carry(self, num_envs: int) -> Tree:
+        return {}
+
+    def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
+        action = mode.forced
+        if action is None:
+            epsilon = self._now(self.config.epsilon, mode.phase) if mode.explore else self.config.evaluation_epsilon
+            action = {name: self._choose(name, step, epsilon, mode) for name in self.nets}
+        return Acted(action, {name: {} for name in self.nets}, carry)
+
+    def _choose(self, name: str, step: Step, epsilon: float, mode: Mode) -> Array:
+        """The best actions [N, A], or with this probability any that is allowed."""
+        shape, mask = step.active[name].shape, step.mask.get(name)
+        chosen, at_random = np.zeros(shape, np.int64), np.zeros(shape, bool)
+        if epsilon > 0:
+            draw = mode.streams.numpy(f"act.{name}")
+            at_random = draw.random(shape) < epsilon
+            if at_random.any():
+                chosen = masked(draw.random((*shape, self.nets[name].actions)), mask).argmax(-1)
+        if not at_random.all():
+            best = masked(self._values(name, step, mode), mask).argmax(-1)
+            chosen = np.where(at_random, chosen, best)
+        return np.asarray(chosen + self.context.env.groups[name].action.start)  # type: ignore[attr-defined]
+
+    def _values(self, name: str, step: Step, mode: Mode) -> Array:
+        """[N, A, n]"""
+        net, observer, obs = self.nets[name], self.observers[name], step.obs[name]
+        if name in self.plain:
+            vector = observer.vector(obs)
+            return self.plain[name][0](vector.reshape(-1, vector.shape[-1])).reshape(*vector.shape[:-1], -1)
+        with torch.inference_mode():
+            noise = net.draw(mode.streams.torch(f"noise.{name}", self.device)) if mode.explore else ()
+            return net.means(net(observer(obs), noise)).cpu().numpy()
+
+    # learning
+
+    def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """One gradient step, group after group, on the same moments of the environments."""
+        config = self.config
+        beta, generator = self._now(config.priority_beta, phase), self.context.streams.numpy("replay")
+        sampled = store.sample(config.batch_size, generator, config.n_step, config.gamma, beta)
+        surprise = np.zeros(config.batch_size, np.float32)
+        metrics: dict[str, Any] = {}
+        updates = 0
+        for name in self.nets:
+            acted = sampled.groups[name]["active"]
+            if not acted.any():  # nobody of this group
+                continue
+            figures, errors = self._learn(name, self._batch(name, sampled), self._now(config.learning_rate, phase))
+            surprise = np.maximum(surprise, (errors * acted).max(-1))
+            prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
+            metrics |= {prefix + key: value for key, value in figures.items()}
+            updates += 1
+        if config.priority_alpha is not None:
+            store.update_priorities(sampled.index, surprise)
+        metrics["train/epsilon"] = self._now(config.epsilon, phase)
+        return Updated(updates, metrics)
+
+    def _batch(self, name: str, sampled: Sampled) -> Transitions:
+        """Arrays, with observations as they were seen."""
+        data = sampled.groups[name]
+        acted = data["active"].astype(np.float32)
+        share = acted / acted.sum()
+        return Transitions(
+            obs=data["obs"],
+            action=data["action"] - self.context.env.groups[name].action.start,  # type: ignore[attr-defined]
+            reward=data["reward"],
+            next_obs=data["next_obs"],
+            next_mask=data.get("next_mask"),
+            discount=sampled.discount[:, None] * ~data["terminated"],
+            share=share,
+            weight=share if sampled.weight is None else share * sampled.weight[:, None],
+        )
+
+    def _learn(self, name: str, batch: Transitions, learning_rate: float) -> tuple[dict[str, Any], Array]:
+        """A gradient step; its figures, and the size of each error [B, A]."""
+        if name in self.plain:
+            figures, errors = self._gradients_by_hand(name, batch)
+        else:
+            figures, errors = self._gradients(name, batch)
+        rate = torch.tensor(learning_rate, device=self.device)
+        norms = self.optimizers[name].step(rate, self.config.max_grad_norm)
+        self.gradient_steps[name] += 1
+        if self.gradient_steps[name] % self.config.target_every == 0:
+            self._follow(name, self.config.tau)
+        return {**figures, "grad_norm": norms["all"], "learning_rate": learning_rate}, errors
+
+    def _gradients_by_hand(self, name: str, batch: Transitions) -> tuple[dict[str, Any], Array]:
+        see, config = self.observers[name].vector, self.config
+        seen = Transitions(**{**vars(batch), "obs": see(batch.obs), "next_obs": see(batch.next_obs)})
+        loss, value, error = gradients(*self.plain[name], seen, config.double, config.loss == "mse")
+        size, share = np.abs(error), batch.share.ravel()
+        return {"loss": loss, "q_mean": float(value.ravel() @ share), "td_error": float(size.ravel() @ share)}, size
+
+    def _gradients(self, name: str, batch: Transitions) -> tuple[dict[str, Any], Array]:
+        net, target, see = self.nets[name], self.targets[name], self.observers[name]
+        arrays = {key: value for key, value in vars(batch).items() if key not in ("obs", "next_obs")}
+        tensors = map_tree(lambda x: None if x is None else torch.from_numpy(x).to(self.device), arrays)
+        seen = Transitions(**tensors, obs=see(batch.obs), next_obs=see(batch.next_obs))
+        draw = self.context.streams.torch(f"noise.{name}", self.device)
+        loss, figures, errors = self._compiled_loss(net, target, seen, net.draw(draw), target.draw(draw))
+        self.optimizers[name].zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return dict(zip(("loss", "q_mean", "td_error"), figures, strict=True)), errors.cpu().numpy()
+
+    def _loss(
+        self, net: QNetwork, target: QNetwork, batch: Transitions, noise: Noise, target_noise: Noise
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The scalar to minimise, figures to log, and what priorities are made of [B, A]."""
+        with torch.no_grad():
+            following = target(batch.next_obs, target_noise)
+            judged = net.means(net(batch.next_obs, noise)) if self.config.double else target.means(following)
+            if batch.next_mask is not None:
+                judged = judged.masked_fill(~batch.next_mask, -torch.inf)
+            following = of_actions(following, judged.argmax(-1))
+        output = of_actions(net(batch.obs, noise), batch.action)
+        each, goal, surprise = self._errors(net, output, following, batch)
+        loss = (each * batch.weight).sum()
+        with torch.no_grad():
+            value = net.means(output)
+            error = (goal - value).abs()
+            figures = torch.stack([loss, (value * batch.share).sum(), (error * batch.share).sum()])
+        return loss, figures, error if surprise is None else surprise
+
+    def _errors(
+        self, net: QNetwork, output: Tensor, following: Tensor, batch: Transitions
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Losses, what values should be, and what is more telling for priorities than their difference; all [B, A]."""
+        config = self.config
+        if config.distribution == "none":
+            goal = batch.reward + batch.discount * following
+            return (output - goal).square() if config.loss == "mse" else huber(output - goal), goal, None
+        reward, discount = batch.reward[..., None], batch.discount[..., None]
+        if config.distribution == "quantile":
+            goals = reward + discount * following
+            return quantile_huber(output, goals, config.kappa), goals.mean(-1), None
+        with torch.no_grad():
+            aim = projected(following.softmax(-1), reward + discount * net.support, net.support)
+        each = -(aim * output.log_softmax(-1)).sum(-1)
+        divergence = each.detach() + torch.xlogy(aim, aim).sum(-1)  # as Rainbow has it
+        return each, (aim * net.support).sum(-1), divergence.clamp(min=0)
+
+    @torch.no_grad()
+    def _follow(self, name: str, tau: float) -> None:
+        """The target network moves this far towards the other."""
+        mine, own = [self._target_blocks[name].values], [b.values for b in self.optimizers[name].blocks.values()]
+        if tau == 1:
+            torch._foreach_copy_(mine, own)
+        else:
+            torch._foreach_lerp_(mine, own, tau)
+        net, target = self.nets[name], self.targets[name]
+        for copied, tensor in zip(target.buffers(), net.buffers(), strict=True):  # of an encoder of one's own
+            copied.copy_(tensor)
+
+    def _now(self, schedule: Scheduled, phase: PhaseInfo) -> float:
+        return value_at(schedule, phase.now, phase.horizon)
+
+    # phases and state
+
+    def stores(self) -> dict[str, Store]:
+        config, num_envs = self.config, self.context.num_envs
+        replay = ReplayStore(config.buffer_size, num_envs, alpha=config.priority_alpha, on_disk=config.buffer_on_disk)
+        return {"replay": replay}
+
+    def phases(self) -> tuple[Phase, ...]:
+        collect, warmup_steps = Hook("collect", steps=self.config.train_every), self.config.warmup_steps
+        train = Phase("train", (collect, Hook("update", ratio=self.config.update_ratio)), buffer="replay")
+        if not warmup_steps:
+            return (train,)
+        warmup = Phase("warmup", (collect,), buffer="replay", actions="random", duration_steps=warmup_steps)
+        return (warmup, train)
+
+    def _parts(self) -> Parts:
+        return {
+            "networks": self.nets,
+            "targets": self.targets,
+            "optimizers": self.optimizers,
+            "normalisers": self.observers,
+        }
+
+    def load_weights(self, state: dict[str, Any]) -> None:
+        load_parts({"networks": self.nets, "normalisers": self.observers}, state)
+        load_parts({"networks": self.targets}, state)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**parts_state(self._parts()), "gradient_steps": dict(self.gradient_steps)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        load_parts(self._parts(), state)
+        self.gradient_steps = dict(state["gradient_steps"])
+
+
+def masked(scores: Array, mask: Array | None) -> Array:
+    """Minus infinity where an action is not allowed."""
+    return scores if mask is None else np.where(mask, scores, -np.inf)
+
+
+def of_actions(output: Tensor, action: Tensor) -> Tensor:
+    """Of [B, A, n] or [B, A, n, K] what belongs to the actions [B, A]."""
+    index = action.reshape(*action.shape, *(1,) * (output.dim() - action.dim()))
+    return output.gather(2, index.expand(*action.shape, 1, *output.shape[3:])).squeeze(2)

@@ -1,0 +1,301 @@
+"""Soft Actor-Critic (Haarnoja et al. 2018, arXiv:1812.05905), with discrete actions too (Christodoulou 2019).
+
+Each group has a policy, critics and a temperature of its own, shared by its agents. Settings: `sac_config.py`.
+Letters in shapes: B transitions, A agents of the group, E critics, n discrete actions.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from cadenza.config.networks import HeadConfig
+from cadenza.config.schedules import Scheduled, value_at
+from cadenza.config.schema import Hook, Phase
+from cadenza.data.replay import ReplayStore, Transitions
+from cadenza.nets.ensemble import Ensemble
+from cadenza.nets.heads import CategoricalHead, SquashedHead
+from cadenza.nets.mlp import MLP
+from cadenza.nets.observe import Observed, Observer
+from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.torso import Torso
+from cadenza.ops.surrogate import masked_mean
+from cadenza.types import Acted, Context, GroupSpec, Mode, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.workflows.parts import Parts, load_parts, parts_state
+from cadenza.workflows.sac_config import SACConfig
+
+
+class Policy(nn.Module):
+    def __init__(self, group: GroupSpec, config: SACConfig) -> None:
+        super().__init__()
+        self.torso = Torso(group.observation, config.torso)
+        if isinstance(group.action, spaces.Box):
+            self.head: SquashedHead | CategoricalHead = SquashedHead(group.action, HeadConfig(std="state", squash=True))
+        else:
+            assert isinstance(group.action, spaces.Discrete)
+            self.head = CategoricalHead(group.action)
+        self.actor = MLP(self.torso.features, self.head.outputs, config.actor)
+        for layer in self.actor:
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()  # torch's own start, as in the authors' code
+
+    def forward(self, obs: Observed) -> Tensor:
+        features, _ = self.torso(obs, {}, torch.empty(0))
+        output: Tensor = self.actor(features)
+        return output
+
+
+class Critics(nn.Module):
+    """Of an action beside the observation [E, *], or of every discrete one [E, *, n]."""
+
+    def __init__(self, group: GroupSpec, config: SACConfig) -> None:
+        super().__init__()
+        self.torso = Torso(group.observation, config.torso)
+        beside = math.prod(group.action.shape) if isinstance(group.action, spaces.Box) else 0
+        outputs = 1 if beside else int(group.action.n)  # type: ignore[attr-defined]
+        inputs, extras = self.torso.features + beside, (config.layer_norm, config.dropout)
+        self.critics = Ensemble(config.critics, inputs, outputs, config.critic, *extras)
+
+    def forward(self, obs: Observed, action: Tensor | None, generator: torch.Generator | None = None) -> Tensor:
+        features, _ = self.torso(obs, {}, torch.empty(0))
+        inputs = features if action is None else torch.cat([features, action], -1)
+        values: Tensor = self.critics(inputs.flatten(0, -2), generator)
+        values = values.view(len(values), *inputs.shape[:-1], -1)
+        return values if action is None else values.squeeze(-1)
+
+
+class Temperature(nn.Module):
+    """The weight of the entropy: learned as its logarithm, or fixed."""
+
+    def __init__(self, group: GroupSpec, config: SACConfig) -> None:
+        super().__init__()
+        learned = config.temperature == "auto"
+        self.fixed = None if learned else float(config.temperature)
+        self.log = nn.Parameter(torch.tensor(math.log(config.initial_temperature)), requires_grad=learned)
+        if config.target_entropy != "auto":
+            self.target = config.target_entropy
+        elif isinstance(group.action, spaces.Discrete):
+            self.target = 0.98 * math.log(int(group.action.n))
+        else:
+            self.target = -float(math.prod(group.action.shape or ()))
+
+    def now(self) -> Tensor:
+        return self.log.detach().exp() if self.fixed is None else torch.full_like(self.log, self.fixed)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A group's transitions, [B, A, …]."""
+
+    obs: Observed
+    action: Tensor
+    reward: Tensor
+    next_obs: Observed
+    goes_on: Tensor  # what the value of next_obs counts: 0 after an end, else the discount
+    mask: Tensor | None
+    next_mask: Tensor | None
+    weight: Tensor  # 1 where the agent acted, else 0
+
+
+class SAC:
+    hooks = ("update",)
+
+    def __init__(self, config: SACConfig, context: Context) -> None:
+        self.config, self.context, self.device = config, context, context.device
+        self.policies: dict[str, Policy] = {}
+        self.critics: dict[str, Critics] = {}
+        self.targets: dict[str, Critics] = {}
+        self.temperatures: dict[str, Temperature] = {}
+        self.observers: dict[str, Observer] = {}
+        self.optimizers: dict[str, Optimizer] = {}
+        self.updates = 0
+        for name, group in context.env.groups.items():
+            self.policies[name] = Policy(group, config).to(self.device)
+            self.critics[name] = Critics(group, config).to(self.device)
+            self.targets[name] = copy.deepcopy(self.critics[name]).requires_grad_(False)
+            self.temperatures[name] = Temperature(group, config).to(self.device)
+            raw, scale = config.torso.encoder != "auto", config.normalize_obs
+            self.observers[name] = Observer(group.observation, self.device, "static" if scale else False, raw)
+            parts: dict[str, nn.Module] = {"policy": self.policies[name], "critics": self.critics[name]}
+            if config.temperature == "auto":
+                parts["temperature"] = self.temperatures[name]
+            for part, net in parts.items():
+                self.optimizers[f"{name}.{part}"] = optimizer(net, config.optimizer)
+
+    # acting
+
+    def initial_carry(self, num_envs: int) -> Tree:
+        return {}
+
+    @torch.inference_mode()
+    def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
+        action = {}
+        for name, policy in self.policies.items():
+            if mode.forced is not None:  # nobody will look at it
+                action[name] = mode.forced[name]
+                continue
+            output = policy(self.observers[name](step.obs[name]))
+            mask = torch.from_numpy(step.mask[name]).to(self.device) if name in step.mask else None
+            if mode.explore:
+                chosen = policy.head.sample(output, mask, mode.streams.torch(f"act.{name}", self.device))
+            else:
+                chosen = policy.head.mode(output, mask)
+            action[name] = chosen.cpu().numpy()
+        return Acted(action, {name: {} for name in action}, carry)
+
+    # learning
+
+    def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """One gradient step of the critics, and in its turn of policy, temperature and targets; group after group."""
+        config = self.config
+        drawn = store.sample(config.batch_size, self.context.streams.numpy("replay"), config.n_step, config.gamma)
+        metrics: dict[str, Any] = {}
+        for name in self.policies:
+            found = self._learn(name, self._batch(name, drawn), phase)
+            prefix = "train/" if len(self.policies) == 1 else f"train/{name}/"
+            metrics |= {prefix + key: value for key, value in found.items()}
+        self.updates += 1
+        return Updated(1, metrics)
+
+    def _batch(self, name: str, drawn: Transitions) -> Batch:
+        data, observer = drawn.groups[name], self.observers[name]
+
+        def tensor(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(array).to(self.device)
+
+        over = tensor(data["terminated"])
+        return Batch(
+            obs=observer(data["obs"]),
+            action=tensor(data["action"]),
+            reward=tensor(data["reward"]),
+            next_obs=observer(data["next_obs"]),
+            goes_on=tensor(drawn.discount)[:, None] * (~over).float(),
+            mask=tensor(data["mask"]) if "mask" in data else None,
+            next_mask=tensor(data["next_mask"]) if "next_mask" in data else None,
+            weight=tensor(data["active"]).float(),
+        )
+
+    def _learn(self, name: str, batch: Batch, phase: PhaseInfo) -> dict[str, Tensor]:
+        config = self.config
+        rate = self._now(config.learning_rate, phase)
+        critic_rate = rate if config.critic_learning_rate is None else self._now(config.critic_learning_rate, phase)
+        temperature = self.temperatures[name].now()
+        moves = self.updates % config.policy_every == 0
+        # the policy's own actions are drawn before the critics move, as in the authors' code
+        drawn = self._actions(name, batch.obs, batch.mask) if moves else None
+
+        error, value = self._critic_loss(name, batch, temperature)
+        norm = self._step(f"{name}.critics", self.critics[name], error, critic_rate)
+        metrics = {"critic_loss": error.detach(), "q_mean": value, "grad_norm/critics": norm, "learning_rate": rate}
+        if drawn is not None:
+            loss, entropy = self._policy_loss(name, batch, drawn, temperature)
+            norm = self._step(f"{name}.policy", self.policies[name], loss, rate)
+            metrics |= {"policy_loss": loss.detach(), "entropy": entropy, "grad_norm/policy": norm}
+            if config.temperature == "auto":
+                loss = self.temperatures[name].log * (entropy - self.temperatures[name].target)
+                self._step(f"{name}.temperature", self.temperatures[name], loss, rate)
+        metrics["temperature"] = temperature
+        if (self.updates + 1) % config.target_every == 0:
+            towards = [parameter.data for parameter in self.critics[name].parameters()]
+            torch._foreach_lerp_([target.data for target in self.targets[name].parameters()], towards, config.tau)
+        return metrics
+
+    def _now(self, schedule: Scheduled, phase: PhaseInfo) -> Tensor:
+        return torch.tensor(value_at(schedule, phase.now, phase.horizon), device=self.device)
+
+    def _step(self, name: str, net: nn.Module, loss: Tensor, rate: Tensor) -> Tensor:
+        """One gradient step of these parameters alone; the norm of their gradient."""
+        self.optimizers[name].zero_grad()
+        loss.backward(inputs=[p for p in net.parameters() if p.requires_grad])  # type: ignore[no-untyped-call]
+        return self.optimizers[name].step(rate, self.config.max_grad_norm)["all"]
+
+    def _actions(self, name: str, obs: Observed, mask: Tensor | None) -> tuple[Tensor | None, Tensor]:
+        """Of the policy: an action on the unit scale and its log-probability, or (None) those of all discrete ones."""
+        policy = self.policies[name]
+        output = policy(obs)
+        if isinstance(policy.head, SquashedHead):
+            return policy.head.draw(output, self.context.streams.torch(f"policy.{name}", self.device))
+        return None, policy.head.log_probs(output, mask)
+
+    def _critic_loss(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        head, noise = self.policies[name].head, self._dropout(name)
+        with torch.no_grad():
+            action, log_prob = self._actions(name, batch.next_obs, batch.next_mask)
+            following = self.targets[name](batch.next_obs, action, noise).amin(0)
+            if action is not None:
+                following = following - temperature * log_prob
+            else:
+                following = mean_of(following, log_prob, temperature)
+            target = batch.reward + batch.goes_on * following
+        if isinstance(head, SquashedHead):
+            value = self.critics[name](batch.obs, head.to_unit(batch.action), noise)
+        else:
+            values = self.critics[name](batch.obs, None, noise)
+            taken = (batch.action - head.start).long()[..., None].expand(*values.shape[:-1], 1)
+            value = values.gather(-1, taken).squeeze(-1)
+        loss = 0.5 * masked_mean((value - target).square().sum(0), batch.weight)
+        return loss, masked_mean(value.detach().mean(0), batch.weight)
+
+    def _policy_loss(
+        self, name: str, batch: Batch, drawn: tuple[Tensor | None, Tensor], temperature: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The loss, and the entropy of the policy."""
+        action, log_prob = drawn
+        values = self.critics[name](batch.obs, action, self._dropout(name))
+        value = values.amin(0) if self.config.policy_trusts == "min" else values.mean(0)
+        if action is not None:
+            loss, entropy = temperature * log_prob - value, -log_prob
+        else:
+            loss = -mean_of(value.detach(), log_prob, temperature)
+            entropy = mean_of(torch.zeros_like(value), log_prob, torch.ones_like(temperature))
+        return masked_mean(loss, batch.weight), masked_mean(entropy.detach(), batch.weight)
+
+    def _dropout(self, name: str) -> torch.Generator | None:
+        return self.context.streams.torch(f"dropout.{name}", self.device) if self.config.dropout else None
+
+    # phases and state
+
+    def stores(self) -> dict[str, Store]:
+        config = self.config
+        return {"replay": ReplayStore(config.buffer_size, self.context.num_envs, on_disk=config.buffer_on_disk)}
+
+    def phases(self) -> tuple[Phase, ...]:
+        collect = Hook("collect", steps=self.config.train_every)
+        train = Phase("train", (collect, Hook("update", ratio=self.config.update_ratio)), buffer="replay")
+        if not self.config.warmup_steps:
+            return (train,)
+        gather = Hook("collect", steps=self.config.warmup_steps)
+        return (Phase("warmup", (gather,), buffer="replay", actions="random", duration_cycles=1), train)
+
+    def _parts(self) -> Parts:
+        return {
+            "policies": self.policies,
+            "critics": self.critics,
+            "targets": self.targets,
+            "temperatures": self.temperatures,
+            "optimizers": self.optimizers,
+            "normalisers": self.observers,
+        }
+
+    def load_weights(self, state: dict[str, Any]) -> None:
+        load_parts({kind: parts for kind, parts in self._parts().items() if kind != "optimizers"}, state)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**parts_state(self._parts()), "updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        load_parts(self._parts(), state)
+        self.updates = state["updates"]
+
+
+def mean_of(value: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
+    """What a policy expects of discrete actions [*, n] and of its own entropy; what it never does counts nothing."""
+    probs = log_prob.exp()
+    return (probs * (value - temperature * log_prob.masked_fill(probs == 0, 0.0))).sum(-1)

@@ -1,0 +1,213 @@
+"""SAC's losses against an independent implementation, and what its fields mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.config.load import load
+from cadenza.config.networks import MLPConfig, OptimizerConfig
+from cadenza.errors import ConfigError
+from cadenza.nets.observe import VECTOR
+from cadenza.orchestration.build import Assembly, assemble
+from cadenza.orchestration.collector import Collector
+from cadenza.orchestration.launch import check
+from cadenza.orchestration.scheduler import PhaseScheduler
+from cadenza.types import Mode
+from harness.collecting import PHASE
+
+SMALL = "algorithm.batch_size=16", "algorithm.buffer_size=500", "algorithm.warmup_steps=64"
+NARROW = "algorithm.actor.hidden_sizes=[16]", "algorithm.critic.hidden_sizes=[16, 8]"
+
+
+@pytest.fixture
+def warmed() -> Iterator[Any]:
+    made: list[Assembly] = []
+
+    def warm(spec: str, *overrides: str) -> tuple[Any, Any]:
+        """The workflow, and its replay after the warm-up."""
+        config = load(spec, [*SMALL, *NARROW, *overrides])
+        assembly = assemble(config, check(config), {})
+        made.append(assembly)
+        task = PhaseScheduler(assembly.phases).next()
+        assert task is not None
+        assert assembly.env is not None
+        mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
+        Collector(assembly.env, assembly.workflow).collect(task, assembly.stores["replay"], mode, lambda: False)
+        return assembly.workflow, assembly.stores["replay"]
+
+    yield warm
+    for assembly in made:
+        assembly.close()
+
+
+def batch_of(workflow: Any, store: Any) -> Any:
+    config = workflow.config
+    drawn = store.sample(config.batch_size, np.random.default_rng(0), config.n_step, config.gamma)
+    return workflow._batch("agent", drawn)
+
+
+def forwards(net: Any, member: int, x: torch.Tensor) -> torch.Tensor:
+    """One critic, layer by layer."""
+    for index, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
+        x = x @ weight[member] + bias[member, 0]
+        if index < len(net.weights) - 1:
+            if net.scales:
+                x = (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True, correction=0) + 1e-5)
+                x = x * net.scales[index][member, 0] + net.shifts[index][member, 0]
+            x = torch.relu(x)
+    return x
+
+
+def lowest(critics: Any, *inputs: torch.Tensor) -> torch.Tensor:
+    x = torch.cat(inputs, -1)
+    members = len(critics.critics.weights[0])
+    return torch.stack([forwards(critics.critics, k, x) for k in range(members)])
+
+
+def move_away(*nets: torch.nn.Module) -> None:
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for net in nets:
+            for parameter in net.parameters():
+                parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+
+
+@pytest.mark.parametrize("extra", [(), ("algorithm.layer_norm=true", "algorithm.critics=3", "algorithm.n_step=3")])
+def test_losses_equal_a_plain_implementation_with_continuous_actions(warmed: Any, extra: tuple[str, ...]) -> None:
+    workflow, store = warmed("Pendulum-v1:sac", "environment.max_episode_steps=30", *extra)
+    policy, critics, targets = (part["agent"] for part in (workflow.policies, workflow.critics, workflow.targets))
+    move_away(policy, critics, targets)
+    batch, temperature = batch_of(workflow, store), torch.tensor(0.3)
+    assert (batch.goes_on > 0).all()  # a time limit is no end
+
+    def draw(obs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, log_std = policy.actor(obs).chunk(2, -1)
+        normal = torch.distributions.Normal(mean, log_std.clamp(-20, 2).exp())
+        inner = mean + normal.stddev * noise
+        squashed = torch.distributions.TransformedDistribution(normal, [torch.distributions.TanhTransform()])
+        return torch.tanh(inner), squashed.log_prob(torch.tanh(inner)).sum(-1)
+
+    noises = torch.Generator()
+    noises.set_state(workflow.context.streams.torch("policy.agent", workflow.device).get_state())
+    shape = (*batch.reward.shape, 1)
+    loss, value = workflow._critic_loss("agent", batch, temperature)
+    action, log_prob = draw(batch.next_obs[VECTOR], torch.empty(shape).normal_(generator=noises))
+    following = lowest(targets, batch.next_obs[VECTOR], action).amin(0)[..., 0] - temperature * log_prob
+    expected_target = (batch.reward + batch.goes_on * following).detach()
+    values = lowest(critics, batch.obs[VECTOR], batch.action / 2)[..., 0]  # Pendulum's actions reach from -2 to 2
+    expected = sum(0.5 * (one - expected_target).square().mean() for one in values)
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(value, values.mean().detach(), atol=1e-5, rtol=1e-5)
+
+    drawn = workflow._actions("agent", batch.obs, None)
+    loss, entropy = workflow._policy_loss("agent", batch, drawn, temperature)
+    action, log_prob = draw(batch.obs[VECTOR], torch.empty(shape).normal_(generator=noises))
+    value = lowest(critics, batch.obs[VECTOR], action).amin(0)[..., 0]
+    expected = (temperature * log_prob - value).mean()
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(entropy, -log_prob.mean().detach(), atol=1e-4, rtol=1e-4)
+    ours, theirs = (torch.autograd.grad(x, list(policy.parameters()), retain_graph=True) for x in (loss, expected))
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-3)
+
+
+def test_losses_equal_a_plain_implementation_with_discrete_actions(warmed: Any) -> None:
+    workflow, store = warmed("CartPole-v1:sac", "algorithm.warmup_steps=400", "algorithm.n_step=5")
+    policy, critics, targets = (part["agent"] for part in (workflow.policies, workflow.critics, workflow.targets))
+    move_away(policy, critics, targets)
+    batch, temperature = batch_of(workflow, store), torch.tensor(0.3)
+    assert (batch.goes_on == 0).any()
+    loss, _ = workflow._critic_loss("agent", batch, temperature)
+    total = 0.0
+    for k in range(len(batch.reward)):
+        probs = torch.softmax(policy.actor(batch.next_obs[VECTOR][k, 0]), -1)
+        q = lowest(targets, batch.next_obs[VECTOR][k, 0]).amin(0)
+        soft = sum(float(p * (q_a - temperature * p.log())) for p, q_a in zip(probs, q, strict=True))
+        target = float(batch.reward[k, 0] + batch.goes_on[k, 0] * soft)
+        for one in lowest(critics, batch.obs[VECTOR][k, 0]):
+            total += 0.5 * (float(one[batch.action[k, 0]]) - target) ** 2 / len(batch.reward)
+    assert float(loss) == pytest.approx(total, rel=1e-4)
+    loss, entropy = workflow._policy_loss("agent", batch, workflow._actions("agent", batch.obs, None), temperature)
+    probs = torch.distributions.Categorical(logits=policy.actor(batch.obs[VECTOR]))
+    q = lowest(critics, batch.obs[VECTOR]).amin(0).detach()
+    expected = (probs.probs * (temperature * probs.logits - q)).sum(-1).mean()  # type: ignore[operator]
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(entropy, probs.entropy().mean().detach(), atol=1e-5, rtol=1e-4)
+
+
+def test_an_update_moves_each_part_in_its_turn(warmed: Any) -> None:
+    settings = "algorithm.policy_every=2", "algorithm.target_every=3", "algorithm.tau=0.25"
+    workflow, store = warmed("Pendulum-v1:sac", *settings)
+    kinds = ("policies", "critics", "targets", "temperatures")
+
+    def snapshot() -> dict[str, Any]:
+        return {k: [p.clone() for p in getattr(workflow, k)["agent"].parameters()] for k in kinds}
+
+    moved = []
+    for _ in range(6):
+        before = snapshot()
+        result = workflow.update(store, PHASE)
+        assert all(torch.isfinite(value) for value in result.metrics.values())
+        after = snapshot()
+        moved.append({k for k in kinds if any(not torch.equal(a, b) for a, b in zip(before[k], after[k], strict=True))})
+        if "targets" in moved[-1]:
+            for old, new, towards in zip(before["targets"], after["targets"], after["critics"], strict=True):
+                torch.testing.assert_close(new, old + 0.25 * (towards - old))
+    assert [("policies" in m, "temperatures" in m) for m in moved] == [(True, True), (False, False)] * 3
+    assert ["targets" in m for m in moved] == [False, False, True] * 2
+    assert all("critics" in m for m in moved)
+
+
+def test_the_temperature_falls_when_there_is_more_entropy_than_asked_for(warmed: Any) -> None:
+    for target, rises in ((-100.0, False), (100.0, True)):
+        workflow, store = warmed("Pendulum-v1:sac", f"algorithm.target_entropy={target}")
+        before = float(workflow.temperatures["agent"].now())
+        for _ in range(3):
+            workflow.update(store, PHASE)
+        assert (float(workflow.temperatures["agent"].now()) > before) == rises
+
+
+def test_a_fixed_temperature_stays(warmed: Any) -> None:
+    workflow, store = warmed("Pendulum-v1:sac", "algorithm.temperature=0.2")
+    assert float(workflow.update(store, PHASE).metrics["train/temperature"]) == pytest.approx(0.2)
+    assert float(workflow.update(store, PHASE).metrics["train/temperature"]) == pytest.approx(0.2)
+
+
+def test_dropout_is_drawn_from_the_runs_own_generators(warmed: Any) -> None:
+    found = []
+    for _ in range(2):
+        workflow, store = warmed("Pendulum-v1:sac", "algorithm.dropout=0.5")
+        torch.rand(_ + 1)  # whatever else draws globally
+        found.append(float(workflow.update(store, PHASE).metrics["train/critic_loss"]))
+    assert found[0] == found[1]
+    workflow, store = warmed("Pendulum-v1:sac")
+    assert float(workflow.update(store, PHASE).metrics["train/critic_loss"]) != found[0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "override", "words"),
+    [
+        ("toy/dials:sac", "algorithm.tau=0.01", "takes Discrete actions and Box actions"),
+        ("Pendulum-v1:sac", "algorithm.dropout=1.0", "algorithm.dropout=1"),
+        ("Pendulum-v1:sac", "algorithm.torso.memory.type=gru", "has no memory"),
+        ("Pendulum-v1:sac", "algorithm.tau=2", "algorithm.tau=2"),
+    ],
+)
+def test_what_cannot_be_is_told(spec: str, override: str, words: str) -> None:
+    def build() -> None:
+        config = load(spec, [override])
+        assemble(config, check(config), {})
+
+    with pytest.raises(ConfigError, match=words):
+        build()
+
+
+def test_what_a_block_leaves_out_is_the_algorithms_default() -> None:
+    """Not that of the block's class: relu here, where an MLP's own is tanh."""
+    config: Any = load("Pendulum-v1:sac", ["algorithm.critic.hidden_sizes=[16]", "algorithm.optimizer.weight_decay=0.1"])
+    assert config.algorithm.critic == MLPConfig((16,), "relu")
+    assert config.algorithm.optimizer == OptimizerConfig(eps=1e-8, weight_decay=0.1)
