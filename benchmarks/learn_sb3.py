@@ -1,6 +1,6 @@
-"""The same learning proof on stable-baselines3: PPO with the hyperparameters of our `ppo_cleanrl` experiments.
+"""The same learning proofs on stable-baselines3, with the hyperparameters of our experiments.
 
-    PEER_PYTHON benchmarks/learn_sb3.py HalfCheetah-v5 --seeds 3 --out benchmarks/results/sb3-halfcheetah.json
+    PEER_PYTHON benchmarks/learn_sb3.py HalfCheetah-v5:ppo --seeds 3 --out benchmarks/results/sb3-halfcheetah.json
 
 Run it with the Python of an environment where stable-baselines3 is installed. It needs nothing of cadenza.
 """
@@ -11,46 +11,109 @@ import argparse
 import multiprocessing
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from outcome import keep, machine, versions
 
 
-def one_seed(env_id: str, seed: int, steps: int, episodes: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Recipe:
+    """An algorithm of theirs with the settings of one of our experiments."""
+
+    algorithm: str
+    steps: int
+    settings: dict[str, Any]
+    policy: dict[str, Any] = field(default_factory=dict)
+    normalize: bool = False
+
+
+PPO_CLEANRL = Recipe(
+    "PPO",
+    1_000_000,
+    {
+        "n_steps": 2048,
+        "batch_size": 64,
+        "n_epochs": 10,
+        "learning_rate": lambda left: 3e-4 * left,
+        "clip_range": 0.2,
+        "clip_range_vf": 0.2,
+        "vf_coef": 0.25,  # its value loss is a plain mean square, as ours; CleanRL's has a further factor of one half
+    },
+    normalize=True,
+)
+RECIPES = {
+    "HalfCheetah-v5:ppo": PPO_CLEANRL,
+    "Hopper-v5:ppo": PPO_CLEANRL,
+    # rl-zoo3's tuned hyperparameters from here on
+    "CartPole-v1:dqn": Recipe(
+        "DQN",
+        50_000,
+        {
+            "learning_rate": 2.3e-3,
+            "batch_size": 64,
+            "buffer_size": 100_000,
+            "learning_starts": 1000,
+            "gamma": 0.99,
+            "target_update_interval": 10,
+            "train_freq": 256,
+            "gradient_steps": 128,
+            "exploration_fraction": 0.16,
+            "exploration_final_eps": 0.04,
+        },
+        {"net_arch": [256, 256]},
+    ),
+    "MountainCar-v0:dqn": Recipe(
+        "DQN",
+        120_000,
+        {
+            "learning_rate": 4e-3,
+            "batch_size": 128,
+            "buffer_size": 10_000,
+            "learning_starts": 1000,
+            "gamma": 0.98,
+            "target_update_interval": 600,
+            "train_freq": 16,
+            "gradient_steps": 8,
+            "exploration_fraction": 0.2,
+            "exploration_final_eps": 0.07,
+        },
+        {"net_arch": [256, 256]},
+    ),
+    "Pendulum-v1:sac": Recipe("SAC", 20_000, {"learning_rate": 1e-3}),
+    "HalfCheetah-v5:sac": Recipe("SAC", 100_000, {"learning_starts": 10_000}),
+}
+
+
+def one_seed(name: str, seed: int, episodes: int) -> dict[str, Any]:
     import numpy as np
+    import stable_baselines3
     import torch
-    from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
-    from stable_baselines3.common.vec_env import VecNormalize
+    from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
     torch.set_num_threads(1)
+    recipe, env_id = RECIPES[name], name.split(":")[0]
     began = time.perf_counter()
-    env = VecNormalize(make_vec_env(env_id, n_envs=1, seed=seed), gamma=0.99)
-    model = PPO(
-        "MlpPolicy",
-        env,
-        n_steps=2048,
-        batch_size=64,
-        n_epochs=10,
-        learning_rate=lambda left: 3e-4 * left,
-        clip_range=0.2,
-        clip_range_vf=0.2,
-        vf_coef=0.25,  # its value loss is a plain mean square, as ours; CleanRL's has a further factor of one half
-        seed=seed,
-        device="cpu",
-    )
-    model.learn(steps)
+    env: VecEnv = make_vec_env(env_id, n_envs=1, seed=seed)
+    if recipe.normalize:
+        env = VecNormalize(env, gamma=0.99)
+    make = getattr(stable_baselines3, recipe.algorithm)
+    model = make("MlpPolicy", env, policy_kwargs=recipe.policy, seed=seed, device="cpu", **recipe.settings)
+    model.learn(recipe.steps)
     seconds = time.perf_counter() - began
-    env.training, env.norm_reward = False, False
-    measured = VecNormalize(make_vec_env(env_id, n_envs=1, seed=12345), training=False, norm_reward=False)
-    measured.obs_rms = env.obs_rms
+    measured: VecEnv = make_vec_env(env_id, n_envs=1, seed=12345)
+    if isinstance(env, VecNormalize):
+        measured = VecNormalize(measured, training=False, norm_reward=False)
+        measured.obs_rms = env.obs_rms
     returns, _ = evaluate_policy(model, measured, episodes, deterministic=True, return_episode_rewards=True)
     row = {
         "seed": seed,
         "return_mean": float(np.mean(returns)),
         "return_std": float(np.std(returns)),
+        "return_min": float(np.min(returns)),
         "env_steps": model.num_timesteps,
         "seconds": round(seconds, 1),
     }
@@ -60,14 +123,13 @@ def one_seed(env_id: str, seed: int, steps: int, episodes: int) -> dict[str, Any
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("env")
+    parser.add_argument("recipe", choices=RECIPES)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    tasks = [(given.env, seed, given.steps, given.episodes) for seed in range(1, given.seeds + 1)]
+    tasks = [(given.recipe, seed, given.episodes) for seed in range(1, given.seeds + 1)]
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         rows = pool.starmap(one_seed, tasks, chunksize=1)
     packages = ("stable_baselines3", "torch", "gymnasium", "mujoco", "numpy")
