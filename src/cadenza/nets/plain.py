@@ -102,15 +102,22 @@ def plain(net: ActorCritic, kernels: str) -> PlainActorCritic | None:
 
 
 class Layers:
-    """Linear layers with what comes after each; remembers its last call for `pull`."""
+    """Linear layers with what comes after each; remembers its last call for `pull` and `climb`."""
 
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
+    def __init__(self, modules: Iterable[nn.Module] = ()) -> None:
         self.layers: list[Layer] = []
         for module in modules:
             if isinstance(module, nn.Linear):
-                self.layers.append(Layer(module))
+                assert module.weight.grad is not None
+                assert module.bias.grad is not None
+                gradients = module.weight.grad.numpy().T, module.bias.grad.numpy()
+                self.layers.append(Layer(module.weight.detach().numpy().T, module.bias.detach().numpy(), *gradients))
             else:
-                self.layers[-1].activate, self.layers[-1].slope = ACTIVATIONS[type(module)]
+                self.activate_with(module)
+
+    def activate_with(self, module: nn.Module) -> None:
+        """After the last layer so far."""
+        self.layers[-1].activate, self.layers[-1].slope = ACTIVATIONS[type(module)]
 
     def __call__(self, x: Array) -> Array:
         """[B, F] to [B, O]"""
@@ -124,19 +131,28 @@ class Layers:
             flow = self.layers[index].pull(flow, further or index > 0)
         return flow
 
+    def climb(self, rows: Array) -> Array:
+        """How the one output changes with the input, for these rows of the last call; the parameters are left alone."""
+        flow = np.ones((len(rows), 1), np.float32)
+        for layer in reversed(self.layers):
+            if layer.slope is not None:
+                flow = flow * layer.slope(layer.y[rows])
+            flow = layer.back(flow)
+        return flow
+
 
 class Layer:
+    """Arrays that belong to a module: weights [in, out] and biases, and their gradients."""
+
     activate: Callable[[Array], Any] | None = None
     slope: Callable[[Array], Array] | None = None
 
-    def __init__(self, module: nn.Linear) -> None:
-        assert module.weight.grad is not None
-        assert module.bias.grad is not None
-        self.weight, self.bias = module.weight.detach().numpy(), module.bias.detach().numpy()
-        self.weight_gradient, self.bias_gradient = module.weight.grad.numpy(), module.bias.grad.numpy()
+    def __init__(self, weight: Array, bias: Array, weight_gradient: Array, bias_gradient: Array) -> None:
+        self.weight, self.bias = weight, bias
+        self.weight_gradient, self.bias_gradient = weight_gradient, bias_gradient
 
     def __call__(self, x: Array) -> Array:
-        y: Array = x @ self.weight.T
+        y: Array = x @ self.weight
         y += self.bias
         if self.activate is not None:
             self.activate(y)
@@ -146,9 +162,15 @@ class Layer:
     def pull(self, flow: Array, further: bool) -> Array:
         if self.slope is not None:
             flow = flow * self.slope(self.y)
-        np.matmul(flow.T, self.x, out=self.weight_gradient)
+        np.matmul(self.x.T, flow, out=self.weight_gradient)
         np.matmul(ones(len(flow)), flow, out=self.bias_gradient)  # a sum, by the quicker way
-        return flow @ self.weight if further else flow
+        return self.back(flow) if further else flow
+
+    def back(self, flow: Array) -> Array:
+        """From the gradient by what was added up to that by the input."""
+        if self.weight.shape[1] == 1:  # a product of two vectors, which multiplying is quicker at
+            return flow * self.weight[:, 0]
+        return flow @ self.weight.T
 
 
 @cache

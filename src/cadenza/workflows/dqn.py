@@ -6,7 +6,6 @@ Letters in shapes: B transitions, N environments, A agents of the group, n actio
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -19,9 +18,10 @@ from cadenza.config.schema import Hook, Phase
 from cadenza.data.replay import ReplayStore
 from cadenza.data.replay import Transitions as Sampled
 from cadenza.nets.observe import Observer
-from cadenza.nets.optimizers import Block, Optimizer, optimizer
+from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.plain_q import PlainQ, gradients, plain_q
 from cadenza.nets.q_network import Noise, QNetwork
+from cadenza.nets.target import Target
 from cadenza.ops.td import Transitions, huber, projected, quantile_huber
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Mode, PhaseInfo, Step, Store, Tree, Updated
@@ -38,20 +38,16 @@ class DQN:
         self.config, self.context, self.device = config, context, context.device
         self._compiled_loss: Callable[..., tuple[Tensor, Tensor, Tensor]] = context.compiled(self._loss)
         self.nets: dict[str, QNetwork] = {}
-        self.targets: dict[str, QNetwork] = {}
+        self.targets: dict[str, Target[QNetwork]] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self.observers: dict[str, Observer] = {}
         self.plain: dict[str, tuple[PlainQ, PlainQ]] = {}  # network and target by hand, where that can be
         self.gradient_steps = dict.fromkeys(context.env.groups, 0)
-        self._target_blocks: dict[str, Block] = {}
         for name, group in context.env.groups.items():
             net = self.nets[name] = QNetwork(group, config).to(self.device)
-            target = self.targets[name] = copy.deepcopy(net).requires_grad_(False)
             self.optimizers[name] = optimizer(net, config.optimizer)
-            both = zip(target.named_parameters(), net.parameters(), strict=True)
-            moving = {parameter: key for (key, parameter), own in both if own.requires_grad}
-            self._target_blocks[name] = Block(list(moving), moving, ())  # one vector, as the optimizer keeps the other
-            online, judge = plain_q(net, context.kernels), plain_q(target, context.kernels)
+            target = self.targets[name] = Target(net, self.optimizers[name])
+            online, judge = plain_q(net, context.kernels), plain_q(target.net, context.kernels)
             if online is not None and judge is not None:
                 self.plain[name] = online, judge
             raw, scale = config.torso.encoder != "auto", config.normalize_obs
@@ -143,7 +139,7 @@ class DQN:
         norms = self.optimizers[name].step(rate, self.config.max_grad_norm)
         self.gradient_steps[name] += 1
         if self.gradient_steps[name] % self.config.target_every == 0:
-            self._follow(name, self.config.tau)
+            self.targets[name].follow(self.config.tau)
         return {**figures, "grad_norm": norms["all"], "learning_rate": learning_rate}, errors
 
     def _gradients_by_hand(self, name: str, batch: Transitions) -> tuple[dict[str, Any], Array]:
@@ -154,7 +150,7 @@ class DQN:
         return {"loss": loss, "q_mean": float(value.ravel() @ share), "td_error": float(size.ravel() @ share)}, size
 
     def _gradients(self, name: str, batch: Transitions) -> tuple[dict[str, Any], Array]:
-        net, target, see = self.nets[name], self.targets[name], self.observers[name]
+        net, target, see = self.nets[name], self.targets[name].net, self.observers[name]
         arrays = {key: value for key, value in vars(batch).items() if key not in ("obs", "next_obs")}
         tensors = map_tree(lambda x: None if x is None else torch.from_numpy(x).to(self.device), arrays)
         seen = Transitions(**tensors, obs=see(batch.obs), next_obs=see(batch.next_obs))
@@ -201,18 +197,6 @@ class DQN:
         divergence = each.detach() + torch.xlogy(aim, aim).sum(-1)  # as Rainbow has it
         return each, (aim * net.support).sum(-1), divergence.clamp(min=0)
 
-    @torch.no_grad()
-    def _follow(self, name: str, tau: float) -> None:
-        """The target network moves this far towards the other."""
-        mine, own = [self._target_blocks[name].values], [b.values for b in self.optimizers[name].blocks.values()]
-        if tau == 1:
-            torch._foreach_copy_(mine, own)
-        else:
-            torch._foreach_lerp_(mine, own, tau)
-        net, target = self.nets[name], self.targets[name]
-        for copied, tensor in zip(target.buffers(), net.buffers(), strict=True):  # of an encoder of one's own
-            copied.copy_(tensor)
-
     def _now(self, schedule: Scheduled, phase: PhaseInfo) -> float:
         return value_at(schedule, phase.now, phase.horizon)
 
@@ -231,17 +215,20 @@ class DQN:
         warmup = Phase("warmup", (collect,), buffer="replay", actions="random", duration_steps=warmup_steps)
         return (warmup, train)
 
+    def _target_nets(self) -> dict[str, QNetwork]:
+        return {name: target.net for name, target in self.targets.items()}
+
     def _parts(self) -> Parts:
         return {
             "networks": self.nets,
-            "targets": self.targets,
+            "targets": self._target_nets(),
             "optimizers": self.optimizers,
             "normalisers": self.observers,
         }
 
     def load_weights(self, state: dict[str, Any]) -> None:
         load_parts({"networks": self.nets, "normalisers": self.observers}, state)
-        load_parts({"networks": self.targets}, state)
+        load_parts({"networks": self._target_nets()}, state)
 
     def state_dict(self) -> dict[str, Any]:
         return {**parts_state(self._parts()), "gradient_steps": dict(self.gradient_steps)}

@@ -6,7 +6,6 @@ Letters in shapes: B transitions, A agents of the group, E critics, n discrete a
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,8 @@ from cadenza.nets.heads import CategoricalHead, SquashedHead
 from cadenza.nets.mlp import MLP
 from cadenza.nets.observe import Observed, Observer
 from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.plain_sac import PlainSAC, plain_sac
+from cadenza.nets.target import Target
 from cadenza.nets.torso import Torso
 from cadenza.ops.surrogate import masked_mean
 from cadenza.types import Acted, Context, GroupSpec, Mode, PhaseInfo, Step, Store, Tree, Updated
@@ -111,44 +112,50 @@ class SAC:
         self.config, self.context, self.device = config, context, context.device
         self.policies: dict[str, Policy] = {}
         self.critics: dict[str, Critics] = {}
-        self.targets: dict[str, Critics] = {}
+        self.targets: dict[str, Target[Critics]] = {}
         self.temperatures: dict[str, Temperature] = {}
         self.observers: dict[str, Observer] = {}
         self.optimizers: dict[str, Optimizer] = {}
+        self.plain: dict[str, PlainSAC] = {}  # by hand, where that can be
         self.updates = 0
         for name, group in context.env.groups.items():
-            self.policies[name] = Policy(group, config).to(self.device)
-            self.critics[name] = Critics(group, config).to(self.device)
-            self.targets[name] = copy.deepcopy(self.critics[name]).requires_grad_(False)
+            policy = self.policies[name] = Policy(group, config).to(self.device)
+            critics = self.critics[name] = Critics(group, config).to(self.device)
             self.temperatures[name] = Temperature(group, config).to(self.device)
-            raw, scale = config.torso.encoder != "auto", config.normalize_obs
-            self.observers[name] = Observer(group.observation, self.device, "static" if scale else False, raw)
-            parts: dict[str, nn.Module] = {"policy": self.policies[name], "critics": self.critics[name]}
+            parts: dict[str, nn.Module] = {"policy": policy, "critics": critics}
             if config.temperature == "auto":
                 parts["temperature"] = self.temperatures[name]
             for part, net in parts.items():
                 self.optimizers[f"{name}.{part}"] = optimizer(net, config.optimizer)
+            target = self.targets[name] = Target(critics, self.optimizers[f"{name}.critics"])
+            raw, scale = config.torso.encoder != "auto", config.normalize_obs
+            self.observers[name] = Observer(group.observation, self.device, "static" if scale else False, raw)
+            if by_hand := plain_sac(policy, critics, target.net, config.policy_trusts, context.kernels):
+                self.plain[name] = by_hand
 
     # acting
 
     def initial_carry(self, num_envs: int) -> Tree:
         return {}
 
-    @torch.inference_mode()
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
-        action = {}
-        for name, policy in self.policies.items():
-            if mode.forced is not None:  # nobody will look at it
-                action[name] = mode.forced[name]
-                continue
-            output = policy(self.observers[name](step.obs[name]))
-            mask = torch.from_numpy(step.mask[name]).to(self.device) if name in step.mask else None
-            if mode.explore:
-                chosen = policy.head.sample(output, mask, mode.streams.torch(f"act.{name}", self.device))
-            else:
-                chosen = policy.head.mode(output, mask)
-            action[name] = chosen.cpu().numpy()
-        return Acted(action, {name: {} for name in action}, carry)
+        action = mode.forced
+        if action is None:
+            action = {name: self._choose(name, step, mode) for name in self.policies}
+        return Acted(action, {name: {} for name in self.policies}, carry)
+
+    @torch.inference_mode()
+    def _choose(self, name: str, step: Step, mode: Mode) -> np.ndarray:
+        """Actions [N, A, …], drawn at random or the most likely ones."""
+        policy, observer, obs = self.policies[name], self.observers[name], step.obs[name]
+        if name in self.plain:
+            draw = mode.streams.numpy(f"act.{name}") if mode.explore else None
+            return self.plain[name].act(observer.vector(obs), draw)
+        output = policy(observer(obs))
+        mask = torch.from_numpy(step.mask[name]).to(self.device) if name in step.mask else None
+        if mode.explore:
+            return policy.head.sample(output, mask, mode.streams.torch(f"act.{name}", self.device)).cpu().numpy()
+        return policy.head.mode(output, mask).cpu().numpy()
 
     # learning
 
@@ -182,39 +189,57 @@ class SAC:
             weight=tensor(data["active"]).float(),
         )
 
-    def _learn(self, name: str, batch: Batch, phase: PhaseInfo) -> dict[str, Tensor]:
-        config = self.config
+    def _learn(self, name: str, batch: Batch, phase: PhaseInfo) -> dict[str, Any]:
+        config, optimizers = self.config, self.optimizers
         rate = self._now(config.learning_rate, phase)
         critic_rate = rate if config.critic_learning_rate is None else self._now(config.critic_learning_rate, phase)
         temperature = self.temperatures[name].now()
-        moves = self.updates % config.policy_every == 0
-        # the policy's own actions are drawn before the critics move, as in the authors' code
-        drawn = self._actions(name, batch.obs, batch.mask) if moves else None
-
-        error, value = self._critic_loss(name, batch, temperature)
-        norm = self._step(f"{name}.critics", self.critics[name], error, critic_rate)
-        metrics = {"critic_loss": error.detach(), "q_mean": value, "grad_norm/critics": norm, "learning_rate": rate}
-        if drawn is not None:
-            loss, entropy = self._policy_loss(name, batch, drawn, temperature)
-            norm = self._step(f"{name}.policy", self.policies[name], loss, rate)
-            metrics |= {"policy_loss": loss.detach(), "entropy": entropy, "grad_norm/policy": norm}
+        loss, value = self._critic_gradients(name, batch, temperature)
+        norm = optimizers[f"{name}.critics"].step(critic_rate, config.max_grad_norm)["all"]
+        metrics = {"critic_loss": loss, "q_mean": value, "grad_norm/critics": norm, "learning_rate": rate}
+        if self.updates % config.policy_every == 0:
+            loss, entropy = self._policy_gradients(name, batch, temperature)
+            norm = optimizers[f"{name}.policy"].step(rate, config.max_grad_norm)["all"]
+            metrics |= {"policy_loss": loss, "entropy": entropy, "grad_norm/policy": norm}
             if config.temperature == "auto":
-                loss = self.temperatures[name].log * (entropy - self.temperatures[name].target)
-                self._step(f"{name}.temperature", self.temperatures[name], loss, rate)
-        metrics["temperature"] = temperature
+                # of its logarithm times how much entropy there is above what is asked for
+                gradient = self.temperatures[name].log.grad
+                assert gradient is not None
+                gradient.copy_(torch.as_tensor(entropy - self.temperatures[name].target))
+                optimizers[f"{name}.temperature"].step(rate, config.max_grad_norm)
         if (self.updates + 1) % config.target_every == 0:
-            towards = [parameter.data for parameter in self.critics[name].parameters()]
-            torch._foreach_lerp_([target.data for target in self.targets[name].parameters()], towards, config.tau)
-        return metrics
+            self.targets[name].follow(config.tau)
+        return {**metrics, "temperature": temperature}
 
     def _now(self, schedule: Scheduled, phase: PhaseInfo) -> Tensor:
         return torch.tensor(value_at(schedule, phase.now, phase.horizon), device=self.device)
 
-    def _step(self, name: str, net: nn.Module, loss: Tensor, rate: Tensor) -> Tensor:
-        """One gradient step of these parameters alone; the norm of their gradient."""
+    def _critic_gradients(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Any, Any]:
+        """Leave the gradients with the critics; their loss, and the mean of their values."""
+        if name in self.plain:
+            return self.plain[name].critic_gradients(batch, float(temperature), self._noise(name, batch))
+        loss, value = self._critic_loss(name, batch, temperature)
+        self._backward(f"{name}.critics", self.critics[name], loss)
+        return loss.detach(), value
+
+    def _policy_gradients(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Any, Any]:
+        """Leave the gradients with the policy; its loss and its entropy."""
+        if name in self.plain:
+            return self.plain[name].policy_gradients(batch, float(temperature), self._noise(name, batch))
+        loss, entropy = self._policy_loss(name, batch, temperature)
+        self._backward(f"{name}.policy", self.policies[name], loss)
+        return loss.detach(), entropy
+
+    def _backward(self, name: str, net: nn.Module, loss: Tensor) -> None:
+        """The gradients of these parameters alone."""
         self.optimizers[name].zero_grad()
         loss.backward(inputs=[p for p in net.parameters() if p.requires_grad])  # type: ignore[no-untyped-call]
-        return self.optimizers[name].step(rate, self.config.max_grad_norm)["all"]
+
+    def _noise(self, name: str, batch: Batch) -> np.ndarray:
+        """For an action of each row, as the head of the policy would draw it."""
+        size = math.prod(self.context.env.groups[name].action.shape or ())
+        noise = torch.empty(batch.reward.numel(), size)
+        return noise.normal_(generator=self.context.streams.torch(f"policy.{name}", self.device)).numpy()
 
     def _actions(self, name: str, obs: Observed, mask: Tensor | None) -> tuple[Tensor | None, Tensor]:
         """Of the policy: an action on the unit scale and its log-probability, or (None) those of all discrete ones."""
@@ -228,7 +253,7 @@ class SAC:
         head, noise = self.policies[name].head, self._dropout(name)
         with torch.no_grad():
             action, log_prob = self._actions(name, batch.next_obs, batch.next_mask)
-            following = self.targets[name](batch.next_obs, action, noise).amin(0)
+            following = self.targets[name].net(batch.next_obs, action, noise).amin(0)
             if action is not None:
                 following = following - temperature * log_prob
             else:
@@ -243,11 +268,9 @@ class SAC:
         loss = 0.5 * masked_mean((value - target).square().sum(0), batch.weight)
         return loss, masked_mean(value.detach().mean(0), batch.weight)
 
-    def _policy_loss(
-        self, name: str, batch: Batch, drawn: tuple[Tensor | None, Tensor], temperature: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _policy_loss(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """The loss, and the entropy of the policy."""
-        action, log_prob = drawn
+        action, log_prob = self._actions(name, batch.obs, batch.mask)
         values = self.critics[name](batch.obs, action, self._dropout(name))
         value = values.amin(0) if self.config.policy_trusts == "min" else values.mean(0)
         if action is not None:
@@ -278,7 +301,7 @@ class SAC:
         return {
             "policies": self.policies,
             "critics": self.critics,
-            "targets": self.targets,
+            "targets": {name: target.net for name, target in self.targets.items()},
             "temperatures": self.temperatures,
             "optimizers": self.optimizers,
             "normalisers": self.observers,

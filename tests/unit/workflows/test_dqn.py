@@ -56,7 +56,7 @@ def stirred(workflow: Any) -> Any:
     """With networks that judge everything differently, the target networks too."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for net in (*workflow.nets.values(), *workflow.targets.values()):
+        for net in (*workflow.nets.values(), *(target.net for target in workflow.targets.values())):
             for parameter in net.parameters():
                 parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
     return workflow
@@ -152,7 +152,7 @@ def plain_loss(config: DQNConfig, output: Any, following: Any, reward: float, di
 
 
 def plain_group_loss(workflow: Any, name: str, sampled: Any, noises: tuple[Any, Any]) -> tuple[Any, np.ndarray]:
-    config, net, target = workflow.config, workflow.nets[name], workflow.targets[name]
+    config, net, target = workflow.config, workflow.nets[name], workflow.targets[name].net
     data, losses = sampled.groups[name], []
     start = int(workflow.context.env.groups[name].action.start)
     surprise = np.zeros(data["active"].shape)
@@ -180,7 +180,9 @@ def check_an_update(workflow: Any, store: ReplayStore, beta: float = 1.0) -> Any
     expected, surprise = {}, np.zeros(config.batch_size)
     for name, net in workflow.nets.items():
         noise = torch.Generator().set_state(streams.torch(f"noise.{name}").get_state())
-        loss, errors = plain_group_loss(workflow, name, sampled, (net.draw(noise), workflow.targets[name].draw(noise)))
+        loss, errors = plain_group_loss(
+            workflow, name, sampled, (net.draw(noise), workflow.targets[name].net.draw(noise))
+        )
         expected[name] = loss.detach(), torch.autograd.grad(loss, list(net.parameters()))
         surprise = np.maximum(surprise, errors.max(1))
 
@@ -355,10 +357,10 @@ def test_a_noisy_layer_has_the_mean_and_the_spread_of_the_paper() -> None:
 def test_a_hard_target_is_a_copy_every_so_many_gradient_steps(kernels: str) -> None:
     workflow = groups(kernels, target_every=3)
     store = lived(workflow)
-    first = copy.deepcopy(workflow.targets["runner"].state_dict())
+    first = copy.deepcopy(workflow.targets["runner"].net.state_dict())
     for step in range(1, 7):
         workflow.update(store, PHASE)
-        now, own = workflow.targets["runner"].state_dict(), workflow.nets["runner"].state_dict()
+        now, own = workflow.targets["runner"].net.state_dict(), workflow.nets["runner"].state_dict()
         expected = first if step < 3 else own if step % 3 == 0 else None
         for key in now if expected is not None else ():
             torch.testing.assert_close(now[key], expected[key], rtol=0, atol=0)
@@ -367,10 +369,10 @@ def test_a_hard_target_is_a_copy_every_so_many_gradient_steps(kernels: str) -> N
 
 def test_a_soft_target_moves_a_little_each_time() -> None:
     workflow = stirred(groups(target_every=1, tau=0.25))
-    before = {key: value.clone() for key, value in workflow.targets["shooter"].state_dict().items()}
+    before = {key: value.clone() for key, value in workflow.targets["shooter"].net.state_dict().items()}
     workflow.update(lived(workflow), PHASE)
     own = workflow.nets["shooter"].state_dict()
-    for key, value in workflow.targets["shooter"].state_dict().items():
+    for key, value in workflow.targets["shooter"].net.state_dict().items():
         torch.testing.assert_close(value, 0.75 * before[key] + 0.25 * own[key])
 
 
@@ -379,7 +381,7 @@ def test_borrowed_weights_are_the_targets_too_and_the_state_is_complete() -> Non
     for _ in range(3):
         giver.update(store, PHASE)
     taker.load_weights(giver.state_dict())
-    for net in (taker.nets["runner"], taker.targets["runner"]):
+    for net in (taker.nets["runner"], taker.targets["runner"].net):
         for key, value in net.state_dict().items():
             torch.testing.assert_close(value, giver.nets["runner"].state_dict()[key], rtol=0, atol=0)
     taker.load_state_dict(giver.state_dict())
@@ -387,8 +389,8 @@ def test_borrowed_weights_are_the_targets_too_and_the_state_is_complete() -> Non
     taker.context.streams.load_state_dict(giver.context.streams.state_dict())
     a, b = giver.update(store, PHASE), taker.update(store, PHASE)
     assert {key: float(value) for key, value in a.metrics.items()} == {k: float(v) for k, v in b.metrics.items()}
-    for key, value in giver.targets["shooter"].state_dict().items():
-        torch.testing.assert_close(value, taker.targets["shooter"].state_dict()[key], rtol=0, atol=0)
+    for key, value in giver.targets["shooter"].net.state_dict().items():
+        torch.testing.assert_close(value, taker.targets["shooter"].net.state_dict()[key], rtol=0, atol=0)
 
 
 # distributions

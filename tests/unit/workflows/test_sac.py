@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,6 +70,10 @@ def lowest(critics: Any, *inputs: torch.Tensor) -> torch.Tensor:
     return torch.stack([forwards(critics.critics, k, x) for k in range(members)])
 
 
+def parts_of(workflow: Any) -> tuple[Any, Any, Any]:
+    return workflow.policies["agent"], workflow.critics["agent"], workflow.targets["agent"].net
+
+
 def move_away(*nets: torch.nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -80,7 +85,7 @@ def move_away(*nets: torch.nn.Module) -> None:
 @pytest.mark.parametrize("extra", [(), ("algorithm.layer_norm=true", "algorithm.critics=3", "algorithm.n_step=3")])
 def test_losses_equal_a_plain_implementation_with_continuous_actions(warmed: Any, extra: tuple[str, ...]) -> None:
     workflow, store = warmed("Pendulum-v1:sac", "environment.max_episode_steps=30", *extra)
-    policy, critics, targets = (part["agent"] for part in (workflow.policies, workflow.critics, workflow.targets))
+    policy, critics, targets = parts_of(workflow)
     move_away(policy, critics, targets)
     batch, temperature = batch_of(workflow, store), torch.tensor(0.3)
     assert (batch.goes_on > 0).all()  # a time limit is no end
@@ -104,8 +109,7 @@ def test_losses_equal_a_plain_implementation_with_continuous_actions(warmed: Any
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(value, values.mean().detach(), atol=1e-5, rtol=1e-5)
 
-    drawn = workflow._actions("agent", batch.obs, None)
-    loss, entropy = workflow._policy_loss("agent", batch, drawn, temperature)
+    loss, entropy = workflow._policy_loss("agent", batch, temperature)
     action, log_prob = draw(batch.obs[VECTOR], torch.empty(shape).normal_(generator=noises))
     value = lowest(critics, batch.obs[VECTOR], action).amin(0)[..., 0]
     expected = (temperature * log_prob - value).mean()
@@ -115,9 +119,53 @@ def test_losses_equal_a_plain_implementation_with_continuous_actions(warmed: Any
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-3)
 
 
+@pytest.mark.parametrize("trusts", ["min", "mean"])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_gradients_by_hand_equal_those_of_autograd(warmed: Any, trusts: str, activation: str) -> None:
+    """On the same batch and with the same noise, agents that did not act and deviations at their bounds among them."""
+    settings = f"algorithm.actor.activation={activation}", f"algorithm.critic.activation={activation}"
+    found = []
+    for kernels in ("numpy", "torch"):
+        made = f"algorithm.policy_trusts={trusts}", f"runtime.kernels={kernels}", "algorithm.critics=3"
+        workflow, store = warmed("HalfCheetah-v5:sac", *settings, *made)
+        assert bool(workflow.plain) == (kernels == "numpy")
+        policy, critics, _ = parts_of(workflow)
+        move_away(*parts_of(workflow))
+        with torch.no_grad():
+            policy.actor[-1].bias[-1] = 3.0  # this deviation would be above its bound
+        batch = batch_of(workflow, store)
+        batch.weight[::5] = 0.0
+        figures = [float(x) for x in workflow._critic_gradients("agent", batch, torch.tensor(0.3))]
+        figures += [float(x) for x in workflow._policy_gradients("agent", batch, torch.tensor(0.3))]
+        gradients = [p.grad.clone() for net in (critics, policy) for p in net.parameters() if p.grad is not None]
+        found.append((figures, gradients))
+    by_hand, by_autograd = found
+    assert by_hand[0] == pytest.approx(by_autograd[0], rel=1e-4)
+    assert len(by_hand[1]) == len(by_autograd[1]) == 6 + 4
+    assert all(gradient.abs().sum() > 0 for gradient in by_hand[1])
+    torch.testing.assert_close(by_hand[1], by_autograd[1], atol=2e-5, rtol=2e-4)
+
+
+def test_actions_by_hand_are_the_policys(warmed: Any) -> None:
+    workflow, _ = warmed("HalfCheetah-v5:sac")
+    policy = workflow.policies["agent"]
+    move_away(policy)
+    vector = np.random.default_rng(0).standard_normal((5, 1, 17), np.float32)
+    with torch.no_grad():
+        expected = policy.head.mode(policy({VECTOR: torch.from_numpy(vector)}), None).numpy()
+    np.testing.assert_allclose(workflow.plain["agent"].act(vector, None), expected, atol=1e-6)
+    many = np.repeat(vector[:1], 20_000, 0)
+    drawn = np.arctanh(workflow.plain["agent"].act(many, np.random.default_rng(1)).clip(-1 + 1e-6, 1 - 1e-6))
+    with torch.no_grad():
+        mean, log_std = policy({VECTOR: torch.from_numpy(vector[:1])}).chunk(2, -1)
+    np.testing.assert_allclose(np.median(drawn, 0), mean[0], atol=0.05)
+    within = (np.abs(drawn - mean.numpy()) < log_std.exp().numpy()).mean(0)
+    np.testing.assert_allclose(within, 0.683, atol=0.02)
+
+
 def test_losses_equal_a_plain_implementation_with_discrete_actions(warmed: Any) -> None:
     workflow, store = warmed("CartPole-v1:sac", "algorithm.warmup_steps=400", "algorithm.n_step=5")
-    policy, critics, targets = (part["agent"] for part in (workflow.policies, workflow.critics, workflow.targets))
+    policy, critics, targets = parts_of(workflow)
     move_away(policy, critics, targets)
     batch, temperature = batch_of(workflow, store), torch.tensor(0.3)
     assert (batch.goes_on == 0).any()
@@ -131,7 +179,7 @@ def test_losses_equal_a_plain_implementation_with_discrete_actions(warmed: Any) 
         for one in lowest(critics, batch.obs[VECTOR][k, 0]):
             total += 0.5 * (float(one[batch.action[k, 0]]) - target) ** 2 / len(batch.reward)
     assert float(loss) == pytest.approx(total, rel=1e-4)
-    loss, entropy = workflow._policy_loss("agent", batch, workflow._actions("agent", batch.obs, None), temperature)
+    loss, entropy = workflow._policy_loss("agent", batch, temperature)
     probs = torch.distributions.Categorical(logits=policy.actor(batch.obs[VECTOR]))
     q = lowest(critics, batch.obs[VECTOR]).amin(0).detach()
     expected = (probs.probs * (temperature * probs.logits - q)).sum(-1).mean()  # type: ignore[operator]
@@ -145,13 +193,14 @@ def test_an_update_moves_each_part_in_its_turn(warmed: Any) -> None:
     kinds = ("policies", "critics", "targets", "temperatures")
 
     def snapshot() -> dict[str, Any]:
-        return {k: [p.clone() for p in getattr(workflow, k)["agent"].parameters()] for k in kinds}
+        nets = dict(zip(kinds, (*parts_of(workflow), workflow.temperatures["agent"]), strict=True))
+        return {kind: [p.clone() for p in net.parameters()] for kind, net in nets.items()}
 
     moved = []
     for _ in range(6):
         before = snapshot()
         result = workflow.update(store, PHASE)
-        assert all(torch.isfinite(value) for value in result.metrics.values())
+        assert all(math.isfinite(value) for value in result.metrics.values())
         after = snapshot()
         moved.append({k for k in kinds if any(not torch.equal(a, b) for a, b in zip(before[k], after[k], strict=True))})
         if "targets" in moved[-1]:
@@ -208,6 +257,8 @@ def test_what_cannot_be_is_told(spec: str, override: str, words: str) -> None:
 
 def test_what_a_block_leaves_out_is_the_algorithms_default() -> None:
     """Not that of the block's class: relu here, where an MLP's own is tanh."""
-    config: Any = load("Pendulum-v1:sac", ["algorithm.critic.hidden_sizes=[16]", "algorithm.optimizer.weight_decay=0.1"])
+    config: Any = load(
+        "Pendulum-v1:sac", ["algorithm.critic.hidden_sizes=[16]", "algorithm.optimizer.weight_decay=0.1"]
+    )
     assert config.algorithm.critic == MLPConfig((16,), "relu")
     assert config.algorithm.optimizer == OptimizerConfig(eps=1e-8, weight_decay=0.1)
