@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,36 +35,48 @@ class Contestant:
     name: str  # of the file, and on the command line
     package: str  # what is imported
     distributions: tuple[str, ...]  # what pip installs, itself first
-    notes: tuple[str, ...] = ()  # where its work differs from everyone's
+    notes: Mapping[str, tuple[str, ...]]  # by algorithm it does: where its work differs from everyone's
 
     @property
     def file(self) -> Path:
         return HERE / "peers" / f"{self.name}.py"
 
 
-CADENZA = Contestant("cadenza", "cadenza", ("cadenza",))
+CADENZA = Contestant("cadenza", "cadenza", ("cadenza",), {"ppo": (), "dqn": (), "sac": ()})
 PEERS = {
     peer.name: peer
     for peer in (
-        Contestant("sb3", "stable_baselines3", ("stable-baselines3",)),
-        Contestant("sbx", "sbx", ("sbx-rl", "jax"), ("clips the gradients of policy and value apart",)),
+        Contestant("sb3", "stable_baselines3", ("stable-baselines3",), {"ppo": (), "dqn": (), "sac": ()}),
+        Contestant(
+            "sbx",
+            "sbx",
+            ("sbx-rl", "jax"),
+            {"ppo": ("clips the gradients of policy and value apart",), "dqn": (), "sac": ()},
+        ),
         Contestant(
             "skrl",
             "skrl",
             ("skrl",),
-            ("standardises advantages over the rollout, not each minibatch", "computes no diagnostics but losses"),
+            {
+                "ppo": (
+                    "standardises advantages over the rollout, not each minibatch",
+                    "computes no diagnostics but losses",
+                )
+            },
         ),
-        Contestant("tianshou", "tianshou", ("tianshou",), ("computes no diagnostics but losses",)),
+        Contestant("tianshou", "tianshou", ("tianshou",), {"ppo": ("computes no diagnostics but losses",)}),
         Contestant(
             "sheeprl",
             "sheeprl",
             ("sheeprl", "lightning"),
-            (
-                "has a standard deviation for each state where actions are continuous",
-                "computes no diagnostics but losses",
-            ),
+            {
+                "ppo": (
+                    "has a standard deviation for each state where actions are continuous",
+                    "computes no diagnostics but losses",
+                )
+            },
         ),
-        Contestant("torchrl", "torchrl", ("torchrl", "tensordict")),
+        Contestant("torchrl", "torchrl", ("torchrl", "tensordict"), {"ppo": ()}),
     )
 }
 

@@ -70,12 +70,13 @@ def panels(result: Mapping[str, Any]) -> list[Panel]:
     found = []
     for name, outcome in result["tasks"].items():
         task = outcome["task"]
-        work = f"{task['env']}, {task['num_envs']} x {task['ppo']['n_steps']} steps, {task['threads']} thread"
+        work = f"{task['env']}, {task['work']}, {task['threads']} thread"
         work += "s" if task["threads"] > 1 else ""
-        speed = f"{work}: env_steps per second of whole training; pale: once warm"
+        speed = f"{work}: env_steps per second of training; pale: once warm"
         found.append(Panel(name, speed, "env_steps_per_s", "steady_env_steps_per_s", outcome))
         if task["solved_at"] is not None:
-            goal = f"{work}: seconds from starting the process until 100 episodes have a mean of {task['solved_at']:g}"
+            until = f"until 100 episodes have a mean of {task['solved_at']:g}"
+            goal = f"{task['env']}, the same: seconds from starting the process {until}"
             never = [who for who, figures in outcome["summary"].items() if median(figures, "solved_s") is None]
             goal += f"; never: {', '.join(never)}" if never else ""
             found.append(Panel(f"{name}, time to solved", goal, "solved_s", None, outcome, more_is_better=False))

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-WARM_UP = 2  # iterations: what compiles, caches and first pages cost is paid in these
+WARM_UP = 2  # iterations with learning: what compiles, caches and first pages cost is paid in these
 EPISODES = 100  # whose mean return says whether a task is solved
 
 Task = Mapping[str, Any]
@@ -57,7 +57,7 @@ class Watch:
 
     def before_step(self) -> None:
         """All environments are about to be stepped."""
-        if self._since_mark >= self.task["rollout"] or not self.marks:
+        if self._since_mark >= self.task["iteration"] or not self.marks:
             self.mark(self._env_steps)
             self._since_mark = 0
         self._since_mark += self.task["num_envs"]
@@ -93,19 +93,25 @@ class Watch:
             if count != asked:
                 raise RuntimeError(f"not the same work: {count} {name}, the task has {asked}")
         first, ended = self.marks[0][0], self._end.pop("when")
-        warm = next((mark for mark in self.marks if mark[1] >= WARM_UP * self.task["rollout"]), (ended, env_steps))
+        random, iteration = self.task["warmup"], self.task["iteration"]
+        learning = self._reached(random) or self.marks[0]
+        warm = self._reached(random + WARM_UP * iteration)
         solved = self._solved()
         return {
             "start_s": first - self.started,
             "training_s": ended - first,
-            "env_steps_per_s": env_steps / (ended - first),
-            "steady_env_steps_per_s": (env_steps - warm[1]) / (ended - warm[0]) if warm[1] < env_steps else None,
+            "env_steps_per_s": (env_steps - learning[1]) / (ended - learning[0]),
+            "steady_env_steps_per_s": None if warm is None else (env_steps - warm[1]) / (ended - warm[0]),
             "solved_s": None if solved is None else solved[0] - self.started,
             "solved_env_steps": None if solved is None else solved[1],
             "updates": updates,
             "parameters": parameters,
             **self._end,
         }
+
+    def _reached(self, env_steps: int) -> tuple[float, int] | None:
+        """When so many steps were done."""
+        return next((mark for mark in self.marks if mark[1] >= env_steps), None)
 
     def _solved(self) -> tuple[float, int] | None:
         """When the mean of the last episodes first was good enough."""

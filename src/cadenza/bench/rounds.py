@@ -94,19 +94,22 @@ class Bench:
             "git": git_state(),
             "machine": {key: value for key, value in machine().items() if key != "host"},
             "rounds": rounds,
-            "notes": {one.contestant.name: list(one.contestant.notes) for one in found if one.contestant.notes},
             "missing": {peer.name: f"pip install {peer.distributions[0]}" for peer in missing},
         }
 
     def run(self, told: Callable[[str, int, str, Measurement], None]) -> None:
         """Measure everything; `told` hears of each measurement: task, round, who, what."""
         for name, task in self.tasks.items():
-            for number, who in interleaved(list(self._found), self.rounds):
+            for number, who in interleaved(self.taking_part(task), self.rounds):
                 row = measure(self._found[who], replace(task, seed=task.seed + number))
                 self._measurements[name].append({"contestant": who, "round": number, **row})
                 if self.out:
                     atomic.write_json(self.out, self.result())
                 told(name, number, who, row)
+
+    def taking_part(self, task: Task) -> list[str]:
+        """Those who do its algorithm."""
+        return [name for name, one in self._found.items() if task.algorithm in one.contestant.notes]
 
     def result(self) -> dict[str, Any]:
         """What is kept: every measurement, and what they come to."""
@@ -114,9 +117,12 @@ class Bench:
 
     def _outcome(self, name: str) -> dict[str, Any]:
         rows = self._measurements[name]
-        summary = summarise(rows)
+        summary, task = summarise(rows), self.tasks[name]
+        part = {who: self._found[who].contestant.notes[task.algorithm] for who in self.taking_part(task)}
         return {
-            "task": self.tasks[name].order(),
+            "task": task.order(),
+            "left_out": [who for who in self._found if who not in part],
+            "notes": {who: list(notes) for who, notes in part.items() if notes},
             "summary": summary,
             "ratios": ratios(summary),
             "differences": differences(rows),

@@ -6,11 +6,19 @@ import json
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from cadenza.config.convert import build, to_dict
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, NotFoundError, nearest
+
+
+class Rhythm(NamedTuple):
+    """How a run goes: so many env_steps at random, then iterations of so many env_steps and gradient steps."""
+
+    warmup: int
+    iteration: int
+    updates: int
 
 
 @dataclass(frozen=True)
@@ -33,13 +41,102 @@ class PPO:
     adam_eps: float = setting(1e-5, "keeps Adam's division from blowing up")
 
     def __post_init__(self) -> None:
-        for key in ("n_steps", "batch_size", "n_epochs"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key}={getattr(self, key)}: must be at least 1")
+        at_least_one(self, "n_steps", "batch_size", "n_epochs")
 
-    def updates(self, timesteps: int) -> int:
-        """Gradient steps of a run."""
-        return timesteps // self.batch_size * self.n_epochs
+    def rhythm(self, num_envs: int) -> Rhythm:
+        rollout = num_envs * self.n_steps
+        if rollout % self.batch_size:
+            whole = f"the rollout of {num_envs} x {self.n_steps} steps"
+            raise ConfigError(f"ppo.batch_size={self.batch_size}: must divide {whole}")
+        return Rhythm(0, rollout, rollout // self.batch_size * self.n_epochs)
+
+    def work(self, num_envs: int) -> str:
+        return f"{num_envs} x {self.n_steps} steps, minibatches of {self.batch_size} x {self.n_epochs} epochs"
+
+
+@dataclass(frozen=True)
+class DQN:
+    """Deep Q-learning, as every contestant can do it: Huber loss, a target network that becomes a copy, Adam."""
+
+    warmup_steps: int = setting(1000, "random actions before anything is learned", "env_steps")
+    train_every: int = setting(4, "steps collected between updates", "env_steps")
+    gradient_steps: int = setting(1, "of each update", "updates")
+    batch_size: int = setting(64, "transitions in a gradient step")
+    buffer_size: int = setting(100_000, "transitions kept")
+    learning_rate: float = setting(5e-4, "Adam's step size")
+    gamma: float = setting(0.99, "discount")
+    target_every: int = setting(1000, "steps between copies to the target network", "env_steps")
+    epsilon_end: float = setting(0.05, "probability of an action at random in the end; 1 in the beginning")
+    epsilon_share: float = setting(0.1, "in which part of the run it falls, in a line")
+    max_grad_norm: float = setting(10.0, "gradients are clipped to this norm")
+    hidden_sizes: tuple[int, ...] = setting((64, 64), "units of the hidden layers")
+    activation: Literal["tanh", "relu"] = setting("relu", "nonlinearity after each hidden layer")
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "train_every", "gradient_steps", "batch_size", "buffer_size", "target_every")
+
+    def rhythm(self, num_envs: int) -> Rhythm:
+        require_multiple("dqn.target_every", self.target_every, "dqn.train_every", self.train_every)
+        return replayed("dqn", self, num_envs)
+
+    def work(self, num_envs: int) -> str:
+        return turns(self, num_envs)
+
+
+@dataclass(frozen=True)
+class SAC:
+    """Soft Actor-Critic, as every contestant can do it: two critics, a temperature learned from 1 on, Adam."""
+
+    warmup_steps: int = setting(1000, "random actions before anything is learned", "env_steps")
+    train_every: int = setting(1, "steps collected between updates", "env_steps")
+    gradient_steps: int = setting(1, "of each update: critics, policy and temperature", "updates")
+    batch_size: int = setting(256, "transitions in a gradient step")
+    buffer_size: int = setting(1_000_000, "transitions kept")
+    learning_rate: float = setting(3e-4, "Adam's step size, for all three")
+    gamma: float = setting(0.99, "discount")
+    tau: float = setting(0.005, "how far the target critics move after each gradient step")
+    hidden_sizes: tuple[int, ...] = setting((256, 256), "units of the hidden layers of the policy and of each critic")
+    activation: Literal["tanh", "relu"] = setting("relu", "nonlinearity after each hidden layer")
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "train_every", "gradient_steps", "batch_size", "buffer_size")
+
+    def rhythm(self, num_envs: int) -> Rhythm:
+        return replayed("sac", self, num_envs)
+
+    def work(self, num_envs: int) -> str:
+        return turns(self, num_envs)
+
+
+def at_least_one(settings: Any, *keys: str) -> None:
+    for key in keys:
+        if getattr(settings, key) < 1:
+            raise ConfigError(f"{key}={getattr(settings, key)}: must be at least 1")
+
+
+def require_multiple(key: str, value: int, of: str, unit: int) -> None:
+    """Libraries round what is none, each in its own way."""
+    if value % unit or value < 0:
+        raise ConfigError(f"{key}={value}: must be a multiple of {of}={unit}")
+
+
+def replayed(name: str, settings: DQN | SAC, num_envs: int) -> Rhythm:
+    require_multiple(f"{name}.train_every", settings.train_every, "num_envs", num_envs)
+    require_multiple(f"{name}.warmup_steps", settings.warmup_steps, f"{name}.train_every", settings.train_every)
+    return Rhythm(settings.warmup_steps, settings.train_every, settings.gradient_steps)
+
+
+def turns(settings: DQN | SAC, num_envs: int) -> str:
+    environments, steps = counted(num_envs, "environment"), counted(settings.train_every, "step")
+    updates = counted(settings.gradient_steps, "gradient step")
+    return f"{environments}, {steps} and {updates} of {settings.batch_size} in turn"
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number > 1)}"
+
+
+ALGORITHMS = ("ppo", "dqn", "sac")
 
 
 @dataclass(frozen=True)
@@ -49,48 +146,72 @@ class Task:
     env: str = setting(doc="a Gymnasium id")
     num_envs: int = setting(doc="environments stepped together")
     timesteps: int = setting(doc="how long to train, rounded up to whole iterations", unit="env_steps")
-    ppo: PPO = setting(doc="the algorithm and its settings")
+    ppo: PPO | None = setting(None, "the algorithm and its settings; one of the three")
+    dqn: DQN | None = setting(None, "the algorithm and its settings; one of the three")
+    sac: SAC | None = setting(None, "the algorithm and its settings; one of the three")
     solved_at: float | None = setting(None, "mean return of the last 100 training episodes to reach; null: not asked")
     threads: int = setting(1, "threads of the numerical libraries")
     seed: int = setting(1, "of the first round; each round adds one")
 
     def __post_init__(self) -> None:
-        for key in ("num_envs", "timesteps", "threads"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key}={getattr(self, key)}: must be at least 1")
-        if self.rollout % self.ppo.batch_size:
-            rollout = f"{self.num_envs} x {self.ppo.n_steps}"
-            raise ConfigError(f"ppo.batch_size={self.ppo.batch_size}: must divide the rollout of {rollout} steps")
+        at_least_one(self, "num_envs", "timesteps", "threads")
+        given = [name for name in ALGORITHMS if getattr(self, name) is not None]
+        if len(given) != 1:
+            problem = f"{' and '.join(given)} are both given" if given else "the algorithm is missing"
+            raise ConfigError(f"{problem}: settings under one of {', '.join(ALGORITHMS)}")
         # part of an iteration is no work that all would do alike
-        object.__setattr__(self, "timesteps", ceil(self.timesteps / self.rollout) * self.rollout)
+        warmup, iteration, _ = self.rhythm
+        iterations = max(1, ceil((self.timesteps - warmup) / iteration))
+        object.__setattr__(self, "timesteps", warmup + iterations * iteration)
 
     @property
     def algorithm(self) -> str:
-        return "ppo"
+        return next(name for name in ALGORITHMS if getattr(self, name) is not None)
 
     @property
-    def rollout(self) -> int:
-        """env_steps of one iteration."""
-        return self.num_envs * self.ppo.n_steps
+    def settings(self) -> PPO | DQN | SAC:
+        found: PPO | DQN | SAC = getattr(self, self.algorithm)
+        return found
+
+    @property
+    def rhythm(self) -> Rhythm:
+        return self.settings.rhythm(self.num_envs)
 
     def order(self) -> dict[str, Any]:
         """What a contestant's process is told: plain data, and the work it will be held to."""
+        warmup, iteration, updates = self.rhythm
         return {
             **to_dict(self),
             "algorithm": self.algorithm,
-            "rollout": self.rollout,
-            "updates": self.ppo.updates(self.timesteps),
+            "work": self.settings.work(self.num_envs),
+            "warmup": warmup,
+            "iteration": iteration,
+            "updates": (self.timesteps - warmup) // iteration * updates,
         }
 
 
 CARTPOLE = PPO(n_steps=128, batch_size=256)
 CARTPOLE_ZOO = PPO(32, 256, n_epochs=20, learning_rate=1e-3, anneal=True, gamma=0.98, gae_lambda=0.8)  # rl-zoo3's
 HALFCHEETAH = PPO(n_steps=2048, batch_size=64)
+# rl-zoo3's too: it copies to the target every 10 steps, once between two updates; its learning_starts of 1000 come to
+# a first update after 1024 steps
+CARTPOLE_DQN = DQN(
+    warmup_steps=768,
+    train_every=256,
+    gradient_steps=128,
+    learning_rate=2.3e-3,
+    target_every=256,
+    epsilon_end=0.04,
+    epsilon_share=0.16,
+    hidden_sizes=(256, 256),
+)
 TASKS = {
     "ppo-cartpole": Task("CartPole-v1", 8, 100_000, CARTPOLE),
     "ppo-cartpole-solve": Task("CartPole-v1", 8, 100_000, CARTPOLE_ZOO, solved_at=475.0),
     "ppo-halfcheetah": Task("HalfCheetah-v5", 1, 30_000, HALFCHEETAH),
     "ppo-halfcheetah-8": Task("HalfCheetah-v5", 8, 40_000, replace(HALFCHEETAH, n_steps=256)),
+    "dqn-cartpole": Task("CartPole-v1", 1, 20_000, dqn=CARTPOLE_DQN),
+    "sac-halfcheetah": Task("HalfCheetah-v5", 1, 4_000, sac=SAC()),
 }
 
 

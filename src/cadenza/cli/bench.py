@@ -107,8 +107,9 @@ def parts(
         print_json(found)
         return
     head = ["us per env_step", *found]
-    names = list(next(iter(found.values()))["microseconds"])
-    cells = [[name, *(f"{one['microseconds'][name]:.1f}" for one in found.values())] for name in names]
+    costs = [one["microseconds"] for one in found.values()]
+    names = dict.fromkeys(name for cost in costs for name in cost)
+    cells = [[name, *(f"{cost[name]:.1f}" if name in cost else "-" for cost in costs)] for name in names]
     for key, title, shape in (
         ("ideal_env_steps_per_s", "ideal, env_steps/s", NUMBER),
         ("collecting_and_updating_env_steps_per_s", "collecting and updating, env_steps/s", NUMBER),
@@ -118,6 +119,8 @@ def parts(
         cells.append([title, *(shape.format(one[key]) for one in found.values())])
     print_table(head, cells, right=head[1:])
     typer.echo("collecting: stepping, acting and storing together; ideal: stepping, acting and updating alone")
+    if "sampling" in names:
+        typer.echo("sampling: what of updating is drawing batches from the replay")
 
 
 @app.command(epilog="Example: cadenza bench vector HalfCheetah-v5 --num-envs 1,8")
@@ -210,17 +213,20 @@ def show(result: Mapping[str, Any]) -> None:
                 typer.echo(f"{row['contestant']} failed in round {row['round'] + 1}: {row['error']}")
         for difference in outcome["differences"]:
             typer.echo(f"not the same work: {difference}")
-    for name, notes in result["notes"].items():
-        typer.echo(f"{name} {', '.join(notes)}")
+        for who, notes in outcome["notes"].items():
+            typer.echo(f"{who} {', '.join(notes)}")
+        for who in outcome["left_out"]:
+            typer.echo(f"{who} does not do this task")
     machine = result["machine"]
     typer.echo("medians of the rounds, below them worst and best; (x): cadenza's divided by theirs")
     typer.echo(f"{machine['cpu']}, {machine['cores']} cores")
 
 
 def describe(task: Mapping[str, Any]) -> str:
-    ppo = task["ppo"]
-    work = f"{task['num_envs']} x {ppo['n_steps']} steps, minibatches of {ppo['batch_size']} x {ppo['n_epochs']} epochs"
-    return f"PPO on {task['env']}, {work}, {task['timesteps']:,} env_steps, {task['threads']} thread(s)"
+    length = f"{task['timesteps']:,} env_steps"
+    if task["warmup"]:
+        length += f" of which the first {task['warmup']:,} are at random and not counted"
+    return f"{task['algorithm'].upper()} on {task['env']}, {task['work']}, {length}, {task['threads']} thread(s)"
 
 
 def rows(outcome: Mapping[str, Any], solving: bool) -> list[list[str]]:

@@ -68,4 +68,18 @@ def test_rounds_have_their_own_seeds_and_are_kept_as_they_come(tmp_path: Path, m
     assert seen == [("cadenza", 1, 0), ("sb3", 1, 1), ("cadenza", 2, 2), ("sb3", 2, 3)]
     result = json.loads(out.read_text())
     assert result["missing"] == {"sbx": "pip install sbx-rl"}
+    assert result["tasks"]["ppo-cartpole"]["left_out"] == []
     assert result["tasks"]["ppo-cartpole"]["ratios"]["sb3"]["env_steps_per_s"] == 1.0
+
+
+def test_who_does_not_know_the_algorithm_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "measure", lambda found, task: row(found.contestant.name, 1.0))
+    tasks = {name: TASKS[name] for name in ("ppo-cartpole", "sac-halfcheetah")}
+    bench = Bench(tasks, [Found(CADENZA, "python"), Found(PEERS["sheeprl"], "python")], [], 1, None)
+    bench.run(lambda *told: None)
+    ppo, sac = (bench.result()["tasks"][name] for name in tasks)
+    assert [one["contestant"] for one in ppo["measurements"]] == ["cadenza", "sheeprl"]
+    assert [one["contestant"] for one in sac["measurements"]] == ["cadenza"]
+    assert (ppo["left_out"], sac["left_out"]) == ([], ["sheeprl"])
+    assert ppo["notes"] == {"sheeprl": list(PEERS["sheeprl"].notes["ppo"])}
+    assert sac["notes"] == {}

@@ -9,7 +9,7 @@ import pytest
 
 from cadenza.bench import process
 from cadenza.bench.process import Watch
-from cadenza.bench.tasks import PPO, Task
+from cadenza.bench.tasks import PPO, SAC, Task
 
 TASK = Task("Any-v0", 2, 40, PPO(n_steps=4, batch_size=4, n_epochs=1))  # 5 iterations of 8 steps, 10 updates
 WORK = {"env_steps": 40, "updates": 10, "parameters": 7}
@@ -64,6 +64,17 @@ def test_rates_and_start() -> None:
     assert figures["steady_env_steps_per_s"] == (40 - 16) / 3  # after two iterations
     assert figures["peak_mb"] > 1
     assert figures["solved_s"] is None
+
+
+def test_what_is_done_at_random_before_learning_is_not_counted() -> None:
+    settings = SAC(warmup_steps=20, train_every=4, gradient_steps=2)
+    task = Task("Any-v0", 2, 40, sac=settings)
+    watch = stepped(task)
+    assert watch.marks[5] == (106.0, 20)
+    figures = watch.figures(env_steps=40, updates=10, parameters=7)
+    assert figures["start_s"] == 1.0
+    assert figures["env_steps_per_s"] == (40 - 20) / 5  # a second each: four more marks and the end
+    assert figures["steady_env_steps_per_s"] == (40 - 28) / 3
 
 
 def test_too_short_a_run_has_no_steady_rate() -> None:

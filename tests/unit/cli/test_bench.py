@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cadenza.bench import rounds
-from cadenza.bench.contestants import PEERS, Contestant, Found
+from cadenza.bench.contestants import CADENZA, PEERS, Contestant, Found, look_for, measure
 from cadenza.bench.tasks import Task
+from cadenza.config.convert import build
 from harness.command import cadenza
 
 SMALL = {"env": "CartPole-v1", "num_envs": 2, "timesteps": 96, "ppo": {"n_steps": 16, "batch_size": 16, "n_epochs": 1}}
@@ -22,7 +24,7 @@ def small(tmp_path: Path) -> str:
 
 
 def test_ourselves_in_a_fresh_process(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PEERS, "absent", Contestant("absent", "no_such_package_anywhere", ("absent-rl",)))
+    monkeypatch.setitem(PEERS, "absent", Contestant("absent", "no_such_package_anywhere", ("absent-rl",), {}))
     out, picture = tmp_path / "result.json", tmp_path / "result.png"
     arguments = [small, "--peers", "absent", "--rounds", "1", "--timesteps", "1000", "--out", str(out)]
     outcome = cadenza("bench", *arguments, "--picture", str(picture)).succeeded()
@@ -34,12 +36,50 @@ def test_ourselves_in_a_fresh_process(small: str, tmp_path: Path, monkeypatch: p
     assert measured["updates"] == 1024 // 16
     assert measured["parameters"] == 9155
     assert measured["env_steps_per_s"] > 0
-    assert measured["steady_env_steps_per_s"] is None  # rows come too seldom in so short a run
+    assert measured["steady_env_steps_per_s"] > 0
     assert 0 < measured["start_s"] < measured["process_s"]
     assert measured["peak_mb"] > 50
     assert {"cadenza", "torch", "python"} <= measured["versions"].keys()
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "result.png", "small.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "timesteps", "updates", "parameters"),
+    [
+        ("dqn-cartpole", 1200, 2 * 128, 256 * 5 + 256 * 257 + 2 * 257),
+        ("sac-pendulum", 100, 80, 2 * (32 * 5 + 32 * 33 + 33) + 32 * 4 + 32 * 33 + 2 * 33 + 1),
+    ],
+)
+def test_ourselves_with_a_replay(name: str, timesteps: int, updates: int, parameters: int, tmp_path: Path) -> None:
+    settings = {"warmup_steps": 20, "batch_size": 16, "hidden_sizes": [32, 32]}
+    file = tmp_path / "sac-pendulum.json"
+    file.write_text(json.dumps({"env": "Pendulum-v1", "num_envs": 1, "timesteps": 1, "sac": settings}))
+    arguments = ["--peers", "none", "--rounds", "1", "--timesteps", str(timesteps), "--json"]
+    task = str(file) if name == file.stem else name
+    result = json.loads(cadenza("bench", task, *arguments).succeeded().out)
+    (measured,) = result["tasks"][name]["measurements"]
+    assert (measured["updates"], measured["parameters"]) == (updates, parameters)
+    assert measured["env_steps_per_s"] > 0
+
+
+REPLAYS = {
+    "dqn": {"warmup_steps": 24, "train_every": 12, "gradient_steps": 5, "target_every": 24},
+    "sac": {"warmup_steps": 24, "train_every": 6, "gradient_steps": 2, "hidden_sizes": [16, 16]},
+}
+
+
+@pytest.mark.parametrize("name", ["sb3", "sbx"])
+@pytest.mark.parametrize("algorithm", REPLAYS)
+def test_peers_do_the_same_work(name: str, algorithm: str) -> None:
+    found, _ = look_for([PEERS[name]], [sys.executable])
+    if not found:
+        pytest.skip(f"{name} is not installed")
+    env = {"dqn": "CartPole-v1", "sac": "Pendulum-v1"}[algorithm]
+    task = build(Task, {"env": env, "num_envs": 2, "timesteps": 96, algorithm: REPLAYS[algorithm]})
+    own, theirs = (measure(one, task) for one in (Found(CADENZA, sys.executable), *found))
+    assert own["updates"] == theirs["updates"] == task.order()["updates"]
+    assert own["parameters"] == theirs["parameters"]
 
 
 def test_two_tasks_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -108,6 +148,26 @@ def test_parts_and_the_whole(small: str) -> None:
     assert found["fraction_of_ideal"] == found["whole_env_steps_per_s"] / found["ideal_env_steps_per_s"]
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("dqn", {"warmup_steps": 64, "train_every": 32, "gradient_steps": 4, "target_every": 32}),
+        ("sac", {"warmup_steps": 64, "train_every": 1, "batch_size": 16, "hidden_sizes": [16]}),
+    ],
+)
+def test_parts_with_a_replay(algorithm: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "small.json"
+    env = {"dqn": "CartPole-v1", "sac": "Pendulum-v1"}[algorithm]
+    file.write_text(json.dumps({"env": env, "num_envs": 1, "timesteps": 256, algorithm: settings}))
+    arguments = ["--rounds", "1", "--seconds", "0.02", "--json"]
+    found = json.loads(cadenza("bench", "parts", str(file), *arguments).succeeded().out)["small"]
+    costs = found["microseconds"]
+    assert set(costs) == {"stepping", "acting", "storing", "collecting", "updating", "sampling"}
+    assert 0 < costs["sampling"] < costs["updating"]
+    alone = costs["stepping"] + costs["acting"] + costs["updating"]
+    assert found["ideal_env_steps_per_s"] == pytest.approx(1e6 / alone)
+
+
 def test_every_way_of_stepping() -> None:
     outcome = cadenza("bench", "vector", "CartPole-v1", "--num-envs", "1,4", "--seconds", "0.02", "--json").succeeded()
     found = json.loads(outcome.out)["env_steps_per_s"]
@@ -118,7 +178,7 @@ def test_every_way_of_stepping() -> None:
 
 
 @pytest.mark.parametrize("part", ["collect", "store"])
-@pytest.mark.parametrize("spec", ["toy/identity:ppo", "toy/identity:reinforce"])
+@pytest.mark.parametrize("spec", ["toy/identity:ppo", "toy/identity:reinforce", "toy/identity:dqn"])
 def test_a_part_of_a_spec(part: str, spec: str) -> None:
     outcome = cadenza("bench", part, spec, "environment.num_envs=2", "--seconds", "0.02", "--json").succeeded()
     assert json.loads(outcome.out)["env_steps_per_s"] > 0

@@ -3,59 +3,56 @@
 from __future__ import annotations
 
 import json
-import time
+import math
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cadenza.bench.process import Task, Watch
 
-SHARED = ("n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "entropy_coef", "value_coef", "max_grad_norm")
+PPO = ("n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "entropy_coef", "value_coef", "max_grad_norm")
+REPLAY = ("warmup_steps", "train_every", "batch_size", "buffer_size", "learning_rate", "gamma")
 
 
-def ppo(task: Task, watch: Watch) -> dict[str, Any]:
+def train(task: Task, watch: Watch) -> dict[str, Any]:
     import cadenza
-    from cadenza.orchestration.events import Event, Row, Saved
+    from cadenza.orchestration import build
+    from cadenza.orchestration.events import Event, Saved
 
-    episodes_by: list[tuple[float, int, int]] = []  # (when, env_steps, how many had ended): at every row
+    make_vector = vars(build)["make_vector"]
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        env = make_vector(*args, **kwargs)
+        watch.follow(env, read=earned)
+        return env
 
     def listen(event: Event) -> None:
-        if isinstance(event, Saved):
-            if not watch.marks:  # what was saved is the beginning, and the first step comes next
-                watch.mark(0)
-            watch.end()  # what is written after the last checkpoint is a report, not training
-        elif isinstance(event, Row):
-            watch.mark(event.row["env_steps"])
-            episodes_by.append((time.time(), event.row["env_steps"], event.row["episodes"]))
+        if isinstance(event, Saved):  # what is written after the last checkpoint is a report, not training
+            watch.end()
 
+    vars(build)["make_vector"] = watched
     file = Path("task.json")
     file.write_text(json.dumps(config_of(task)))
     run = cadenza.train(str(file), runs_dir=Path("runs"), on_event=listen)
-    if task["solved_at"] is not None:
-        watch.episodes += stamped(run, episodes_by)
     status = run.result
     return watch.figures(env_steps=status["env_steps"], updates=status["updates"], parameters=parameters(run))
 
 
+ppo = dqn = sac = train
+
+
+def earned(step: Any) -> tuple[Any, Any]:
+    (reward,) = step.reward.values()
+    return reward[:, 0], step.terminated | step.truncated
+
+
 def config_of(task: Task) -> dict[str, Any]:
-    """The task as a config file; settings it does not name have cadenza's defaults, which are those of a plain PPO."""
-    settings = task["ppo"]
-
-    def scheduled(value: float) -> Any:
-        return f"lin_{value}" if settings["anneal"] else value
-
-    network = {"hidden_sizes": settings["hidden_sizes"], "activation": settings["activation"]}
+    """The task as a config file; settings it does not name have cadenza's defaults: the plain algorithm's."""
+    algorithm = task["algorithm"]
     return {
         "environment": {"id": task["env"], "num_envs": task["num_envs"]},
-        "algorithm": {
-            "name": "ppo",
-            "learning_rate": scheduled(settings["learning_rate"]),
-            "clip_range": scheduled(settings["clip_range"]),
-            "optimizer": {"eps": settings["adam_eps"]},
-            "actor": network,
-            "critic": network,
-            **{key: settings[key] for key in SHARED},
-        },
+        "algorithm": {"name": algorithm, **SETTINGS[algorithm](task[algorithm])},
         "training": {"max_timesteps": task["timesteps"]},
         "evaluation": {"every_steps": None, "at_end": False},
         "runtime": {"threads": task["threads"]},
@@ -64,21 +61,54 @@ def config_of(task: Task) -> dict[str, Any]:
     }
 
 
-def stamped(run: Any, rows: list[tuple[float, int, int]]) -> list[tuple[float, int, float]]:
-    """The episodes of a run as recorded, each at the time of the first row after its end, which is late if anything."""
-    from cadenza.records.episodes import load
+def ppo_settings(given: Task) -> dict[str, Any]:
+    def scheduled(value: float) -> Any:
+        return f"lin_{value}" if given["anneal"] else value
 
-    found, returns = [], [episode.total for episode in load(run.folder)]
-    before = 0
-    for when, env_steps, count in rows:
-        found += [(when, env_steps, total) for total in returns[before:count]]
-        before = count
-    return found
+    return {
+        "learning_rate": scheduled(given["learning_rate"]),
+        "clip_range": scheduled(given["clip_range"]),
+        "optimizer": {"eps": given["adam_eps"]},
+        "actor": network(given),
+        "critic": network(given),
+        **{key: given[key] for key in PPO},
+    }
+
+
+def dqn_settings(given: Task) -> dict[str, Any]:
+    return {
+        "target_every": given["target_every"] // given["train_every"] * given["gradient_steps"],
+        "epsilon": {"start_value": 1.0, "end_value": given["epsilon_end"], "end": given["epsilon_share"]},
+        "max_grad_norm": given["max_grad_norm"],
+        "hidden": network(given),
+        **replay(given),
+    }
+
+
+def sac_settings(given: Task) -> dict[str, Any]:
+    return {"tau": given["tau"], "actor": network(given), "critic": network(given), **replay(given)}
+
+
+SETTINGS = {"ppo": ppo_settings, "dqn": dqn_settings, "sac": sac_settings}
+
+
+def network(given: Task) -> dict[str, Any]:
+    return {"hidden_sizes": given["hidden_sizes"], "activation": given["activation"]}
+
+
+def replay(given: Task) -> dict[str, Any]:
+    steps, every = given["gradient_steps"], given["train_every"]
+    ratio = steps / every
+    if Fraction(repr(ratio)) * every < steps:  # a third, rounded down, would come a step late
+        ratio = math.nextafter(ratio, math.inf)
+    return {"update_ratio": ratio, **{key: given[key] for key in REPLAY}}
 
 
 def parameters(run: Any) -> int:
+    """Those that are learned; target networks are not."""
     from cadenza.monitor.modules import Owned
     from cadenza.orchestration.playback import load_policy
 
     player, _ = load_policy(run.folder)
-    return sum(parameter.numel() for parameter in Owned(player.workflow).parameters.values())
+    owned = Owned(player.workflow).parameters.values()
+    return sum(parameter.numel() for parameter in owned if parameter.requires_grad)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from stable_baselines3 import PPO
+from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common.env_util import make_vec_env
 
 if TYPE_CHECKING:
@@ -15,17 +15,14 @@ ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}
 
 
 def ppo(task: Task, watch: Watch) -> dict[str, Any]:
-    torch.set_num_threads(task["threads"])
     settings = task["ppo"]
-    env = make_vec_env(task["env"], n_envs=task["num_envs"], seed=task["seed"])
-    watch.follow(env, "step_wait", lambda result: (result[1], result[2]))
 
     def scheduled(value: float) -> Any:
         return (lambda left: value * left) if settings["anneal"] else value
 
     model = PPO(
         "MlpPolicy",
-        env,
+        environment(task, watch),
         n_steps=settings["n_steps"],
         batch_size=settings["batch_size"],
         n_epochs=settings["n_epochs"],
@@ -44,11 +41,61 @@ def ppo(task: Task, watch: Watch) -> dict[str, Any]:
         seed=task["seed"],
         device="cpu",
     )
+    return learn(model, task, watch, [model.policy.optimizer])
+
+
+def dqn(task: Task, watch: Watch) -> dict[str, Any]:
+    settings = task["dqn"]
+    model = DQN(
+        "MlpPolicy",
+        environment(task, watch),
+        **replay(task, settings),
+        tau=1.0,
+        target_update_interval=settings["target_every"],
+        exploration_fraction=settings["epsilon_share"],
+        exploration_final_eps=settings["epsilon_end"],
+        max_grad_norm=settings["max_grad_norm"],
+    )
+    return learn(model, task, watch, [model.policy.optimizer])
+
+
+def sac(task: Task, watch: Watch) -> dict[str, Any]:
+    settings = task["sac"]
+    model = SAC("MlpPolicy", environment(task, watch), **replay(task, settings), tau=settings["tau"])
+    return learn(model, task, watch, [model.actor.optimizer, model.critic.optimizer, model.ent_coef_optimizer])
+
+
+def environment(task: Task, watch: Watch) -> Any:
+    torch.set_num_threads(task["threads"])
+    env = make_vec_env(task["env"], n_envs=task["num_envs"], seed=task["seed"])
+    watch.follow(env, "step_wait", lambda result: (result[1], result[2]))
+    return env
+
+
+def replay(task: Task, settings: Any) -> dict[str, Any]:
+    return {
+        "learning_starts": settings["warmup_steps"],
+        "train_freq": settings["train_every"] // task["num_envs"],
+        "gradient_steps": settings["gradient_steps"],
+        "batch_size": settings["batch_size"],
+        "buffer_size": settings["buffer_size"],
+        "learning_rate": settings["learning_rate"],
+        "gamma": settings["gamma"],
+        "policy_kwargs": {
+            "net_arch": settings["hidden_sizes"],
+            "activation_fn": ACTIVATIONS[settings["activation"]],
+        },
+        "seed": task["seed"],
+        "device": "cpu",
+    }
+
+
+def learn(model: Any, task: Task, watch: Watch, optimizers: list[torch.optim.Optimizer]) -> dict[str, Any]:
     model.learn(task["timesteps"])
     watch.end()
-    adam = model.policy.optimizer
+    learned = [parameter for adam in optimizers for group in adam.param_groups for parameter in group["params"]]
     return watch.figures(
         env_steps=model.num_timesteps,
-        updates=int(next(iter(adam.state.values()))["step"]),
-        parameters=sum(parameter.numel() for parameter in model.policy.parameters()),
+        updates=min(int(state["step"]) for adam in optimizers for state in adam.state.values()),
+        parameters=sum(parameter.numel() for parameter in learned),
     )

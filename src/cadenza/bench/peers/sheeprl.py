@@ -68,7 +68,7 @@ def ppo(task: Task, watch: Watch) -> dict[str, Any]:
     run()
     watch.end()
     return watch.figures(
-        env_steps=counted["iterations"] * task["rollout"],
+        env_steps=counted["iterations"] * task["iteration"],
         updates=counted["updates"],
         parameters=sum(parameter.numel() for parameter in counted["agent"].parameters()),
     )

@@ -42,7 +42,7 @@ def ppo(task: Task, watch: Watch) -> dict[str, Any]:
         cfg={
             "rollouts": settings["n_steps"],
             "learning_epochs": settings["n_epochs"],
-            "mini_batches": task["rollout"] // settings["batch_size"],
+            "mini_batches": task["iteration"] // settings["batch_size"],
             "learning_rate": settings["learning_rate"],
             "discount_factor": settings["gamma"],
             "gae_lambda": settings["gae_lambda"],

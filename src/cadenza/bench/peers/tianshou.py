@@ -34,7 +34,7 @@ def ppo(task: Task, watch: Watch) -> dict[str, Any]:
     watch.follow(env)
     optimizer = AdamOptimizerFactory(lr=settings["learning_rate"], eps=settings["adam_eps"])
     if settings["anneal"]:
-        optimizer.with_lr_scheduler_factory(LRSchedulerFactoryLinear(1, task["timesteps"], task["rollout"]))
+        optimizer.with_lr_scheduler_factory(LRSchedulerFactoryLinear(1, task["timesteps"], task["iteration"]))
     policy, critic = networks(settings, env.observation_space[0], env.action_space[0])
     algorithm = PPO(
         policy=policy,
@@ -46,7 +46,7 @@ def ppo(task: Task, watch: Watch) -> dict[str, Any]:
         max_grad_norm=settings["max_grad_norm"],
         gae_lambda=settings["gae_lambda"],
         gamma=settings["gamma"],
-        max_batchsize=task["rollout"],  # values and log-probabilities of a rollout in one go
+        max_batchsize=task["iteration"],  # values and log-probabilities of a rollout in one go
     )
 
     def anneal_clip(_epoch: int, env_steps: int) -> None:
@@ -55,10 +55,10 @@ def ppo(task: Task, watch: Watch) -> dict[str, Any]:
 
     outcome = algorithm.run_training(
         OnPolicyTrainerParams(
-            training_collector=Collector(algorithm, env, VectorReplayBuffer(task["rollout"], task["num_envs"])),
+            training_collector=Collector(algorithm, env, VectorReplayBuffer(task["iteration"], task["num_envs"])),
             max_epochs=1,
             epoch_num_steps=task["timesteps"],
-            collection_step_num_env_steps=task["rollout"],
+            collection_step_num_env_steps=task["iteration"],
             batch_size=settings["batch_size"],
             update_step_num_repetitions=settings["n_epochs"],
             training_fn=anneal_clip if settings["anneal"] else None,

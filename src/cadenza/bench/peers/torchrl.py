@@ -22,7 +22,7 @@ ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}
 def ppo(task: Task, watch: Watch) -> dict[str, Any]:
     torch.set_num_threads(task["threads"])
     torch.manual_seed(task["seed"])
-    settings, rollout = task["ppo"], task["rollout"]
+    settings, rollout = task["ppo"], task["iteration"]
     env = vector(task)
     watch.follow(env, "step_and_maybe_reset", read)
     actor, critic = networks(settings, env)
