@@ -18,6 +18,7 @@ from cadenza.cli.debug import debug
 from cadenza.cli.doctor import doctor
 from cadenza.cli.envs import envs
 from cadenza.cli.evaluate import evaluate
+from cadenza.cli.export import export
 from cadenza.cli.list import list_runs
 from cadenza.cli.plan import plan
 from cadenza.cli.play import play
@@ -64,6 +65,7 @@ app.command()(show)
 app.command()(verify)
 app.command()(debug)
 app.command()(report)
+app.command()(export)
 app.command()(envs)
 app.command()(algorithms)
 app.command()(doctor)

@@ -57,6 +57,8 @@ def rows(needs: dict[str, Any]) -> list[tuple[str, str]]:
     available = optional(needs["memory"]["available_bytes"])
     run, envs, memory, disk, time = (needs[key] for key in ("run", "environments", "memory", "disk", "time"))
     cycle = f"{number(run['env_steps_per_cycle'])} env_steps and {number(run['updates_per_cycle'])} updates"
+    if run["offline_updates_first"]:
+        cycle += f" after {number(run['offline_updates_first'])} updates offline"
     stores = ", ".join(f"{name} {size(held)}" for name, held in memory["stores"].items()) or "none"
     most = disk["checkpoint_bytes_at_most"]
     speed, unit = time["env_steps_per_second"], "env_steps"
@@ -68,7 +70,7 @@ def rows(needs: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("spec", f"{needs['spec']}, {tuned(needs['experiment'])}"),
         ("run", f"{number(run['env_steps'])} env_steps, {number(run['updates'])} updates"),
-        ("cycles", f"{number(run['cycles'])} of {cycle}; phases: {', '.join(run['phases'])}"),
+        ("cycles", f"{number(run['cycles'])} of {cycle} at last; phases: {', '.join(run['phases'])}"),
         ("evaluations", f"{number(run['evaluations'])}"),
         ("environments", f"{envs['count']} ({envs['vectorize']}), {envs['evaluation_count']} to evaluate in"),
         ("device", needs["device"]),
@@ -76,7 +78,7 @@ def rows(needs: dict[str, Any]) -> list[tuple[str, str]]:
         ("gradients", size(memory["gradients_bytes"])),
         ("learning", f"{size(memory['learning_bytes'])} of optimizer state, statistics and tables"),
         ("stores", stores),
-        ("process", f"{optional(memory['process_bytes'])} while measuring, {available} are available"),
+        ("memory", f"{optional(memory['total_bytes'])} with full stores, {_of(memory)}; {available} are available"),
         ("checkpoint", size(disk["checkpoint_bytes"]) + (f", at most {size(most)}" if most is not None else "")),
         ("disk", f"{size(disk['total_bytes'])}: {_files(disk)}; {size(disk['free_bytes'])} are free"),
         ("speed", f"{number(speed)} {unit}/s, measured {over}"),
@@ -86,6 +88,14 @@ def rows(needs: dict[str, Any]) -> list[tuple[str, str]]:
             + (f" (at most {duration(longest)})" if longest is not None else ""),
         ),
     ]
+
+
+def _of(memory: dict[str, Any]) -> str:
+    from cadenza.monitor.sparkline import size
+
+    process, mapped = memory["process_bytes"], memory["mapped_bytes"]
+    beside = f"{'-' if process is None else size(process)} of it beside them"
+    return beside + (f", and {size(mapped)} of a file, as much as there is room for" if mapped else "")
 
 
 def _files(disk: dict[str, Any]) -> str:

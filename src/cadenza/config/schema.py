@@ -186,6 +186,7 @@ class TrainingConfig:
             if value is not None and value < 1:
                 raise ConfigError(f"training.{name}={value}: must be at least 1")
         if self.phases is not None and not self.phases:
+    dataset: str | None = setting(None, "what the replay holds at the start: a folder, or minari:ID (docs/offline.md)")
             raise ConfigError("training.phases is empty: give at least one phase, or null for the algorithm's own")
         names = [phase.name for phase in self.phases or ()]
         if len(names) != len(set(names)):

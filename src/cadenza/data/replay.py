@@ -13,18 +13,18 @@ ended with it. The *open* row waits to be acted on. So nothing is stored twice, 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cadenza.data.priorities import Priorities
 from cadenza.data.segments import Segment, read_segment, write_segment
-from cadenza.data.walks import FIRST, LAST, TERMINATED, TRUNCATED, ahead, back, preceding, stacked
+from cadenza.data.walks import FIRST, LAST, TERMINATED, TRUNCATED, ahead, back, newest, preceding, stacked
 from cadenza.envs.layout import allocate_actions, allocate_space
-from cadenza.errors import CheckpointError, ConfigError
+from cadenza.errors import CheckpointError, ConfigError, StorageError
 from cadenza.records.failpoints import failpoint
 from cadenza.trees import leaves, map_tree, write
 from cadenza.types import Acted, EnvSpec, Step, Tree
@@ -60,11 +60,21 @@ class Sequences:
     state: np.ndarray | None = None  # [B, L, …]
 
 
+class Past(NamedTuple):
+    """Rows in the order they happened, each stretch from its first row to its last: what a dataset is made of."""
+
+    pieces: Iterable[dict[str, np.ndarray]]  # consecutive rows by path
+    partial: np.ndarray  # numbers of rows in stretches of which there was more, before or after
+    stack: int = 1
+
+
 class ReplayStore:
     """`capacity` rows in all, an equal share for each environment; each transition takes one, each episode's end one.
 
-    `alpha`: sample by priority, to this power. `stack`: hand out so many of the latest observations at once, as
-    `environment.frame_stack` would. `on_disk`: rows are mapped from a nameless file instead of taking memory.
+    `alpha`: sample by priority, to this power. `stack`: observations are stacks of so many frames, as
+    `environment.frame_stack` makes them; only the newest is kept, and sampling puts the stack together again. A stretch
+    that begins in the middle of an episode begins with its first frame repeated. `on_disk`: rows are mapped from a
+    nameless file instead of taking memory.
     """
 
     def __init__(
@@ -77,7 +87,8 @@ class ReplayStore:
         self.rows = capacity // num_envs  # of each environment
         self.stack = stack
         self.on_disk = on_disk
-        self.priorities = None if alpha is None else Priorities(self.rows * num_envs, alpha)
+        self.alpha = alpha
+        self.priorities: Priorities | None = None  # made with the first row
         self._oldest = self.rows - stack  # age of a row beyond which it is only looked back at
         self._base = np.arange(num_envs) * self.rows
         self._arrays: Tree = {}  # [slots, …], an environment's rows after those of the one before
@@ -96,13 +107,14 @@ class ReplayStore:
         prioritized: bool = False,
         masks: Mapping[str, int] | None = None,
         extras: int = 0,
+        stack: int = 1,
     ) -> int:
         """What the arrays take, exactly: `masks` are widths by group, `extras` the bytes a policy adds to each row."""
         rows, size = capacity // num_envs * num_envs, 1 + extras
         parts = [allocate_actions(spec, (1,)), {} if spec.state is None else allocate_space(spec.state, (1,))]
         for name, group in spec.groups.items():
             agents = len(group.agents)
-            parts.append(allocate_space(group.observation, (1, agents)))
+            parts.append(newest(allocate_space(group.observation, (1, agents)), stack))
             size += agents * (4 + 1 + 1 + (masks or {}).get(name, 0))  # reward, active, died, mask
         size += sum(int(array.nbytes) for part in parts for _, array in leaves(part))
         return rows * size + (Priorities.bytes_for(rows) if prioritized else 0)
@@ -113,7 +125,7 @@ class ReplayStore:
         """One transition of every environment; episodes end where `after` says so."""
         done = done_rows(acted, after)
         if not self._arrays:
-            row = seen_rows(step)
+            row = seen_rows(step, self.stack)
             groups = {group: {**data, **done["groups"][group]} for group, data in row["groups"].items()}
             self._allocate({**row, "groups": groups, "flags": np.zeros(self.num_envs, np.uint8)})
         if not (self._open and self._continues(step)):
@@ -142,11 +154,38 @@ class ReplayStore:
     def ready(self) -> bool:
         return bool(self._head.any())
 
+    @property
+    def room(self) -> int:
+        """Rows that can be drawn from each stream before one is overwritten."""
+        return self._oldest
+
+    def fill(self, like: Tree, env: np.ndarray, pieces: Iterable[dict[str, np.ndarray]]) -> None:
+        """Whole stretches, before anything is collected: row k is the next of stream `env[k]`, within its `room`.
+
+        `pieces` are consecutive rows by path; `like` has their nesting, dtypes and shapes, [1, …].
+        """
+        assert not self._arrays, "this replay holds something"
+        counts = np.bincount(env, minlength=self.num_envs)
+        assert counts.max() <= self.room, "more than the replay has room for"
+        slots, order = np.empty(len(env), np.int64), np.argsort(env, kind="stable")
+        slots[order] = self._base[env[order]] + np.arange(len(env)) - np.repeat(counts.cumsum() - counts, counts)
+        self._allocate(like)
+        done = 0
+        for rows in pieces:
+            where = slots[done : done + len(rows["flags"])]
+            for path, array in leaves(self._arrays):
+                array[where] = rows[path]
+            done += len(where)
+        self._head[:] = counts
+        self._find_open()
+        if self.priorities is not None:
+            self.priorities.put(slots[self._arrays["flags"][slots] & LAST == 0])
+
     def _continues(self, step: Step) -> bool:
         """Whether the open rows hold what was acted on: not if the environments went on elsewhere meanwhile."""
         for group, obs in step.obs.items():
             stored = leaves(self._arrays["groups"][group]["obs"])
-            for (_, array), (_, given) in zip(stored, leaves(obs), strict=True):
+            for (_, array), (_, given) in zip(stored, leaves(newest(obs, self.stack)), strict=True):
                 if array[self._where].tobytes() != given.tobytes():
                     return False
         return True
@@ -157,7 +196,7 @@ class ReplayStore:
         self._see(step, np.uint8(FIRST))
 
     def _see(self, step: Step, flags: Any) -> None:
-        write(self._arrays, self._where, seen_rows(step))
+        write(self._arrays, self._where, seen_rows(step, self.stack))
         self._arrays["flags"][self._where] = flags
         self._open = True
 
@@ -165,7 +204,7 @@ class ReplayStore:
         """Episodes end with the transitions `done`: put down what was seen last."""
         how = after.terminated[envs] * np.uint8(TERMINATED) + after.truncated[envs] * np.uint8(TRUNCATED)
         self._arrays["flags"][done[envs]] |= how
-        final: Tree = {"groups": {group: {"obs": obs} for group, obs in after.final_obs.items()}}
+        final: Tree = {"groups": {group: {"obs": newest(obs, self.stack)} for group, obs in after.final_obs.items()}}
         if after.final_state is not None:
             final["state"] = after.final_state
         write(self._arrays, self._slots[envs], map_tree(lambda x: x[envs], final))
@@ -202,8 +241,12 @@ class ReplayStore:
         if self.on_disk:
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._folder) as file:
-                block = np.asarray(np.memmap(file, row, "w+", shape=(slots,)))
+            try:
+                with tempfile.TemporaryFile(dir=self._folder) as file:
+                    block = np.asarray(np.memmap(file, row, "w+", shape=(slots,)))
+            except OSError as problem:
+                where, wanted = self._folder or tempfile.gettempdir(), f"a replay of {slots * row.itemsize:,} bytes"
+                raise StorageError(f"{where}: no file for {wanted} ({problem.strerror or problem})") from problem
         else:
             block = np.zeros(slots, row)
         content, offset, views = block.view(np.uint8), 0, {}
@@ -213,6 +256,8 @@ class ReplayStore:
             offset = end
         order = iter([path for path, _ in leaves(like)])
         self._arrays = map_tree(lambda _: views[next(order)], like)
+        if self.alpha is not None:
+            self.priorities = Priorities(slots, self.alpha)
 
     # what comes out
 
@@ -262,6 +307,43 @@ class ReplayStore:
             state=arrays["state"].take(index, axis=0) if "state" in arrays else None,
         )
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """[N] how many complete rows each stream has had."""
+        return self._head.copy()
+
+    def since(self, start: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Environment and content of the complete rows that follow the first `start` [N] of each stream."""
+        env, position = self._complete(start)
+        slots = self._base[env] + position % self.rows
+        return env, {path: array.take(slots, axis=0) for path, array in leaves(self._arrays)}
+
+    def past(self) -> Past:
+        """All it holds; episodes that are under way end here, as by `cut`."""
+        if not self._arrays:
+            return Past((), np.zeros(0, np.int64), self.stack)
+        running = self._open & (self._arrays["flags"][self._slots] & FIRST == 0)
+        self.cut()
+        start = np.maximum(self._head - self.rows + 1, 0)
+        flags = self._arrays["flags"]
+        start += flags[self._base + start % self.rows] & (FIRST | LAST) == LAST  # the end of something forgotten
+        env, position = self._complete(start)
+        slots = self._base[env] + position % self.rows
+        first = np.flatnonzero(np.diff(env, prepend=-1))
+        torn = first[flags[slots[first]] & FIRST == 0]
+        ends = np.append(first, len(env))[1:] - 1
+        partial = np.concatenate([torn, ends[running[env[ends]]]])
+
+        def pieces() -> Iterator[dict[str, np.ndarray]]:
+            size = max(1, SEGMENT_BYTES * self.rows * self.num_envs // self.bulk)
+            for low in range(0, len(slots), size):
+                part = slots[low : low + size]
+                rows = {path: array.take(part, axis=0) for path, array in leaves(self._arrays)}
+                rows["flags"][torn[(torn >= low) & (torn < low + size)] - low] |= FIRST
+                yield rows
+
+        return Past(pieces(), partial, self.stack)
+
     def _draw(self, batch: int, generator: np.random.Generator, span: int) -> np.ndarray:
         """Slots of rows that are followed by `span` - 1 others before the open one, uniformly."""
         choices = np.maximum(np.minimum(self._head, self._oldest) - (span - 1), 0)
@@ -307,7 +389,7 @@ class ReplayStore:
         if self.stack == 1:
             return map_tree(lambda x: x.take(index, axis=0), obs)
         history = back(self._arrays["flags"], index, self.rows, self.stack)
-        return map_tree(lambda x: stacked(x, history), obs)
+        return stacked(obs, history)
 
     # state
 
@@ -351,7 +433,10 @@ class ReplayStore:
 
     def _unsealed(self) -> tuple[np.ndarray, np.ndarray]:
         """Environment and position in its stream of each complete row that is in no segment."""
-        start = self._tail_start()
+        return self._complete(self._tail_start())
+
+    def _complete(self, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Environment and position in its stream of each complete row from `start` on."""
         counts = self._head - start
         env = np.repeat(np.arange(self.num_envs), counts)
         return env, np.arange(len(env)) - np.repeat(counts.cumsum() - counts - start, counts)
@@ -390,6 +475,8 @@ class ReplayStore:
                 self._allocate(state["tail"]["rows"])
             self._read_segments()
             write(self._arrays, state["tail"]["slots"], state["tail"]["rows"])
+        else:  # nothing was ever added
+            self._arrays, self.priorities = {}, None
         if self.priorities is not None:
             self.priorities.load_state_dict(state["priorities"])
 
@@ -417,9 +504,9 @@ def whole(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {**store.state_dict(), "priorities": state["priorities"]}
 
 
-def seen_rows(step: Step) -> dict[str, Tree]:
+def seen_rows(step: Step, stack: int) -> dict[str, Tree]:
     """What is known of a row before anything is done, [N, …]."""
-    groups = {group: {"obs": obs, "active": step.active[group]} for group, obs in step.obs.items()}
+    groups = {group: {"obs": newest(obs, stack), "active": step.active[group]} for group, obs in step.obs.items()}
     for group, allowed in step.mask.items():
         groups[group]["mask"] = allowed
     return {"groups": groups} if step.state is None else {"groups": groups, "state": step.state}

@@ -55,9 +55,13 @@ def read_segment(folder: Path, segment: Segment) -> tuple[np.ndarray, dict[str, 
 def verify_file(path: Path, sha256: str) -> None:
     """Refuse a file that is not there, or not as it was written."""
     try:
-        with path.open("rb") as file:
-            actual = hashlib.file_digest(file, "sha256").hexdigest()
+        actual = file_sha256(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: is missing, and the checkpoint needs it") from None
     if actual != sha256:
         raise CheckpointError(f"{path}: sha256 is {actual[:16]}…, the checkpoint says {sha256[:16]}…")
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cadenza.trees import map_tree
 from cadenza.types import Tree
 
 FIRST, TERMINATED, TRUNCATED, LAST = 1, 2, 4, 8  # bits of a row's flags
@@ -61,12 +62,16 @@ def back(flags: np.ndarray, index: np.ndarray, rows: int, frames: int) -> np.nda
     return np.stack(walk[::-1], axis=-1)
 
 
-def stacked(array: np.ndarray, slots: np.ndarray) -> np.ndarray:
-    """[*index, A, …] from slots [*index, k], as `environment.frame_stack` does it.
+def newest(obs: Tree, stack: int) -> Tree:
+    """Of stacks [N, A, stack * C, …] the last frames [N, A, C, …]; C: channels of an image, else 1."""
+    return obs if stack == 1 else map_tree(lambda x: x[:, :, -(x.shape[2] // stack) :], obs)
 
-    Images [C, H, W] are put together along their channels, other arrays along a new axis after A.
-    """
-    frames = np.moveaxis(array.take(slots, axis=0), slots.ndim - 1, slots.ndim)
-    if array.dtype == np.uint8 and array.ndim == 5:
-        return frames.reshape(*frames.shape[:-4], -1, *frames.shape[-2:])
-    return frames
+
+def stacked(frames: Tree, slots: np.ndarray) -> Tree:
+    """The stacks [*index, A, k * C, …] of the frames [slots, A, C, …] that lie in slots [*index, k]."""
+
+    def together(array: np.ndarray) -> np.ndarray:
+        found = np.moveaxis(array.take(slots, axis=0), slots.ndim - 1, slots.ndim)  # [*index, A, k, C, …]
+        return found.reshape(*found.shape[: slots.ndim], -1, *array.shape[3:])
+
+    return map_tree(together, frames)

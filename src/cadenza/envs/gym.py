@@ -102,6 +102,7 @@ class Gym:
         max_episode_steps: int | None = None,
         return_threshold: float | None = None,
         clip_actions: bool = True,
+        frame_stack: int = 1,
     ) -> None:
         self.bare = env  # for wrappers, which want images as the environment gives them
         self.env = env = with_images_first(with_fresh_worlds(env))
@@ -118,6 +119,7 @@ class Gym:
             groups={SINGLE_GROUP: group},
             max_episode_steps=max_episode_steps,
             return_threshold=None if return_threshold is None else float(return_threshold),
+            frame_stack=frame_stack,
         )
 
     def reset(self, seed: int) -> Frame:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from numpy.random import SeedSequence
 
-TRAIN, EVAL, PLAY = 0, 1, 2  # streams: episodes of one kind never share seeds with another
+TRAIN, EVAL, PLAY, RECORD = 0, 1, 2, 3  # streams: episodes of one kind never share seeds with another
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ def dress(made: Environment, config: EnvironmentConfig) -> Environment:
         max_episode_steps=spec.max_episode_steps,
         return_threshold=spec.return_threshold,
         clip_actions=config.clip_actions,
+        frame_stack=config.frame_stack or 1,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ import torch
 
 from cadenza.config.registry import workflow_class
 from cadenza.config.schema import Phase, RunConfig, TrainingConfig
+from cadenza.data.datasets import Dataset, open_dataset, refuse_other
+from cadenza.data.replay import ReplayStore
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, nearest
@@ -44,6 +46,7 @@ class Assembly:
     phases: tuple[Phase, ...]
     evaluator: Evaluator
     env: VectorEnv | None  # None: no phase collects
+    given: dict[str, Dataset]  # by store, what it holds from the start; nothing where a checkpoint will tell
 
     def close(self) -> None:
         self.evaluator.close()
@@ -54,12 +57,13 @@ class Assembly:
 def assemble(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any], fresh: bool = True) -> Assembly:
     """Make workflow, stores, phases and environments; decide every `auto` that `decisions` does not have already.
 
-    `fresh` runs take over weights they are told to; others will find theirs in a checkpoint.
+    `fresh` runs take over weights and data they are told to; others will find theirs in a checkpoint.
     """
     decisions["device"] = resolve_device(decisions.get("device", config.device))
     decide_runtime(config, spec, decisions)
     use_threads(decisions["runtime.threads"])
     torch.backends.cudnn.deterministic = True  # else the gradient of a convolution is never the same twice
+    dataset = given_dataset(config, spec, decisions) if fresh else None
     streams = Streams(config.seed)
     streams.seed_globals()
     workflow = build_workflow(config, spec, streams, decisions)
@@ -68,18 +72,22 @@ def assemble(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any], fresh:
     stores = workflow.stores()
     phases = resolve_phases(config.training.phases, workflow, stores)
     decide_budget(config.training, phases, decisions)
+    given = {} if dataset is None else {replay_for(dataset, config, phases, stores): dataset}
+    if fresh:
+        refuse_empty(phases, stores, given)
     evaluator = Evaluator(config, workflow, decisions)
     env = None
     if any(phase.type == "online" for phase in phases):
         env = make_vector(config.environment, EpisodeSeeds(config.seed, TRAIN), decisions=decisions)
         spec = env.spec
-    return Assembly(config, decisions, spec, streams, workflow, stores, phases, evaluator, env)
+    return Assembly(config, decisions, spec, streams, workflow, stores, phases, evaluator, env, given)
 
 
 def build(assembly: Assembly, folder: RunFolder, console: Console, signals: Signals) -> Orchestrator:
     """The run in its folder, at its beginning."""
     config = assembly.config
     attach_stores(assembly.stores, folder.replay)
+    fill_stores(assembly)
     run = Orchestrator(
         config=config,
         decisions=assembly.decisions,
@@ -109,6 +117,14 @@ def attach_stores(stores: dict[str, Store], replay: Path) -> None:
     for name, store in stores.items():
         if isinstance(store, Sealing):
             store.attach(replay / name)
+
+
+def fill_stores(assembly: Assembly) -> None:
+    """Before the first step, so that the first checkpoint holds it and the dataset is not needed again."""
+    for name, dataset in assembly.given.items():
+        store = assembly.stores[name]
+        assert isinstance(store, ReplayStore)
+        dataset.fill(store, assembly.spec)
 
 
 def resolve_device(asked: str) -> str:
@@ -146,6 +162,50 @@ def borrow_weights(workflow: Workflow, source: RunFolder, decisions: dict[str, A
     except (RuntimeError, KeyError) as problem:
         reason = str(problem).splitlines()[-1].strip()  # torch's first line names only the class
         raise ConfigError(f"the weights of run {source.id} do not fit this config: {reason}") from problem
+
+
+def given_dataset(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) -> Dataset | None:
+    """What `training.dataset` names, known to be whole, of this environment, and the one that the run began with."""
+    given = config.training.dataset
+    if given is None:
+        return None
+    dataset = open_dataset(given)
+    refuse_other(dataset, given, config, spec)
+    counts = {key: dataset.facts[key] for key in ("transitions", "episodes")}
+    noted = decisions.setdefault("training.dataset", {"digest": dataset.digest, **counts})
+    if noted["digest"] != dataset.digest:
+        raise ConfigError(f"training.dataset={given}: is not the dataset that the run began with, its digest differs")
+    return dataset
+
+
+def replay_for(dataset: Dataset, config: RunConfig, phases: tuple[Phase, ...], stores: dict[str, Store]) -> str:
+    """The store that the dataset goes to: the first replay that the phases use."""
+    where = f"training.dataset={config.training.dataset}"
+    for name in (*(phase.buffer for phase in phases), *stores):
+        store = stores[name]
+        if not isinstance(store, ReplayStore):
+            continue
+        stack, needed = dataset.facts["frame_stack"], dataset.rows_for(store.num_envs, store.stack)
+        if stack != store.stack:
+            raise ConfigError(f"{where}: keeps stacks of {stack} frames, the replay of this run of {store.stack}")
+        if needed > store.rows * store.num_envs:
+            key = "algorithm.buffer_size" if hasattr(config.algorithm, "buffer_size") else "a capacity"
+            raise ConfigError(f"{where}: does not fit the replay; {key}={needed} would do")
+        return name
+    raise ConfigError(f"{where}: {config.algorithm.name} has no replay to put it in")
+
+
+def refuse_empty(phases: tuple[Phase, ...], stores: dict[str, Store], given: Collection[str]) -> None:
+    """Offline phases that would find nothing to learn from."""
+    filled = {*given, *(name for name, store in stores.items() if store.ready())}
+    for phase in phases:
+        for hook in phase.hooks:
+            buffer = hook.buffer or phase.buffer
+            if hook.name == "collect":
+                filled.add(buffer)
+            elif phase.type == "offline" and hook.name != "evaluate" and buffer not in filled:
+                empty = f"phase {phase.name}: nothing is in buffer '{buffer}' by then"
+                raise ConfigError(f"{empty}; set training.dataset, or collect in a phase before it")
 
 
 def resolve_phases(given: tuple[Phase, ...] | None, workflow: Workflow, stores: dict[str, Store]) -> tuple[Phase, ...]:

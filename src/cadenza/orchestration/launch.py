@@ -288,6 +288,9 @@ def headline(run: Orchestrator, first: bool) -> list[str]:
     lines = [what, f"run {run.folder.path}"]
     if first and config.training.init_from:
         lines.append(f"starting from the weights of {config.training.init_from}")
+    if first and config.training.dataset:
+        known = run.decisions["training.dataset"]
+        lines.append(f"starting with {known['transitions']} transitions of {config.training.dataset} in the replay")
     return lines if first else [*lines, f"resumed at step {run.clock.env_steps}"]
 
 

@@ -119,7 +119,7 @@ class Orchestrator:
             evaluation = self._evaluate()
             if evaluation is None:
                 return
-            self._write_row(evaluation)
+            self.write_row(evaluation)
             self.scheduler.advance(1)
         else:
             self._update(task)
@@ -174,7 +174,7 @@ class Orchestrator:
         clock.cycle_ended = False
         if triggers["log"].due(clock) or evaluation is not None:
             triggers["log"].done(clock)
-            self._write_row(evaluation)
+            self.write_row(evaluation)
         self.console.update(self.now)
         if triggers["save"].due(clock):
             triggers["save"].done(clock)
@@ -190,7 +190,7 @@ class Orchestrator:
             if evaluation is None:
                 return False
         if evaluation is not None or self.standing.logged_at != self.clock.position:
-            self._write_row(evaluation)
+            self.write_row(evaluation)
         self.save(insist=True)
         return True
 
@@ -209,7 +209,7 @@ class Orchestrator:
         self.tell(Evaluated(self.clock.env_steps, tuple(evaluation.returns), lengths))
         return evaluation
 
-    def _write_row(self, evaluation: Evaluation | None) -> None:
+    def write_row(self, evaluation: Evaluation | None) -> None:
         clock = self.clock
         row: dict[str, Any] = {
             "env_steps": clock.env_steps,

@@ -12,17 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from cadenza.config.schema import RunConfig
+from cadenza.config.schema import Phase, RunConfig
+from cadenza.data.priorities import Priorities
+from cadenza.data.replay import ReplayStore
 from cadenza.envs.layout import shape_of
 from cadenza.errors import ConfigError
 from cadenza.monitor.console import Console
 from cadenza.monitor.modules import Owned
 from cadenza.monitor.sparkline import size
 from cadenza.orchestration import ram
-from cadenza.orchestration.build import Assembly, assemble, build
+from cadenza.orchestration.build import Assembly, assemble, build, length_of
 from cadenza.orchestration.clock import Clock
 from cadenza.orchestration.launch import check
 from cadenza.orchestration.orchestrator import Orchestrator
+from cadenza.orchestration.scheduler import PhaseScheduler
 from cadenza.orchestration.signals import STOP, Signals
 from cadenza.records.folder import create
 from cadenza.records.metrics import read
@@ -30,6 +33,7 @@ from cadenza.types import Acted, EnvSpec, GroupSpec, Mode, PhaseInfo, Sealing, S
 
 PATIENCE = 4  # a first cycle that takes so many times the seconds to measure is left unfinished
 EPISODE_ROW = 40  # bytes beside the actions: environment, number, seed, length, return
+BEGINNING = 2  # cycles of an offline phase that are measured where others follow that collect
 SEGMENT = 500  # bytes of a file of episodes beside them
 
 
@@ -40,6 +44,7 @@ class Mark:
     seconds: float
     env_steps: int
     updates: int
+    phase: int  # of the cycle that follows
 
 
 @dataclass(frozen=True)
@@ -54,20 +59,32 @@ class Measured:
     evaluation: float | None  # seconds of one evaluation; None: not one of its episodes came to an end
     evaluation_steps: int  # env_steps of its finished episodes
     finished: int  # how many those were
+    beginning: list[Mark]  # as `marks`, of the offline phases before anything was collected; none: there are none
 
     @property
     def cycles(self) -> int:
         return len(self.marks) - 1
 
+    @property
+    def settled(self) -> list[Mark]:
+        """The marks of the last phase it came to, behind a warm-up say: all that follows is taken to be like it."""
+        reached = self.marks[max(0, self.cycles - 1)].phase
+        return [mark for mark in self.marks[:-1] if mark.phase == reached] + self.marks[-1:]
+
     def per_cycle(self, count: str) -> float | None:
-        return (getattr(self.marks[-1], count) - getattr(self.marks[0], count)) / self.cycles if self.cycles else None
+        first, *others = self.settled
+        return (getattr(others[-1], count) - getattr(first, count)) / len(others) if others else None
 
     def per_second(self, count: str) -> float:
-        """Over all cycles but the first, which warms up, where there are more."""
         if not self.cycles:  # collecting alone
             return float(getattr(self.clock, count)) / self.seconds
-        first, last = self.marks[1 if self.cycles > 1 else 0], self.marks[-1]
-        return float(getattr(last, count) - getattr(first, count)) / (last.seconds - first.seconds)
+        return speed(self.settled, count)
+
+
+def speed(marks: list[Mark], count: str) -> float:
+    """Over all cycles but the first, which warms up, where there are more."""
+    first, last = marks[1 if len(marks) > 2 else 0], marks[-1]
+    return float(getattr(last, count) - getattr(first, count)) / (last.seconds - first.seconds)
 
 
 @dataclass(frozen=True)
@@ -78,6 +95,7 @@ class Held:
     shape: tuple[int, ...]  # of its largest array
     at_least: bool = False
     files: int | None = None  # bytes it keeps beside the checkpoints; None: everything is in them
+    mapped: int = 0  # bytes of a file it works on: in memory while nobody else needs that, and not counted above
 
 
 def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
@@ -89,14 +107,15 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
         config,
         evaluation=replace(config.evaluation, every_steps=None, every_updates=None, at_end=False, video=False),
         checkpoint=replace(config.checkpoint, every_steps=0, every_updates=0),
-        logging=replace(config.logging, every_steps=1, every_updates=1),
     )
     with tempfile.TemporaryDirectory(prefix="cadenza-plan-") as scratch, Signals() as signals:
         assembly = assemble(shown, spec, {})
         try:
             folder = create(Path(scratch), shown, ["cadenza", "plan"])
             run = build(assembly, folder, Console(quiet=True, total=None), signals)
+            run.scheduler = PhaseScheduler(with_short_beginning(assembly.phases))
             measured = measure(run, seconds)
+            beside = resident_beside(run.stores)
             for name, held in stores.items():  # some grow
                 later = held_by(assembly.stores[name], assembly.env and assembly.env.current)
                 stores[name] = max(held, later, key=lambda one: one.bytes)
@@ -109,7 +128,7 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
         "device": assembly.decisions["device"],
         "environments": environments_of(config, assembly),
         "run": outline,
-        "memory": memory_of(assembly.workflow, stores),
+        "memory": memory_of(assembly.workflow, stores, beside),
         "disk": disk_of(config, spec, measured, outline, stores),
         "time": time_of(config, spec, measured, outline),
     }
@@ -119,11 +138,11 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
 
 
 def measure_stores(config: RunConfig, spec: EnvSpec) -> dict[str, Held]:
-    """The memory of each store: it is allocated with the first step, and not yet touched beyond that."""
+    """The memory of each store: known beforehand, or allocated with the first step and not yet touched beyond that."""
     assembly = assemble(config, spec, {})
     try:
         if assembly.env is None:
-            return {}
+            return {name: measure_replay(assembly.stores[name], spec) for name in assembly.given}
         step, phase = assembly.env.current, assembly.phases[0]
         info = PhaseInfo(phase.name, phase.type, 0, assembly.decisions["training.horizon"])
         carry = assembly.workflow.initial_carry(assembly.env.num_envs)
@@ -132,12 +151,19 @@ def measure_stores(config: RunConfig, spec: EnvSpec) -> dict[str, Held]:
         filled = {
             hook.buffer or phase.buffer for phase in assembly.phases for hook in phase.hooks if hook.name == "collect"
         }
-        return {name: measure_store(assembly.stores[name], step, acted, after) for name in sorted(filled)}
+        spec = assembly.env.spec
+        return {name: measure_store(assembly.stores[name], spec, step, acted, after) for name in sorted(filled)}
     finally:
         assembly.close()
 
 
-def measure_store(store: Store, step: Step, acted: Acted, after: Step) -> Held:
+def measure_store(store: Store, spec: EnvSpec, step: Step, acted: Acted, after: Step) -> Held:
+    if isinstance(store, ReplayStore):
+        masks = {group: mask.shape[-1] for group, mask in step.mask.items()}
+        extras = [data for group in acted.extras.values() for name, data in group.items() if name != "carry"]
+        more, slots = sum(data[:1].nbytes for data in extras), store.rows * store.num_envs
+        rows = ReplayStore.bytes_for(spec, store.num_envs, slots, masks=masks, extras=more, stack=store.stack)
+        return held_by_replay(store, rows)
     try:
         store.add(step, acted, after)
     except MemoryError as problem:
@@ -148,8 +174,17 @@ def measure_store(store: Store, step: Step, acted: Acted, after: Step) -> Held:
     return held_by(store, (step, acted, after))
 
 
+def measure_replay(store: Store, spec: EnvSpec) -> Held:
+    """One that is filled from a dataset; it will tell of masks, which are in no space, by itself."""
+    assert isinstance(store, ReplayStore)
+    slots = store.rows * store.num_envs
+    return held_by_replay(store, ReplayStore.bytes_for(spec, store.num_envs, slots, stack=store.stack))
+
+
 def held_by(store: Store, passing: Any) -> Held:
     """What the store owns; it may look at what passes through without owning it."""
+    if isinstance(store, ReplayStore):
+        return held_by_replay(store, store.bulk)
     others, arrays = ram.blocks(passing), ram.arrays(store)
     own = {address: held for address, held in ram.blocks(store).items() if address not in others}
     shape = tuple(max(arrays, key=lambda array: array.nbytes).shape) if arrays else ()
@@ -157,17 +192,42 @@ def held_by(store: Store, passing: Any) -> Held:
     return Held(sum(own.values()), shape, files=files)
 
 
+def held_by_replay(store: ReplayStore, rows: int) -> Held:
+    """With rows of so many bytes in all."""
+    slots = store.rows * store.num_envs
+    weights = 0 if store.alpha is None else Priorities.bytes_for(slots)
+    if store.on_disk:
+        return Held(weights, (slots,), files=2 * rows, mapped=rows)
+    return Held(rows + weights, (slots,), files=rows)
+
+
+def beginning_of(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+    """The offline phases before others that collect."""
+    first = next((index for index, phase in enumerate(phases) if phase.type == "online"), 0)
+    return tuple(phase for phase in phases[:first] if phase.type == "offline")
+
+
+def with_short_beginning(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+    """So that a measurement gets to where steps are collected."""
+    long = beginning_of(phases)
+    return tuple(
+        replace(phase, duration_updates=None, duration_cycles=BEGINNING) if phase in long else phase for phase in phases
+    )
+
+
 def measure(run: Orchestrator, seconds: float) -> Measured:
     """Some cycles of the run, for about so long, and one evaluation of what came of them."""
     marks: list[Mark] = []
     run.save(insist=True)
     checkpoint = checkpoint_files(run)
+    offline_first = bool(beginning_of(run.scheduler.phases))
     began = time.monotonic()
 
     def seen_enough(clock: Clock) -> bool:
         now = time.monotonic() - began
-        marks.append(Mark(now, clock.env_steps, clock.updates))
-        return len(marks) > 1 and now >= seconds
+        marks.append(Mark(now, clock.env_steps, clock.updates, run.scheduler.index))
+        reached = len(marks) > 1 and marks[-2].phase == len(run.scheduler.phases) - 1  # what a run mostly does
+        return reached and now >= seconds and (not offline_first or clock.env_steps > 0)
 
     hurry = threading.Timer(PATIENCE * seconds, run.signals.stop)
     hurry.start()
@@ -178,13 +238,18 @@ def measure(run: Orchestrator, seconds: float) -> Measured:
     if ended_by not in (None, STOP):
         raise KeyboardInterrupt
     spent = time.monotonic() - began
+    if not run.clock.updates:
+        update_once(run)
+    run.write_row(None)  # perhaps none was due yet
     rows = read(run.folder.metrics)
     started = time.monotonic()
     phase = PhaseInfo(run.clock.phase, "eval_only", run.now, run.decisions["training.horizon"])
     evaluation = run.evaluator(0, phase, lambda: time.monotonic() - started >= seconds)
     finished = len(evaluation.episodes)  # perhaps not all that were asked for
+    beginning = [mark for mark in marks if mark.env_steps == 0] if offline_first else []
     return Measured(
-        marks=marks,
+        marks=marks[len(beginning) - 1 :] if beginning else marks,
+        beginning=beginning,
         clock=run.clock,
         seconds=spent,
         checkpoint=checkpoint_files(run) if len(marks) > 1 else checkpoint,
@@ -193,6 +258,22 @@ def measure(run: Orchestrator, seconds: float) -> Measured:
         evaluation_steps=sum(episode.length for episode in evaluation.episodes),
         finished=finished,
     )
+
+
+def update_once(run: Orchestrator) -> None:
+    """Every update that was not reached in time, behind a long warm-up say: what it needs, the run will need, too."""
+    for phase in run.scheduler.phases:
+        info = PhaseInfo(phase.name, phase.type, run.now, run.decisions["training.horizon"])
+        for hook in phase.hooks:
+            store = run.stores[hook.buffer or phase.buffer]
+            if hook.name in run.workflow.hooks and store.ready():
+                getattr(run.workflow, hook.name)(store, info)
+
+
+def resident_beside(stores: dict[str, Store]) -> int | None:
+    """What this process holds beside its stores: interpreter, libraries, environments, networks, what updates need."""
+    now, pieces = ram.resident(), ram.blocks(stores) | ram.mapped(stores)
+    return None if now is None else now - ram.touched(pieces)
 
 
 def checkpoint_files(run: Orchestrator) -> dict[str, int]:
@@ -215,11 +296,18 @@ def refuse_too_much(config: RunConfig, stores: dict[str, Held]) -> None:
     fitting = [
         f"{key}={less} (not {value})"
         for key, value in sizing.items()
-        if value > 1 and {value, value - value % whole} & set(largest.shape) and (less := int(value * room / needed))
+        if value > 1 and {value, value - value % whole} & set(largest.shape) and (less := part(value, room / needed))
     ]
     amount = f"{'at least ' if largest.at_least else ''}{size(needed)}"
     advice = f": {' or '.join(fitting)} would fit" if fitting else f": {room / needed:.0%} of it would fit"
     raise ConfigError(f"store '{name}' needs {amount} of memory, {size(room)} are available{advice}")
+
+
+def part(value: int, share: float) -> int:
+    """So much of it, rounded down to three digits."""
+    less = int(value * share)
+    digits = int(10 ** max(0, len(str(less)) - 3))
+    return less // digits * digits
 
 
 def environments_of(config: RunConfig, assembly: Assembly) -> dict[str, Any]:
@@ -233,19 +321,23 @@ def environments_of(config: RunConfig, assembly: Assembly) -> dict[str, Any]:
 
 
 def outline_of(config: RunConfig, assembly: Assembly, measured: Measured) -> dict[str, Any]:
-    """How long the run is in every unit. Cycles are taken to be as those of the first phase."""
+    """How long the run is in every unit. Cycles are taken to be as those of the last phase that was measured."""
     decisions, training = assembly.decisions, config.training
+    start, earlier = measured.settled[0], len(measured.marks) - len(measured.settled)
+    done = start.updates - measured.marks[0].updates
     steps, updates = measured.per_cycle("env_steps"), measured.per_cycle("updates")
+    before = sum(length_of(phase, collects=False) for phase in beginning_of(assembly.phases))
     if steps is None:
         steps = float(sum(hook.steps or 0 for hook in assembly.phases[0].hooks)) or None
+    left = None if training.max_updates is None else max(0, training.max_updates - before)
     ends = [
-        ceil(budget / each)
-        for budget, each in ((training.max_timesteps, steps), (training.max_updates, updates))
+        ceil(max(0, budget - spent) / each)
+        for budget, spent, each in ((training.max_timesteps, start.env_steps, steps), (left, done, updates))
         if budget is not None and each
     ]
     if not ends:
-        each = steps if decisions["training.unit"] == "env_steps" else updates
-        ends = [ceil(decisions["training.horizon"] / each)] if each else []
+        spent, each = (start.env_steps, steps) if decisions["training.unit"] == "env_steps" else (done, updates)
+        ends = [ceil(max(0, decisions["training.horizon"] - spent) / each)] if each else []
     cycles = min(ends, default=None)
     offline = not steps
 
@@ -253,14 +345,17 @@ def outline_of(config: RunConfig, assembly: Assembly, measured: Measured) -> dic
         each, interval = (updates, settings.every_updates) if offline else (steps, settings.every_steps)
         if cycles is None or not each:
             return None
-        before, found = (crossings(interval, each, count, after) for count in (cycles - 1, cycles))
-        return found + (at_end and found == before)  # the end is not evaluated twice
+        spent = done if offline else start.env_steps
+        less, found = (crossings(interval, each, count, after, spent) for count in (cycles - 1, cycles))
+        offline_ones = before // settings.every_updates if settings.every_updates else 0
+        return found + offline_ones + (at_end and found == less)  # the end is not evaluated twice
 
     return {
         "phases": [phase.name for phase in assembly.phases],
-        "cycles": cycles,
-        "env_steps": None if cycles is None else round(cycles * (steps or 0)),
-        "updates": None if cycles is None or updates is None else round(cycles * updates),
+        "cycles": None if cycles is None else earlier + cycles,
+        "env_steps": None if cycles is None else start.env_steps + round(cycles * (steps or 0)),
+        "updates": None if cycles is None or updates is None else before + done + round(cycles * updates),
+        "offline_updates_first": before,
         "env_steps_per_cycle": steps,
         "updates_per_cycle": updates,
         "evaluations": happens(config.evaluation, config.evaluation.warmup_steps, config.evaluation.at_end),
@@ -269,15 +364,15 @@ def outline_of(config: RunConfig, assembly: Assembly, measured: Measured) -> dic
     }
 
 
-def crossings(interval: int | None, each: float, cycles: int, after: int = 0) -> int:
-    """At how many ends of cycles, `each` long, a multiple of the interval beyond `after` has been crossed."""
+def crossings(interval: int | None, each: float, cycles: int, after: int = 0, start: int = 0) -> int:
+    """At how many ends of cycles, `each` long from `start`, a multiple of the interval beyond `after` was crossed."""
     if not interval:
         return 0
     longer = max(float(interval), each)
-    return max(0, int(cycles * each // longer) - int(after // longer))
+    return max(0, int((start + cycles * each) // longer) - int(after // longer))
 
 
-def memory_of(workflow: Workflow, stores: dict[str, Held]) -> dict[str, Any]:
+def memory_of(workflow: Workflow, stores: dict[str, Held], beside: int | None) -> dict[str, Any]:
     owned = Owned(workflow)
     parameters = {id(parameter): parameter for parameter in owned.parameters.values()}.values()
     buffers = [list(module.buffers()) for module in owned.modules.values()]
@@ -290,7 +385,9 @@ def memory_of(workflow: Workflow, stores: dict[str, Held]) -> dict[str, Any]:
         "learning_bytes": sum(held for address, held in state.items() if address not in networks),
         "stores": {name: held.bytes for name, held in stores.items()},
         "stores_bytes": sum(held.bytes for held in stores.values()),
-        "process_bytes": ram.peak(),
+        "mapped_bytes": sum(held.mapped for held in stores.values()),
+        "process_bytes": beside,
+        "total_bytes": None if beside is None else beside + sum(held.bytes for held in stores.values()),
         "available_bytes": ram.available(),
     }
 
@@ -334,21 +431,27 @@ def action_bytes(group: GroupSpec) -> int:
 
 def time_of(config: RunConfig, spec: EnvSpec, measured: Measured, outline: dict[str, Any]) -> dict[str, Any]:
     collects = bool(outline["env_steps_per_cycle"])
-    speed = measured.per_second("env_steps" if collects else "updates")
+    pace = measured.per_second("env_steps" if collects else "updates")
+    before = 0.0
+    if len(measured.beginning) > 1:
+        before = outline["offline_updates_first"] / speed(measured.beginning, "updates")
     length = outline["env_steps"] if collects else outline["updates"]
+    first, start = measured.marks[0], measured.settled[0]
+    before += start.seconds - first.seconds
+    spent = start.env_steps if collects else start.updates - first.updates
     count, limit = outline["evaluations"], spec.max_episode_steps
     usual, longest = measured.evaluation, None
     if limit is not None:
         steps, asked = config.evaluation.episodes * limit, config.evaluation.episodes
         if usual is not None and measured.evaluation_steps:
             longest = max(usual, usual / asked * measured.finished / measured.evaluation_steps * steps)
-        elif collects and speed:
-            longest = steps / speed
+        elif collects and pace:
+            longest = steps / pace
     return {
         "measured_cycles": measured.cycles,
-        "env_steps_per_second": speed if collects else None,
+        "env_steps_per_second": pace if collects else None,
         "updates_per_second": measured.per_second("updates") if measured.cycles else None,
-        "training_seconds": length / speed if length is not None and speed else None,
+        "training_seconds": before + (length - spent) / pace if length is not None and pace else None,
         "evaluation_seconds": None if count is None or usual is None else count * usual,
         "evaluation_seconds_at_most": None if count is None or longest is None else count * longest,
     }

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 
 FOREIGN = ("torch", "numpy", "gymnasium")  # whose objects are not looked into
 CGROUP = Path("/sys/fs/cgroup")
+PAGES = 1 << 16  # looked at in one go
 
 
 def available() -> int | None:
@@ -34,13 +36,36 @@ def available() -> int | None:
     return max(0, min(found)) if found else None
 
 
-def peak() -> int | None:
-    """The most this process has held so far."""
+def resident() -> int | None:
+    """What this process holds now, shared libraries included; the most it ever held where only that is told."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        pass
     try:
         import resource
     except ImportError:  # Windows
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def touched(pieces: dict[int, int]) -> int:
+    """How much of these pieces of memory (address -> bytes) is there: what was never used takes nothing. Else all."""
+    try:
+        with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
+            return sum(min(size, _present(pagemap, address, size)) for address, size in pieces.items())
+    except OSError:
+        return sum(pieces.values())
+
+
+def _present(pagemap: IO[bytes], address: int, size: int) -> int:
+    first, end = address // mmap.PAGESIZE, -(-(address + size) // mmap.PAGESIZE)
+    pagemap.seek(first * 8)
+    found = 0
+    for start in range(first, end, PAGES):
+        entries = np.frombuffer(pagemap.read(min(PAGES, end - start) * 8), np.uint64)
+        found += int((entries >> np.uint64(63)).sum())
+    return found * mmap.PAGESIZE
 
 
 def arrays(root: Any) -> list[Any]:
@@ -82,9 +107,18 @@ def blocks(root: Any) -> dict[int, int]:
         if isinstance(thing, torch.Tensor):
             storage = thing.untyped_storage()
             found[storage.data_ptr()] = storage.nbytes()
-        else:
-            while isinstance(thing.base, np.ndarray):
-                thing = thing.base
-            if not isinstance(thing, np.memmap):
-                found[thing.__array_interface__["data"][0]] = thing.nbytes
+        elif not isinstance(owner := _owner(thing), np.memmap):
+            found[owner.__array_interface__["data"][0]] = owner.nbytes
     return found
+
+
+def mapped(root: Any) -> dict[int, int]:
+    """The same for arrays that are mapped from files."""
+    owners = [_owner(thing) for thing in arrays(root) if isinstance(thing, np.ndarray)]
+    return {one.__array_interface__["data"][0]: one.nbytes for one in owners if isinstance(one, np.memmap)}
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

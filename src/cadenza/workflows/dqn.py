@@ -203,9 +203,9 @@ class DQN:
     # phases and state
 
     def stores(self) -> dict[str, Store]:
-        config, num_envs = self.config, self.context.num_envs
-        replay = ReplayStore(config.buffer_size, num_envs, alpha=config.priority_alpha, on_disk=config.buffer_on_disk)
-        return {"replay": replay}
+        config, num_envs, stack = self.config, self.context.num_envs, self.context.env.frame_stack
+        size, alpha, on_disk = config.buffer_size, config.priority_alpha, config.buffer_on_disk
+        return {"replay": ReplayStore(size, num_envs, alpha=alpha, stack=stack, on_disk=on_disk)}
 
     def phases(self) -> tuple[Phase, ...]:
         collect, warmup_steps = Hook("collect", steps=self.config.train_every), self.config.warmup_steps

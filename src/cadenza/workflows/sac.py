@@ -286,8 +286,8 @@ class SAC:
     # phases and state
 
     def stores(self) -> dict[str, Store]:
-        config = self.config
-        return {"replay": ReplayStore(config.buffer_size, self.context.num_envs, on_disk=config.buffer_on_disk)}
+        config, num_envs, stack = self.config, self.context.num_envs, self.context.env.frame_stack
+        return {"replay": ReplayStore(config.buffer_size, num_envs, stack=stack, on_disk=config.buffer_on_disk)}
 
     def phases(self) -> tuple[Phase, ...]:
         collect = Hook("collect", steps=self.config.train_every)

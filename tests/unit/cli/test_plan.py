@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -146,4 +147,27 @@ def test_views_count_once_as_what_they_look_into() -> None:
 
 def test_memory_is_told() -> None:
     assert (ram.available() or 0) > 1 << 20
-    assert (ram.peak() or 0) > 1 << 20
+    assert (ram.resident() or 0) > 1 << 20
+
+
+def test_memory_that_was_never_used_is_not_there() -> None:
+    array = np.zeros(64 << 20, np.uint8)
+    array[: 16 << 20] = 1
+    assert ram.touched(ram.blocks(array)) == pytest.approx(16 << 20, rel=0.15)
+    with tempfile.TemporaryFile() as file:
+        mapped = np.asarray(np.memmap(file, np.uint8, "w+", shape=(64 << 20,)))[8:]
+    mapped[: 16 << 20] = 1
+    assert ram.blocks(mapped) == {}
+    assert list(ram.mapped(mapped).values()) == [64 << 20]
+    assert ram.touched(ram.mapped(mapped)) == pytest.approx(16 << 20, rel=0.15)
+
+
+def test_a_warm_up_is_not_taken_for_the_rest(tmp_path: Path) -> None:
+    settings = ["CartPole-v1:dqn", "algorithm.warmup_steps=500", "algorithm.train_every=50", "environment.num_envs=2"]
+    settings += ["algorithm.update_ratio=0.1", "training.max_timesteps=3000", "evaluation.every_steps=1000"]
+    needs = planned(*settings)["run"]
+    assert (needs["env_steps_per_cycle"], needs["updates_per_cycle"], needs["cycles"]) == (50, 5, 60)
+    train(tmp_path, *settings, "evaluation.episodes=2").succeeded()
+    status, rows = last(tmp_path).read_status(), last(tmp_path).metrics.read_text().splitlines()
+    assert (needs["env_steps"], needs["updates"]) == (status["env_steps"], status["updates"]) == (3000, 250)
+    assert needs["evaluations"] == sum("eval/return_mean" in row for row in rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,9 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 from cadenza.data.replay import ReplayStore
-from cadenza.envs.images import pushed
 from cadenza.errors import ConfigError
 from cadenza.trees import leaves
-from cadenza.types import Acted, EnvSpec, GroupSpec, Step
+from cadenza.types import EnvSpec, GroupSpec
 from harness.experience import AGENTS, Experience, Happened
 
 GAMMA = 0.9
@@ -240,42 +238,3 @@ def test_images_and_dicts_are_counted_once() -> None:
     spec = EnvSpec("made-up", {"agent": GroupSpec(("agent",), space, Box(-1, 1, (2,), np.float32))})
     row = 3 * 64 * 64 + 2 * 8 + 2 * 4 + 4 + 2 + 1
     assert ReplayStore.bytes_for(spec, 4, 1000) == 1000 * row
-
-
-@pytest.mark.parametrize("picture", [True, False])
-def test_stacks_are_those_of_the_environment_wrapper(picture: bool) -> None:
-    space = Box(0, 255, (2, 3, 3), np.uint8) if picture else Box(-1, 1, (4,), np.float64)
-    rng, stack, capacity = np.random.default_rng(0), 4, 60
-    store = ReplayStore(capacity, 1, stack=stack, alpha=0.5)
-    expected: dict[bytes, np.ndarray] = {}
-
-    def draw() -> np.ndarray:
-        return rng.integers(0, 256, space.shape).astype(space.dtype)
-
-    def show(obs: np.ndarray, final: np.ndarray, ended: bool) -> Step:
-        flags = np.array([ended])
-        ones = {"agent": np.ones((1, 1), bool)}
-        zero = np.zeros(1, bool)
-        rewards = {"agent": np.zeros((1, 1), np.float32)}
-        seen, last = {"agent": obs[None, None]}, {"agent": final[None, None]}
-        return Step(seen, last, rewards, flags, zero, flags, ones, {"agent": ~ones["agent"]})
-
-    frame = draw()
-    frames = pushed(space, None, frame, stack)
-    expected[frame.tobytes()] = frames
-    step = replace(show(frame, frame, False), is_first=np.ones(1, bool))
-    for _ in range(300):
-        ended, final = bool(rng.random() < 0.15), draw()
-        expected[final.tobytes()] = frames = pushed(space, frames, final, stack)
-        if ended:
-            first = draw()
-            expected[first.tobytes()] = frames = pushed(space, None, first, stack)
-        after = show(first if ended else final, final, ended)
-        store.add(step, Acted({"agent": np.zeros((1, 1), np.int64)}, {"agent": {}}, {}), after)
-        step = after
-        if len(expected) > 20:
-            batch = store.sample(30, rng, 2)
-            for name in ("obs", "next_obs"):
-                for stacked in batch.groups["agent"][name][:, 0]:
-                    newest = stacked[-2:] if picture else stacked[-1]
-                    np.testing.assert_array_equal(stacked, expected[np.ascontiguousarray(newest).tobytes()])

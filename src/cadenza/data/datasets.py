@@ -1,0 +1,280 @@
+"""Datasets: experience in a folder of its own, written from one run and learned from by others. Nothing is unpickled.
+
+DIR/dataset.json                    what it is: environment, spaces, counts, returns, where from, sha256 of the rest
+DIR/<from>-<to>.safetensors …       rows as a replay has them, in stretches that each begin and end
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from cadenza.config.convert import to_dict
+from cadenza.config.schema import RunConfig
+from cadenza.data.replay import Past, ReplayStore
+from cadenza.data.segments import Segment, file_sha256, read_segment, write_segment
+from cadenza.data.walks import FIRST, LAST
+from cadenza.errors import CheckpointError, ConfigError
+from cadenza.records import atomic
+from cadenza.records.json_text import canonical, plain
+from cadenza.trees import leaves, map_tree
+from cadenza.types import EnvSpec, Tree
+
+FORMAT = 1
+FACTS = "dataset.json"
+MINARI = "minari:"
+# Settings of the environment without which a policy would see or do something else.
+SHAPING = ("kwargs", "wrappers", "clip_actions", "rescale_actions", "grayscale", "resize", "frame_stack")
+
+
+def refuse_existing(out: Path) -> None:
+    if out.exists():
+        raise ConfigError(f"{out} exists: a dataset is never written over; give a new name")
+
+
+def write_dataset(out: Path, past: Past, config: RunConfig, spec: EnvSpec, source: Mapping[str, Any]) -> dict[str, Any]:
+    """The folder, whole or not at all; its facts. What a policy noted beside its actions stays out."""
+    refuse_existing(out)
+    draft = atomic.temporary_beside(out)
+    try:
+        draft.mkdir(parents=True)
+        files: dict[str, str] = {}
+        flags, rewards, count = [np.zeros(0, np.uint8)], [np.zeros(0)], 0
+        for piece in past.pieces:
+            rows = nested(spec, piece)
+            numbers = np.arange(count, count + len(rows["flags"]))
+            count += len(numbers)
+            name = f"{numbers[0]:012d}-{count:012d}.safetensors"
+            files[name] = write_segment(draft, name, numbers, dict(leaves(rows)))
+            flags.append(rows["flags"])
+            rewards.append(sum(group["reward"].sum(axis=1, dtype=np.float64) for group in rows["groups"].values()))
+        if not count:
+            raise ConfigError("there is no experience to write: nothing has been collected")
+        facts = {
+            "format": FORMAT,
+            **identity(config, spec),
+            "frame_stack": past.stack,
+            **summary(np.concatenate(flags), np.concatenate(rewards), past.partial),
+            "source": source,
+            "files": files,
+        }
+        facts["digest"] = digest(facts)
+        atomic.write_json(draft / FACTS, facts)
+        draft.rename(out)
+        atomic.sync_dir(out.parent)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return facts
+
+
+def summary(flags: np.ndarray, rewards: np.ndarray, partial: np.ndarray) -> dict[str, Any]:
+    """Counts of stretches; returns of those that are whole episodes."""
+    starts = np.flatnonzero(flags & FIRST)
+    whole = np.ones(len(starts), bool)
+    whole[starts.searchsorted(partial, side="right") - 1] = False
+    returns = np.add.reduceat(rewards, starts)[whole]
+    return {
+        "transitions": int(np.count_nonzero(flags & LAST == 0)),
+        "episodes": len(starts),
+        "unfinished": int(np.count_nonzero(~whole)),
+        "return_mean": float(returns.mean()) if len(returns) else None,
+        "return_min": float(returns.min()) if len(returns) else None,
+        "return_max": float(returns.max()) if len(returns) else None,
+    }
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One that is whole: every byte was checked."""
+
+    path: Path
+    facts: dict[str, Any]
+    lengths: np.ndarray  # rows of each stretch, its last row included
+    scratch: TemporaryDirectory[str] | None = None  # where it lies, if only as long as this lives
+
+    @property
+    def digest(self) -> str:
+        return str(self.facts["digest"])
+
+    def rows_for(self, num_envs: int, stack: int) -> int:
+        """What a replay of so many streams must be able to hold."""
+        return num_envs * (int(np.bincount(dealt(self.lengths, num_envs), self.lengths).max()) + stack)
+
+    def fill(self, store: ReplayStore, spec: EnvSpec) -> None:
+        """Stretch after stretch goes to the stream that holds least."""
+        env = np.repeat(dealt(self.lengths, store.num_envs), self.lengths)
+        try:
+            like = map_tree(lambda x: x[:1], nested(spec, next(self.pieces())))
+            store.fill(like, env, self.pieces())
+        except (KeyError, IndexError, ValueError) as problem:
+            raise ConfigError(f"training.dataset={self.path}: its rows do not fit the run ({problem})") from problem
+
+    def pieces(self) -> Iterator[dict[str, np.ndarray]]:
+        """All rows in their order, file by file."""
+        for name, sha256 in self.facts["files"].items():
+            yield read_segment(self.path, Segment(name, sha256, np.zeros(0, np.int64)))[1]
+
+
+def dealt(lengths: np.ndarray, num_envs: int) -> np.ndarray:
+    """The stream that each stretch goes to: always the one with the fewest rows so far."""
+    streams = [(0, env) for env in range(num_envs)]
+    chosen = np.empty(len(lengths), np.int64)
+    for index, length in enumerate(lengths.tolist()):
+        held, chosen[index] = streams[0]
+        heapq.heapreplace(streams, (held + length, int(chosen[index])))
+    return chosen
+
+
+def open_dataset(given: str) -> Dataset:
+    """A folder, or `minari:ID`, as a dataset, after every byte was checked; or one line that says what is wrong."""
+    if given.startswith(MINARI):
+        from cadenza.data.minari import convert
+
+        scratch = TemporaryDirectory(prefix="cadenza-minari-")
+        folder = Path(scratch.name, "dataset")
+        convert(given.removeprefix(MINARI), folder)
+        return replace(open_dataset(str(folder)), scratch=scratch)
+    path, where = Path(given).expanduser(), f"training.dataset={given}"
+    if not (path / FACTS).is_file():
+        what = f"is no dataset, it has no {FACTS}" if path.is_dir() else "there is no such folder"
+        raise ConfigError(f"{where}: {what} (`cadenza export RUN --format dataset --out DIR` writes one)")
+    try:
+        facts = json.loads((path / FACTS).read_bytes())
+        if facts["digest"] != digest(facts):
+            raise ValueError("it does not match its own digest")
+        if facts["format"] != FORMAT:
+            raise ConfigError(f"{where}: has format {facts['format']}, this version reads {FORMAT}")
+        flags = np.concatenate([verified_flags(path, name, sha256) for name, sha256 in facts["files"].items()])
+    except CheckpointError as problem:
+        raise ConfigError(f"{where}: {problem}") from problem
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise ConfigError(f"{where}: {FACTS} is damaged ({problem})") from problem
+    starts, ends = np.flatnonzero(flags & FIRST), np.flatnonzero(flags & LAST)
+    if not len(starts) or not np.array_equal(np.append(starts[1:], len(flags)), ends + 1) or starts[0] != 0:
+        raise ConfigError(f"{where}: its rows are no stretches that each begin and end")
+    return Dataset(path, facts, ends + 1 - starts)
+
+
+def verified_flags(folder: Path, name: str, sha256: str) -> np.ndarray:
+    """The flags of one file's rows, after all of the file was checked."""
+    from safetensors import SafetensorError, safe_open
+
+    path = folder / name
+    if Path(name).name != name or not path.is_file():
+        raise CheckpointError(f"{name} is missing")
+    if file_sha256(path) != sha256:
+        raise CheckpointError(f"{name} is damaged, its sha256 is not the one in {FACTS}")
+    try:
+        with safe_open(path, "np") as file:
+            return np.asarray(file.get_tensor("flags"))
+    except SafetensorError as problem:
+        raise CheckpointError(f"{name} holds no rows ({problem})") from problem
+
+
+def digest(facts: Mapping[str, Any]) -> str:
+    """Of all facts but this, the hashes of the files among them: it names the content of the whole dataset."""
+    rest = {key: value for key, value in facts.items() if key != "digest"}
+    return hashlib.sha256(canonical(rest).encode()).hexdigest()
+
+
+# what must be the same in a run that learns from it
+
+
+def identity(config: RunConfig, spec: EnvSpec) -> dict[str, Any]:
+    """The environment as far as it shapes what is seen and done."""
+    settings = to_dict(config)["environment"]
+    described = {
+        "environment": {"id": spec.id, **{key: settings[key] for key in SHAPING}},
+        "groups": {
+            name: {
+                "agents": list(group.agents),
+                "observation": described_space(group.observation),
+                "action": described_space(group.action),
+            }
+            for name, group in spec.groups.items()
+        },
+        "state": None if spec.state is None else described_space(spec.state),
+    }
+    return dict(plain(described))
+
+
+def refuse_other(dataset: Dataset, given: str, config: RunConfig, spec: EnvSpec) -> None:
+    """Name the first thing in which the run's environment is not the dataset's."""
+    wanted = identity(config, spec)
+    found = first_difference({key: dataset.facts.get(key) for key in wanted}, wanted)
+    if found:
+        key, theirs, ours = found
+        raise ConfigError(
+            f"training.dataset={given}: {key} is {brief(theirs)} in the dataset, {brief(ours)} in this run"
+        )
+
+
+def first_difference(a: Any, b: Any, path: str = "") -> tuple[str, Any, Any] | None:
+    if not (isinstance(a, dict) and isinstance(b, dict)):
+        return None if a == b else (path, a, b)
+    for key in [*a, *(key for key in b if key not in a)]:
+        found = first_difference(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
+        if found:
+            return found
+    return None
+
+
+def brief(value: Any) -> str:
+    text = "absent" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def described_space(space: spaces.Space[Any]) -> dict[str, Any]:
+    """A space in JSON: equal where the spaces are."""
+    kind = type(space).__name__
+    if isinstance(space, spaces.Dict):
+        return {"type": kind, "parts": {key: described_space(part) for key, part in space.spaces.items()}}
+    if isinstance(space, spaces.Box):
+        bounds = {"low": bound(space.low), "high": bound(space.high)}
+        return {"type": kind, "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
+    if isinstance(space, spaces.Discrete):
+        return {"type": kind, "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"type": kind, "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+    return {"type": kind, "what": str(space)}
+
+
+def bound(values: np.ndarray) -> Any:
+    """One number where all are the same; infinities, which JSON does not know, by name."""
+
+    def told(value: Any) -> Any:
+        if isinstance(value, list):
+            return [told(one) for one in value]
+        return value if np.isfinite(value) else str(value)
+
+    flat = values.ravel()
+    return told(flat[0].item() if len(flat) and (flat == flat[0]).all() else values.tolist())
+
+
+def nested(spec: EnvSpec, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Rows by path as the tree that a store has, and nothing beside what every run knows of its environment."""
+
+    def observed(space: spaces.Space[Any], path: str) -> Tree:
+        if isinstance(space, spaces.Dict):
+            return {key: observed(part, f"{path}.{key}") for key, part in space.spaces.items()}
+        return rows[path]
+
+    groups: dict[str, dict[str, Tree]] = {}
+    for name, group in spec.groups.items():
+        path = f"groups.{name}"
+        groups[name] = {"obs": observed(group.observation, f"{path}.obs")}
+        names = ("active", "mask", "action", "reward", "died")
+        groups[name] |= {key: rows[f"{path}.{key}"] for key in names if key != "mask" or f"{path}.mask" in rows}
+    tree: dict[str, Any] = {"groups": groups, "flags": rows["flags"]}
+    return tree if spec.state is None else {**tree, "state": rows["state"]}

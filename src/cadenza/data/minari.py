@@ -1,0 +1,84 @@
+"""Datasets of the Minari library, read through it and written down as ours: from then on they are like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cadenza.config.schema import EnvironmentConfig, RunConfig
+from cadenza.data.datasets import write_dataset
+from cadenza.data.replay import SEGMENT_BYTES, Past
+from cadenza.data.walks import FIRST, LAST, TERMINATED, TRUNCATED
+from cadenza.envs.gym import as_dict_space, observer
+from cadenza.errors import ConfigError, MissingExtraError, install
+from cadenza.trees import leaves
+from cadenza.types import SINGLE_GROUP, EnvSpec, GroupSpec
+
+
+def convert(id: str, out: Path) -> None:
+    """Write what Minari keeps on this machine under `id` as a dataset of ours."""
+    where = f"training.dataset=minari:{id}"
+    try:
+        minari = import_module("minari")
+    except ImportError:
+        raise MissingExtraError(f"{where}: needs an extra: {install('minari')}") from None
+    try:
+        data = minari.load_dataset(id)
+        env = data.env_spec
+    except (FileNotFoundError, ValueError) as problem:
+        raise ConfigError(f"{where}: Minari has no such dataset here; `minari download {id}` fetches one") from problem
+    if env is None:
+        raise ConfigError(f"{where}: names no environment, so nobody can tell whether it is of this run's")
+    kwargs = {key: value for key, value in env.kwargs.items() if key != "render_mode"}
+    group = GroupSpec((SINGLE_GROUP,), as_dict_space(data.observation_space), data.action_space)
+    config = replace(RunConfig(algorithm=None), environment=EnvironmentConfig(id=env.id, kwargs=kwargs))
+    episodes = [rows_of(episode, group) for episode in data.iterate_episodes()]
+    ends = np.cumsum([len(rows["flags"]) for rows, _ in episodes])
+    partial = np.array([end - 1 for end, (_, whole) in zip(ends, episodes, strict=True) if not whole], np.int64)
+    past = Past(merged(rows for rows, _ in episodes), partial)
+    write_dataset(out, past, config, EnvSpec(env.id, {SINGLE_GROUP: group}), {"minari": id, "what": "episodes"})
+
+
+def rows_of(episode: Any, group: GroupSpec) -> tuple[dict[str, np.ndarray], bool]:
+    """An episode as rows by path, its last observation in a row of its own; and whether it came to an end."""
+    count = len(episode.rewards)
+    terminated, truncated = bool(episode.terminations[-1]), bool(episode.truncations[-1])
+    how = TERMINATED * terminated + TRUNCATED * (truncated or not terminated)
+    flags = np.zeros(count + 1, np.uint8)
+    flags[0] = FIRST
+    flags[-2] |= how
+    flags[-1] = LAST | how
+    action = observer(group.action, axis=1)(episode.actions)
+    acting = np.arange(count + 1)[:, None] < count
+    rows = {
+        "obs": observer(group.observation, axis=1)(episode.observations),
+        "active": acting,
+        "action": np.concatenate([action, np.zeros_like(action[:1])]),
+        "reward": np.append(episode.rewards, 0).astype(np.float32)[:, None],
+        "died": np.zeros_like(acting),
+    }
+    paths = dict(leaves({"groups": {SINGLE_GROUP: rows}, "flags": flags}))
+    return paths, terminated or truncated
+
+
+def merged(pieces: Iterable[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+    """Few large pieces of many small ones."""
+    waiting: list[dict[str, np.ndarray]] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += sum(array.nbytes for array in piece.values())
+        if size >= SEGMENT_BYTES:
+            yield joined(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield joined(waiting)
+
+
+def joined(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {path: np.concatenate([piece[path] for piece in pieces]) for path in pieces[0]}

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cadenza.data.datasets import Dataset, open_dataset
+from cadenza.data.walks import LAST
+from harness.command import TOY, Outcome, cadenza, last, train
+from harness.datasets import SMALL_DQN
+
+PENDULUM = [
+    "Pendulum-v1:ppo",
+    "environment.num_envs=2",
+    "environment.max_episode_steps=300",
+    "algorithm.n_steps=32",
+    "algorithm.batch_size=64",
+    "evaluation.episodes=2",
+    "--max-timesteps",
+    "64",
+]
+
+
+def export(root: Path, out: Path, *arguments: object) -> Outcome:
+    return cadenza("export", "@last", "--format", "dataset", "--out", out, "--runs-dir", root, *arguments)
+
+
+def told(outcome: Outcome) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(outcome.succeeded().out.splitlines()[-1])
+    return found
+
+
+def rows_of(dataset: Dataset) -> dict[str, np.ndarray]:
+    pieces = list(dataset.pieces())
+    return {path: np.concatenate([piece[path] for piece in pieces]) for path in pieces[0]}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    train(root, "toy/identity:dqn", *SMALL_DQN, "--max-timesteps", "602").succeeded()
+    return root
+
+
+def test_the_replay_of_the_latest_checkpoint_is_written(trained: Path, tmp_path: Path) -> None:
+    line = export(trained, tmp_path / "a").succeeded().out
+    assert line.count("\n") == 1
+    assert "604 transitions in 40 episodes (4 of them in part), return " in line
+    facts = told(export(trained, tmp_path / "b", "--json"))
+    assert facts["run"] == last(trained).id
+    assert (facts["transitions"], facts["episodes"], facts["unfinished"]) == (604, 40, 4)
+    assert facts["return_min"] <= facts["return_mean"] <= facts["return_max"] <= 16
+    dataset = open_dataset(str(tmp_path / "a"))
+    assert dataset.digest == facts["digest"] == open_dataset(str(tmp_path / "b")).digest
+    assert dataset.facts["source"]["what"] == "replay"
+
+
+def test_episodes_of_any_policy_are_written_the_same_each_time(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    train(root, *TOY).succeeded()
+    export(root, tmp_path / "replay").refused(2, "ppo keeps no replay", "--episodes N")
+    first = told(export(root, tmp_path / "a", "--episodes", 13, "--json"))
+    assert (first["episodes"], first["transitions"], first["unfinished"]) == (13, 13 * 16, 0)
+    assert told(export(root, tmp_path / "b", "--episodes", 13, "--json"))["digest"] == first["digest"]
+    assert told(export(root, tmp_path / "c", "--episodes", 13, "--seed", 1, "--json"))["digest"] != first["digest"]
+    exploring = told(export(root, tmp_path / "d", "--episodes", 13, "--explore", "--json"))
+    assert exploring["return_mean"] < first["return_mean"]
+    assert set(rows_of(open_dataset(str(tmp_path / "a")))) == {
+        "flags",
+        *(f"groups.agent.{name}" for name in ("obs", "active", "action", "reward", "died")),
+    }
+
+
+def test_actions_are_written_as_they_were_done_and_long_episodes_whole(tmp_path: Path) -> None:
+    train(tmp_path / "runs", *PENDULUM).succeeded()
+    facts = told(export(tmp_path / "runs", tmp_path / "a", "--episodes", 3, "--explore", "--json"))
+    assert (facts["transitions"], facts["episodes"]) == (3 * 300, 3)
+    dataset = open_dataset(str(tmp_path / "a"))
+    rows = rows_of(dataset)
+    action = rows["groups.agent.action"][rows["flags"] & LAST == 0]
+    assert np.abs(action).max() == 2  # the policy went beyond
+    assert dataset.lengths.tolist() == [301] * 3
+    returns = [part.sum() for part in np.split(rows["groups.agent.reward"], dataset.lengths.cumsum()[:-1])]
+    assert facts["return_mean"] == pytest.approx(np.mean(returns), rel=1e-5)
+
+
+def test_mistakes_are_told_in_a_line(trained: Path, tmp_path: Path) -> None:
+    where = ("--runs-dir", trained)
+    cadenza("export", "@last", "--format", "datset", *where).refused(2, "did you mean 'dataset'?", "there is: dataset")
+    cadenza("export", "@last", "--format", "csv", *where).refused(2, "csv", "there is: dataset")
+    cadenza("export", "@last", "--format", "dataset", *where).refused(2, "--out DIR")
+    export(trained, tmp_path / "a", "--explore").refused(2, "--episodes N")
+    export(trained, tmp_path).refused(2, "exists")
+    export(trained, tmp_path / "a", "--episodes", 2, "--checkpoint", "17").refused(2, "no checkpoint '17'")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_replay_is_not_exported(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    train(root, "toy/identity:dqn", *SMALL_DQN, "--max-timesteps", "100").succeeded()
+    path = next(last(root).replay.glob("*/*.safetensors"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    export(root, tmp_path / "a").refused(78, path.name)
+    assert not (tmp_path / "a").exists()
