@@ -45,6 +45,7 @@ class EnvSpec:
     max_episode_steps: int | None = None
     return_threshold: float | None = None  # "solved", where the environment names it
     restore: Restore = "replay"  # how a running episode comes back on resume
+    turns: bool = False  # agents act one after the other, and what one earns may come while others act
     frame_stack: int = 1  # how many frames an observation holds, the newest last: `environment.frame_stack`
 
 

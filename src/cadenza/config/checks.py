@@ -33,6 +33,13 @@ def in_unit_interval(config: Any, *keys: str) -> None:
             raise ConfigError(f"algorithm.{key}={getattr(config, key):g}: must lie between 0 and 1")
 
 
+def check_single_transitions(config: Any, env: EnvSpec) -> None:
+    """Refuse what cannot be learned from one step and its reward."""
+    if env.turns and sum(len(group.agents) for group in env.groups.values()) > 1:
+        what = f"{env.id} is played in turns, and what an agent earns comes while others act"
+        raise ConfigError(f"{config.name} learns from single transitions; {what}: use ppo, ippo, mappo or happo")
+
+
 def check_actor_critic(config: Any, env: EnvSpec) -> None:
     """Refuse action spaces without a head, and settings that the spaces do not allow."""
     import numpy as np

@@ -14,6 +14,7 @@ from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, nearest
 
 SCHEMA_VERSION = 2
+MINARI = "minari:"  # before the id of a dataset that Minari keeps
 # What every run measures, and early stopping may watch beside the algorithm's own train/… metrics.
 WATCHED = (
     *(f"eval/{name}" for name in ("return_mean", "return_std", "return_min", "return_max", "length_mean")),

@@ -10,7 +10,7 @@ import hashlib
 import heapq
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,8 +20,8 @@ import numpy as np
 from gymnasium import spaces
 
 from cadenza.config.convert import to_dict
-from cadenza.config.schema import RunConfig
-from cadenza.data.replay import Past, ReplayStore
+from cadenza.config.schema import MINARI, RunConfig
+from cadenza.data.replay import SEGMENT_BYTES, Past, ReplayStore
 from cadenza.data.segments import Segment, file_sha256, read_segment, write_segment
 from cadenza.data.walks import FIRST, LAST
 from cadenza.errors import CheckpointError, ConfigError
@@ -32,7 +32,6 @@ from cadenza.types import EnvSpec, Tree
 
 FORMAT = 1
 FACTS = "dataset.json"
-MINARI = "minari:"
 # Settings of the environment without which a policy would see or do something else.
 SHAPING = ("kwargs", "wrappers", "clip_actions", "rescale_actions", "grayscale", "resize", "frame_stack")
 
@@ -78,6 +77,24 @@ def write_dataset(out: Path, past: Past, config: RunConfig, spec: EnvSpec, sourc
     return facts
 
 
+def merged(pieces: Iterable[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+    """Few large pieces of many small ones."""
+    waiting: list[dict[str, np.ndarray]] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += sum(array.nbytes for array in piece.values())
+        if size >= SEGMENT_BYTES:
+            yield joined(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield joined(waiting)
+
+
+def joined(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {path: np.concatenate([piece[path] for piece in pieces]) for path in pieces[0]}
+
+
 def summary(flags: np.ndarray, rewards: np.ndarray, partial: np.ndarray) -> dict[str, Any]:
     """Counts of stretches; returns of those that are whole episodes."""
     starts = np.flatnonzero(flags & FIRST)
@@ -119,6 +136,15 @@ class Dataset:
             store.fill(like, env, self.pieces())
         except (KeyError, IndexError, ValueError) as problem:
             raise ConfigError(f"training.dataset={self.path}: its rows do not fit the run ({problem})") from problem
+
+    def knows(self, name: str) -> bool:
+        """Whether its rows have this, `mask` say."""
+        return any(path.startswith("groups.") and path.endswith(f".{name}") for path in next(self.pieces()))
+
+    def close(self) -> None:
+        """What was made only to be read once is not kept for the length of a run."""
+        if self.scratch is not None:
+            self.scratch.cleanup()
 
     def pieces(self) -> Iterator[dict[str, np.ndarray]]:
         """All rows in their order, file by file."""

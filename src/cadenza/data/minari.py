@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from cadenza.config.schema import EnvironmentConfig, RunConfig
-from cadenza.data.datasets import write_dataset
-from cadenza.data.replay import SEGMENT_BYTES, Past
+from cadenza.data.datasets import merged, write_dataset
+from cadenza.data.replay import Past
 from cadenza.data.walks import FIRST, LAST, TERMINATED, TRUNCATED
 from cadenza.envs.gym import as_dict_space, observer
 from cadenza.errors import ConfigError, MissingExtraError, install
@@ -30,14 +29,19 @@ def convert(id: str, out: Path) -> None:
     try:
         data = minari.load_dataset(id)
         env = data.env_spec
-    except (FileNotFoundError, ValueError) as problem:
+    except FileNotFoundError as problem:
         raise ConfigError(f"{where}: Minari has no such dataset here; `minari download {id}` fetches one") from problem
+    except (ValueError, AssertionError, ImportError) as problem:
+        raise ConfigError(f"{where}: Minari cannot read it ({problem})") from problem
     if env is None:
         raise ConfigError(f"{where}: names no environment, so nobody can tell whether it is of this run's")
+    if env.additional_wrappers:
+        names = ", ".join(wrapper.name for wrapper in env.additional_wrappers)
+        raise ConfigError(f"{where}: was recorded through wrappers ({names}), so its rewards may not be this run's")
     kwargs = {key: value for key, value in env.kwargs.items() if key != "render_mode"}
     group = GroupSpec((SINGLE_GROUP,), as_dict_space(data.observation_space), data.action_space)
     config = replace(RunConfig(algorithm=None), environment=EnvironmentConfig(id=env.id, kwargs=kwargs))
-    episodes = [rows_of(episode, group) for episode in data.iterate_episodes()]
+    episodes = [rows_of(episode, group) for episode in data.iterate_episodes() if len(episode.rewards)]
     ends = np.cumsum([len(rows["flags"]) for rows, _ in episodes])
     partial = np.array([end - 1 for end, (_, whole) in zip(ends, episodes, strict=True) if not whole], np.int64)
     past = Past(merged(rows for rows, _ in episodes), partial)
@@ -64,21 +68,3 @@ def rows_of(episode: Any, group: GroupSpec) -> tuple[dict[str, np.ndarray], bool
     }
     paths = dict(leaves({"groups": {SINGLE_GROUP: rows}, "flags": flags}))
     return paths, terminated or truncated
-
-
-def merged(pieces: Iterable[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
-    """Few large pieces of many small ones."""
-    waiting: list[dict[str, np.ndarray]] = []
-    size = 0
-    for piece in pieces:
-        waiting.append(piece)
-        size += sum(array.nbytes for array in piece.values())
-        if size >= SEGMENT_BYTES:
-            yield joined(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield joined(waiting)
-
-
-def joined(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return {path: np.concatenate([piece[path] for piece in pieces]) for path in pieces[0]}

@@ -80,6 +80,10 @@ def assemble(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any], fresh:
     if any(phase.type == "online" for phase in phases):
         env = make_vector(config.environment, EpisodeSeeds(config.seed, TRAIN), decisions=decisions)
         spec = env.spec
+        if dataset is not None and env.current.mask and not dataset.knows("mask"):
+            env.close()
+            missing = "does not say which actions were allowed, and this environment does"
+            raise ConfigError(f"training.dataset={config.training.dataset}: {missing}")
     return Assembly(config, decisions, spec, streams, workflow, stores, phases, evaluator, env, given)
 
 
@@ -125,6 +129,8 @@ def fill_stores(assembly: Assembly) -> None:
         store = assembly.stores[name]
         assert isinstance(store, ReplayStore)
         dataset.fill(store, assembly.spec)
+        dataset.close()
+    assembly.given.clear()
 
 
 def resolve_device(asked: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box
 
-from cadenza.data.datasets import refuse_existing, write_dataset
+from cadenza.data.datasets import merged, refuse_existing, write_dataset
 from cadenza.data.replay import Past, ReplayStore
 from cadenza.data.walks import LAST
 from cadenza.envs.seeds import RECORD, EpisodeSeeds
@@ -130,7 +130,7 @@ class Taking:
     def pieces(self) -> Iterator[dict[str, np.ndarray]]:
         """An environment's rows after those of the one before."""
         for parts in self.parts:
-            yield {path: np.concatenate([part[path] for part in parts]) for path in parts[0]}
+            yield from merged(parts.pop(0) for _ in range(len(parts)))
 
 
 def within_bounds(action: dict[str, np.ndarray], spec: EnvSpec) -> dict[str, np.ndarray]:

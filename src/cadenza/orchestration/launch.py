@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza.config.load import dump
 from cadenza.config.schedules import Schedule
-from cadenza.config.schema import RunConfig
+from cadenza.config.schema import MINARI, RunConfig
 from cadenza.envs.catalog import make
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError, EnvironmentFault
 from cadenza.monitor.console import Console
@@ -46,6 +46,14 @@ def check(config: RunConfig) -> EnvSpec:
     return env.spec
 
 
+def found_from_anywhere(config: RunConfig) -> RunConfig:
+    """A dataset's path as it is known in every folder: `verify` and `resume` may be called in another."""
+    given = config.training.dataset
+    if given is None or given.startswith(MINARI):
+        return config
+    return replace(config, training=replace(config.training, dataset=str(Path(given).expanduser().absolute())))
+
+
 def train(
     config: RunConfig,
     root: Path,
@@ -56,6 +64,7 @@ def train(
 ) -> Result:
     """A new run, to its end; it begins with what there is to note about it."""
     decisions: dict[str, Any] = {}
+    config = found_from_anywhere(config)
     spec, sinks = check(config), wanted_sinks(config)
     if (debugger := attached()) is not None:
         config = settle_for_one(config, spec)

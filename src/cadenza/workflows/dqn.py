@@ -158,7 +158,9 @@ class DQN:
         loss, figures, errors = self._compiled_loss(net, target, seen, net.draw(draw), target.draw(draw))
         self.optimizers[name].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        return dict(zip(("loss", "q_mean", "td_error"), figures, strict=True)), errors.cpu().numpy()
+        # only priorities need them here, and fetching them waits for the device
+        known = errors.cpu().numpy() if self.config.priority_alpha is not None else np.zeros(errors.shape, np.float32)
+        return dict(zip(("loss", "q_mean", "td_error"), figures, strict=True)), known
 
     def _loss(
         self, net: QNetwork, target: QNetwork, batch: Transitions, noise: Noise, target_noise: Noise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cadenza.config.checks import ends, in_unit_interval, positive
+from cadenza.config.checks import check_single_transitions, ends, in_unit_interval, positive
 from cadenza.config.networks import MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
@@ -109,6 +109,7 @@ class DQNConfig:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""
         from gymnasium.spaces import Discrete
 
+        check_single_transitions(self, env)
         for name, group in env.groups.items():
             if not isinstance(group.action, Discrete):
                 kind = type(group.action).__name__

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from cadenza.config.checks import ends, in_unit_interval, positive
+from cadenza.config.checks import check_single_transitions, ends, in_unit_interval, positive
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
@@ -78,6 +78,7 @@ class QLearningConfig:
         """Refuse environments whose observations or actions cannot be counted, or are too many."""
         from gymnasium.spaces import Discrete
 
+        check_single_transitions(self, env)
         for name, group in env.groups.items():
             if not isinstance(group.action, Discrete):
                 raise ConfigError(

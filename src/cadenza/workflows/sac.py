@@ -32,6 +32,8 @@ from cadenza.types import Acted, Context, GroupSpec, Mode, PhaseInfo, Step, Stor
 from cadenza.workflows.parts import Parts, load_parts, parts_state
 from cadenza.workflows.sac_config import SACConfig
 
+SHARE = 0.98  # of the highest entropy that discrete actions can have
+
 
 class Policy(nn.Module):
     def __init__(self, group: GroupSpec, config: SACConfig) -> None:
@@ -80,12 +82,19 @@ class Temperature(nn.Module):
         learned = config.temperature == "auto"
         self.fixed = None if learned else float(config.temperature)
         self.log = nn.Parameter(torch.tensor(math.log(config.initial_temperature)), requires_grad=learned)
+        self.by_mask = config.target_entropy == "auto" and isinstance(group.action, spaces.Discrete)
         if config.target_entropy != "auto":
             self.target = config.target_entropy
         elif isinstance(group.action, spaces.Discrete):
-            self.target = 0.98 * math.log(int(group.action.n))
+            self.target = SHARE * math.log(int(group.action.n))
         else:
             self.target = -float(math.prod(group.action.shape or ()))
+
+    def wanted(self, mask: Tensor | None, weight: Tensor) -> float | Tensor:
+        """The entropy to hold; where actions are forbidden, of those that are left."""
+        if mask is None or not self.by_mask:
+            return self.target
+        return masked_mean(SHARE * mask.sum(-1).clamp(min=1).log(), weight)
 
     def now(self) -> Tensor:
         return self.log.detach().exp() if self.fixed is None else torch.full_like(self.log, self.fixed)
@@ -165,6 +174,8 @@ class SAC:
         drawn = store.sample(config.batch_size, self.context.streams.numpy("replay"), config.n_step, config.gamma)
         metrics: dict[str, Any] = {}
         for name in self.policies:
+            if not drawn.groups[name]["active"].any():  # nobody of this group acted
+                continue
             found = self._learn(name, self._batch(name, drawn), phase)
             prefix = "train/" if len(self.policies) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in found.items()}
@@ -180,7 +191,7 @@ class SAC:
         over = tensor(data["terminated"])
         return Batch(
             obs=observer(data["obs"]),
-            action=tensor(data["action"]),
+            action=tensor(data["action"] if data["action"].dtype != np.float64 else data["action"].astype(np.float32)),
             reward=tensor(data["reward"]),
             next_obs=observer(data["next_obs"]),
             goes_on=tensor(drawn.discount)[:, None] * (~over).float(),
@@ -205,7 +216,7 @@ class SAC:
                 # of its logarithm times how much entropy there is above what is asked for
                 gradient = self.temperatures[name].log.grad
                 assert gradient is not None
-                gradient.copy_(torch.as_tensor(entropy - self.temperatures[name].target))
+                gradient.copy_(torch.as_tensor(entropy - self.temperatures[name].wanted(batch.mask, batch.weight)))
                 optimizers[f"{name}.temperature"].step(rate, config.max_grad_norm)
         if (self.updates + 1) % config.target_every == 0:
             self.targets[name].follow(config.tau)

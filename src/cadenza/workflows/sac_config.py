@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cadenza.config.checks import in_unit_interval, positive
+from cadenza.config.checks import check_single_transitions, in_unit_interval, positive
 from cadenza.config.networks import MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
@@ -69,7 +69,12 @@ class SACConfig:
         if self.temperature != "auto" and self.temperature < 0:
             raise ConfigError(f"algorithm.temperature={self.temperature:g}: cannot be negative")
         if self.torso.memory.type != "none":
-            raise ConfigError("algorithm.torso.memory: sac learns from single transitions and has no memory")
+            raise ConfigError(f"algorithm.torso.memory: {self.name} learns from single transitions and has no memory")
+        if not self.torso.shared:
+            raise ConfigError("algorithm.torso.shared=false: policy and critics have torsos of their own in any case")
+        if self.temperature != "auto" and (self.initial_temperature, self.target_entropy) != (1.0, "auto"):
+            fixed = f"algorithm.temperature={self.temperature:g} stays as it is"
+            raise ConfigError(f"algorithm.initial_temperature and target_entropy are about a learned one, and {fixed}")
 
     def gradient_steps_per_env_step(self, num_envs: int) -> float:
         return self.update_ratio
@@ -79,6 +84,7 @@ class SACConfig:
         import numpy as np
         from gymnasium.spaces import Box, Discrete
 
+        check_single_transitions(self, env)
         for name, group in env.groups.items():
             where, action = f"{env.id} (group {name})", group.action
             if not isinstance(action, Box | Discrete) or not (
@@ -89,3 +95,9 @@ class SACConfig:
                 reach = action.high.astype(np.float64) - action.low
                 if not ((reach > 0) & (reach < 1e30)).all():
                     raise ConfigError(f"{self.name}: the actions of {where} need a lower and an upper bound each")
+        least = num_envs * (2 + self.n_step)
+        if self.buffer_size < least:
+            given = f"algorithm.buffer_size={self.buffer_size}"
+            raise ConfigError(f"{given}: at least {least} for {num_envs} environments and n_step={self.n_step}")
+        if self.torso.encoder != "auto" and self.normalize_obs:
+            raise ConfigError("algorithm.normalize_obs: an encoder of one's own gets observations as they are")

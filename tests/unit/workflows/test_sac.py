@@ -220,6 +220,35 @@ def test_the_temperature_falls_when_there_is_more_entropy_than_asked_for(warmed:
         assert (float(workflow.temperatures["agent"].now()) > before) == rises
 
 
+def test_where_actions_are_forbidden_less_entropy_is_asked_for(warmed: Any) -> None:
+    """Else the temperature would rise for ever: what is asked for could not be reached."""
+    workflow, store = warmed("toy/masked:sac", "environment.kwargs={allowed: 2}", "algorithm.learning_rate=0.01")
+    batch = batch_of(workflow, store)
+    assert batch.mask.float().sum(-1).mean() == 2
+    assert float(workflow.temperatures["agent"].wanted(batch.mask, batch.weight)) == pytest.approx(0.98 * math.log(2))
+    assert workflow.temperatures["agent"].wanted(None, batch.weight) > 0.98 * math.log(2) + 0.1
+    for _ in range(150):
+        workflow.update(store, PHASE)
+    assert float(workflow.temperatures["agent"].now()) < 2
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "torch"])
+def test_actions_of_double_precision_are_learned_from(warmed: Any, kernels: str) -> None:
+    workflow, store = warmed("Pendulum-v1:sac", f"runtime.kernels={kernels}")
+    rows = store._arrays["groups"]["agent"]
+    rows["action"] = rows["action"].astype(np.float64)
+    assert math.isfinite(workflow.update(store, PHASE).metrics["train/critic_loss"])
+
+
+def test_a_group_of_which_nobody_acted_stays_as_it_is(warmed: Any) -> None:
+    workflow, store = warmed("Pendulum-v1:sac")
+    store._arrays["groups"]["agent"]["active"][:] = False
+    before = [p.clone() for net in parts_of(workflow) for p in net.parameters()]
+    assert not [key for key in workflow.update(store, PHASE).metrics if "loss" in key]
+    after = [p for net in parts_of(workflow) for p in net.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
 def test_a_fixed_temperature_stays(warmed: Any) -> None:
     workflow, store = warmed("Pendulum-v1:sac", "algorithm.temperature=0.2")
     assert float(workflow.update(store, PHASE).metrics["train/temperature"]) == pytest.approx(0.2)
@@ -244,6 +273,11 @@ def test_dropout_is_drawn_from_the_runs_own_generators(warmed: Any) -> None:
         ("Pendulum-v1:sac", "algorithm.dropout=1.0", "algorithm.dropout=1"),
         ("Pendulum-v1:sac", "algorithm.torso.memory.type=gru", "has no memory"),
         ("Pendulum-v1:sac", "algorithm.tau=2", "algorithm.tau=2"),
+        ("Pendulum-v1:sac", "algorithm.torso.shared=false", "torsos of their own"),
+        ("Pendulum-v1:sac", "algorithm={temperature: 0.1, target_entropy: 3.0}", "about a learned one"),
+        ("Pendulum-v1:sac", "algorithm={buffer_size: 30, n_step: 40}", "at least 42"),
+        ("classic/tictactoe:sac", "algorithm.tau=0.1", "played in turns"),
+        ("classic/tictactoe:dqn", "algorithm.tau=0.1", "played in turns"),
     ],
 )
 def test_what_cannot_be_is_told(spec: str, override: str, words: str) -> None:
