@@ -62,6 +62,7 @@ class Frame:
     mask: dict[str, np.ndarray] | None = None  # [A, n] bool, allowed actions
     state: np.ndarray | None = None
     raw_reward: dict[str, np.ndarray] | None = None  # [A] float32, before wrappers changed it; None: nothing did
+    won: bool | None = None  # whether the episode ended in a win; None: nothing can be won here
 
 
 @dataclass(slots=True)
@@ -83,6 +84,7 @@ class Step:
     state: np.ndarray | None = None  # [N, …]
     final_state: np.ndarray | None = None  # [N, …]
     raw_reward: dict[str, np.ndarray] = field(default_factory=dict)  # [N, A] float32 where wrappers may change rewards
+    won: np.ndarray | None = None  # [N] bool where something can be won: an episode ended so
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class Episode:
     length: int
     returns: dict[str, np.ndarray]  # [A] raw rewards summed
     actions: dict[str, np.ndarray]  # [length, A, …]
+    won: bool | None = None  # None: nothing can be won
 
     @property
     def total(self) -> float:

@@ -13,7 +13,13 @@ from cadenza.envs.vector import make_vector
 from cadenza.trees import leaves, map_tree
 
 IDS = [id for ids in catalog.families().values() for id in ids]
-SLOW = ("CarRacing-v3",)  # many milliseconds a step
+SLOW = (  # many milliseconds a step, or to be made
+    "CarRacing-v3",
+    "butterfly/cooperative_pong_v6",
+    "butterfly/pistonball_v6",
+    "classic/chess_v6",
+    "sisl/pursuit_v5",
+)
 SEEDS = EpisodeSeeds(run_seed=5, stream=TRAIN)
 FIELDS = (
     "obs",
@@ -27,6 +33,7 @@ FIELDS = (
     "mask",
     "state",
     "final_state",
+    "won",
 )
 SHOWN = ("obs", "is_first", "active", "mask", "state")  # what a restored vector must show before its first step
 
@@ -76,9 +83,14 @@ def episode_of(env, seed, steps):
         shown.append([leaf.tobytes() for _, leaf in leaves({"obs": frame.obs, "reward": frame.reward})])
         if frame.terminated or frame.truncated:
             break
-        groups = env.spec.groups.items()
-        frame = env.step({name: np.stack([group.action.sample() for _ in group.agents]) for name, group in groups})
+        frame = env.step({name: sampled(group, frame, name) for name, group in env.spec.groups.items()})
     return shown
+
+
+def sampled(group, frame, name):
+    """An allowed action for each agent of a group."""
+    masks = [None] * len(group.agents) if not frame.mask or name not in frame.mask else frame.mask[name]
+    return np.stack([group.action.sample(None if mask is None else mask.astype(np.int8)) for mask in masks])
 
 
 def differing_episodes(id, episodes, steps):
@@ -96,7 +108,8 @@ def differing_episodes(id, episodes, steps):
 @pytest.mark.parametrize("id", IDS)
 def test_a_used_environment_gives_the_same_episode_as_a_fresh_one(id: str) -> None:
     # a dozen: what an environment keeps from episode to episode may show late (see the next test)
-    episodes, steps = (3, 20) if id in SLOW else (12, 100)
+    # and no round number of steps, which a counter that is not reset may divide
+    episodes, steps = (3, 19) if id in SLOW else (12, 97)
     assert differing_episodes(id, episodes, steps) == []
 
 
@@ -185,7 +198,8 @@ def test_workers_show_bit_for_bit_what_one_process_shows(id: str) -> None:
         here.close()
 
 
-GYMNASIUM_IDS = [id for id in IDS if id != "toy/pair"]
+TEAMS = ("butterfly/", "classic/", "mamujoco/", "mpe/", "sisl/", "skirmish/", "toy/pair", "toy/trio", "vmas/")
+GYMNASIUM_IDS = [id for id in IDS if not id.startswith(TEAMS)]
 
 
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step", "disabled"])

@@ -33,3 +33,5 @@ def evaluate(
     spread = f"{result['return_mean']:.2f} ± {result['return_std']:.2f} (std)"
     typer.echo(f"return {spread} over {result['episodes']} episodes")
     typer.echo(f"min {result['return_min']:.2f}, max {result['return_max']:.2f}, length {result['length_mean']:.1f}")
+    if "win_rate" in result:
+        typer.echo(f"won {result['win_rate']:.1%}")

@@ -28,7 +28,7 @@ class Algorithm:
 class Family:
     name: str
     summary: str
-    module: str  # offers ids(family), make(config, render) -> Environment, and perhaps native(config)
+    module: str  # offers ids(family), make(config, render) -> Environment; perhaps native(config), composed(id)
     extra: str | None = None  # what to install: pip install 'cadenza[extra]'
     requires: tuple[str, ...] = ()  # what that installs and the module imports only when an environment is made
 
@@ -45,6 +45,24 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm(
             "a2c",
             "Advantage Actor-Critic (Mnih et al. 2016): PPO's workflow with one step per short rollout",
+            "cadenza.workflows.ppo_config:PPOConfig",
+            "cadenza.workflows.ppo:PPO",
+        ),
+        Algorithm(
+            "ippo",
+            "Independent PPO (de Witt et al. 2020): every group of a team learns on its own",
+            "cadenza.workflows.ppo_config:PPOConfig",
+            "cadenza.workflows.ppo:PPO",
+        ),
+        Algorithm(
+            "mappo",
+            "Multi-agent PPO (Yu et al. 2022): groups of a team with critics that see its state",
+            "cadenza.workflows.ppo_config:PPOConfig",
+            "cadenza.workflows.ppo:PPO",
+        ),
+        Algorithm(
+            "happo",
+            "Heterogeneous-agent PPO (Kuba et al. 2022): groups of a team learn in turn",
             "cadenza.workflows.ppo_config:PPOConfig",
             "cadenza.workflows.ppo:PPO",
         ),
@@ -95,7 +113,19 @@ FAMILIES: dict[str, Family] = {
         Family("box2d", "Gymnasium's landers, walkers and cars", "cadenza.envs.gym", "box2d", ("Box2D",)),
         Family("mujoco", "Gymnasium's robots (v5)", "cadenza.envs.gym", "mujoco", ("mujoco", "imageio")),
         Family("Bandit", "arms with noisy rewards: fixed, wandering, or by context", "cadenza.envs.bandit"),
+        Family("skirmish", "battles of unlike units against a scripted enemy", "cadenza.envs.skirmish"),
         Family("toy", "tiny environments with known answers, for tests and first steps", "cadenza.envs.toy"),
+        Family("mpe", "particles that move and talk (MPE2)", "cadenza.envs.zoo", "marl", ("mpe2", "pettingzoo")),
+        Family("sisl", "walkers, pursuers", "cadenza.envs.zoo", "marl", ("pettingzoo", "pygame", "scipy", "Box2D")),
+        Family("butterfly", "games for teams", "cadenza.envs.zoo", "marl", ("pettingzoo", "pygame", "pymunk")),
+        Family("games", "classic/…: boards, cards", "cadenza.envs.zoo", "marl", ("pettingzoo", "chess", "rlcard")),
+        Family(
+            "mamujoco",
+            "Gymnasium's robots, each moved by several agents (MaMuJoCo)",
+            "cadenza.envs.mamujoco",
+            "marl",
+            ("gymnasium_robotics", "pettingzoo", "mujoco", "imageio"),
+        ),
     )
 }
 

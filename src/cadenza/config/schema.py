@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cadenza.config.setting import setting
@@ -17,9 +17,8 @@ SCHEMA_VERSION = 2
 MINARI = "minari:"  # before the id of a dataset that Minari keeps
 # What every run measures, and early stopping may watch beside the algorithm's own train/… metrics.
 WATCHED = (
-    *(f"eval/{name}" for name in ("return_mean", "return_std", "return_min", "return_max", "length_mean")),
-    "collect/return_mean",
-    "collect/length_mean",
+    *(f"eval/{name}" for name in ("return_mean", "return_std", "return_min", "return_max", "length_mean", "win_rate")),
+    *(f"collect/{name}" for name in ("return_mean", "length_mean", "win_rate")),
 )
 
 
@@ -41,6 +40,14 @@ class EnvironmentConfig:
         False, "images in this size: N, [height, width], or true for 84; after grayscale", "pixels"
     )
     frame_stack: int | None = setting(None, "the last observations at once; after resize", "observations")
+    groups: Literal["auto", "type", "space", "agent", "one"] | Mapping[str, tuple[str, ...]] = setting(
+        "auto",
+        "who shares networks: by type, by equal spaces, each agent alone, all, or {name: [agents]}; "
+        "auto: by type, or each alone where they learn in turn (algorithm.update=sequential)",
+    )
+    teams: Mapping[str, tuple[str, ...]] = setting(
+        doc="who plays against whom: {name: [groups]}; empty: as the environment knows it", factory=dict
+    )
     vectorize: Literal["auto", "in_process", "workers", "native", "gymnasium"] = setting(
         "auto", "how environments are stepped together; auto takes the fastest that can be restored exactly"
     )
@@ -180,6 +187,7 @@ class TrainingConfig:
     phases: tuple[Phase, ...] | None = setting(None, "curriculum; null takes the algorithm's own")
     early_stop: EarlyStop | None = setting(None, "end early when a metric is reached")
     init_from: str | None = setting(None, "folder of a run whose weights this one starts from")
+    dataset: str | None = setting(None, "what the replay holds at the start: a folder, or minari:ID (docs/offline.md)")
 
     def __post_init__(self) -> None:
         for name in ("max_timesteps", "max_updates", "horizon"):
@@ -187,7 +195,6 @@ class TrainingConfig:
             if value is not None and value < 1:
                 raise ConfigError(f"training.{name}={value}: must be at least 1")
         if self.phases is not None and not self.phases:
-    dataset: str | None = setting(None, "what the replay holds at the start: a folder, or minari:ID (docs/offline.md)")
             raise ConfigError("training.phases is empty: give at least one phase, or null for the algorithm's own")
         names = [phase.name for phase in self.phases or ()]
         if len(names) != len(set(names)):
@@ -300,6 +307,8 @@ class RunConfig:
             raise ConfigError(f"seed={self.seed}: cannot be negative")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device={self.device}: must be auto, cpu, cuda or cuda:INDEX")
+        if self.environment.groups == "auto" and getattr(self.algorithm, "update", None) == "sequential":
+            object.__setattr__(self, "environment", replace(self.environment, groups="agent"))
 
     @property
     def variant(self) -> str:

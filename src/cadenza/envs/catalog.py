@@ -67,7 +67,8 @@ def resolve(id: str) -> str:
 
 
 def _known(id: str) -> str | None:
-    return _among(id, [name for names in families().values() for name in names])
+    found = _among(id, [name for names in families().values() for name in names])
+    return found or (id if family_of(id) else None)
 
 
 def _among(id: str, known: list[str]) -> str | None:
@@ -81,11 +82,18 @@ def family_of(id: str) -> tuple[Family, Any] | None:
     """The family of a full id and its module; none for an environment of a user's own."""
     if id in registry.ENVIRONMENTS:
         return None
-    return next(((family, module) for family, module in _installed() if id in module.ids(family.name)), None)
+    installed = list(_installed())
+    listed = next(((family, module) for family, module in installed if id in module.ids(family.name)), None)
+    return listed or next((entry for entry in installed if getattr(entry[1], "composed", _never)(id)), None)
+
+
+def _never(id: str) -> bool:
+    return False
 
 
 def make(config: EnvironmentConfig, render: bool = False) -> Environment:
     """One environment. Mistakes in `environment.kwargs` are told as such."""
+    from cadenza.envs.grouping import regrouped
     from cadenza.envs.wrapping import dress, needs_pictures
 
     config = dataclasses.replace(config, id=resolve(config.id))
@@ -93,7 +101,7 @@ def make(config: EnvironmentConfig, render: bool = False) -> Environment:
     render = render or needs_pictures(config)
     try:
         made: Environment = _own(config, render) if found is None else found[1].make(config, render)
-        return dress(made, config)
+        return regrouped(dress(made, config), config)
     except CadenzaError:
         raise
     except Exception as problem:
@@ -172,6 +180,7 @@ def tuned_variants(id: str) -> list[str]:
 def _own(config: EnvironmentConfig, render: bool) -> Environment:
     """A user's environment: registered, or found by its import path."""
     from cadenza.envs.gym import Gym, check_arguments
+    from cadenza.envs.pettingzoo import adapted, is_pettingzoo
 
     factory = load_own(config.id) if ":" in config.id else registry.ENVIRONMENTS[config.id]
     check_arguments(factory, config.kwargs, config.id)
@@ -195,6 +204,8 @@ def _own(config: EnvironmentConfig, render: bool) -> Environment:
             return_threshold=registered.reward_threshold if registered else None,
             clip_actions=config.clip_actions,
         )
+    if is_pettingzoo(made):
+        return adapted(made, config)
     if not hasattr(made, "spec") or not hasattr(made, "step"):
         raise ConfigError(f"'{config.id}' must return a gymnasium.Env, not {type(made).__name__}")
     environment: Environment = made

@@ -24,6 +24,7 @@ class Layout:
     spec: EnvSpec
     masks: Mapping[str, int]
     raw_reward: bool = False  # whether the environment tells its own reward beside the wrapped one
+    won: bool = False  # whether it tells who won
 
     @classmethod
     def of(cls, spec: EnvSpec, first: Frame) -> Layout:
@@ -34,7 +35,7 @@ class Layout:
             choices = action.nvec.sum() if isinstance(action, spaces.MultiDiscrete) else getattr(action, "n", None)
             if isinstance(action, spaces.MultiBinary) or width != choices:
                 raise ConfigError(f"{spec.id}: an action mask of {width} entries does not fit {action} (group {group})")
-        return cls(spec, masks, first.raw_reward is not None)
+        return cls(spec, masks, first.raw_reward is not None, first.won is not None)
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class Buffer:
         def cut(tree: Tree) -> Tree:
             return map_tree(lambda array: array[low:high], tree)
 
-        def cut_state(array: Array | None) -> Array | None:
+        def cut_if_any(array: Array | None) -> Array | None:
             return None if array is None else array[low:high]
 
         step = self.step
@@ -65,11 +66,12 @@ class Buffer:
             active=cut(step.active),
             died=cut(step.died),
             mask=cut(step.mask),
-            state=cut_state(step.state),
-            final_state=cut_state(step.state),
+            state=cut_if_any(step.state),
+            final_state=cut_if_any(step.state),
             raw_reward=cut(step.raw_reward),
+            won=cut_if_any(step.won),
         )
-        return Buffer(part, cut(self.final_obs), cut_state(self.final_state))
+        return Buffer(part, cut(self.final_obs), cut_if_any(self.final_state))
 
     def settle(self, ended: list[int]) -> None:
         """Complete the final observations: what was kept where an episode ended, obs itself everywhere else."""
@@ -91,6 +93,8 @@ class Buffer:
                 array.fill(0)
         step.terminated.fill(False)
         step.truncated.fill(False)
+        if step.won is not None:
+            step.won.fill(False)
         self.settle([])
 
     def floats(self) -> list[tuple[str, Array]]:
@@ -116,8 +120,11 @@ def _fill_up(final: Array, obs: Array, ended: list[int]) -> None:
     final[ended] = kept
 
 
-def allocate_buffer(layout: Layout, num_envs: int, allocate: Allocate = np.zeros) -> Buffer:
-    """Arrays for one step of `num_envs` environments; always in the same order, so two processes can agree on it."""
+def allocate_buffer(layout: Layout, num_envs: int, allocate: Allocate = np.zeros, fresh: bool = True) -> Buffer:
+    """Arrays for one step of `num_envs` environments; always in the same order, so two processes can agree on it.
+
+    Not `fresh`: another process has filled them, and others may have written theirs.
+    """
     spec = layout.spec
 
     def observations() -> dict[str, Tree]:
@@ -153,8 +160,9 @@ def allocate_buffer(layout: Layout, num_envs: int, allocate: Allocate = np.zeros
         state=first_state,
         final_state=first_state,
         raw_reward=per_agent(np.float32) if layout.raw_reward else {},
+        won=allocate((num_envs,), bool) if layout.won else None,
     )
-    for array in (*step.active.values(), step.is_first):
+    for array in (*step.active.values(), step.is_first) if fresh else ():
         array.fill(True)
     return Buffer(step, final_obs, final_state)
 

@@ -39,7 +39,9 @@ class Ledger:
         """The seed of an environment's running episode, or of one to come."""
         return self._seeds(index, int(self.numbers[index]) + ahead)
 
-    def record(self, action: dict[str, Array], reward: dict[str, Array], ended: list[int]) -> None:
+    def record(
+        self, action: dict[str, Array], reward: dict[str, Array], ended: list[int], won: Array | None = None
+    ) -> None:
         """Add a step of every environment, and close the episodes of those that ended."""
         time = self._time
         if time == self._room:
@@ -49,7 +51,7 @@ class Ledger:
             self._rewards[group][time] = reward[group]  # added up when asked: a sum at every step is dearer
         self._time = time + 1
         for index in ended:
-            self._finish(index)
+            self._finish(index, None if won is None else bool(won[index]))
 
     def skip(self, indices: Array | list[int]) -> None:
         """Leave the last step out of these environments' episodes, which begin after it."""
@@ -101,7 +103,7 @@ class Ledger:
         }
         self.load_state_dict(nothing)
 
-    def _finish(self, index: int) -> None:
+    def _finish(self, index: int, won: bool | None) -> None:
         start = int(self._starts[index])
         self._finished.append(
             Episode(
@@ -111,6 +113,7 @@ class Ledger:
                 length=self._time - start,
                 returns={group: self._earned(group, index) for group in self._rewards},
                 actions={group: log[start : self._time, index].copy() for group, log in self._actions.items()},
+                won=won,
             )
         )
         self.numbers[index] += 1

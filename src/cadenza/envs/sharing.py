@@ -31,18 +31,20 @@ def share_marks(descriptor: int, workers: int) -> Array:
     return np.frombuffer(mmap.mmap(descriptor, size), np.int64, workers * 3).reshape(workers, 3)
 
 
-def share_arrays(descriptor: int, workers: int, layout: Layout, num_envs: int) -> tuple[list[Buffer], dict[str, Array]]:
-    """Two buffers and the actions behind the marks, in the same places whichever process asks."""
+def share_arrays(
+    descriptor: int, workers: int, layout: Layout, num_envs: int, fresh: bool
+) -> tuple[list[Buffer], dict[str, Array]]:
+    """Two buffers and the actions behind the marks, in the same places whichever process asks; `fresh` is the first."""
     begin = -(-workers * 3 * 8 // PAGE) * PAGE
     measure = _Arena(None, begin)
-    _allocate(layout, num_envs, measure)
+    _allocate(layout, num_envs, measure, fresh)
     if os.fstat(descriptor).st_size < measure.end:
         os.ftruncate(descriptor, measure.end)
-    return _allocate(layout, num_envs, _Arena(mmap.mmap(descriptor, measure.end), begin))
+    return _allocate(layout, num_envs, _Arena(mmap.mmap(descriptor, measure.end), begin), fresh)
 
 
-def _allocate(layout: Layout, num_envs: int, arena: _Arena) -> tuple[list[Buffer], dict[str, Array]]:
-    buffers = [allocate_buffer(layout, num_envs, arena) for _ in range(2)]
+def _allocate(layout: Layout, num_envs: int, arena: _Arena, fresh: bool) -> tuple[list[Buffer], dict[str, Array]]:
+    buffers = [allocate_buffer(layout, num_envs, arena, fresh) for _ in range(2)]
     return buffers, allocate_actions(layout.spec, (num_envs,), arena)
 
 

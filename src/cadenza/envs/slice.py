@@ -146,6 +146,8 @@ class Writer:
         self._step.terminated.fill(False)
         self._step.truncated.fill(False)
         self._step.is_first.fill(False)
+        if self._step.won is not None:
+            self._step.won.fill(False)
 
     def outcome(self, index: int, frame: Frame) -> None:
         """What a step led to, whether or not a reset follows."""
@@ -163,6 +165,8 @@ class Writer:
         self._step.terminated[index] = frame.terminated
         self._step.truncated[index] = frame.truncated
         self._step.is_first[index] = True
+        if self._step.won is not None:
+            self._step.won[index] = frame.won
         _put(self._final, index, frame.obs)
         if self._final_state is not None:
             self._final_state[index] = frame.state

@@ -14,6 +14,7 @@ from cadenza.envs.faulty import Faulty
 from cadenza.envs.gym import Gym, check_arguments
 from cadenza.envs.layout import Array
 from cadenza.envs.pair import Pair
+from cadenza.envs.trio import Trio
 
 Returned = tuple[Any, float, bool, bool, dict[str, Any]]
 
@@ -198,17 +199,19 @@ SINGLE: dict[str, tuple[Callable[..., gymnasium.Env[Any, Any]], int, float | Non
     "toy/recall": (Recall, 16, 0.95),
     "toy/faulty": (Faulty, 8, None),
 }
+TEAMS: dict[str, tuple[type[Pair] | type[Trio], int]] = {"toy/pair": (Pair, 10), "toy/trio": (Trio, 12)}
 
 
 def ids(family: str) -> list[str]:
-    return [*SINGLE, "toy/pair"]
+    return [*SINGLE, *TEAMS]
 
 
-def make(config: EnvironmentConfig, render: bool = False) -> Gym | Pair:
+def make(config: EnvironmentConfig, render: bool = False) -> Gym | Pair | Trio:
     """A toy environment; none has anything to show, so `render` changes nothing."""
-    if config.id == "toy/pair":
-        check_arguments(Pair, config.kwargs, config.id)
-        return Pair(**{"max_episode_steps": config.max_episode_steps or 10, **config.kwargs})
+    if config.id in TEAMS:
+        team, limit = TEAMS[config.id]
+        check_arguments(team, config.kwargs, config.id)
+        return team(**{"max_episode_steps": config.max_episode_steps or limit, **config.kwargs})
     creator, limit, threshold = SINGLE[config.id]
     check_arguments(creator, config.kwargs, config.id)
     return Gym(

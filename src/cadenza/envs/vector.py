@@ -53,7 +53,7 @@ class Vector(ABC):
         buffer.settle(ended)
         self._check_finite(turn, ended, action)
         step = buffer.step
-        self._ledger.record(action, step.raw_reward or step.reward, ended)
+        self._ledger.record(action, step.raw_reward or step.reward, ended, step.won)
         self.current = step
         return step
 
@@ -218,8 +218,9 @@ def make_vector(
             raise ConfigError(
                 f"environment.vectorize=native: {config.id} has no native version{under}; use auto or in_process"
             )
-        vector: VectorEnv = native.make(count, seeds)
-        return vector
+        from cadenza.envs.grouping import regrouped_vector
+
+        return regrouped_vector(native.make(count, seeds), config)
     if way == "workers":
         from cadenza.envs.workers import Workers
         from cadenza.envs.wrapping import for_other_processes

@@ -46,7 +46,7 @@ def serve(line: Connection[Any, Any], memory: int, workers: int, mark: Any) -> N
         return report(line, problem)
     line.send_bytes(OK)
     line.send(part.layout)
-    buffers, actions = share_arrays(memory, workers, line.recv(), num_envs)
+    buffers, actions = share_arrays(memory, workers, line.recv(), num_envs, fresh=False)
     mine = {group: array[low:high] for group, array in actions.items()}
     try:
         part.attach([buffer.rows(low, high) for buffer in buffers])

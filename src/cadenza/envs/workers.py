@@ -59,7 +59,7 @@ class Workers(Vector):
                 process.send((make_env, low, high, num_envs, replace(seeds, first_env=seeds.first_env + low)))
             layout = self._begin()
             layout = replace(layout, spec=replace(layout.spec, id=id or layout.spec.id))
-            buffers, self._actions = share_arrays(memory, workers, layout, num_envs)
+            buffers, self._actions = share_arrays(memory, workers, layout, num_envs, fresh=True)
             for process in self._workers:
                 process.send(layout)
             self._wait()

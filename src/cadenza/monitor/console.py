@@ -26,8 +26,10 @@ EVALUATION = "eval/return_mean"
 IMPORTANT = (
     EVALUATION,
     "eval/return_std",
+    "eval/win_rate",
     "collect/return_mean",
     "collect/length_mean",
+    "collect/win_rate",
     "train/policy_loss",
     "train/value_loss",
     "train/entropy",

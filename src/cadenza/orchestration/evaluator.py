@@ -40,6 +40,8 @@ class Evaluation:
             "eval/length_mean": float(np.mean([episode.length for episode in self.episodes])),
             "eval/episodes": len(self.episodes),
         }
+        if self.episodes[0].won is not None:
+            metrics["eval/win_rate"] = float(np.mean([bool(episode.won) for episode in self.episodes]))
         groups = self.episodes[0].returns
         if len(groups) > 1:
             for name in groups:

@@ -1,8 +1,8 @@
 """The training loop. It knows phases, stores and the run folder, and no algorithm by name.
 
-    while the run is not over:
-        do what the scheduler says (collect, evaluate, or one of the workflow's update hooks)
-        at the end of a cycle: evaluate, write a row, save, each if it is due
+while the run is not over:
+    do what the scheduler says (collect, evaluate, or one of the workflow's update hooks)
+    at the end of a cycle: evaluate, write a row, save, each if it is due
 """
 
 from __future__ import annotations
@@ -137,6 +137,8 @@ class Orchestrator:
         self.clock.episodes += len(done.episodes)
         for episode in done.episodes:
             self.buffer.add({"collect/return_mean": episode.total, "collect/length_mean": episode.length})
+            if episode.won is not None:
+                self.buffer.add({"collect/win_rate": float(episode.won)})
         self.episodes.add(done.episodes)
         amount = len(done.episodes) if task.hook.episodes else done.env_steps
         self.scheduler.advance(amount, env_steps=done.env_steps)

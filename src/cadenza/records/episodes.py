@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FIELDS = ("env", "number", "seed", "length")
 RETURNS, ACTIONS = "returns.", "actions."  # followed by the group
+WON = "won"  # in the segments of environments where something can be won
 
 
 class EpisodeLog:
@@ -86,6 +87,8 @@ def _arrays(episodes: list[Episode]) -> dict[str, Any]:
     import numpy as np
 
     arrays = {name: np.array([getattr(episode, name) for episode in episodes], np.int64) for name in FIELDS}
+    if episodes[0].won is not None:
+        arrays[WON] = np.array([episode.won for episode in episodes], bool)
     for group in episodes[0].returns:
         arrays[RETURNS + group] = np.stack([episode.returns[group] for episode in episodes])
     for group in episodes[0].actions:
@@ -123,4 +126,5 @@ def _read(path: Path) -> Iterator[Episode]:
             length=length,
             returns={group: arrays[RETURNS + group][row] for group in groups},
             actions={group: arrays[ACTIONS + group][start:end] for group in groups},
+            won=bool(arrays[WON][row]) if WON in arrays else None,
         )

@@ -1,0 +1,50 @@
+"""MPE2's worlds stepped for all agents at once: PettingZoo's way, by turns, asks every agent twice what it sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cadenza.envs.layout import Array
+
+
+class Simultaneous:
+    """A ParallelEnv around one of MPE2's raw environments; what it shows is bit for bit what `parallel_env` shows."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self.possible_agents: list[str] = raw.possible_agents
+        self.agents: list[str] = []
+        self.observation_space, self.action_space = raw.observation_space, raw.action_space
+        self.state_space = raw.state_space
+        self.render, self.close = raw.render, raw.close
+        self._seen: dict[str, Array] = {}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Array], dict[str, Any]]:
+        self.raw.reset(seed=seed, options=options)
+        self.agents = self.possible_agents
+        return self._observe(), self.raw.infos
+
+    def step(
+        self, actions: dict[str, Any]
+    ) -> tuple[dict[str, Array], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]:
+        raw, agents = self.raw, self.possible_agents
+        raw.current_actions = [actions[agent] for agent in agents]
+        raw._execute_world_step()
+        raw.steps += 1
+        truncated = raw.steps >= raw.max_cycles
+        terminated = not truncated and bool(raw.scenario.is_terminal(raw.world))
+        if truncated or terminated:
+            self.agents = []
+        ended, cut = dict.fromkeys(agents, terminated), dict.fromkeys(agents, truncated)
+        return self._observe(), raw.rewards, ended, cut, raw.infos
+
+    def state(self) -> Array:
+        """What all of them see; they have just been asked."""
+        return np.concatenate(list(self._seen.values()))
+
+    def _observe(self) -> dict[str, Array]:
+        observe = self.raw.observe
+        self._seen = {agent: observe(agent) for agent in self.possible_agents}
+        return self._seen

@@ -1,0 +1,90 @@
+"""A toy team of three unlike groups, some of whose agents die on the way."""
+
+from __future__ import annotations
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+from cadenza.envs.layout import Array
+from cadenza.types import EnvSpec, Frame, GroupSpec
+
+
+class Trio:
+    """Two scouts name the largest number among those allowed (masked), a gunner aims at a point, two engineers each
+    set two dials to the signs that they see. Everyone's reward is at most 1 a step.
+
+    The second scout and the first engineer die at steps drawn for the episode; dead, they see zeros and earn nothing.
+    `state`: whether there is a central one, which is all that they see.
+    """
+
+    def __init__(self, max_episode_steps: int = 12, state: bool = True) -> None:
+        self.spec = EnvSpec(
+            id="toy/trio",
+            groups={
+                "scout": GroupSpec(("scout_0", "scout_1"), Box(-1, 1, (4,), np.float32), Discrete(4)),
+                "gunner": GroupSpec(("gunner_0",), Box(-1, 1, (3,), np.float32), Box(-1, 1, (2,), np.float32)),
+                "engineer": GroupSpec(
+                    ("engineer_0", "engineer_1"), Box(-1, 1, (2,), np.float32), MultiDiscrete([2, 2])
+                ),
+            },
+            state=Box(-1, 1, (15,), np.float32) if state else None,
+            max_episode_steps=max_episode_steps,
+        )
+        self._limit = max_episode_steps
+
+    def reset(self, seed: int) -> Frame:
+        self._rng = np.random.default_rng(seed)
+        self._steps = 0
+        self._deaths: Array = self._rng.integers(2, 10, 2)  # of scout_1 and of engineer_0
+        self._draw()
+        return self._frame({name: np.zeros(len(group.agents)) for name, group in self.spec.groups.items()})
+
+    def step(self, action: dict[str, Array]) -> Frame:
+        alive = self._alive()
+        best = np.where(self._mask, self._seen["scout"], -np.inf).argmax(1)
+        aim = np.clip(action["gunner"][0], -1, 1)
+        set_right = (action["engineer"] == (self._seen["engineer"] > 0)).mean(1)
+        reward = {
+            "scout": (action["scout"] == best) * alive["scout"],
+            "gunner": 1 - np.square(aim - self._seen["gunner"][:, :2]).sum(1),
+            "engineer": set_right * alive["engineer"],
+        }
+        self._steps += 1
+        self._draw()
+        return self._frame(reward)
+
+    def render(self) -> Array | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+    def _alive(self) -> dict[str, Array]:
+        scout, engineer = self._deaths > self._steps
+        return {"scout": np.array([True, scout]), "gunner": np.ones(1, bool), "engineer": np.array([engineer, True])}
+
+    def _draw(self) -> None:
+        alive = self._alive()
+        numbers = {name: self._rng.uniform(-1, 1, (len(alive[name]), size)) for name, size in SIZES.items()}
+        self._seen = {name: (x * alive[name][:, None]).astype(np.float32) for name, x in numbers.items()}
+        forbidden = self._rng.integers(0, 4, 2)
+        self._mask = np.arange(4) != forbidden[:, None]
+
+    def _frame(self, reward: dict[str, Array]) -> Frame:
+        scout, engineer = np.equal(self._deaths, self._steps)
+        return Frame(
+            obs=self._seen,
+            reward={name: np.asarray(x, np.float32) for name, x in reward.items()},
+            truncated=self._steps >= self._limit,
+            active=self._alive(),
+            died={
+                "scout": np.array([False, scout]),
+                "gunner": np.zeros(1, bool),
+                "engineer": np.array([engineer, False]),
+            },
+            mask={"scout": self._mask},
+            state=None if self.spec.state is None else np.concatenate([x.ravel() for x in self._seen.values()]),
+        )
+
+
+SIZES = {"scout": 4, "gunner": 3, "engineer": 2}
