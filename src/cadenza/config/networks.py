@@ -25,6 +25,16 @@ class MLPConfig:
 
 
 @dataclass(frozen=True)
+class CriticConfig(MLPConfig):
+    """The layers of a critic, and what it looks at."""
+
+    sees: Literal["own", "state", "both"] = setting(
+        "own",
+        "what its agent sees, the environment's central state (where there is none, what all agents see), or both",
+    )
+
+
+@dataclass(frozen=True)
 class CNNConfig:
     """Convolutions over an image [C, H, W], then one linear layer."""
 

@@ -73,6 +73,32 @@ class BoundsNorm:
         return scaled
 
 
+class ValueScale:
+    """Lets a critic learn returns on a common scale: those so far have mean 0 and deviation 1 there."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.norm = RunningNorm(1, device)
+
+    def deviation(self) -> torch.Tensor:
+        return torch.sqrt(self.norm.var.clamp(min=1e-2)).float()  # returns that are all alike are not blown up
+
+    def to_returns(self, value: torch.Tensor) -> torch.Tensor:
+        return value * self.deviation() + self.norm.mean.float()
+
+    def from_returns(self, returns: torch.Tensor) -> torch.Tensor:
+        return (returns - self.norm.mean.float()) / self.deviation()
+
+    def learn(self, returns: torch.Tensor) -> None:
+        """Take in returns [B]."""
+        self.norm.update(returns.unsqueeze(-1))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.norm.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.norm.load_state_dict(state)
+
+
 class RewardScale:
     """Divides rewards by the standard deviation of the discounted return so far (Engstrom et al. 2020).
 

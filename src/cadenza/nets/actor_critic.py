@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from cadenza.config.networks import HeadConfig, MLPConfig, TorsoConfig
+from cadenza.nets.critic_view import CriticView
 from cadenza.nets.heads import action_head
 from cadenza.nets.mlp import MLP
 from cadenza.nets.observe import Observed, Observer
@@ -45,13 +48,16 @@ class Judged(NamedTuple):
 class ActorCritic(nn.Module):
     plain: PlainActorCritic | None = None  # the same by hand, for acting and for gradients, where it can be had
 
-    def __init__(self, group: GroupSpec, config: Settings) -> None:
+    def __init__(self, group: GroupSpec, config: Settings, critic_space: spaces.Space[Any] | None = None) -> None:
+        """`critic_space`: what the critic sees, where that is not what the policy sees."""
         super().__init__()
         self.head = action_head(group.action, config.head)
         self.torso = Torso(group.observation, config.torso)
         self.actor = MLP(self.torso.features, self.head.outputs, config.actor, output_gain=0.01)
-        self.critic = MLP(self.torso.features, 1, config.critic)
-        self.critic_torso = None if config.torso.shared else Torso(group.observation, config.torso)
+        self.critic_torso = None
+        if critic_space is not None or not config.torso.shared:
+            self.critic_torso = Torso(critic_space or group.observation, config.torso)
+        self.critic = MLP((self.critic_torso or self.torso).features, 1, config.critic)
 
     @property
     def remembers(self) -> bool:
@@ -72,30 +78,42 @@ class ActorCritic(nn.Module):
         carry = {"torso": self.torso.initial_carry(*batch)}
         return carry if self.critic_torso is None else {**carry, "critic": self.critic_torso.initial_carry(*batch)}
 
-    def forward(self, obs: Observed, carry: Tree, first: Tensor, carries: bool = False) -> Judged:
+    def forward(
+        self, obs: Observed, carry: Tree, first: Tensor, carries: bool = False, critic_obs: Observed | None = None
+    ) -> Judged:
         """Policy and value over L steps, from the carry before the first of them."""
         features, after = self.torso(obs, carry.get("torso"), first, carries)
         carries_after = {"torso": after} if self.remembers and carries else {}
         value_features = features
         if self.critic_torso is not None:
-            value_features, after = self.critic_torso(obs, carry.get("critic"), first, carries)
+            value_features, after = self.critic_torso(critic_obs or obs, carry.get("critic"), first, carries)
             if carries_after:
                 carries_after["critic"] = after
         return Judged(self.actor(features), self.critic(value_features).squeeze(-1), carries_after)
 
-    def policy(self, obs: Observed, carry: Tree, first: Tensor, carries: bool = True) -> tuple[Tensor, Tree]:
-        """The policy's output alone, and the carries; the value only where its memory needs it."""
+    def policy(
+        self, obs: Observed, carry: Tree, first: Tensor, carries: bool = True, critic_obs: Observed | None = None
+    ) -> tuple[Tensor, Tree]:
+        """The policy's output alone, and the carries; the critic only where its memory needs it."""
         if carries and self.remembers and self.critic_torso is not None:
-            judged = self(obs, carry, first, carries)
+            judged = self(obs, carry, first, carries, critic_obs)
             return judged.output, judged.carries
         features, after = self.torso(obs, carry.get("torso"), first, carries)
         return self.actor(features), {"torso": after} if self.remembers and carries else {}
 
 
 def act(
-    nets: Mapping[str, ActorCritic], observers: Mapping[str, Observer], step: Step, carry: Tree, mode: Mode
+    nets: Mapping[str, ActorCritic],
+    observers: Mapping[str, Observer],
+    step: Step,
+    carry: Tree,
+    mode: Mode,
+    views: Mapping[str, CriticView] = MappingProxyType({}),
 ) -> Acted:
-    """Sample (or take the most likely) actions [N, A, …] of every group; the memory before them goes with them."""
+    """Sample (or take the most likely) actions [N, A, …] of every group; the memory before them goes with them.
+
+    `views` are those of critics that see something else than the policy: their memory needs it.
+    """
     action: dict[str, np.ndarray] = {}
     extras: dict[str, dict[str, Any]] = {}
     after: dict[str, Tree] = {}
@@ -105,20 +123,28 @@ def act(
             action[name] = net.plain.act(observers[name].vector(step.obs[name]), step.mask.get(name), draw)
             extras[name], after[name] = {}, {}
         else:
-            action[name], after[name] = _act(name, net, observers[name], step, carry[name], mode)
+            critic_obs = views[name](step.obs, step.state) if name in views and net.remembers else None
+            action[name], after[name] = _act(name, net, observers[name], step, carry[name], mode, critic_obs)
             extras[name] = {"carry": map_tree(lambda x: x.cpu().numpy(), carry[name])} if net.remembers else {}
     return Acted(action, extras, after)
 
 
 @torch.inference_mode()
 def _act(
-    name: str, net: ActorCritic, observer: Observer, step: Step, carry: Tree, mode: Mode
+    name: str,
+    net: ActorCritic,
+    observer: Observer,
+    step: Step,
+    carry: Tree,
+    mode: Mode,
+    critic_obs: Observed | None,
 ) -> tuple[np.ndarray, Tree]:
     """One group's actions by torch, and its memory after them."""
     device = observer.device
     obs = map_tree(lambda x: x[None], observer(step.obs[name]))  # a sequence of one step
     first = torch.from_numpy(step.is_first).to(device)[None, :, None].expand(1, *step.active[name].shape)
-    output, carries = net.policy(obs, carry, first)
+    beside = None if critic_obs is None else map_tree(lambda x: x[None], critic_obs)
+    output, carries = net.policy(obs, carry, first, critic_obs=beside)
     mask = torch.from_numpy(step.mask[name]).to(device) if name in step.mask else None
     if mode.explore:
         chosen = net.head.sample(output[0], mask, mode.streams.torch(f"act.{name}", device))

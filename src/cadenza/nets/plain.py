@@ -20,10 +20,18 @@ from cadenza.nets.torso import Encoder
 from cadenza.ops.surrogate import ClippedObjective, Experience
 
 Array = np.ndarray[Any, Any]
+
+
+@cache
+def zeros(shape: tuple[int, ...]) -> Array:
+    """Comparing with these is several times quicker than with a single zero."""
+    return np.zeros(shape, np.float32)
+
+
 # what a module does, in place, and its slope as a function of the result
 ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Array], Any], Callable[[Array], Array]]] = {
     nn.Tanh: (lambda x: np.tanh(x, out=x), lambda y: 1 - y * y),
-    nn.ReLU: (lambda x: np.maximum(x, 0, out=x), lambda y: y > 0),
+    nn.ReLU: (lambda x: np.maximum(x, zeros(x.shape), out=x), lambda y: y > 0),
 }
 
 
@@ -32,6 +40,8 @@ class Samples(Experience, Protocol):
 
     @property
     def obs(self) -> Observed: ...
+    @property
+    def critic_obs(self) -> Observed | None: ...  # None: the same
     @property
     def action(self) -> Tensor: ...
     @property
@@ -47,10 +57,13 @@ class Rows:
             return picked.reshape(-1, *x.shape[3:])
 
         self.obs = pick(samples.obs[VECTOR])
+        self.critic_obs = None if samples.critic_obs is None else pick(samples.critic_obs[VECTOR])
         self.action = pick(samples.action)
         self.mask = None if samples.mask is None else pick(samples.mask)
         self.weight, self.advantage, self.target = map(pick, (samples.weight, samples.advantage, samples.target))
         self.old_value, self.old_log_prob = pick(samples.old_value), pick(samples.old_log_prob)
+        self.value_weight = self.weight if samples.value_weight is samples.weight else pick(samples.value_weight)
+        self.factor = None if samples.factor is None else pick(samples.factor)
 
 
 class PlainActorCritic:
@@ -75,7 +88,8 @@ class PlainActorCritic:
         rows = Rows(samples, index.numpy())
         features = self.trunk(rows.obs)
         log_prob, entropy = self.head.evaluate(self.actor(features), rows.mask, rows.action)
-        slopes, figures = objective.slopes(log_prob, entropy, self.critic(features)[:, 0], rows)
+        value = self.critic(features if rows.critic_obs is None else rows.critic_obs)[:, 0]
+        slopes, figures = objective.slopes(log_prob, entropy, value, rows)
         shared = bool(self.trunk.layers)
         by_actor = self.actor.pull(self.head.pull(slopes.log_prob, slopes.entropy), shared)
         by_critic = self.critic.pull(slopes.value[:, None], shared)

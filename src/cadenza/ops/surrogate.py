@@ -18,7 +18,11 @@ class Experience(Protocol):
     @property
     def weight(self) -> Any: ...  # 1 where it counts, else 0
     @property
+    def value_weight(self) -> Any: ...  # the same, for the value
+    @property
     def advantage(self) -> Any: ...
+    @property
+    def factor(self) -> Any: ...  # what the objective of each is multiplied by; None: by nothing
     @property
     def target(self) -> Any: ...  # of the value
     @property
@@ -51,8 +55,10 @@ class ClippedObjective:
         if self.normalize_advantage:
             advantage = masked_standardise(advantage, weight)
         log_ratio = log_prob - seen.old_log_prob
-        policy_loss = -masked_mean(clipped_surrogate(log_ratio, advantage, clip), weight)
-        value_loss = masked_mean(value_error(value, seen.old_value, seen.target, self.value_clip_range), weight)
+        gain = clipped_surrogate(log_ratio, advantage, clip)
+        policy_loss = -masked_mean(gain if seen.factor is None else seen.factor * gain, weight)
+        errors = value_error(value, seen.old_value, seen.target, self.value_clip_range)
+        value_loss = masked_mean(errors, seen.value_weight)
         mean_entropy = masked_mean(entropy, weight)
         loss = policy_loss + self.value_coef * value_loss - self.entropy_coef * mean_entropy
         with torch.no_grad():
@@ -76,7 +82,9 @@ class ClippedObjective:
         log_ratio = log_prob - seen.old_log_prob
         ratio = np.exp(log_ratio)
         free, held = ratio * advantage, np.clip(ratio, 1 - clip, 1 + clip) * advantage
-        gain = np.minimum(free, held)
+        gain, push = np.minimum(free, held), np.where(free > held, 0, free)
+        if seen.factor is not None:
+            gain, push = seen.factor * gain, seen.factor * push
         error = value - seen.target
         descent = error
         if self.value_clip_range is not None:
@@ -86,16 +94,17 @@ class ClippedObjective:
             descent = np.where(worse, stopped * (np.abs(moved) <= reach), error)
             error = np.where(worse, stopped, error)
         policy_loss = -float(np.dot(gain, share))
-        value_loss = float(np.dot(error * error, share))
+        value_share = seen.value_weight / np.float32(max(float(seen.value_weight.sum()), 1.0))
+        value_loss = float(np.dot(error * error, value_share))
         mean_entropy = float(np.dot(entropy, share))
         loss = policy_loss + self.value_coef * value_loss - entropy_coef * mean_entropy
         change = ratio - 1
         kl = float(np.dot(change - log_ratio, share))
         clipped = float(np.dot(np.abs(change) > clip, share))
         slopes = Slopes(
-            log_prob=np.where(free > held, 0, free) * -share,
+            log_prob=push * -share,
             entropy=-entropy_coef * share,
-            value=(2 * self.value_coef) * descent * share,
+            value=(2 * self.value_coef) * descent * value_share,
         )
         return slopes, torch.tensor([loss, policy_loss, value_loss, mean_entropy, kl, clipped])
 

@@ -1,6 +1,8 @@
 """Proximal Policy Optimization (Schulman et al. 2017, arXiv:1707.06347) for any number of agent groups.
 
-Each group has networks, optimizer and normaliser of its own, shared by its agents. Settings: `ppo_config.py`.
+Each group has networks, optimizer and normaliser of its own, shared by its agents. Settings: `ppo_config.py`. Groups
+that learn side by side from their own rewards are IPPO, with a central critic MAPPO (Yu et al. 2022, arXiv:2103.01955);
+in turn, each weighing what those before it changed, HAPPO (Kuba et al. 2022, arXiv:2109.11251).
 Letters in shapes: T steps, N environments, A agents of the group; S sequences of L steps each.
 """
 
@@ -16,9 +18,10 @@ from torch import Tensor
 
 from cadenza.config.schedules import Scheduled, value_at
 from cadenza.config.schema import Hook, Phase
-from cadenza.data.normalisers import RewardScale
+from cadenza.data.normalisers import RewardScale, ValueScale
 from cadenza.data.rollout import Rollout, RolloutStore
 from cadenza.nets.actor_critic import ActorCritic, act
+from cadenza.nets.critic_view import CriticView
 from cadenza.nets.observe import Observed, Observer
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.plain import plain
@@ -35,10 +38,13 @@ class Samples:
     """A group's rollout ready to learn from: S sequences of L steps, each [L, S, A, …]. Without a memory L is 1."""
 
     obs: Observed
+    critic_obs: Observed | None  # None: the same
     first: Tensor  # an episode begins
     action: Tensor
     mask: Tensor | None
     weight: Tensor  # 1 where the agent acted and the step counts, else 0
+    value_weight: Tensor  # the same for the critic, which may learn from more
+    factor: Tensor | None  # how much likelier what the groups before did has become; None: nobody was before
     advantage: Tensor
     target: Tensor  # of the value
     old_value: Tensor
@@ -59,20 +65,31 @@ class PPO:
         self.config = config
         self.context = context
         self.device = context.device
-        self.minibatch = config.minibatch(context.num_envs)
         self._compiled_loss: Callable[..., tuple[Tensor, Tensor]] = context.compiled(self._loss)
+        self.configs = {name: config.of(name) for name in context.env.groups}
         self.nets: dict[str, ActorCritic] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self.observers: dict[str, Observer] = {}
+        self.views: dict[str, CriticView] = {}  # of critics that see something else than the policy
         self.reward_scales: dict[str, RewardScale] = {}
+        self.value_scales: dict[str, ValueScale] = {}
+        self.dead: dict[str, Tensor] = {}  # who was, when the last rollout ended [N, A]
         for name, group in context.env.groups.items():
-            self.nets[name] = ActorCritic(group, config).to(self.device)
-            self.optimizers[name] = optimizer(self.nets[name], config.optimizer, self.nets[name].parts())
+            own = self.configs[name]
+            raw, sees = own.torso.encoder != "auto", own.critic.sees
+            if sees != "own":
+                self.views[name] = CriticView(context.env, name, sees == "both", self.device, own.normalize_obs, raw)
+            critic_space = self.views[name].space if name in self.views else None
+            self.nets[name] = ActorCritic(group, own, critic_space).to(self.device)
+            self.optimizers[name] = optimizer(self.nets[name], own.optimizer, self.nets[name].parts())
             self.nets[name].plain = plain(self.nets[name], context.kernels)
-            raw = config.torso.encoder != "auto"
-            self.observers[name] = Observer(group.observation, self.device, config.normalize_obs, raw)
-            if config.normalize_reward:
-                self.reward_scales[name] = RewardScale(context.num_envs, len(group.agents), config.gamma, self.device)
+            self.observers[name] = Observer(group.observation, self.device, own.normalize_obs, raw)
+            agents = len(group.agents)
+            self.dead[name] = torch.zeros(context.num_envs, agents, dtype=torch.bool, device=self.device)
+            if own.normalize_reward:
+                self.reward_scales[name] = RewardScale(context.num_envs, agents, own.gamma, self.device)
+            if own.normalize_value:
+                self.value_scales[name] = ValueScale(self.device)
 
     # acting
 
@@ -82,7 +99,7 @@ class PPO:
 
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
         """Log-probabilities and values are computed at the update, in one batch, by the same networks."""
-        return act(self.nets, self.observers, step, carry, mode)
+        return act(self.nets, self.observers, step, carry, mode, self.views)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -94,63 +111,136 @@ class PPO:
         rollout = store.take()
         metrics: dict[str, Any] = {}
         updates = 0
-        for name in self.nets:
-            samples = self._prepare(name, rollout)
+        moved: dict[str, Tensor] = {}  # team -> log of how much likelier its actions have become [T, N]
+        for name in self._order():
+            team = self.context.env.groups[name].team
+            samples = self._prepare(name, rollout, moved.get(team))
             if not samples.weight.any():  # nobody of this group acted
                 continue
+            in_turn = self.config.update == "sequential" and len(self.nets) > 1
+            before = self._likelihood(name, rollout) if in_turn else None
             done, group_metrics = self._fit(name, samples, phase)
             updates += done
             prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in group_metrics.items()}
+            if before is not None:
+                moved[team] = moved.get(team, 0) + self._likelihood(name, rollout) - before
             # only now, so that acting and learning saw this rollout through the same eyes
-            self.observers[name].learn(rollout.groups[name]["obs"], self._tensor(rollout.groups[name]["active"]))
+            acted = self._tensor(rollout.groups[name]["active"])
+            self.observers[name].learn(rollout.groups[name]["obs"], acted)
+            if name in self.views:
+                seen = {group: data["obs"] for group, data in rollout.groups.items()}
+                self.views[name].learn(seen, rollout.state, acted)
         return Updated(updates, metrics)
 
+    def _order(self) -> list[str]:
+        """Whose turn it is to learn."""
+        names = list(self.nets)
+        if self.config.update == "together" or self.config.order == "fixed":
+            return names
+        return [names[index] for index in self.context.streams.numpy("order").permutation(len(names))]
+
     @torch.no_grad()
-    def _prepare(self, name: str, rollout: Rollout) -> Samples:
+    def _prepare(self, name: str, rollout: Rollout, moved: Tensor | None = None) -> Samples:
         """Advantages and value targets [T, N, A], with the true ends of episodes; then cut into sequences."""
-        net, data, observer = self.nets[name], rollout.groups[name], self.observers[name]
+        net, data, observer, config = self.nets[name], rollout.groups[name], self.observers[name], self.configs[name]
         obs, action = observer(data["obs"]), self._tensor(data["action"])
+        critic_obs = self._critic_obs(
+            name, {group: each["obs"] for group, each in rollout.groups.items()}, rollout.state
+        )
         mask = self._tensor(data["mask"]) if "mask" in data else None
         carry = map_tree(self._tensor, rollout.carry.get(name, {}))  # [before some steps, N, A, …]
-        first = self._tensor(rollout.is_first)[..., None].expand(data["active"].shape)
-        # an episode's end concerns all agents, a death one of them
-        terminated = self._tensor(rollout.terminated)[..., None] | self._tensor(data["died"])
+        acted = self._tensor(data["active"])
+        first = self._tensor(rollout.is_first)[..., None].expand(acted.shape)
+        alive = self._alive(name, first, self._tensor(data["died"]))
+        reward, terminated = self._earned(name, rollout)
         done = terminated | self._tensor(rollout.truncated)[..., None]
 
-        judged = net(obs, map_tree(lambda x: x[0], carry), first, carries=True)
-        following = map_tree(lambda x: x[None], observer(rollout.after_obs[name]))
-        last = net(following, map_tree(lambda x: x[-1], judged.carries), done[-1:]).value
+        judged = net(obs, map_tree(lambda x: x[0], carry), first, True, critic_obs)
+        following = one_step(observer(rollout.after_obs[name]))
+        following_critic = one_step(self._critic_obs(name, rollout.after_obs, rollout.after_state))
+        last = net(following, map_tree(lambda x: x[-1], judged.carries), done[-1:], False, following_critic).value
         next_value = torch.cat([judged.value[1:], last])
         if len(rollout.final_index[0]):
             ends = tuple(self._tensor(index) for index in rollout.final_index)
-            finals = map_tree(lambda x: x[None], observer(rollout.final_obs[name]))
+            finals = one_step(observer(rollout.final_obs[name]))
+            finals_critic = one_step(self._critic_obs(name, rollout.final_obs, rollout.final_state))
             before = map_tree(lambda x: x[ends], judged.carries)
-            next_value[ends] = net(finals, before, torch.zeros_like(done[ends])[None]).value[0]
+            next_value[ends] = net(finals, before, torch.zeros_like(done[ends])[None], False, finals_critic).value[0]
+        value = judged.value
+        if name in self.value_scales:
+            value, next_value = map(self.value_scales[name].to_returns, (value, next_value))
         next_value = next_value.masked_fill(terminated, 0.0)
-        reward = self._tensor(data["reward"])
         if name in self.reward_scales:
-            reward = self.reward_scales[name](reward, done, self._tensor(data["active"]))
-        advantage = gae(reward, judged.value, next_value, done, self.config.gamma, self.config.gae_lambda)
+            reward = self.reward_scales[name](reward, done, alive)
+        advantage = gae(reward, value, next_value, done, config.gamma, config.gae_lambda)
+        target = advantage + value
+        if name in self.value_scales:
+            self.value_scales[name].learn(target[alive])
+            target = self.value_scales[name].from_returns(target)
         log_prob, _ = net.head.evaluate(judged.output, mask, action)
         times, counts = self._sequences()
 
         def cut(x: Tensor) -> Tensor:
             return x[times].flatten(1, 2)
 
-        acted = self._tensor(data["active"]).float()
+        def counted(x: Tensor) -> Tensor:
+            return (x.float()[times] * counts[..., None, None]).flatten(1, 2)
+
+        weight = counted(acted)
         return Samples(
             obs=map_tree(cut, obs),
+            critic_obs=None if critic_obs is None else map_tree(cut, critic_obs),
             first=cut(first),
             action=cut(action),
             mask=None if mask is None else cut(mask),
-            weight=(acted[times] * counts[..., None, None]).flatten(1, 2),
+            weight=weight,
+            value_weight=weight if torch.equal(alive, acted) else counted(alive),
+            factor=None if moved is None else cut(moved.exp()[..., None].expand(acted.shape)),
             advantage=cut(advantage),
-            target=cut(advantage + judged.value),
+            target=cut(target),
             old_value=cut(judged.value),
             old_log_prob=cut(log_prob),
             carry=map_tree(lambda x: x[torch.unique(times[0], return_inverse=True)[1]].flatten(0, 1), carry),
         )
+
+    def _critic_obs(self, name: str, obs: dict[str, Tree], state: np.ndarray | None) -> Observed | None:
+        return self.views[name](obs, state) if name in self.views else None
+
+    def _earned(self, name: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Rewards [T, N, A], and where nothing follows: at the end, and at an agent's death if it is on its own."""
+        data, groups = rollout.groups[name], self.context.env.groups
+        reward, over = self._tensor(data["reward"]), self._tensor(rollout.terminated)[..., None]
+        if self.config.rewards == "own":
+            return reward, over | self._tensor(data["died"])
+        mates = [other for other, group in groups.items() if group.team == groups[name].team]
+        earned = torch.stack([self._tensor(rollout.groups[other]["reward"]).sum(-1) for other in mates]).sum(0)
+        return earned[..., None].expand(reward.shape), over.expand(reward.shape)
+
+    def _alive(self, name: str, first: Tensor, died: Tensor) -> Tensor:
+        """Whose future is worth knowing [T, N, A]: not the dead's; with a team's rewards, everyone's."""
+        if self.config.rewards == "team":
+            return torch.ones_like(died)
+        dead, alive = self.dead[name], torch.ones_like(died)
+        if dead.any() or died.any():
+            for step in range(len(died)):
+                dead = dead & ~first[step]
+                alive[step] = ~dead
+                dead = dead | died[step]
+        self.dead[name] = dead
+        return alive
+
+    @torch.no_grad()
+    def _likelihood(self, name: str, rollout: Rollout) -> Tensor:
+        """Log-probability of what this group's agents did together, by its policy as it is now [T, N]."""
+        net, data = self.nets[name], rollout.groups[name]
+        carry = map_tree(lambda x: self._tensor(x[0]), rollout.carry.get(name, {}))
+        acted = self._tensor(data["active"])
+        first = self._tensor(rollout.is_first)[..., None].expand(acted.shape)
+        output, _ = net.policy(self.observers[name](data["obs"]), carry, first, carries=False)
+        mask = self._tensor(data["mask"]) if "mask" in data else None
+        log_prob, _ = net.head.evaluate(output, mask, self._tensor(data["action"]))
+        return log_prob.masked_fill(~acted, 0.0).sum(-1)
 
     def _sequences(self) -> tuple[Tensor, Tensor]:
         """The steps of each sequence [L, C], and which of them count (the others warm up the memory)."""
@@ -161,15 +251,16 @@ class PPO:
         return times, ((times >= starts) & (times < starts + length)).float()
 
     def _fit(self, name: str, samples: Samples, phase: PhaseInfo) -> tuple[int, dict[str, Tensor]]:
-        config, optimizer = self.config, self.optimizers[name]
+        config, optimizer = self.configs[name], self.optimizers[name]
         learning_rate = self._now(config.learning_rate, phase)
-        objective = self._objective(phase)
+        objective = self._objective(config, phase)
+        minibatch = config.minibatch(self.context.num_envs)
         shuffle = self.context.streams.torch(f"minibatches.{name}")
         figures: list[Tensor] = []
         norms: list[dict[str, Tensor]] = []
         for _ in range(config.n_epochs):
             order = torch.randperm(samples.weight.shape[1], generator=shuffle).to(self.device)
-            for rows in torch.split(order, self.minibatch):
+            for rows in torch.split(order, minibatch):
                 figures.append(self._gradients(name, samples, rows, objective))
                 if config.target_kl is not None and figures[-1][FIGURES.index("kl")] > 1.5 * config.target_kl:
                     break
@@ -180,12 +271,14 @@ class PPO:
         metrics = dict(zip(FIGURES, torch.stack(figures).mean(0), strict=True))
         for part in norms[0] if norms else ():
             metrics[f"grad_norm/{part}"] = torch.stack([norm[part] for norm in norms]).mean()
-        metrics["explained_variance"] = explained_variance(samples.old_value, samples.target, samples.weight)
+        value = samples.old_value
+        if name in self.value_scales:  # which has moved since the critic spoke
+            value = samples.target - samples.advantage / self.value_scales[name].deviation()
+        metrics["explained_variance"] = explained_variance(value, samples.target, samples.value_weight)
         metrics["learning_rate"] = learning_rate
         return len(norms), metrics
 
-    def _objective(self, phase: PhaseInfo) -> ClippedObjective:
-        config = self.config
+    def _objective(self, config: PPOConfig, phase: PhaseInfo) -> ClippedObjective:
         clip_range, entropy_coef = self._now(config.clip_range, phase), self._now(config.entropy_coef, phase)
         return ClippedObjective(
             clip_range, entropy_coef, config.value_coef, config.value_clip_range, config.normalize_advantage
@@ -206,7 +299,7 @@ class PPO:
 
     def _loss(self, net: ActorCritic, batch: Samples, objective: ClippedObjective) -> tuple[Tensor, Tensor]:
         """The scalar to minimise, and the objective's figures. Entries of agents that did not act weigh nothing."""
-        judged = net(batch.obs, batch.carry, batch.first)
+        judged = net(batch.obs, batch.carry, batch.first, critic_obs=batch.critic_obs)
         log_prob, entropy = net.head.evaluate(judged.output, batch.mask, batch.action)
         return objective.loss(log_prob, entropy, judged.value, batch)
 
@@ -221,18 +314,29 @@ class PPO:
         steps = self.config.n_steps * self.context.num_envs
         return (Phase("train", (Hook("collect", steps=steps), Hook("update")), buffer="rollout"),)
 
+    def _eyes(self) -> dict[str, Any]:
+        """What puts in scale what the networks see and tell."""
+        views = {f"{name}.critic": view for name, view in self.views.items()}
+        return {**self.observers, **views, **{f"{name}.value": scale for name, scale in self.value_scales.items()}}
+
     def _parts(self) -> Parts:
-        normalisers = {**self.observers, **{f"{name}.reward": scale for name, scale in self.reward_scales.items()}}
-        return {"networks": self.nets, "optimizers": self.optimizers, "normalisers": normalisers}
+        rewards = {f"{name}.reward": scale for name, scale in self.reward_scales.items()}
+        return {"networks": self.nets, "optimizers": self.optimizers, "normalisers": {**self._eyes(), **rewards}}
 
     def load_weights(self, state: dict[str, Any]) -> None:
-        load_parts({"networks": self.nets, "normalisers": self.observers}, state)
+        load_parts({"networks": self.nets, "normalisers": self._eyes()}, state)
         for name, scale in self.reward_scales.items():  # the scale, not the sums of episodes that were under way there
             if (saved := state["normalisers"].get(f"{name}.reward")) is not None:
                 scale.norm.load_state_dict(saved)
 
     def state_dict(self) -> dict[str, Any]:
-        return parts_state(self._parts())
+        return {**parts_state(self._parts()), "dead": dict(self.dead)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         load_parts(self._parts(), state)
+        self.dead = {name: dead.to(self.device) for name, dead in state["dead"].items()}
+
+
+def one_step(obs: Observed | None) -> Any:
+    """A sequence of one step."""
+    return None if obs is None else map_tree(lambda x: x[None], obs)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from cadenza.config.checks import check_actor_critic, in_unit_interval, positive
-from cadenza.config.networks import HeadConfig, MLPConfig, OptimizerConfig, TorsoConfig
+from cadenza.config.networks import CriticConfig, HeadConfig, MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
-from cadenza.errors import ConfigError
+from cadenza.errors import ConfigError, nearest
 from cadenza.types import EnvSpec
+
+# what all groups of a run have in common
+COMMON = ("name", "n_steps", "update", "order", "rewards", "groups")
 
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """Proximal Policy Optimization."""
+    """Proximal Policy Optimization, of one agent or of a team."""
 
     name: str = setting("ppo", "name of the variant")
     n_steps: int = setting(128, "steps collected in each environment before an update", "vec_steps")
@@ -38,9 +42,16 @@ class PPOConfig:
         False, "put observations on one scale: rolling (or true) by their statistics so far, static by their bounds"
     )
     normalize_reward: bool = setting(False, "divide rewards by the standard deviation of the discounted return so far")
+    normalize_value: bool = setting(False, "the critic learns returns less their mean so far, over their deviation")
+    update: Literal["together", "sequential"] = setting(
+        "together", "groups of a team learn side by side, or in turn, each weighing what those before it changed"
+    )
+    order: Literal["random", "fixed"] = setting("random", "sequential: whose turn it is, drawn anew for each rollout")
+    rewards: Literal["own", "team"] = setting("own", "what an agent learns from: its own, or the sum of its team's")
+    groups: Mapping[str, Any] = setting(doc="settings of single groups, by name, where they differ", factory=dict)
     torso: TorsoConfig = setting(doc="from observations to features", factory=TorsoConfig)
     actor: MLPConfig = setting(doc="policy network", factory=MLPConfig)
-    critic: MLPConfig = setting(doc="value network", factory=MLPConfig)
+    critic: CriticConfig = setting(doc="value network", factory=CriticConfig)
     head: HeadConfig = setting(doc="distribution of continuous actions", factory=HeadConfig)
 
     def __post_init__(self) -> None:
@@ -59,6 +70,26 @@ class PPOConfig:
         if burn_in > self.n_steps - length:
             where = f"algorithm.torso.memory.burn_in={burn_in}"
             raise ConfigError(f"{where}: a rollout of {self.n_steps} steps has no more than {self.n_steps - length}")
+
+    def of(self, group: str) -> PPOConfig:
+        """The settings of one group."""
+        given = self.groups.get(group)
+        if given is None:
+            return self
+        from cadenza.config.convert import build, to_dict
+
+        where = f"algorithm.groups.{group}"
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"{where}={given}: must be settings of this group")
+        for key in given:
+            if key in COMMON:
+                raise ConfigError(f"{where}.{key}: the same for all groups; set algorithm.{key}")
+        own = build(type(self), {**merged(to_dict(self), given), "groups": {}}, where)
+        mine, common = own.torso.memory, self.torso.memory
+        same = (own.sequence_length, mine.burn_in) == (self.sequence_length, common.burn_in)
+        if not same or (mine.type == "none") != (common.type == "none"):
+            raise ConfigError(f"{where}.torso.memory: all groups have one or none has, and learn from equal sequences")
+        return own
 
     @property
     def sequence_length(self) -> int:
@@ -87,5 +118,20 @@ class PPOConfig:
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""
-        self.minibatch(num_envs)
-        check_actor_critic(self, env)
+        for name in self.groups:
+            if name not in env.groups:
+                known = ", ".join(env.groups)
+                raise ConfigError(f"algorithm.groups.{name}: no such group{nearest(name, env.groups)} (known: {known})")
+        for name, group in env.groups.items():
+            config = self.of(name)
+            config.minibatch(num_envs)
+            check_actor_critic(config, EnvSpec(env.id, {name: group}) if self.groups else env)
+
+
+def merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given` wins; settings inside settings are merged likewise."""
+    both = {**base, **given}
+    for key, value in given.items():
+        if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) and "schedule" not in value:
+            both[key] = merged(base[key], value)
+    return both

@@ -45,10 +45,15 @@ SHAPES = {
 }
 
 
-def network(action: spaces.Space[Any], settings: Settings, observation: spaces.Space[Any] | None = None) -> ActorCritic:
+def network(
+    action: spaces.Space[Any],
+    settings: Settings,
+    observation: spaces.Space[Any] | None = None,
+    critic: spaces.Space[Any] | None = None,
+) -> ActorCritic:
     torch.manual_seed(0)
     observation = observation or spaces.Box(-np.inf, np.inf, (6,))
-    net = ActorCritic(GroupSpec(("a", "b"), observation, action), settings)
+    net = ActorCritic(GroupSpec(("a", "b"), observation, action), settings, critic)
     with torch.no_grad():
         for parameter in net.parameters():  # biases too, and policies that are not nearly uniform
             parameter += 0.3 * torch.randn_like(parameter)
@@ -75,11 +80,15 @@ def samples(net: ActorCritic, action: spaces.Space[Any], masked: bool) -> Any:
         judged = net(obs, {}, torch.zeros(shape, dtype=torch.bool))
         taken = net.head.sample(judged.output, mask, torch.Generator().manual_seed(2))
         log_prob, _ = net.head.evaluate(judged.output, mask, taken)
+    weight = (torch.rand(shape) < 0.8).float()
     return SimpleNamespace(
         obs=obs,
+        critic_obs=None,
         action=taken,
         mask=mask,
-        weight=(torch.rand(shape) < 0.8).float(),
+        weight=weight,
+        value_weight=weight,
+        factor=None,
         advantage=torch.randn(shape) + 0.5,
         target=torch.randn(shape),
         old_value=judged.value + 0.5 * torch.randn(shape),
@@ -121,6 +130,52 @@ def test_gradients_and_figures_equal_autograds(space: str, shape: str, goal: str
         assert 0 < figures[-1] < 1, "nothing was clipped"
         assert all(gradient.any() for gradient in expected)
         torch.testing.assert_close(found, list(expected), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("goal", OBJECTIVES)
+def test_gradients_of_a_team_equal_autograds(goal: str) -> None:
+    """With what groups before have changed, critics that see something else and learn from more steps."""
+    action, view = SPACES["discrete"], spaces.Box(-np.inf, np.inf, (9,))
+    net = network(action, SHAPES["default"], critic=view)
+    torch.manual_seed(4)
+    shape, seen = (1, ROWS, AGENTS), samples_beside(net, action)
+    index, hand = torch.randperm(ROWS)[:20], by_hand(net)
+    figures = hand.gradients(seen, index, OBJECTIVES[goal])
+    found = [parameter.grad.clone() for parameter in net.parameters()]  # type: ignore[union-attr]
+
+    kept = {k: v for k, v in vars(seen).items() if k not in ("obs", "critic_obs")}
+    batch = SimpleNamespace(**{k: None if v is None else v[:, index] for k, v in kept.items()})
+    obs, critic_obs = ({VECTOR: x[VECTOR][:, index]} for x in (seen.obs, seen.critic_obs))
+    judged = net(obs, {}, torch.zeros(1, 20, AGENTS, dtype=torch.bool), critic_obs=critic_obs)
+    log_prob, entropy = net.head.evaluate(judged.output, None, batch.action)
+    loss, expected_figures = OBJECTIVES[goal].loss(log_prob, entropy, judged.value, batch)
+    torch.testing.assert_close(figures, expected_figures.detach(), atol=1e-5, rtol=1e-4)
+    expected = torch.autograd.grad(loss, list(net.parameters()))
+    torch.testing.assert_close(found, list(expected), atol=1e-5, rtol=1e-4)
+    assert shape == seen.factor.shape
+
+
+def samples_beside(net: ActorCritic, action: spaces.Space[Any]) -> Any:
+    shape = (1, ROWS, AGENTS)
+    critic_obs = {VECTOR: torch.randn(*shape, 9)}
+    obs = {VECTOR: torch.randn(*shape, 6)}
+    with torch.no_grad():
+        judged = net(obs, {}, torch.zeros(shape, dtype=torch.bool), critic_obs=critic_obs)
+        taken = net.head.sample(judged.output, None, torch.Generator().manual_seed(2))
+        log_prob, _ = net.head.evaluate(judged.output, None, taken)
+    return SimpleNamespace(
+        obs=obs,
+        critic_obs=critic_obs,
+        action=taken,
+        mask=None,
+        weight=(torch.rand(shape) < 0.6).float(),
+        value_weight=(torch.rand(shape) < 0.9).float(),
+        factor=torch.randn(shape).exp(),
+        advantage=torch.randn(shape) + 0.5,
+        target=torch.randn(shape),
+        old_value=judged.value + 0.5 * torch.randn(shape),
+        old_log_prob=log_prob + 0.3 * torch.randn(shape),
+    )
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -192,7 +247,7 @@ def test_what_is_forbidden_is_never_drawn_and_moves_nothing() -> None:
     seen.weight[:] = 1
     hand.gradients(seen, torch.arange(10), OBJECTIVES["entropy"])
     found = [parameter.grad.clone() for parameter in net.actor.parameters()]  # type: ignore[union-attr]
-    rows = {k: v[:, :10] for k, v in vars(seen).items() if k != "obs"}
+    rows = {k: None if v is None else v[:, :10] for k, v in vars(seen).items() if k != "obs"}
     judged = net({VECTOR: seen.obs[VECTOR][:, :10]}, {}, torch.zeros(1, 10, AGENTS, dtype=torch.bool))
     log_prob, entropy = net.head.evaluate(judged.output, rows["mask"], rows["action"])
     loss, _ = OBJECTIVES["entropy"].loss(log_prob, entropy, judged.value, SimpleNamespace(**rows))

@@ -124,7 +124,7 @@ def test_advantages_loss_and_gradients_equal_a_plain_implementation(collected: A
     for by_hand in (True, False):
         if not by_hand:
             net.plain = None
-        figures = workflow._gradients("agent", samples, every, workflow._objective(PHASE))
+        figures = workflow._gradients("agent", samples, every, workflow._objective(workflow.config, PHASE))
         assert 0 < float(figures[FIGURES.index("clip_fraction")]) < 1
         torch.testing.assert_close(figures[0], expected, atol=1e-5, rtol=1e-5)
         for ours, theirs in itertools.zip_longest(net.parameters(), expected_gradients):
@@ -172,7 +172,7 @@ def test_dead_agents_weigh_nothing_and_end_their_own_sum(collected: Any) -> None
     reward = torch.from_numpy(runner["reward"]).flatten(0, 1)[None]
     # at its death an agent's advantage is its last reward less its value: no bootstrap, nothing after
     torch.testing.assert_close(samples.advantage[died], (reward - samples.old_value)[died])
-    every, objective = torch.arange(samples.weight.shape[1]), workflow._objective(PHASE)
+    every, objective = torch.arange(samples.weight.shape[1]), workflow._objective(workflow.config, PHASE)
     net, found = workflow.nets["runner"], []
     assert net.plain is not None
     for by_hand, of_the_dead in itertools.product((True, False), (0.0, 1e6)):

@@ -179,7 +179,7 @@ def test_a2c_is_the_plain_policy_gradient() -> None:
         workflow: Any = assembly.workflow
         rollout = collecting.collected(assembly)
         samples, net = workflow._prepare("agent", rollout), workflow.nets["agent"]
-        loss, _ = workflow._loss(net, samples, workflow._objective(PHASE))
+        loss, _ = workflow._loss(net, samples, workflow._objective(workflow.config, PHASE))
         obs = torch.from_numpy(rollout.groups["agent"]["obs"]).flatten(0, 2)
         policy = torch.distributions.Categorical(logits=net.actor(obs))
         log_prob = policy.log_prob(torch.from_numpy(rollout.groups["agent"]["action"]).flatten())

@@ -1,0 +1,282 @@
+"""Groups of a team that learn in turn, and critics that see more than their agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.config.load import load
+from cadenza.errors import ConfigError
+from cadenza.nets.observe import VECTOR
+from cadenza.orchestration.build import Assembly, assemble
+from cadenza.orchestration.launch import check
+from harness import collecting
+from harness.collecting import PHASE, Holding
+from harness.lab import Lab
+
+SMALL = (
+    "environment.num_envs=3",
+    "environment.groups=type",
+    "algorithm.n_steps=16",
+    "algorithm.batch_size=0.5",
+    "algorithm.n_epochs=2",
+)
+
+
+@pytest.fixture
+def assembled() -> Iterator[Any]:
+    made: list[Assembly] = []
+
+    def make(spec: str, *overrides: str) -> Assembly:
+        config = load(spec, [*SMALL, *overrides])
+        made.append(assemble(config, check(config), {}))
+        return made[-1]
+
+    yield make
+    for assembly in made:
+        assembly.close()
+
+
+@pytest.mark.parametrize("spec", ["CartPole-v1:ppo", "Pendulum-v1:ppo"])
+def test_one_group_in_turn_is_ppo_bit_for_bit(tmp_path: Path, spec: str) -> None:
+    weights = []
+    for update in ("together", "sequential"):
+        lab = Lab(tmp_path / update)
+        budget = "training.max_timesteps=2400", "evaluation.every_steps=null"
+        run = lab.start(load(spec, [*SMALL, *budget, f"algorithm.update={update}", "seed=5"]))
+        run.run()
+        assert run.clock.updates == 50 * 4  # fifty rollouts, each two epochs of two minibatches
+        workflow: Any = lab.opened[0].workflow
+        weights.append({key: value.clone() for key, value in workflow.nets["agent"].state_dict().items()})
+        lab.close()
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_a_team_in_turn_equals_a_plain_implementation(assembled: Any) -> None:
+    """Three groups, discrete, continuous and multi-discrete, agents that die: factor, losses and gradients."""
+    assembly = assembled("toy/trio:happo", "algorithm.order=fixed", "algorithm.normalize_value=false")
+    workflow, rollout = assembly.workflow, collecting.collected(assembly)
+    steps, envs = rollout.terminated.shape
+    moved = np.zeros((steps, envs))
+    seen: dict[str, Any] = {}
+    fit = workflow._fit
+
+    def spy(name: str, samples: Any, phase: Any) -> Any:
+        """What it is given, and the gradient of the first minibatch-free loss, before it learns."""
+        every = torch.arange(samples.weight.shape[1])
+        figures = workflow._gradients(name, samples, every, workflow._objective(workflow.configs[name], phase))
+        gradients = [p.grad.clone() for p in workflow.nets[name].parameters()]
+        before = plain_log_probs(workflow, name, rollout)
+        done = fit(name, samples, phase)
+        seen[name] = samples, figures, gradients, before, plain_log_probs(workflow, name, rollout)
+        return done
+
+    starts = {name: {k: v.clone() for k, v in net.state_dict().items()} for name, net in workflow.nets.items()}
+    workflow._fit = spy
+    workflow.update(Holding(rollout), PHASE)
+    assert list(seen) == ["scout", "gunner", "engineer"]
+    reward = sum(rollout.groups[name]["reward"].sum(-1) for name in seen)  # [T, N]
+    for name, (samples, figures, gradients, before, after) in seen.items():
+        acted = rollout.groups[name]["active"]
+        factor = np.exp(moved)[..., None].repeat(acted.shape[-1], -1)
+        if name == "scout":
+            assert samples.factor is None
+        else:
+            np.testing.assert_allclose(samples.factor[0].numpy(), factor.reshape(-1, acted.shape[-1]), rtol=1e-4)
+            assert np.abs(factor - 1).max() > 1e-3
+        workflow.nets[name].load_state_dict(starts[name])
+        loss, policy_loss = plain_loss(workflow, name, rollout, reward, factor, before)
+        assert float(figures[0]) == pytest.approx(float(loss), rel=1e-4, abs=1e-5)
+        assert float(figures[1]) == pytest.approx(float(policy_loss), rel=1e-4, abs=1e-5)
+        expected = torch.autograd.grad(loss, list(workflow.nets[name].parameters()))
+        torch.testing.assert_close(gradients, list(expected), atol=2e-5, rtol=1e-3)
+        moved += ((after - before) * acted).sum(-1)
+
+
+def plain_log_probs(workflow: Any, name: str, rollout: Any) -> np.ndarray:
+    """[T, N, A] from torch's distributions."""
+    return plain_policy(workflow, name, rollout)[0].detach().numpy()
+
+
+def plain_policy(workflow: Any, name: str, rollout: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities and entropies [T, N, A]."""
+    data, net = rollout.groups[name], workflow.nets[name]
+    output = net.actor(torch.from_numpy(data["obs"]))
+    action = torch.from_numpy(data["action"])
+    if name == "scout":
+        output = output.masked_fill(~torch.from_numpy(data["mask"]), -1e30)
+        choice = torch.distributions.Categorical(logits=output)
+        return choice.log_prob(action), choice.entropy()
+    if name == "gunner":
+        normal = torch.distributions.Normal(output, net.head.log_std.exp())
+        return normal.log_prob(action).sum(-1), normal.entropy().sum(-1)
+    dials = [torch.distributions.Categorical(logits=part) for part in output.split(2, -1)]
+    each = [dial.log_prob(action[..., index]) for index, dial in enumerate(dials)]
+    return sum(each), sum(dial.entropy() for dial in dials)  # type: ignore[return-value]
+
+
+def plain_loss(
+    workflow: Any, name: str, rollout: Any, reward: np.ndarray, factor: np.ndarray, old: np.ndarray
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """On the whole rollout: a team's advantages by the definition, then the sum of the paper's terms."""
+    config, net = workflow.config, workflow.nets[name]
+    steps, envs = rollout.terminated.shape
+    value = net.critic(torch.from_numpy(rollout.state))[..., 0]
+    finals = {(t, n): k for k, (t, n) in enumerate(zip(*rollout.final_index, strict=True))}
+    known = value.detach().numpy()
+    with torch.no_grad():
+        at_end = net.critic(torch.from_numpy(rollout.final_state))[:, 0].numpy()
+        at_edge = net.critic(torch.from_numpy(rollout.after_state))[:, 0].numpy()
+    advantage = np.zeros((steps, envs))
+    for n in range(envs):
+        running = 0.0
+        for t in reversed(range(steps)):
+            ended = bool(rollout.terminated[t, n] or rollout.truncated[t, n])
+            following = at_end[finals[t, n]] if ended else at_edge[n] if t == steps - 1 else known[t + 1, n]
+            following = 0.0 if rollout.terminated[t, n] else following
+            delta = reward[t, n] + config.gamma * following - known[t, n]
+            running = delta + (0.0 if ended else config.gamma * config.gae_lambda * running)
+            advantage[t, n] = running
+    acted = torch.from_numpy(rollout.groups[name]["active"])
+    target = torch.from_numpy((advantage + known).astype(np.float32))
+    each = torch.from_numpy(advantage.astype(np.float32))[..., None].expand(acted.shape)
+    each = (each - each[acted].mean()) / (each[acted].std() + 1e-8)
+    log_prob, entropy = plain_policy(workflow, name, rollout)
+    ratio = (log_prob - torch.from_numpy(old)).exp()
+    surrogate = torch.minimum(ratio * each, ratio.clamp(0.8, 1.2) * each)
+    policy_loss = -(torch.from_numpy(factor.astype(np.float32)) * surrogate)[acted].mean()
+    value_loss = (value - target).square().mean()  # a team's future is worth knowing to its dead as well
+    return policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy[acted].mean(), policy_loss
+
+
+def test_in_turn_each_agent_is_a_group_unless_told_otherwise() -> None:
+    assert load("toy/trio:happo", []).environment.groups == "agent"
+    assert load("toy/trio:ppo", ["algorithm.update=sequential"]).environment.groups == "agent"
+    assert load("toy/trio:happo", ["environment.groups=type"]).environment.groups == "type"
+    assert load("toy/trio:mappo", []).environment.groups == "auto"
+    assert set(check(load("toy/trio:happo", [])).groups) == {
+        "scout_0",
+        "scout_1",
+        "gunner_0",
+        "engineer_0",
+        "engineer_1",
+    }
+
+
+def test_without_learning_the_factor_stays_one(assembled: Any) -> None:
+    assembly = assembled("toy/trio:happo", "algorithm.learning_rate=1e-30")
+    rollout = collecting.collected(assembly)
+    factors = []
+    fit = assembly.workflow._fit
+    assembly.workflow._fit = lambda name, samples, phase: factors.append(samples.factor) or fit(name, samples, phase)
+    assembly.workflow.update(Holding(rollout), PHASE)
+    assert factors[0] is None
+    assert all((factor == 1).all() for factor in factors[1:])
+
+
+def test_the_order_is_drawn_for_each_rollout_and_another_team_is_not_weighed(assembled: Any) -> None:
+    assembly = assembled("toy/trio:happo")
+    orders = {tuple(assembly.workflow._order()) for _ in range(40)}
+    assert len(orders) == 6
+
+
+@pytest.mark.parametrize("sees", ["state", "both"])
+@pytest.mark.parametrize("normalize", ["false", "rolling"])
+def test_a_critic_sees_the_state_and_its_policy_does_not(assembled: Any, sees: str, normalize: str) -> None:
+    settings = f"algorithm.critic.sees={sees}", f"algorithm.normalize_obs={normalize}"
+    assembly = assembled("toy/trio:mappo", *settings, "algorithm.groups={scout: {actor: {hidden_sizes: [8]}}}")
+    workflow = assembly.workflow
+    for _ in range(2):
+        workflow.update(Holding(collecting.collected(assembly)), PHASE)
+    rollout = collecting.collected(assembly)
+    samples = workflow._prepare("scout", rollout)
+    wide = 15 if sees == "state" else 15 + 4
+    assert samples.critic_obs[VECTOR].shape == (1, 16 * 3, 2, wide)
+    assert samples.obs[VECTOR].shape[-1] == 4
+    state = samples.critic_obs[VECTOR][..., -15:].reshape(16, 3, 2, 15)
+    if normalize == "false":
+        np.testing.assert_array_equal(state[:, :, 1], rollout.state)
+    else:
+        assert float(state.mean()) == pytest.approx(0, abs=0.2)
+        assert float(state.std()) == pytest.approx(1, abs=0.3)
+    assert workflow.nets["scout"].actor[0].out_features == 8
+    assert workflow.nets["gunner"].actor[0].out_features == 64
+
+
+def test_where_there_is_no_state_a_critic_sees_what_everyone_sees(assembled: Any) -> None:
+    assembly = assembled("toy/trio:mappo", "environment.kwargs={state: false}")
+    samples = assembly.workflow._prepare("gunner", rollout := collecting.collected(assembly))
+    seen = [rollout.groups[name]["obs"].reshape(16, 3, -1) for name in ("engineer", "gunner", "scout")]
+    assert sorted(samples.critic_obs[VECTOR][0, 0, 0].tolist()) == sorted(np.concatenate(seen, -1)[0, 0].tolist())
+
+
+def test_values_are_learned_on_a_common_scale_and_advantages_are_not(assembled: Any) -> None:
+    assembly = assembled("toy/trio:mappo")
+    workflow = assembly.workflow
+    rollout = collecting.collected(assembly)
+    workflow.update(Holding(rollout), PHASE)
+    scale = workflow.value_scales["gunner"]
+    before = scale.norm.mean.clone(), scale.norm.var.clone()
+    value = torch.randn(5)
+    torch.testing.assert_close(scale.from_returns(scale.to_returns(value)), value, atol=1e-5, rtol=1e-5)
+    rollout = collecting.collected(assembly)
+    samples = workflow._prepare("gunner", rollout)
+    assert scale.norm.count > 48
+    assert not torch.equal(before[0], scale.norm.mean)
+    with torch.no_grad():
+        spoken = workflow.nets["gunner"].critic(torch.from_numpy(rollout.state)).reshape(1, -1, 1)
+    # what the critic said is held against as it was said, before the scale moved
+    torch.testing.assert_close(samples.old_value, spoken, atol=1e-5, rtol=1e-4)
+    now, then = scale.norm, before
+    returns = samples.target * now.var.sqrt().float() + now.mean.float()
+    value = samples.old_value * then[1].sqrt().float() + then[0].float()
+    torch.testing.assert_close(returns - value, samples.advantage, atol=1e-3, rtol=1e-3)
+
+
+def test_settings_of_single_groups_are_their_own(assembled: Any) -> None:
+    own = "algorithm.groups={gunner: {learning_rate: 1e-30, critic: {sees: own}}}"
+    assembly = assembled("toy/trio:happo", own, "algorithm.learning_rate=0.01")
+    workflow = assembly.workflow
+    before = {name: [p.clone() for p in net.parameters()] for name, net in workflow.nets.items()}
+    workflow.update(Holding(collecting.collected(assembly)), PHASE)
+    still = {
+        name: all(torch.allclose(a, b, 0, 1e-20) for a, b in zip(before[name], net.parameters(), strict=True))
+        for name, net in workflow.nets.items()
+    }
+    assert still == {"scout": False, "gunner": True, "engineer": False}
+    assert set(workflow.views) == {"scout", "engineer"}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("algorithm.groups={gunnr: {learning_rate: 0.1}}", "did you mean 'gunner'"),
+        ("algorithm.groups={gunner: {n_steps: 3}}", "algorithm.groups.gunner.n_steps"),
+        ("algorithm.groups={gunner: {learning_rte: 3}}", "learning_rate"),
+        ("algorithm.groups={gunner: 3}", "algorithm.groups.gunner=3"),
+        ("algorithm.groups={gunner: {batch_size: 7}}", "does not divide"),
+        ("algorithm.groups={gunner: {torso: {memory: {type: gru}}}}", "algorithm.groups.gunner.torso.memory"),
+        (
+            "algorithm.groups={gunner: {torso: {memory: {type: gru, sequence_length: 1}}}}",
+            "algorithm.groups.gunner.torso.memory",
+        ),
+    ],
+)
+def test_what_cannot_be_is_told(assembled: Any, override: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        assembled("toy/trio:happo", override)
+
+
+def test_memories_of_policy_and_central_critic_are_both_kept(assembled: Any) -> None:
+    assembly = assembled("toy/trio:happo", "algorithm.torso.memory.type=gru", "algorithm.batch_size=1.0")
+    workflow = assembly.workflow
+    rollout = collecting.collected(assembly)
+    assert set(rollout.carry["scout"]) == {"torso", "critic"}
+    updated = workflow.update(Holding(rollout), PHASE)
+    assert updated.updates == 3 * 2
+    assert all(np.isfinite(float(value)) for value in updated.metrics.values())
