@@ -59,6 +59,7 @@ class Measured:
     evaluation: float | None  # seconds of one evaluation; None: not one of its episodes came to an end
     evaluation_steps: int  # env_steps of its finished episodes
     finished: int  # how many those were
+    beside: int | None  # bytes of the process beside its stores; None: nobody tells
     beginning: list[Mark]  # as `marks`, of the offline phases before anything was collected; none: there are none
 
     @property
@@ -115,7 +116,6 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
             run = build(assembly, folder, Console(quiet=True, total=None), signals)
             run.scheduler = PhaseScheduler(with_short_beginning(assembly.phases))
             measured = measure(run, seconds)
-            beside = resident_beside(run.stores)
             for name, held in stores.items():  # some grow
                 later = held_by(assembly.stores[name], assembly.env and assembly.env.current)
                 stores[name] = max(held, later, key=lambda one: one.bytes)
@@ -128,7 +128,7 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
         "device": assembly.decisions["device"],
         "environments": environments_of(config, assembly),
         "run": outline,
-        "memory": memory_of(assembly.workflow, stores, beside),
+        "memory": memory_of(assembly.workflow, stores, measured.beside),
         "disk": disk_of(config, spec, measured, outline, stores),
         "time": time_of(config, spec, measured, outline),
     }
@@ -218,6 +218,7 @@ def with_short_beginning(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
 def measure(run: Orchestrator, seconds: float) -> Measured:
     """Some cycles of the run, for about so long, and one evaluation of what came of them."""
     marks: list[Mark] = []
+    held: list[int | None] = []  # before the last checkpoint, which seals all rows at once, and after it
     run.save(insist=True)
     checkpoint = checkpoint_files(run)
     offline_first = bool(beginning_of(run.scheduler.phases))
@@ -227,9 +228,16 @@ def measure(run: Orchestrator, seconds: float) -> Measured:
         now = time.monotonic() - began
         marks.append(Mark(now, clock.env_steps, clock.updates, run.scheduler.index))
         reached = len(marks) > 1 and marks[-2].phase == len(run.scheduler.phases) - 1  # what a run mostly does
-        return reached and now >= seconds and (not offline_first or clock.env_steps > 0)
+        enough = reached and now >= seconds and (not offline_first or clock.env_steps > 0)
+        if enough:
+            held.append(resident_beside(run.stores))
+        return enough
 
-    hurry = threading.Timer(PATIENCE * seconds, run.signals.stop)
+    def stop() -> None:
+        held.append(resident_beside(run.stores))
+        run.signals.stop()
+
+    hurry = threading.Timer(PATIENCE * seconds, stop)
     hurry.start()
     try:
         ended_by = run.run(seen_enough)
@@ -238,6 +246,7 @@ def measure(run: Orchestrator, seconds: float) -> Measured:
     if ended_by not in (None, STOP):
         raise KeyboardInterrupt
     spent = time.monotonic() - began
+    held.append(resident_beside(run.stores))
     if not run.clock.updates:
         update_once(run)
     run.write_row(None)  # perhaps none was due yet
@@ -246,6 +255,9 @@ def measure(run: Orchestrator, seconds: float) -> Measured:
     phase = PhaseInfo(run.clock.phase, "eval_only", run.now, run.decisions["training.horizon"])
     evaluation = run.evaluator(0, phase, lambda: time.monotonic() - started >= seconds)
     finished = len(evaluation.episodes)  # perhaps not all that were asked for
+    beside = resident_beside(run.stores)
+    if beside is not None and held[0] is not None and held[-1] is not None:
+        beside += held[0] - held[-1]  # a run seals its rows a few at a time
     beginning = [mark for mark in marks if mark.env_steps == 0] if offline_first else []
     return Measured(
         marks=marks[len(beginning) - 1 :] if beginning else marks,
@@ -257,6 +269,7 @@ def measure(run: Orchestrator, seconds: float) -> Measured:
         evaluation=(time.monotonic() - started) * evaluation.asked / finished if finished else None,
         evaluation_steps=sum(episode.length for episode in evaluation.episodes),
         finished=finished,
+        beside=beside,
     )
 
 

@@ -40,7 +40,6 @@ PHASES = (  # SAC's own warm-up is one piece
     " {name: train, hooks: [{name: collect, steps: 25600}, {name: update, times: 25}]}]"
 )
 RUNS = {
-    "priorities": DQN,
     "on disk": [*DQN, "algorithm.buffer_on_disk=true"],
     "uniform": ["CartPole-v1:sac", PHASES, *SETTINGS],
 }
