@@ -40,6 +40,21 @@ def check_single_transitions(config: Any, env: EnvSpec) -> None:
         raise ConfigError(f"{config.name} learns from single transitions; {what}: use ppo, ippo, mappo or happo")
 
 
+def check_replay_learner(config: Any, env: EnvSpec, num_envs: int) -> None:
+    """The same, and a replay too small for its steps, and settings that would do nothing."""
+    check_single_transitions(config, env)
+    least = num_envs * (2 + config.n_step)
+    if config.buffer_size < least:
+        given = f"algorithm.buffer_size={config.buffer_size}"
+        raise ConfigError(f"{given}: at least {least} for {num_envs} environments and n_step={config.n_step}")
+    check_encoder(config)
+
+
+def check_encoder(config: Any) -> None:
+    if config.torso.encoder != "auto" and config.normalize_obs:
+        raise ConfigError("algorithm.normalize_obs: an encoder of one's own gets observations as they are")
+
+
 def check_actor_critic(config: Any, env: EnvSpec) -> None:
     """Refuse action spaces without a head, and settings that the spaces do not allow."""
     import numpy as np
@@ -59,5 +74,4 @@ def check_actor_critic(config: Any, env: EnvSpec) -> None:
                 raise ConfigError(f"algorithm.head.squash: the actions of {where} need a lower and an upper bound each")
     if config.head != HeadConfig() and not any(isinstance(group.action, Box) for group in env.groups.values()):
         raise ConfigError(f"algorithm.head is about continuous actions, and {env.id} has none")
-    if config.torso.encoder != "auto" and config.normalize_obs:
-        raise ConfigError("algorithm.normalize_obs: an encoder of one's own gets observations as they are")
+    check_encoder(config)

@@ -277,7 +277,6 @@ class Regrouped:
             died=None if frame.died is None else forth(frame.died),
             mask=None if frame.mask is None else self._regrouping.masks(frame.mask),
             raw_reward=None if frame.raw_reward is None else forth(frame.raw_reward),
-            won=frame.won,
         )
 
 
@@ -331,5 +330,4 @@ class RegroupedVector:
             died=forth(step.died),
             mask=self._regrouping.masks(step.mask),
             raw_reward=forth(step.raw_reward) if step.raw_reward else {},
-            won=step.won,
         )

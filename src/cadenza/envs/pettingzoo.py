@@ -155,15 +155,25 @@ class Roster:
         return masks
 
 
-class Parallel:
-    """All agents act at once. Who dies is inactive from then on, and sees zeros."""
+class Adapted:
+    """What both kinds have in common."""
 
     def __init__(self, env: Any, spec: EnvSpec, roster: Roster, limit: int, prepare: Callable[[Any], object]) -> None:
         self.env, self.spec = env, spec
         self._roster, self._limit, self._prepare = roster, limit, prepare
-        self._everyone = set(roster.place)
         self._living: set[str] = set()
         self._steps = 0
+
+    def render(self) -> Array | None:
+        picture = self.env.render()
+        return picture if isinstance(picture, np.ndarray) else None
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class Parallel(Adapted):
+    """All agents act at once. Who dies is inactive from then on, and sees zeros."""
 
     def reset(self, seed: int) -> Frame:
         self._prepare(self.env)
@@ -195,13 +205,6 @@ class Parallel:
             frame.died = self._roster.flags(acted - living)
         return frame
 
-    def render(self) -> Array | None:
-        picture = self.env.render()
-        return picture if isinstance(picture, np.ndarray) else None
-
-    def close(self) -> None:
-        self.env.close()
-
     def _frame(
         self,
         obs: Mapping[str, Any],
@@ -211,7 +214,7 @@ class Parallel:
         over: bool = False,
     ) -> Frame:
         """`seeing` are the living or, at the end of an episode, those who lived to see it; others see zeros."""
-        roster, everyone = self._roster, len(self._everyone)
+        roster, everyone = self._roster, len(self._roster.place)
         return Frame(
             roster.observations(
                 obs if len(seeing) == everyone else {agent: obs[agent] for agent in seeing if agent in obs}
@@ -223,25 +226,18 @@ class Parallel:
         )
 
 
-class Turns:
+class Turns(Adapted):
     """One agent acts at a time, and the others wait.
 
     An agent's reward is what it collected since its last turn, given when its next turn comes, it dies or all ends.
     """
-
-    def __init__(self, env: Any, spec: EnvSpec, roster: Roster, limit: int, prepare: Callable[[Any], object]) -> None:
-        self.env, self.spec = env, spec
-        self._roster, self._limit, self._prepare = roster, limit, prepare
-        self._living: set[str] = set()
-        self._paid: dict[str, float] = {}  # what the dead were given when they died, till PettingZoo removes them
-        self._steps = 0
 
     def reset(self, seed: int) -> Frame:
         self._prepare(self.env)
         self.env.reset(seed=seed)
         self._living = self._roster.known(self.env.agents)
         self._turn: str = self.env.agent_selection
-        self._paid = {}
+        self._paid: dict[str, float] = {}  # what the dead were given when they died, till PettingZoo removes them
         self._steps = 0
         self._roster.look_for_masks(self.env.infos)
         return self._frame({})
@@ -279,13 +275,6 @@ class Turns:
         if left:
             frame.died = self._roster.flags(left)
         return frame
-
-    def render(self) -> Array | None:
-        picture = self.env.render()
-        return picture if isinstance(picture, np.ndarray) else None
-
-    def close(self) -> None:
-        self.env.close()
 
     def _frame(self, reward: Mapping[str, float], over: bool = False) -> Frame:
         roster, observe = self._roster, self.env.observe

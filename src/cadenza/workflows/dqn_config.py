@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cadenza.config.checks import check_single_transitions, ends, in_unit_interval, positive
+from cadenza.config.checks import check_replay_learner, ends, in_unit_interval, positive
 from cadenza.config.networks import MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
@@ -109,14 +109,8 @@ class DQNConfig:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""
         from gymnasium.spaces import Discrete
 
-        check_single_transitions(self, env)
+        check_replay_learner(self, env, num_envs)
         for name, group in env.groups.items():
             if not isinstance(group.action, Discrete):
                 kind = type(group.action).__name__
                 raise ConfigError(f"{self.name} takes Discrete actions; {env.id} (group {name}) has {kind}")
-        least = num_envs * (2 + self.n_step)
-        if self.buffer_size < least:
-            given = f"algorithm.buffer_size={self.buffer_size}"
-            raise ConfigError(f"{given}: at least {least} for {num_envs} environments and n_step={self.n_step}")
-        if self.torso.encoder != "auto" and self.normalize_obs:
-            raise ConfigError("algorithm.normalize_obs: an encoder of one's own gets observations as they are")

@@ -111,13 +111,13 @@ class PPO:
         rollout = store.take()
         metrics: dict[str, Any] = {}
         updates = 0
+        in_turn = self.config.update == "sequential" and len(self.nets) > 1
         moved: dict[str, Tensor] = {}  # team -> log of how much likelier its actions have become [T, N]
         for name in self._order():
             team = self.context.env.groups[name].team
             samples = self._prepare(name, rollout, moved.get(team))
             if not samples.weight.any():  # nobody of this group acted
                 continue
-            in_turn = self.config.update == "sequential" and len(self.nets) > 1
             before = self._likelihood(name, rollout) if in_turn else None
             done, group_metrics = self._fit(name, samples, phase)
             updates += done

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cadenza.config.checks import check_single_transitions, in_unit_interval, positive
+from cadenza.config.checks import check_replay_learner, in_unit_interval, positive
 from cadenza.config.networks import MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
@@ -84,7 +84,7 @@ class SACConfig:
         import numpy as np
         from gymnasium.spaces import Box, Discrete
 
-        check_single_transitions(self, env)
+        check_replay_learner(self, env, num_envs)
         for name, group in env.groups.items():
             where, action = f"{env.id} (group {name})", group.action
             if not isinstance(action, Box | Discrete) or not (
@@ -95,9 +95,3 @@ class SACConfig:
                 reach = action.high.astype(np.float64) - action.low
                 if not ((reach > 0) & (reach < 1e30)).all():
                     raise ConfigError(f"{self.name}: the actions of {where} need a lower and an upper bound each")
-        least = num_envs * (2 + self.n_step)
-        if self.buffer_size < least:
-            given = f"algorithm.buffer_size={self.buffer_size}"
-            raise ConfigError(f"{given}: at least {least} for {num_envs} environments and n_step={self.n_step}")
-        if self.torso.encoder != "auto" and self.normalize_obs:
-            raise ConfigError("algorithm.normalize_obs: an encoder of one's own gets observations as they are")
