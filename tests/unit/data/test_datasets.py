@@ -14,9 +14,10 @@ from gymnasium import spaces
 from cadenza.config.load import load
 from cadenza.config.schema import RunConfig
 from cadenza.data.datasets import Dataset, dealt, described_space, digest, open_dataset, write_dataset
-from cadenza.data.replay import ReplayStore
+from cadenza.data.replay import Past, ReplayStore
 from cadenza.data.walks import FIRST, LAST, TRUNCATED
 from cadenza.errors import ConfigError
+from cadenza.orchestration.launch import check, found_from_anywhere
 from cadenza.records.metrics import read
 from cadenza.types import EnvSpec, GroupSpec
 from harness.command import cadenza, last, train
@@ -122,6 +123,29 @@ def test_filled_streams_go_on_where_collection_begins(tmp_path: Path) -> None:
     assert other.ready()
     drawn = other.sample(64, np.random.default_rng(0), n_step=3, gamma=0.9)
     assert set(drawn.groups["shooter"]["obs"][:, 0, 0]) <= set(rows_of(dataset)["groups.shooter.obs"][:, 0, 0])
+
+
+def test_rows_that_do_not_say_what_was_allowed_are_refused_where_that_matters(tmp_path: Path) -> None:
+    spec = ("toy/masked:dqn", "environment.kwargs={allowed: 2}", *SMALL_DQN)
+    folder = replay_of_a_run(tmp_path, *spec)
+    whole = open_dataset(str(folder))
+    assert whole.knows("mask")
+    config = load(spec[0], list(spec[1:]))
+    bare = ({path: array for path, array in piece.items() if ".mask" not in path} for piece in whole.pieces())
+    write_dataset(tmp_path / "bare", Past(bare, np.zeros(0, np.int64)), config, check(config), {"what": "a test"})
+    runs = tmp_path / "others"
+    refused = train(runs, *spec, f"training.dataset={tmp_path / 'bare'}", "--max-timesteps", 500)
+    refused.refused(2, "does not say which actions were allowed")
+    assert not list(runs.glob("toy*"))
+    train(runs, *spec, f"training.dataset={folder}", "--max-timesteps", 500).succeeded()
+
+
+def test_a_dataset_named_from_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = found_from_anywhere(load("toy/pair:ppo", ["training.dataset=mine"]))
+    assert config.training.dataset == str(tmp_path / "mine")
+    config = found_from_anywhere(load("toy/pair:ppo", ["training.dataset=minari:a/b-v0"]))
+    assert config.training.dataset == "minari:a/b-v0"
 
 
 def test_stretches_are_dealt_evenly() -> None:

@@ -179,10 +179,52 @@ def test_without_learning_the_factor_stays_one(assembled: Any) -> None:
     assert all((factor == 1).all() for factor in factors[1:])
 
 
-def test_the_order_is_drawn_for_each_rollout_and_another_team_is_not_weighed(assembled: Any) -> None:
+def test_the_order_is_drawn_for_each_rollout(assembled: Any) -> None:
     assembly = assembled("toy/trio:happo")
     orders = {tuple(assembly.workflow._order()) for _ in range(40)}
     assert len(orders) == 6
+
+
+def test_what_another_team_changed_is_not_weighed_and_its_rewards_are_its_own(assembled: Any) -> None:
+    teams = "environment.teams={red: [scout, engineer], blue: [gunner]}"
+    assembly = assembled("toy/trio:happo", teams, "algorithm.order=fixed", "algorithm.normalize_value=false")
+    workflow, rollout = assembly.workflow, collecting.collected(assembly)
+    seen, fit = {}, workflow._fit
+
+    def spy(name: str, samples: Any, phase: Any) -> Any:
+        before = plain_log_probs(workflow, name, rollout)
+        done = fit(name, samples, phase)
+        seen[name] = samples.factor, (plain_log_probs(workflow, name, rollout) - before)
+        return done
+
+    workflow._fit = spy
+    workflow.update(Holding(rollout), PHASE)
+    assert seen["scout"][0] is None
+    assert seen["gunner"][0] is None
+    moved = (seen["scout"][1] * rollout.groups["scout"]["active"]).sum(-1)  # the gunner's is not in it
+    assert np.abs(moved).max() > 1e-3
+    np.testing.assert_allclose(seen["engineer"][0][0, :, 0], np.exp(moved).ravel(), rtol=1e-4)
+    earned, _ = workflow._earned("gunner", rollout)
+    np.testing.assert_array_equal(earned, rollout.groups["gunner"]["reward"])
+
+
+def test_critics_learn_from_agents_that_wait_and_policies_do_not(assembled: Any) -> None:
+    assembly = assembled("classic/tictactoe:ippo")
+    rollout = collecting.collected(assembly)
+    for name in assembly.workflow.nets:
+        acted = rollout.groups[name]["active"]
+        assert 0.3 < acted.mean() < 0.7
+        samples = assembly.workflow._prepare(name, rollout)
+        np.testing.assert_array_equal(samples.weight[0], acted.reshape(samples.weight.shape[1:]))
+        assert (samples.value_weight == 1).all()
+
+
+@pytest.mark.parametrize("state", ["true", "false"])
+def test_a_critic_with_an_encoder_of_ones_own_gets_what_it_sees_as_it_is(assembled: Any, state: str) -> None:
+    encoder = "algorithm.torso.encoder=harness.encoders:SideBySide"
+    assembly = assembled("toy/trio:mappo", encoder, f"environment.kwargs={{state: {state}}}")
+    updated = assembly.workflow.update(Holding(collecting.collected(assembly)), PHASE)
+    assert updated.updates == 3 * 4
 
 
 @pytest.mark.parametrize("sees", ["state", "both"])

@@ -1,0 +1,23 @@
+"""An encoder of one's own: it gets observations as they are, and says how wide they are together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+
+class SideBySide(nn.Module):
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        super().__init__()
+        self.space, self.features = space, int(spaces.flatdim(space))
+
+    def forward(self, obs: Any) -> Tensor:
+        return torch.cat(self._leaves(self.space, obs), -1)
+
+    def _leaves(self, space: spaces.Space[Any], obs: Any) -> list[Tensor]:
+        if isinstance(space, spaces.Dict):
+            return [leaf for key, part in space.spaces.items() for leaf in self._leaves(part, obs[key])]
+        return [obs["vector"] if isinstance(obs, dict) else obs]
