@@ -165,3 +165,26 @@ def test_masks_and_dict_observations_move_with_their_agents() -> None:
     assert masks["mixed"].tolist() == [[True, True, True], [True, False, True]]
     assert "b_0" not in masks
     assert moving.back(seen)["b"]["numbers"].tolist() == frame.obs["b"]["numbers"].tolist()
+
+
+def test_masks_states_and_deaths_go_with_their_agents() -> None:
+    own = catalog.make(EnvironmentConfig(id="toy/trio"))
+    apart = catalog.make(EnvironmentConfig(id="toy/trio", groups="agent"))
+    before, after = own.reset(3), apart.reset(3)
+    random = np.random.default_rng(0)
+    for _ in range(12):
+        assert set(after.mask or ()) == {"scout_0", "scout_1"}
+        for name, group in own.spec.groups.items():
+            for row, agent in enumerate(group.agents):
+                assert after.obs[agent].tolist() == [before.obs[name][row].tolist()]
+                assert after.active[agent].tolist() == [before.active[name][row]]
+                assert after.died[agent].tolist() == [before.died[name][row]]
+                if name in before.mask:
+                    assert after.mask[agent].tolist() == [before.mask[name][row].tolist()]
+        np.testing.assert_array_equal(after.state, before.state)
+        action = {"scout": random.integers(0, 4, 2), "engineer": random.integers(0, 2, (2, 2))}
+        action["gunner"] = random.uniform(-1, 1, (1, 2)).astype(np.float32)
+        split = {agent: action[name][[row]] for name, g in own.spec.groups.items() for row, agent in enumerate(g.agents)}
+        before, after = own.step(action), apart.step(split)
+        for name, group in own.spec.groups.items():
+            assert [float(after.reward[agent][0]) for agent in group.agents] == before.reward[name].tolist()
