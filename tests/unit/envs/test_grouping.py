@@ -184,7 +184,9 @@ def test_masks_states_and_deaths_go_with_their_agents() -> None:
         np.testing.assert_array_equal(after.state, before.state)
         action = {"scout": random.integers(0, 4, 2), "engineer": random.integers(0, 2, (2, 2))}
         action["gunner"] = random.uniform(-1, 1, (1, 2)).astype(np.float32)
-        split = {agent: action[name][[row]] for name, g in own.spec.groups.items() for row, agent in enumerate(g.agents)}
+        split = {
+            agent: action[name][[row]] for name, g in own.spec.groups.items() for row, agent in enumerate(g.agents)
+        }
         before, after = own.step(action), apart.step(split)
         for name, group in own.spec.groups.items():
             assert [float(after.reward[agent][0]) for agent in group.agents] == before.reward[name].tolist()
