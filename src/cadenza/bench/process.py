@@ -147,9 +147,16 @@ def versions(packages: list[str]) -> dict[str, str]:
     return found
 
 
+def keep_to(cores: int) -> None:
+    """No more of the machine than was agreed: some libraries start threads whatever they are told."""
+    if hasattr(os, "sched_setaffinity"):  # Linux
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+
+
 def main(path: str, order: dict[str, Any]) -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path = [place for place in sys.path if os.path.abspath(place) != here]  # whose names are not for others
+    keep_to(order["task"]["threads"])
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints is no part of the answer
     spec = importlib.util.spec_from_file_location("contestant", path)
