@@ -15,19 +15,24 @@ from cadenza.types import EnvSpec, Tree
 
 
 class CriticView:
-    """A group's; its state are the statistics of what was seen."""
+    """A group's; its state are the statistics of what was seen.
+
+    Where its agents' critics see the same and remember nothing, they are one (A is 1 in what comes out), which judges
+    for all of them.
+    """
 
     def __init__(
         self,
         env: EnvSpec,
         group: str,
         own_too: bool,
+        remembers: bool,
         device: torch.device,
         normalize: NormalizeObs = False,
         raw: bool = False,
     ) -> None:
         self.env, self.group, self.own_too = env, group, own_too
-        self.agents = len(env.groups[group].agents)
+        self.agents = len(env.groups[group].agents) if own_too or remembers else 1
         everyone = {name: dict.fromkeys(each.agents, each.observation) for name, each in env.groups.items()}
         whole: spaces.Space[Any] = env.state or spaces.Dict({name: spaces.Dict(all) for name, all in everyone.items()})
         own = env.groups[group].observation
@@ -39,8 +44,9 @@ class CriticView:
         return self.observer(self._tree(obs, state))
 
     def learn(self, obs: dict[str, Tree], state: np.ndarray | None, counts: Tensor) -> None:
-        """Take it into rolling statistics, where it `counts` [*, A]."""
-        self.observer.learn(self._tree(obs, state), counts)
+        """Take it into rolling statistics, where it `counts` for an agent [*, A]."""
+        own = counts if self.agents > 1 else counts.any(-1, keepdim=True)
+        self.observer.learn(self._tree(obs, state), own)
 
     def _tree(self, obs: dict[str, Tree], state: np.ndarray | None) -> Tree:
         if self.env.state is not None:

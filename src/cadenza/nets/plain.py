@@ -89,10 +89,12 @@ class PlainActorCritic:
         features = self.trunk(rows.obs)
         log_prob, entropy = self.head.evaluate(self.actor(features), rows.mask, rows.action)
         value = self.critic(features if rows.critic_obs is None else rows.critic_obs)[:, 0]
-        slopes, figures = objective.slopes(log_prob, entropy, value, rows)
+        agents = len(log_prob) // len(value)  # that one value is for
+        slopes, figures = objective.slopes(log_prob, entropy, value if agents == 1 else value.repeat(agents), rows)
         shared = bool(self.trunk.layers)
         by_actor = self.actor.pull(self.head.pull(slopes.log_prob, slopes.entropy), shared)
-        by_critic = self.critic.pull(slopes.value[:, None], shared)
+        by_value = slopes.value if agents == 1 else slopes.value.reshape(-1, agents).sum(1)
+        by_critic = self.critic.pull(by_value[:, None], shared)
         if shared:
             self.trunk.pull(by_actor + by_critic, further=False)
         return figures

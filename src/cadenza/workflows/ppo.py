@@ -78,7 +78,8 @@ class PPO:
             own = self.configs[name]
             raw, sees = own.torso.encoder != "auto", own.critic.sees
             if sees != "own":
-                self.views[name] = CriticView(context.env, name, sees == "both", self.device, own.normalize_obs, raw)
+                both, remembers = sees == "both", own.torso.memory.type != "none"
+                self.views[name] = CriticView(context.env, name, both, remembers, self.device, own.normalize_obs, raw)
             critic_space = self.views[name].space if name in self.views else None
             self.nets[name] = ActorCritic(group, own, critic_space).to(self.device)
             self.optimizers[name] = optimizer(self.nets[name], own.optimizer, self.nets[name].parts())
@@ -160,14 +161,14 @@ class PPO:
         following = one_step(observer(rollout.after_obs[name]))
         following_critic = one_step(self._critic_obs(name, rollout.after_obs, rollout.after_state))
         last = net(following, map_tree(lambda x: x[-1], judged.carries), done[-1:], False, following_critic).value
-        next_value = torch.cat([judged.value[1:], last])
+        value, next_value = judged.value.expand(acted.shape), torch.cat([judged.value[1:], last]).expand(acted.shape)
         if len(rollout.final_index[0]):
             ends = tuple(self._tensor(index) for index in rollout.final_index)
             finals = one_step(observer(rollout.final_obs[name]))
             finals_critic = one_step(self._critic_obs(name, rollout.final_obs, rollout.final_state))
-            before = map_tree(lambda x: x[ends], judged.carries)
+            before, next_value = map_tree(lambda x: x[ends], judged.carries), next_value.clone()
             next_value[ends] = net(finals, before, torch.zeros_like(done[ends])[None], False, finals_critic).value[0]
-        value = judged.value
+        old_value = value
         if name in self.value_scales:
             value, next_value = map(self.value_scales[name].to_returns, (value, next_value))
         next_value = next_value.masked_fill(terminated, 0.0)
@@ -199,7 +200,7 @@ class PPO:
             factor=None if moved is None else cut(moved.exp()[..., None].expand(acted.shape)),
             advantage=cut(advantage),
             target=cut(target),
-            old_value=cut(judged.value),
+            old_value=cut(old_value),
             old_log_prob=cut(log_prob),
             carry=map_tree(lambda x: x[torch.unique(times[0], return_inverse=True)[1]].flatten(0, 1), carry),
         )
@@ -301,7 +302,7 @@ class PPO:
         """The scalar to minimise, and the objective's figures. Entries of agents that did not act weigh nothing."""
         judged = net(batch.obs, batch.carry, batch.first, critic_obs=batch.critic_obs)
         log_prob, entropy = net.head.evaluate(judged.output, batch.mask, batch.action)
-        return objective.loss(log_prob, entropy, judged.value, batch)
+        return objective.loss(log_prob, entropy, judged.value.expand(log_prob.shape), batch)
 
     # phases and state
 

@@ -237,17 +237,39 @@ def test_a_critic_sees_the_state_and_its_policy_does_not(assembled: Any, sees: s
         workflow.update(Holding(collecting.collected(assembly)), PHASE)
     rollout = collecting.collected(assembly)
     samples = workflow._prepare("scout", rollout)
-    wide = 15 if sees == "state" else 15 + 4
-    assert samples.critic_obs[VECTOR].shape == (1, 16 * 3, 2, wide)
+    views, wide = (1, 15) if sees == "state" else (2, 15 + 4)  # one for both scouts, where they see the same
+    assert samples.critic_obs[VECTOR].shape == (1, 16 * 3, views, wide)
     assert samples.obs[VECTOR].shape[-1] == 4
-    state = samples.critic_obs[VECTOR][..., -15:].reshape(16, 3, 2, 15)
+    state = samples.critic_obs[VECTOR][..., -15:].reshape(16, 3, views, 15)
     if normalize == "false":
-        np.testing.assert_array_equal(state[:, :, 1], rollout.state)
+        np.testing.assert_array_equal(state[:, :, -1], rollout.state)
     else:
         assert float(state.mean()) == pytest.approx(0, abs=0.2)
         assert float(state.std()) == pytest.approx(1, abs=0.3)
     assert workflow.nets["scout"].actor[0].out_features == 8
     assert workflow.nets["gunner"].actor[0].out_features == 64
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "torch"])
+def test_what_all_see_alike_is_judged_once_and_learned_from_as_often_as_there_are_agents(
+    assembled: Any, kernels: str
+) -> None:
+    stateless = "algorithm.normalize_value=false", "algorithm.normalize_reward=false"  # the same is prepared twice
+    settings = "algorithm.critic.sees=state", f"runtime.kernels={kernels}", *stateless
+    assembly = assembled("toy/trio:mappo", *settings)
+    workflow, rollout = assembly.workflow, collecting.collected(assembly)
+    net, objective = workflow.nets["scout"], workflow._objective(workflow.config, PHASE)
+    found = []
+    for views in (1, 2):
+        workflow.views["scout"].agents = views
+        samples = workflow._prepare("scout", rollout)
+        assert samples.critic_obs[VECTOR].shape[2] == views
+        figures = workflow._gradients("scout", samples, torch.arange(20), objective)
+        gradients = {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
+        found.append((samples.advantage, samples.target, samples.old_value, figures, gradients))
+    for once, twice in zip(*found, strict=True):
+        torch.testing.assert_close(once, twice, rtol=1e-4, atol=1e-6)
+    assert float(found[0][-1]["critic.0.weight"].abs().max()) > 1e-4
 
 
 def test_where_there_is_no_state_a_critic_sees_what_everyone_sees(assembled: Any) -> None:
