@@ -42,7 +42,7 @@ class Contestant:
         return HERE / "peers" / f"{self.name}.py"
 
 
-CADENZA = Contestant("cadenza", "cadenza", ("cadenza",), {"ppo": (), "dqn": (), "sac": ()})
+CADENZA = Contestant("cadenza", "cadenza", ("cadenza",), dict.fromkeys(("ppo", "dqn", "sac", "mappo", "happo"), ()))
 PEERS = {
     peer.name: peer
     for peer in (
@@ -77,6 +77,12 @@ PEERS = {
             },
         ),
         Contestant("torchrl", "torchrl", ("torchrl", "tensordict"), {"ppo": ()}),
+        Contestant(
+            "benchmarl",
+            "benchmarl",
+            ("benchmarl", "torchrl", "tensordict"),
+            {"mappo": ("optimises policy and value apart", "has a standard deviation for each state")},
+        ),
     )
 }
 

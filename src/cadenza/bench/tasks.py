@@ -55,6 +55,17 @@ class PPO:
 
 
 @dataclass(frozen=True)
+class Team(PPO):
+    """PPO of a team with critics that see all of it: side by side with shared parameters, or groups in turn."""
+
+    groups: int = setting(1, "with networks of their own, each with as many gradient steps")
+
+    def rhythm(self, num_envs: int) -> Rhythm:
+        warmup, iteration, updates = super().rhythm(num_envs)
+        return Rhythm(warmup, iteration, updates * self.groups)
+
+
+@dataclass(frozen=True)
 class DQN:
     """Deep Q-learning, as every contestant can do it: Huber loss, a target network that becomes a copy, Adam."""
 
@@ -136,19 +147,21 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number > 1)}"
 
 
-ALGORITHMS = ("ppo", "dqn", "sac")
+ALGORITHMS = ("ppo", "dqn", "sac", "mappo", "happo")
 
 
 @dataclass(frozen=True)
 class Task:
     """The same work for everyone. Nobody evaluates, nobody normalises observations or rewards."""
 
-    env: str = setting(doc="a Gymnasium id")
+    env: str = setting(doc="an id of Gymnasium's, or of cadenza's for teams")
     num_envs: int = setting(doc="environments stepped together")
     timesteps: int = setting(doc="how long to train, rounded up to whole iterations", unit="env_steps")
-    ppo: PPO | None = setting(None, "the algorithm and its settings; one of the three")
-    dqn: DQN | None = setting(None, "the algorithm and its settings; one of the three")
-    sac: SAC | None = setting(None, "the algorithm and its settings; one of the three")
+    ppo: PPO | None = setting(None, "the algorithm and its settings; one of the five")
+    dqn: DQN | None = setting(None, "the algorithm and its settings; one of the five")
+    sac: SAC | None = setting(None, "the algorithm and its settings; one of the five")
+    mappo: Team | None = setting(None, "the algorithm and its settings; one of the five")
+    happo: Team | None = setting(None, "the algorithm and its settings; one of the five")
     solved_at: float | None = setting(None, "mean return of the last 100 training episodes to reach; null: not asked")
     threads: int = setting(1, "threads of the numerical libraries")
     seed: int = setting(1, "of the first round; each round adds one")
@@ -205,6 +218,17 @@ CARTPOLE_DQN = DQN(
     epsilon_share=0.16,
     hidden_sizes=(256, 256),
 )
+TEAM = Team(
+    n_steps=200,
+    batch_size=800,
+    n_epochs=5,
+    learning_rate=5e-4,
+    entropy_coef=0.01,
+    value_coef=1.0,
+    max_grad_norm=10.0,
+    hidden_sizes=(128, 128),
+    activation="relu",
+)  # HARL's
 TASKS = {
     "ppo-cartpole": Task("CartPole-v1", 8, 100_000, CARTPOLE),
     "ppo-cartpole-solve": Task("CartPole-v1", 8, 100_000, CARTPOLE_ZOO, solved_at=475.0),
@@ -212,6 +236,11 @@ TASKS = {
     "ppo-halfcheetah-8": Task("HalfCheetah-v5", 8, 40_000, replace(HALFCHEETAH, n_steps=256)),
     "dqn-cartpole": Task("CartPole-v1", 1, 20_000, dqn=CARTPOLE_DQN),
     "sac-halfcheetah": Task("HalfCheetah-v5", 1, 4_000, sac=SAC()),
+    "mappo-spread": Task("mpe/simple_spread_v3", 4, 16_000, mappo=TEAM),
+    "happo-spread": Task("mpe/simple_spread_v3", 4, 16_000, happo=replace(TEAM, groups=3)),
+    "happo-halfcheetah-2x3": Task("mamujoco/HalfCheetah-2x3", 4, 16_000, happo=replace(TEAM, groups=2)),
+    "mappo-vmas-spread": Task("vmas/simple_spread", 4, 16_000, mappo=TEAM),
+    "mappo-vmas-spread-512": Task("vmas/simple_spread", 512, 614_400, mappo=replace(TEAM, batch_size=102_400)),
 }
 
 

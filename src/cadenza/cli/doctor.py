@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, requires
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,9 @@ def _families(extras: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     for family in FAMILIES.values():
         extra = extras.get(family.extra or "", {})
         installed = family.extra is None or bool(extra.get("installed"))
-        way = None if installed else install(family.extra)
+        if family.by_hand:
+            installed = all(find_spec(package) for package in family.requires)
+        way = None if installed else family.by_hand or install(family.extra)
         found.append({"name": family.name, "summary": family.summary, "installed": installed, "install": way})
     return found
 

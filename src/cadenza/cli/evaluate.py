@@ -35,3 +35,6 @@ def evaluate(
     typer.echo(f"min {result['return_min']:.2f}, max {result['return_max']:.2f}, length {result['length_mean']:.1f}")
     if "win_rate" in result:
         typer.echo(f"won {result['win_rate']:.1%}")
+    within = {key.removesuffix("/return_mean"): value for key, value in result.items() if key.endswith("/return_mean")}
+    if within:
+        typer.echo("of which " + ", ".join(f"{who} {earned:.2f}" for who, earned in within.items()))

@@ -31,6 +31,7 @@ class Family:
     module: str  # offers ids(family), make(config, render) -> Environment; perhaps native(config), composed(id)
     extra: str | None = None  # what to install: pip install 'cadenza[extra]'
     requires: tuple[str, ...] = ()  # what that installs and the module imports only when an environment is made
+    by_hand: str | None = None  # what to get instead of an extra, where pip alone cannot
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -151,6 +152,21 @@ def load_object(path: str | type) -> Any:
     except Exception as problem:  # whatever a user's module may raise
         raise ConfigError(f"cannot import '{path}': {_reason(problem)}") from problem
 
+        Family("vmas", "teams in physics that is batched in torch (VMAS)", "cadenza.envs.vmas", "vmas", ("vmas",)),
+        Family(
+            "smac",
+            "StarCraft II's battles (SMAC)",
+            "cadenza.envs.smac",
+            requires=("pysc2", "smac"),
+            by_hand="StarCraft II with SMAC's maps, and pip install git+https://github.com/oxwhirl/smac.git",
+        ),
+        Family(
+            "smacv2",
+            "StarCraft II's battles with armies drawn at random (SMACv2)",
+            "cadenza.envs.smac",
+            requires=("pysc2", "smacv2"),
+            by_hand="StarCraft II with SMACv2's maps, and pip install git+https://github.com/oxwhirl/smacv2.git",
+        ),
 
 def load_own(path: str) -> Any:
     """The object behind an import path that a user wrote; modules in the current folder are found, too."""

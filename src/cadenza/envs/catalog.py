@@ -105,7 +105,7 @@ def make(config: EnvironmentConfig, render: bool = False) -> Environment:
     except CadenzaError:
         raise
     except Exception as problem:
-        if found and found[0].extra and isinstance(problem, ImportError | gymnasium.error.DependencyNotInstalled):
+        if found and found[0].requires and isinstance(problem, ImportError | gymnasium.error.DependencyNotInstalled):
             raise missing(found[0]) from problem
         reason = f"{type(problem).__name__}: {problem}"
         if config.kwargs:
@@ -269,4 +269,5 @@ def _uninstalled() -> Iterator[tuple[Family, list[str]]]:
 
 
 def missing(family: Family) -> MissingExtraError:
-    return MissingExtraError(f"{family.name} environments need an extra: {install(family.extra)}")
+    how = family.by_hand or f"an extra: {install(family.extra)}"
+    return MissingExtraError(f"{family.name} environments need {how}")

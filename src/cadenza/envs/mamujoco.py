@@ -1,6 +1,7 @@
 """MaMuJoCo (Peng et al. 2021) as Gymnasium-Robotics publishes it: a robot's joints are moved by several agents.
 
-Ids are `mamujoco/SCENARIO-PARTITION`, e.g. `mamujoco/Ant-4x2`: four agents with two joints each.
+Ids are `mamujoco/SCENARIO-PARTITION`, e.g. `mamujoco/Ant-4x2`: four agents with two joints each. The robot's reward is
+parted equally among them, so that the team's return is the robot's.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def make(config: EnvironmentConfig, render: bool = False) -> Parallel | Turns:
         team = Selecting(team)
     else:
         team.state_space = robot.observation_space
-    return adapted(team, config, time_limit=limit)
+    return adapted(team, config, time_limit=limit, shared=True)
 
 
 def _robot(scenario: str, partition: str, kwargs: dict[str, Any], render: bool, id: str) -> tuple[Any, int | None]:

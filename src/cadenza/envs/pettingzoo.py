@@ -28,16 +28,18 @@ def adapted(
     max_episode_steps: int | None = None,
     time_limit: int | None = None,
     state: bool = True,
+    shared: bool = False,
     prepare: Callable[[Any], object] = lambda env: None,
 ) -> Parallel | Turns:
     """An environment of PettingZoo's, by what it is. `time_limit` is kept here, `max_episode_steps` by the environment.
 
     `prepare` is called before each reset, for an environment that would else keep something from episode to episode.
+    `shared`: it gives every agent what the team earned; here each gets an equal part, so that their sum is the team's.
     """
     agents = getattr(env, "possible_agents", None)
     if not agents:
         raise ConfigError(f"{config.id}: names no possible_agents, so its groups cannot be known beforehand")
-    roster = Roster(env, team, config)
+    roster = Roster(env, team, config, 1 / len(agents) if shared else 1.0)
     time_limit = config.max_episode_steps or time_limit
     in_turns = hasattr(env, "agent_iter")
     spec = EnvSpec(
@@ -65,8 +67,11 @@ def _state_space(env: Any) -> spaces.Space[Any] | None:
 class Roster:
     """The agents of an environment in their groups: what each of them has, as arrays of the group."""
 
-    def __init__(self, env: Any, team: Callable[[str], str], config: EnvironmentConfig) -> None:
+    def __init__(
+        self, env: Any, team: Callable[[str], str], config: EnvironmentConfig, reward_share: float = 1.0
+    ) -> None:
         agents = []
+        self._share = reward_share
         self._see: dict[str, Callable[[Any], Any]] = {}
         self._widths: dict[str, int] = {}  # of masks that observations come with
         self._do: dict[str, Callable[[Array], Any]] = {}
@@ -117,9 +122,9 @@ class Roster:
         }
 
     def rewards(self, reward: Mapping[str, float]) -> dict[str, Array]:
-        get = reward.get
+        get, share = reward.get, self._share
         return {
-            name: np.array([get(agent, 0.0) for agent in group.agents], np.float32)
+            name: np.array([get(agent, 0.0) * share for agent in group.agents], np.float32)
             for name, group in self.groups.items()
         }
 

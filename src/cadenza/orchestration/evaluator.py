@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from cadenza.config.schema import RunConfig
 from cadenza.envs.seeds import EVAL, EpisodeSeeds
 from cadenza.envs.vector import decide_vectorize, make_vector
 from cadenza.orchestration.seeding import EVALUATION, Streams
-from cadenza.types import Episode, Metrics, Mode, PhaseInfo, VectorEnv, Workflow
+from cadenza.types import Episode, GroupSpec, Metrics, Mode, PhaseInfo, VectorEnv, Workflow
 
 EPISODES_APART = 1 << 20  # evaluation k starts at this multiple of k, so that no two share an episode seed
 
@@ -22,6 +22,7 @@ EPISODES_APART = 1 << 20  # evaluation k starts at this multiple of k, so that n
 class Evaluation:
     episodes: list[Episode]
     asked: int
+    groups: Mapping[str, GroupSpec]
 
     @property
     def returns(self) -> list[float]:
@@ -42,11 +43,20 @@ class Evaluation:
         }
         if self.episodes[0].won is not None:
             metrics["eval/win_rate"] = float(np.mean([bool(episode.won) for episode in self.episodes]))
-        groups = self.episodes[0].returns
+        parts = [returns_within(episode, self.groups) for episode in self.episodes]
+        return metrics | {f"eval/{name}": float(np.mean([part[name] for part in parts])) for name in parts[0]}
+
+
+def returns_within(episode: Episode, groups: Mapping[str, GroupSpec]) -> dict[str, float]:
+    """What a team's return is made of: that of each group where there are several, of each agent where a group has."""
+    found = {}
+    for name, returns in episode.returns.items():
         if len(groups) > 1:
-            for name in groups:
-                metrics[f"eval/{name}/return_mean"] = float(np.mean([e.returns[name].sum() for e in self.episodes]))
-        return metrics
+            found[f"{name}/return_mean"] = float(returns.sum())
+        if len(returns) > 1:
+            agents = zip(groups[name].agents, returns.tolist(), strict=True)
+            found |= {f"{name}/{agent}/return_mean": earned for agent, earned in agents}
+    return found
 
 
 class Evaluator:
@@ -103,4 +113,4 @@ def evaluate(
             ended = [episode for episode in env.episodes() if episode.number - first < wanted[episode.env]]
             kept += ended
             missing -= len(ended)
-    return Evaluation(sorted(kept, key=lambda episode: (episode.number, episode.env)), episodes)
+    return Evaluation(sorted(kept, key=lambda episode: (episode.number, episode.env)), episodes, env.spec.groups)

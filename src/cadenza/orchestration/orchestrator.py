@@ -22,7 +22,7 @@ from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.clock import Clock, Every, Standing
 from cadenza.orchestration.codec import digest, first_not_finite
 from cadenza.orchestration.collector import Collector
-from cadenza.orchestration.evaluator import Evaluation, Evaluator
+from cadenza.orchestration.evaluator import Evaluation, Evaluator, returns_within
 from cadenza.orchestration.events import Evaluated, Event, Listener, Row, Saved
 from cadenza.orchestration.scheduler import PhaseScheduler, Task
 from cadenza.orchestration.seeding import Streams
@@ -143,6 +143,8 @@ class Orchestrator:
         amount = len(done.episodes) if task.hook.episodes else done.env_steps
         self.scheduler.advance(amount, env_steps=done.env_steps)
 
+            parts = returns_within(episode, self.collector.env.spec.groups)
+            self.buffer.add({f"collect/{name}": value for name, value in parts.items()})
     def _update(self, task: Task) -> None:
         store = self.stores[task.buffer]
         if not store.ready():

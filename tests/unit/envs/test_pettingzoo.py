@@ -262,7 +262,8 @@ def test_robots_are_bit_for_bit_those_that_are_published(id: str) -> None:
             }  # fmt: skip
             frame = ours.step(action)
             obs, rewards, *_ = theirs.step(of_agents(ours, action))
-            assert of_agents(ours, frame.reward) == {agent: np.float32(reward) for agent, reward in rewards.items()}
+            share = 1 / len(rewards)  # of the robot's, which is published as everybody's
+            assert of_agents(ours, frame.reward) == {agent: np.float32(each * share) for agent, each in rewards.items()}
     assert ours.spec.max_episode_steps == 1000
     for env in (ours, theirs):
         env.close()

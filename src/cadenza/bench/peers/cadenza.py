@@ -39,12 +39,11 @@ def train(task: Task, watch: Watch) -> dict[str, Any]:
     return watch.figures(env_steps=status["env_steps"], updates=status["updates"], parameters=parameters(run))
 
 
-ppo = dqn = sac = train
+ppo = dqn = sac = mappo = happo = train
 
 
 def earned(step: Any) -> tuple[Any, Any]:
-    (reward,) = step.reward.values()
-    return reward[:, 0], step.terminated | step.truncated
+    return sum(reward.sum(1) for reward in step.reward.values()), step.terminated | step.truncated
 
 
 def config_of(task: Task) -> dict[str, Any]:
@@ -89,7 +88,20 @@ def sac_settings(given: Task) -> dict[str, Any]:
     return {"tau": given["tau"], "actor": network(given), "critic": network(given), **replay(given)}
 
 
-SETTINGS = {"ppo": ppo_settings, "dqn": dqn_settings, "sac": sac_settings}
+def team_settings(given: Task) -> dict[str, Any]:
+    """Beside PPO's, what the presets `mappo` and `happo` say: a file names everything itself."""
+    settings = ppo_settings(given)
+    settings["critic"] |= {"sees": "state"}
+    return {**settings, "rewards": "team", "update": "sequential" if given["groups"] > 1 else "together"}
+
+
+SETTINGS = {
+    "ppo": ppo_settings,
+    "dqn": dqn_settings,
+    "sac": sac_settings,
+    "mappo": team_settings,
+    "happo": team_settings,
+}
 
 
 def network(given: Task) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Only to be found: both packages need it."""
