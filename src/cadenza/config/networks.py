@@ -115,21 +115,25 @@ class HeadConfig:
 class OptimizerConfig:
     """What turns gradients into steps."""
 
-    name: Literal["adam", "adamw", "sgd", "rmsprop"] = setting("adam", "which one")
+    name: Literal["adam", "adamw", "sgd", "rmsprop", "laprop"] = setting("adam", "which one")
     eps: float = setting(1e-5, "keeps a division from blowing up (all but sgd)")
-    betas: tuple[float, float] = setting((0.9, 0.999), "adam, adamw: decay of the averages of gradients and squares")
+    betas: tuple[float, float] = setting(
+        (0.9, 0.999), "adam, adamw, laprop: decay of the averages of gradients and squares"
+    )
     weight_decay: float = setting(0.0, "pull of the weights towards zero; adamw's is not scaled by the gradients")
     momentum: float = setting(0.0, "sgd, rmsprop: share of the last step that is repeated")
     alpha: float = setting(0.99, "rmsprop: decay of the average of squares")
+    agc: float = setting(0.0, "largest norm of each tensor's gradient, as a share of the tensor's own; 0: any")
+    warmup: int = setting(0, "laprop: updates over which steps grow to their full size", "updates")
 
     def __post_init__(self) -> None:
-        for key in ("eps", "weight_decay"):
+        for key in ("eps", "weight_decay", "agc", "warmup"):
             if getattr(self, key) < 0:
                 raise ConfigError(f"{key}={getattr(self, key):g}: cannot be negative")
         for key, value in (("betas", max(self.betas)), ("momentum", self.momentum), ("alpha", self.alpha)):
             if not 0 <= value < 1 or min(self.betas) < 0:
                 raise ConfigError(f"{key}={getattr(self, key)}: must lie in [0, 1)")
-        unused = {"momentum": ("sgd", "rmsprop")}
+        unused = {"momentum": ("sgd", "rmsprop"), "warmup": ("laprop",)}
         for key, users in unused.items():
             if getattr(self, key) and self.name not in users:
                 raise ConfigError(f"{key} belongs to {' and '.join(users)}, not to {self.name}")

@@ -13,7 +13,7 @@ ended with it. The *open* row waits to be acted on. So nothing is stored twice, 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,11 +74,19 @@ class ReplayStore:
     `alpha`: sample by priority, to this power. `stack`: observations are stacks of so many frames, as
     `environment.frame_stack` makes them; only the newest is kept, and sampling puts the stack together again. A stretch
     that begins in the middle of an episode begins with its first frame repeated. `on_disk`: rows are mapped from a
-    nameless file instead of taking memory.
+    nameless file instead of taking memory. `revisable`: extras that learning replaces by newer ones; as they change,
+    they are in no segment and no dataset, and a state holds all of them.
     """
 
     def __init__(
-        self, capacity: int, num_envs: int, *, alpha: float | None = None, stack: int = 1, on_disk: bool = False
+        self,
+        capacity: int,
+        num_envs: int,
+        *,
+        alpha: float | None = None,
+        stack: int = 1,
+        on_disk: bool = False,
+        revisable: Collection[str] = (),
     ) -> None:
         least = (stack + 2) * num_envs
         if capacity < least:
@@ -88,6 +96,8 @@ class ReplayStore:
         self.stack = stack
         self.on_disk = on_disk
         self.alpha = alpha
+        self.revisable = frozenset(revisable)
+        self._revised: dict[str, dict[str, np.ndarray]] = {}  # group -> name -> [slots, …]
         self.priorities: Priorities | None = None  # made with the first row
         self._oldest = self.rows - stack  # age of a row beyond which it is only looked back at
         self._base = np.arange(num_envs) * self.rows
@@ -123,7 +133,7 @@ class ReplayStore:
 
     def add(self, step: Step, acted: Acted, after: Step) -> None:
         """One transition of every environment; episodes end where `after` says so."""
-        done = done_rows(acted, after)
+        done = done_rows(acted, after, self.revisable)
         if not self._arrays:
             row = seen_rows(step, self.stack)
             groups = {group: {**data, **done["groups"][group]} for group, data in row["groups"].items()}
@@ -132,6 +142,8 @@ class ReplayStore:
             self._begin(step)
         slots = self._slots
         write(self._arrays, self._where, done)
+        if self.revisable:
+            self._keep(slots, {g: {name: data[name] for name in self.revisable} for g, data in acted.extras.items()})
         self._advance(slice(None))
         ended = after.terminated | after.truncated
         if np.count_nonzero(ended):
@@ -238,18 +250,7 @@ class ReplayStore:
         fields = sorted(leaves(like), key=lambda field: -field[1].dtype.itemsize)  # so that each is aligned
         sizes = {path: leaf[:1].nbytes for path, leaf in fields}
         slots, row = self.num_envs * self.rows, np.dtype((np.void, sum(sizes.values())))
-        if self.on_disk:
-            if self._folder is not None:
-                self._folder.mkdir(parents=True, exist_ok=True)
-            try:
-                with tempfile.TemporaryFile(dir=self._folder) as file:
-                    block = np.asarray(np.memmap(file, row, "w+", shape=(slots,)))
-            except OSError as problem:
-                where, wanted = self._folder or tempfile.gettempdir(), f"a replay of {slots * row.itemsize:,} bytes"
-                raise StorageError(f"{where}: no file for {wanted} ({problem.strerror or problem})") from problem
-        else:
-            block = np.zeros(slots, row)
-        content, offset, views = block.view(np.uint8), 0, {}
+        content, offset, views = self._block(slots, row).view(np.uint8), 0, {}
         for path, leaf in fields:
             end = offset + slots * sizes[path]
             views[path] = content[offset:end].view(leaf.dtype).reshape(slots, *leaf.shape[1:])
@@ -258,6 +259,36 @@ class ReplayStore:
         self._arrays = map_tree(lambda _: views[next(order)], like)
         if self.alpha is not None:
             self.priorities = Priorities(slots, self.alpha)
+
+    def _block(self, slots: int, row: np.dtype[Any]) -> np.ndarray:
+        """Memory, or a nameless file, for so many of these."""
+        if not self.on_disk:
+            return np.zeros(slots, row)
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                return np.asarray(np.memmap(file, row, "w+", shape=(slots,)))
+        except OSError as problem:
+            where, wanted = self._folder or tempfile.gettempdir(), f"a replay of {slots * row.itemsize:,} bytes"
+            raise StorageError(f"{where}: no file for {wanted} ({problem.strerror or problem})") from problem
+
+    # what learning replaces
+
+    def revise(self, index: np.ndarray, group: str, values: dict[str, np.ndarray]) -> None:
+        """`index` as in a batch of sequences [B, L], newer values of what is revisable there [B, L, A, …]."""
+        self._keep(index, {group: values})
+
+    def _keep(self, slots: np.ndarray, values: dict[str, dict[str, np.ndarray]]) -> None:
+        for group, named in values.items():
+            kept = self._revised.setdefault(group, {})
+            for name, value in named.items():
+                if name not in kept:
+                    like = value.reshape(-1, *value.shape[slots.ndim :])
+                    row = np.dtype((np.void, like[:1].nbytes))
+                    count = self.num_envs * self.rows
+                    kept[name] = self._block(count, row).view(like.dtype).reshape(count, *like.shape[1:])
+                kept[name][slots] = value
 
     # what comes out
 
@@ -297,6 +328,8 @@ class ReplayStore:
             }
             for group, rows in arrays["groups"].items()
         }
+        for group, kept in self._revised.items():
+            groups[group] |= {name: array.take(index, axis=0) for name, array in kept.items()}
         return Sequences(
             groups=groups,
             is_first=flags & FIRST != 0,
@@ -346,22 +379,25 @@ class ReplayStore:
 
     def _draw(self, batch: int, generator: np.random.Generator, span: int) -> np.ndarray:
         """Slots of rows that are followed by `span` - 1 others before the open one, uniformly."""
+        if self.num_envs == 1:  # the same with less to do
+            head = int(self._head[0])
+            chosen = self._choose(min(head, self._oldest) - (span - 1), batch, generator, span)
+            return (head - span - chosen) % self.rows
         choices = np.maximum(np.minimum(self._head, self._oldest) - (span - 1), 0)
         ends = choices.cumsum()
-        total = int(ends[-1])
-        if total == 0:
-            raise ConfigError(f"the replay holds no {span} rows in a row yet: collect more, or give it more capacity")
-        chosen = generator.integers(total, size=batch)
-        if self.num_envs == 1:
-            return np.asarray((self._head[0] - span - chosen) % self.rows)
+        chosen = self._choose(int(ends[-1]), batch, generator, span)
         env = ends.searchsorted(chosen, side="right")
         age = span + chosen - (ends - choices)[env]
         return np.asarray(self._base[env] + (self._head[env] - age) % self.rows)
 
+    def _choose(self, total: int, batch: int, generator: np.random.Generator, span: int) -> np.ndarray:
+        if total <= 0:
+            raise ConfigError(f"the replay holds no {span} rows in a row yet: collect more, or give it more capacity")
+        return generator.integers(total, size=batch)
+
     def _transitions(self, index: np.ndarray, n_step: int, gamma: float, weight: np.ndarray | None) -> Transitions:
         arrays = self._arrays
-        age = (self._head[index // self.rows] - index) % self.rows
-        end, walked, reward, over = ahead(arrays, index, age, self.rows, n_step, gamma)
+        end, walked, reward, over = ahead(arrays, index, self._head, self.rows, n_step, gamma)
         groups = {}
         for group, rows in arrays["groups"].items():
             batch = {
@@ -377,7 +413,7 @@ class ReplayStore:
         state = arrays.get("state")
         return Transitions(
             groups=groups,
-            discount=(gamma ** np.arange(n_step + 1)).astype(np.float32)[walked],
+            discount=(gamma ** np.arange(n_step + 1)).astype(np.float32).take(walked),
             index=index,
             weight=weight,
             state=None if state is None else state.take(index, axis=0),
@@ -396,7 +432,7 @@ class ReplayStore:
     @property
     def bulk(self) -> int:
         """Bytes of all its rows."""
-        return sum(int(array.nbytes) for _, array in leaves(self._arrays))
+        return sum(int(array.nbytes) for tree in (self._arrays, self._revised) for _, array in leaves(tree))
 
     def attach(self, folder: Path | None) -> None:
         """Where segments are kept from now on; a state holds all rows where that is nowhere."""
@@ -457,6 +493,7 @@ class ReplayStore:
             "segments": [{"name": one.name, "sha256": one.sha256} for one in self._segments],
             "ends": np.array([one.ends for one in self._segments], np.int64).reshape(-1, self.num_envs),
             "tail": tail,
+            "revised": self._revised_state(),
             "priorities": {} if self.priorities is None else self.priorities.state_dict(),
         }
 
@@ -477,8 +514,20 @@ class ReplayStore:
             write(self._arrays, state["tail"]["slots"], state["tail"]["rows"])
         else:  # nothing was ever added
             self._arrays, self.priorities = {}, None
+        self._revised = {}
+        if revised := state.get("revised"):
+            self._keep(self._held(), revised)
         if self.priorities is not None:
             self.priorities.load_state_dict(state["priorities"])
+
+    def _revised_state(self) -> Tree:
+        held = self._held() if self._revised else None
+        return map_tree(lambda array: array.take(held, axis=0), self._revised)
+
+    def _held(self) -> np.ndarray:
+        """Slots of all complete rows."""
+        env, position = self._complete(np.maximum(self._head - self.rows + 1, 0))
+        return np.asarray(self._base[env] + position % self.rows)
 
     def _read_segments(self) -> None:
         """In the order they were written: what a later one holds too, it overwrites."""
@@ -512,10 +561,10 @@ def seen_rows(step: Step, stack: int) -> dict[str, Tree]:
     return {"groups": groups} if step.state is None else {"groups": groups, "state": step.state}
 
 
-def done_rows(acted: Acted, after: Step) -> dict[str, Tree]:
-    """What completes a row to a transition, [N, …]."""
+def done_rows(acted: Acted, after: Step, without: Collection[str] = ()) -> dict[str, Tree]:
+    """What completes a row to a transition, [N, …]; some extras go elsewhere."""
     groups = {}
     for group, action in acted.action.items():
         groups[group] = {"action": action, "reward": after.reward[group], "died": after.died[group]}
-        groups[group] |= {name: extra for name, extra in acted.extras[group].items() if name != "carry"}
+        groups[group] |= {name: extra for name, extra in acted.extras[group].items() if name not in ("carry", *without)}
     return {"groups": groups}

@@ -35,12 +35,13 @@ def preceding(slots: np.ndarray, rows: int) -> np.ndarray:
     return np.where(slots % rows == 0, slots + rows, slots) - 1
 
 
-def ahead(arrays: Tree, start: np.ndarray, age: np.ndarray, rows: int, n_step: int, gamma: float) -> Ahead:
-    """`n_step` steps from transitions whose streams go on for `age` [B] rows; fewer where the episode ends before."""
+def ahead(arrays: Tree, start: np.ndarray, head: np.ndarray, rows: int, n_step: int, gamma: float) -> Ahead:
+    """`n_step` steps from `start` [B]; fewer where the episode ends before, or the stream, at its `head` [N]."""
     flags, groups = arrays["flags"], arrays["groups"]
     reward = {group: data["reward"].take(start, axis=0) for group, data in groups.items()}
     over = {group: data["died"].take(start, axis=0) for group, data in groups.items()}
     end, walked = following(start, rows), np.ones(len(start), np.int64)
+    age = (head[start // rows] - start) % rows if n_step > 1 else walked
     for step in range(1, n_step):
         going = (flags[end] & LAST == 0) & (age > step)
         for group, data in groups.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -28,13 +29,14 @@ class Optimizer:
         parts = parts or {"net": net}
         owned = {part: [p for p in module.parameters() if p.requires_grad] for part, module in parts.items()}
         self.blocks = {part: Block(parameters, names, self.kinds) for part, parameters in owned.items() if parameters}
+        self._rate = torch.zeros((), device=next(iter(names)).device)
 
     def zero_grad(self) -> None:
         for block in self.blocks.values():
             block.zero_grad()
 
     def step(
-        self, learning_rate: Tensor, max_norm: float | None = None, only: Collection[str] | None = None
+        self, learning_rate: float | Tensor, max_norm: float | None = None, only: Collection[str] | None = None
     ) -> dict[str, Tensor]:
         """Move all parts, or `only` some. Their gradients are first scaled together to a norm of at most `max_norm`;
         the norms before that, by part and `all`.
@@ -44,9 +46,15 @@ class Optimizer:
         norms = torch._foreach_norm(gradients)
         whole = torch.linalg.vector_norm(torch.stack(norms)) if len(norms) > 1 else norms[0]
         if max_norm is not None:
-            torch._foreach_mul_(gradients, torch.clamp(max_norm / (whole + 1e-6), max=1.0))
+            scale = torch.clamp(max_norm / (whole + 1e-6), max=1.0)
+            if whole.is_cuda or not scale >= 1:  # looking is cheaper than multiplying by one, but waits for a device
+                torch._foreach_mul_(gradients, scale)
+        if self.config.agc:
+            for block in blocks.values():
+                block.hold(self.config.agc)
         state = {kind: [block.state[kind] for block in blocks.values()] for kind in self.kinds}
-        self._move([block.values for block in blocks.values()], gradients, state, learning_rate)
+        rate = learning_rate if isinstance(learning_rate, Tensor) else self._rate.fill_(learning_rate)
+        self._move([block.values for block in blocks.values()], gradients, state, rate)
         return {**dict(zip(blocks, norms, strict=True)), "all": whole}
 
     def _move(
@@ -78,8 +86,8 @@ class Block:
         self.values = torch.cat([p.detach().flatten() for p in parameters])
         self.gradient = torch.zeros_like(self.values)
         self.state = {kind: self._blank(kind) for kind in kinds}
-        self._gradients = self._views(self.gradient)
-        for parameter, values, gradient in zip(parameters, self._views(self.values), self._gradients, strict=True):
+        self._values, self._gradients = self._views(self.values), self._views(self.gradient)
+        for parameter, values, gradient in zip(parameters, self._values, self._gradients, strict=True):
             parameter.data, parameter.grad = values, gradient
 
     def _blank(self, kind: str) -> Tensor:
@@ -102,6 +110,18 @@ class Block:
                 gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
                 parameter.grad = gradient
         return self.gradient
+
+    def hold(self, share: float, smallest: float = 1e-3) -> None:
+        """No gradient of a parameter longer than `share` of the parameter itself (Brock et al. 2021, arXiv:2102.06171).
+
+        Here a whole tensor counts as one unit; one that is nearly zero is taken to have the norm `smallest`.
+        """
+        allowed = torch._foreach_norm(self._values)
+        torch._foreach_clamp_min_(allowed, smallest)
+        torch._foreach_mul_(allowed, share)
+        torch._foreach_div_(allowed, torch._foreach_norm(self._gradients))
+        torch._foreach_clamp_max_(allowed, 1.0)
+        torch._foreach_mul_(self._gradients, allowed)
 
     def named_state(self) -> Iterator[tuple[str, str, Tensor]]:
         """(kind, parameter's name, view); what is one for all parameters is told under each name."""
@@ -176,11 +196,43 @@ class RMSprop(Optimizer):
         torch._foreach_sub_(parameters, torch._foreach_mul(gradients, learning_rate))
 
 
+class LaProp(Optimizer):
+    """Momentum of gradients that are divided by their root mean square first (Ziyin et al. 2020, arXiv:2002.04839).
+
+    As DreamerV3 has it: both averages corrected for their start, epsilon outside the root, weight decay beside the
+    gradients, and no step at all at the beginning of a warm-up.
+    """
+
+    kinds = ("momenta", "squares", "steps")
+
+    def _move(
+        self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: Tensor
+    ) -> None:
+        mean_decay, square_decay = self.config.betas
+        for values, gradient, momentum, squares, count in zip(
+            parameters, gradients, state["momenta"], state["squares"], state["steps"], strict=True
+        ):
+            ramp = (count / self.config.warmup).clamp(max=1.0) if self.config.warmup else 1.0
+            count += 1
+            squares.mul_(square_decay).addcmul_(gradient, gradient, value=1 - square_decay)
+            scale = (squares / _begun(square_decay, count)).sqrt_().add_(self.config.eps)
+            momentum.lerp_(gradient / scale, 1 - mean_decay)
+            move = momentum / _begun(mean_decay, count)
+            if self.config.weight_decay:
+                move.add_(values, alpha=self.config.weight_decay)
+            values.sub_(move.mul_(learning_rate * ramp))
+
+
+def _begun(decay: float, steps: Tensor) -> Tensor:
+    """How much of an average that started at zero is made of what was averaged."""
+    return -torch.expm1(steps * math.log(decay)) if decay else torch.ones_like(steps)
+
+
 def _decayed(parameters: list[Tensor], gradients: list[Tensor], weight_decay: float) -> list[Tensor]:
     return list(torch._foreach_add(gradients, parameters, alpha=weight_decay)) if weight_decay else gradients
 
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": Adam, "adamw": Adam, "sgd": SGD, "rmsprop": RMSprop}
+OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": Adam, "adamw": Adam, "sgd": SGD, "rmsprop": RMSprop, "laprop": LaProp}
 
 
 def optimizer(net: nn.Module, config: OptimizerConfig, parts: Mapping[str, nn.Module] | None = None) -> Optimizer:

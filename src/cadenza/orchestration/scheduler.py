@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor
 from typing import Any
 
 from cadenza.config.schema import Hook, Phase
@@ -68,7 +67,9 @@ class PhaseScheduler:
         if hook.name == "collect":
             return (hook.episodes or hook.steps or 1) - self.done
         ratio = self._ratios[self.hook]
-        return hook.times - self.done if ratio is None else floor(ratio * self.steps) - self.calls[self.hook]
+        if ratio is None:
+            return hook.times - self.done
+        return ratio.numerator * self.steps // ratio.denominator - self.calls[self.hook]
 
     def _pass_what_is_done(self) -> None:
         while not self.over and self._remaining() <= 0:

@@ -7,6 +7,7 @@ Letters in shapes: B transitions, N environments, A agents of the group, n actio
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,7 @@ class DQN:
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """One gradient step, group after group, on the same moments of the environments."""
-        config = self.config
+        config, prioritized = self.config, self.config.priority_alpha is not None
         beta, generator = self._now(config.priority_beta, phase), self.context.streams.numpy("replay")
         sampled = store.sample(config.batch_size, generator, config.n_step, config.gamma, beta)
         surprise = np.zeros(config.batch_size, np.float32)
@@ -104,11 +105,12 @@ class DQN:
             if not acted.any():  # nobody of this group
                 continue
             figures, errors = self._learn(name, self._batch(name, sampled), self._now(config.learning_rate, phase))
-            surprise = np.maximum(surprise, (errors * acted).max(-1))
+            if prioritized:
+                surprise = np.maximum(surprise, (errors * acted).max(-1))
             prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in figures.items()}
             updates += 1
-        if config.priority_alpha is not None:
+        if prioritized:
             store.update_priorities(sampled.index, surprise)
         metrics["train/epsilon"] = self._now(config.epsilon, phase)
         return Updated(updates, metrics)
@@ -135,8 +137,7 @@ class DQN:
             figures, errors = self._gradients_by_hand(name, batch)
         else:
             figures, errors = self._gradients(name, batch)
-        rate = torch.tensor(learning_rate, device=self.device)
-        norms = self.optimizers[name].step(rate, self.config.max_grad_norm)
+        norms = self.optimizers[name].step(learning_rate, self.config.max_grad_norm)
         self.gradient_steps[name] += 1
         if self.gradient_steps[name] % self.config.target_every == 0:
             self.targets[name].follow(self.config.tau)
@@ -144,7 +145,7 @@ class DQN:
 
     def _gradients_by_hand(self, name: str, batch: Transitions) -> tuple[dict[str, Any], Array]:
         see, config = self.observers[name].vector, self.config
-        seen = Transitions(**{**vars(batch), "obs": see(batch.obs), "next_obs": see(batch.next_obs)})
+        seen = replace(batch, obs=see(batch.obs), next_obs=see(batch.next_obs))
         loss, value, error = gradients(*self.plain[name], seen, config.double, config.loss == "mse")
         size, share = np.abs(error), batch.share.ravel()
         return {"loss": loss, "q_mean": float(value.ravel() @ share), "td_error": float(size.ravel() @ share)}, size

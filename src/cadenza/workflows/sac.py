@@ -222,8 +222,8 @@ class SAC:
             self.targets[name].follow(config.tau)
         return {**metrics, "temperature": temperature}
 
-    def _now(self, schedule: Scheduled, phase: PhaseInfo) -> Tensor:
-        return torch.tensor(value_at(schedule, phase.now, phase.horizon), device=self.device)
+    def _now(self, schedule: Scheduled, phase: PhaseInfo) -> float:
+        return value_at(schedule, phase.now, phase.horizon)
 
     def _critic_gradients(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Any, Any]:
         """Leave the gradients with the critics; their loss, and the mean of their values."""
