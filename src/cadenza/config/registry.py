@@ -98,6 +98,30 @@ ALGORITHMS: dict[str, Algorithm] = {
             "cadenza.workflows.dqn:DQN",
         ),
         Algorithm(
+            "dreamer_v3",
+            "Dreamer v3 (Hafner et al. 2023): a policy learned in a world model, one set of settings for all tasks",
+            "cadenza.workflows.dreamer_config:DreamerConfig",
+            "cadenza.workflows.dreamer:Dreamer",
+        ),
+        Algorithm(
+            "dreamer_v2",
+            "Dreamer v2 (Hafner et al. 2021): a policy learned in a world model of categorical latents",
+            "cadenza.workflows.dreamer_config:DreamerConfig",
+            "cadenza.workflows.dreamer:Dreamer",
+        ),
+        Algorithm(
+            "dreamer_v1",
+            "Dreamer (Hafner et al. 2020): a policy climbs predicted returns through a world model",
+            "cadenza.workflows.dreamer_config:DreamerConfig",
+            "cadenza.workflows.dreamer:Dreamer",
+        ),
+        Algorithm(
+            "planet",
+            "PlaNet (Hafner et al. 2019): a learned world model, and planning in it",
+            "cadenza.workflows.dreamer_config:DreamerConfig",
+            "cadenza.workflows.dreamer:Dreamer",
+        ),
+        Algorithm(
             "qlearning",
             "tabular Q-learning, SARSA, expected SARSA, double Q-learning; bandits (Watkins 1989, Sutton & Barto 2018)",
             "cadenza.workflows.qlearning_config:QLearningConfig",
@@ -113,6 +137,7 @@ FAMILIES: dict[str, Family] = {
         Family("toy_text", "Gymnasium's grid worlds and card games with discrete observations", "cadenza.envs.gym"),
         Family("box2d", "Gymnasium's landers, walkers and cars", "cadenza.envs.gym", "box2d", ("Box2D",)),
         Family("mujoco", "Gymnasium's robots (v5)", "cadenza.envs.gym", "mujoco", ("mujoco", "imageio")),
+        Family("dmc", "DeepMind Control: states and pixels", "cadenza.envs.dmc", "dmc", ("dm_control", "mujoco")),
         Family("Bandit", "arms with noisy rewards: fixed, wandering, or by context", "cadenza.envs.bandit"),
         Family("skirmish", "battles of unlike units against a scripted enemy", "cadenza.envs.skirmish"),
         Family("toy", "tiny environments with known answers, for tests and first steps", "cadenza.envs.toy"),
@@ -126,6 +151,21 @@ FAMILIES: dict[str, Family] = {
             "cadenza.envs.mamujoco",
             "marl",
             ("gymnasium_robotics", "pettingzoo", "mujoco", "imageio"),
+        ),
+        Family("vmas", "teams in physics that is batched in torch (VMAS)", "cadenza.envs.vmas", "vmas", ("vmas",)),
+        Family(
+            "smac",
+            "StarCraft II's battles (SMAC)",
+            "cadenza.envs.smac",
+            requires=("pysc2", "smac"),
+            by_hand="StarCraft II with SMAC's maps, and pip install git+https://github.com/oxwhirl/smac.git",
+        ),
+        Family(
+            "smacv2",
+            "StarCraft II's battles with armies drawn at random (SMACv2)",
+            "cadenza.envs.smac",
+            requires=("pysc2", "smacv2"),
+            by_hand="StarCraft II with SMACv2's maps, and pip install git+https://github.com/oxwhirl/smacv2.git",
         ),
     )
 }
@@ -152,21 +192,6 @@ def load_object(path: str | type) -> Any:
     except Exception as problem:  # whatever a user's module may raise
         raise ConfigError(f"cannot import '{path}': {_reason(problem)}") from problem
 
-        Family("vmas", "teams in physics that is batched in torch (VMAS)", "cadenza.envs.vmas", "vmas", ("vmas",)),
-        Family(
-            "smac",
-            "StarCraft II's battles (SMAC)",
-            "cadenza.envs.smac",
-            requires=("pysc2", "smac"),
-            by_hand="StarCraft II with SMAC's maps, and pip install git+https://github.com/oxwhirl/smac.git",
-        ),
-        Family(
-            "smacv2",
-            "StarCraft II's battles with armies drawn at random (SMACv2)",
-            "cadenza.envs.smac",
-            requires=("pysc2", "smacv2"),
-            by_hand="StarCraft II with SMACv2's maps, and pip install git+https://github.com/oxwhirl/smacv2.git",
-        ),
 
 def load_own(path: str) -> Any:
     """The object behind an import path that a user wrote; modules in the current folder are found, too."""

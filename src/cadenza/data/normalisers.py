@@ -126,3 +126,36 @@ class RewardScale:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.running = state["running"].to(self.running.device)
         self.norm.load_state_dict(state)
+
+
+class PercentileScale:
+    """How far returns spread, outliers aside: the distance of two percentiles, slowly followed, at least `floor`.
+
+    Unlike a deviation it is not blown up by rare rewards, and the floor keeps small returns, noise maybe, from being
+    magnified (Hafner et al. 2023, arXiv:2301.04104). It starts at 0 and is not corrected for that.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        rate: float = 0.01,
+        floor: float = 1.0,
+        percentiles: tuple[float, float] = (5.0, 95.0),
+    ) -> None:
+        self.levels = torch.tensor(percentiles, device=device) / 100
+        self.ends = torch.zeros(2, device=device)
+        self.rate, self.floor = rate, floor
+
+    def learn(self, returns: torch.Tensor) -> None:
+        """Take in returns of any shape. In place, so that a captured update can hold on to the state."""
+        self.ends.lerp_(torch.quantile(returns.detach().flatten().float(), self.levels), self.rate)
+
+    def spread(self) -> torch.Tensor:
+        """What to divide by."""
+        return (self.ends[1] - self.ends[0]).clamp(min=self.floor)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ends": self.ends}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.ends.copy_(state["ends"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -19,16 +20,36 @@ def discounted_sum(reward: Tensor, last: Tensor, gamma: float) -> Tensor:
     return weighted_sum(reward, gamma * (~last).to(reward.dtype))
 
 
+def lambda_return(
+    reward: Tensor, cont: Tensor, value: Tensor, bootstrap: Tensor, lam: float, last: Tensor | None = None
+) -> Tensor:
+    """TD(lambda) returns [T-1, …] of all states but the final one, each for what comes after it; differentiable.
+
+    `reward`, `cont` and `value` [T, …] belong to a state: what was earned on arriving there, the discount it puts on
+    all that follows (0 where an episode terminates), and its value. So state t is judged by what stands at t + 1:
+
+        R[t] = reward[t+1] + cont[t+1] * ((1 - lam) * value[t+1] + lam * R[t+1]),    R[T-1] = bootstrap
+
+    A state that is `last` of its episode is worth its value alone: nothing that is stored behind it counts.
+    """
+    trust = lam * cont[1:]
+    if last is not None:
+        trust = trust * (~last[1:]).to(trust.dtype)
+    steps = reward[1:] + (cont[1:] - trust) * value[1:]
+    end = bootstrap.unsqueeze(0).to(steps.dtype)
+    return weighted_sum(torch.cat([steps, end]), torch.cat([trust, torch.zeros_like(end)]))[:-1]
+
+
 def weighted_sum(x: Tensor, keep: Tensor) -> Tensor:
-    """y[t] = x[t] + keep[t] * y[t + 1], in log T operations instead of T.
+    """y[t] = x[t] + keep[t] * y[t + 1], in log T operations instead of T; differentiable.
 
     Each round doubles the stretch that y[t] sums over; `reach` is then the weight of what comes after it.
     """
-    y, reach = x.clone(), keep.clone()
+    y, reach = x.clone(), keep
     stretch = 1
     while stretch < len(x):
-        y[:-stretch] += reach[:-stretch] * y[stretch:]
-        reach[:-stretch] *= reach[stretch:].clone()
+        y = torch.cat([y[:-stretch] + reach[:-stretch] * y[stretch:], y[-stretch:]])
+        reach = torch.cat([reach[:-stretch] * reach[stretch:], reach[-stretch:]])
         stretch *= 2
     return y
 

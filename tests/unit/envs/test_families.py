@@ -17,7 +17,7 @@ from cadenza.errors import MissingExtraError
 
 @pytest.fixture
 def nothing_installed(monkeypatch):
-    for package in ("Box2D", "mujoco"):
+    for package in ("Box2D", "mujoco", "dm_control"):
         monkeypatch.setitem(sys.modules, package, None)
 
 
@@ -47,7 +47,8 @@ def test_commands_end_with_69_where_an_extra_is_missing(nothing_installed, capsy
     captured = capsys.readouterr()
     assert "Pendulum-v1" in captured.out
     assert "InvertedPendulum" not in captured.out
-    assert captured.err == "note: mujoco environments need an extra: pip install 'cadenza[mujoco]'\n"
+    note = "note: {0} environments need an extra: pip install 'cadenza[{0}]'\n"
+    assert captured.err == note.format("mujoco") + note.format("dmc")
 
 
 @pytest.mark.skipif(not (find_library("EGL") or find_library("OSMesa")), reason="no library to draw with")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
@@ -25,6 +26,30 @@ def test_the_known_answers_solve_the_toys() -> None:
     assert best_return("toy/dict", lambda frame: frame.obs["agent"]["useful"].argmax(-1)) == 16
     assert best_return("toy/image", lambda frame: frame.obs["agent"][:, 0, 0].argmax(-1) // 2) == 16
     assert best_return("toy/masked", lambda frame: frame.mask["agent"].argmax(-1)) == 16
+
+
+def middle_of_the_dot(frame) -> np.ndarray:
+    """From the middle of the picture, in pixels: across, down."""
+    rows, columns = np.nonzero(frame.obs["agent"][0, 0] > 0)
+    return np.array([columns.mean(), rows.mean()]) - 31.5
+
+
+def test_the_dot_is_pushed_to_the_middle_by_whoever_sees_where_it_is() -> None:
+    def push(frame):
+        return np.clip(-middle_of_the_dot(frame) / 52 / 0.15, -1, 1).astype(np.float32)[None]
+
+    assert 20 < best_return("toy/dot", push) <= 25
+    env = catalog.make(EnvironmentConfig(id="toy/dot", kwargs={"discrete": True}))
+    frame = next(frame for frame in map(env.reset, range(99)) if abs(middle_of_the_dot(frame)).max() < 10)
+    for action, axis, sign in ((1, 0, -1), (2, 0, 1), (3, 1, -1), (4, 1, 1), (0, 0, 0)):
+        before = middle_of_the_dot(frame)
+        frame = env.step({"agent": np.array([action])})
+        moved = middle_of_the_dot(frame) - before
+        assert moved[axis] == pytest.approx(sign * 0.15 * 52, abs=1)
+        assert moved[1 - axis] == 0
+    where = middle_of_the_dot(frame)
+    expected = max(0.0, 1 - 3 * float(np.hypot(*where)) / 52)
+    assert float(frame.reward["agent"][0]) == pytest.approx(expected, abs=0.05)
 
 
 def test_the_masked_toy_allows_one_action_and_shows_nothing_else() -> None:

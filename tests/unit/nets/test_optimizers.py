@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from cadenza.config.networks import OptimizerConfig
+from cadenza.errors import ConfigError
 from cadenza.nets.optimizers import optimizer
 
 
@@ -49,6 +51,7 @@ OURS = {
     "rmsprop": OptimizerConfig("rmsprop"),
     "rmsprop momentum": OptimizerConfig("rmsprop", momentum=0.9, alpha=0.9),
 }
+LAPROP = {"laprop": OptimizerConfig("laprop", eps=1e-20, agc=0.3, warmup=5)}  # torch has none
 
 
 @pytest.mark.parametrize("which", OURS)
@@ -67,10 +70,10 @@ def test_each_equals_torchs_over_a_schedule(which: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("which", OURS)
+@pytest.mark.parametrize("which", [*OURS, *LAPROP])
 def test_each_goes_on_after_a_restore(which: str) -> None:
     whole, first, second = network(), network(), network()
-    one, two, three = (optimizer(net, OURS[which]) for net in (whole, first, second))
+    one, two, three = (optimizer(net, {**OURS, **LAPROP}[which]) for net in (whole, first, second))
     train(whole, lambda k: one.step(rate(k)), range(10))
     train(first, lambda k: two.step(rate(k)), range(4))
     second.load_state_dict(first.state_dict())
@@ -157,3 +160,79 @@ def test_training_never_imports_the_compiler(tmp_path: Path) -> None:
     arguments = ["train", "CartPole-v1:ppo", "--max-timesteps", "512", "--quiet", "--runs-dir", str(tmp_path)]
     code = f"import sys; from cadenza.cli.main import run; run({arguments}); assert 'torch._dynamo' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def laprop_by_hand(
+    parameters: list[list[float]], gradients: list[list[list[float]]], rates: list[float], config: OptimizerConfig
+) -> list[list[float]]:
+    """Number by number: the averages as the sums they stand for, over all gradients so far."""
+    first, second = config.betas
+    values = [list(tensor) for tensor in parameters]
+    held: list[list[list[float]]] = []  # the gradients, once they were held to the norm
+    moves: list[list[list[float]]] = []
+    for n, now in enumerate(gradients, 1):
+        kept, divided = [], []
+        for k, gradient in enumerate(now):
+            size, own = (math.sqrt(math.fsum(x * x for x in vector)) for vector in (gradient, values[k]))
+            limit = config.agc * max(1e-3, own) if config.agc else math.inf
+            kept.append([x * min(1.0, limit / size) if size else 0.0 for x in gradient])
+        held.append(kept)
+        for k, gradient in enumerate(kept):
+            weights = [second ** (n - j) for j in range(1, n + 1)]
+            squares = [
+                math.fsum(w * past[k][i] ** 2 for w, past in zip(weights, held, strict=True)) / math.fsum(weights)
+                for i in range(len(gradient))
+            ]
+            divided.append([g / (math.sqrt(s) + config.eps) for g, s in zip(gradient, squares, strict=True)])
+        moves.append(divided)
+        weights = [first ** (n - j) for j in range(1, n + 1)]
+        ramp = min(1.0, (n - 1) / config.warmup) if config.warmup else 1.0
+        for k, tensor in enumerate(values):
+            for i in range(len(tensor)):
+                mean = math.fsum(w * past[k][i] for w, past in zip(weights, moves, strict=True)) / math.fsum(weights)
+                tensor[i] -= rates[n - 1] * ramp * (mean + config.weight_decay * tensor[i])
+    return values
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        OptimizerConfig("laprop", eps=1e-20),
+        OptimizerConfig("laprop", eps=1e-8, agc=0.3, warmup=7),
+        OptimizerConfig("laprop", eps=1e-20, betas=(0.5, 0.9), weight_decay=0.1, agc=0.01),
+    ],
+)
+def test_laprop_equals_its_definition_number_by_number(config: OptimizerConfig) -> None:
+    net = network().double()
+    with torch.no_grad():
+        net[2].bias.zero_()  # the smallest norm there is
+    mine = optimizer(net, config)
+    start = [p.flatten().tolist() for p in net.parameters()]
+    generator = torch.Generator().manual_seed(0)
+    gradients, rates = [], []
+    for k in range(15):
+        now = [torch.randn(p.shape, generator=generator, dtype=p.dtype) * 10 ** (k % 5 - 3) for p in net.parameters()]
+        for parameter, gradient in zip(net.parameters(), now, strict=True):
+            parameter.grad = gradient
+        gradients.append([gradient.flatten().tolist() for gradient in now])
+        rates.append(0.01 / (k + 1))
+        norms = mine.step(torch.tensor(rates[-1], dtype=torch.float64))
+        before = math.sqrt(sum(x * x for gradient in gradients[-1] for x in gradient))
+        assert float(norms["all"]) == pytest.approx(before)  # what is told is the norm before it was held
+    for ours, by_hand in zip(net.parameters(), laprop_by_hand(start, gradients, rates, config), strict=True):
+        assert ours.flatten().tolist() == pytest.approx(by_hand, rel=1e-5, abs=1e-9)
+
+
+def test_a_gradient_is_held_to_a_share_of_its_tensor_and_one_of_zeros_stays() -> None:
+    net = torch.nn.Linear(4, 3)
+    sgd = optimizer(net, OptimizerConfig("sgd", agc=0.5))
+    weight, bias = net.weight.detach().clone(), net.bias.detach().clone()
+    net.weight.grad, net.bias.grad = 100 * torch.ones(3, 4), torch.zeros(3)
+    sgd.step(torch.tensor(1.0))
+    assert float((net.weight.detach() - weight).norm()) == pytest.approx(0.5 * float(weight.norm()), rel=1e-5)
+    assert torch.equal(net.bias, bias)
+
+
+def test_warm_up_belongs_to_laprop() -> None:
+    with pytest.raises(ConfigError, match="warmup belongs to laprop, not to adam"):
+        OptimizerConfig(warmup=10)

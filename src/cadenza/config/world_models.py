@@ -1,0 +1,85 @@
+"""Settings of world models and of planning in them. The modules are in `nets/`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cadenza.config.networks import Activation
+from cadenza.config.setting import setting
+from cadenza.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class WorldModelConfig:
+    """A recurrent state-space model with encoder, decoder and heads. `size=…` sets what makes it small or large."""
+
+    deter: int = setting(512, "units of the deterministic state, which a recurrent cell computes")
+    hidden: int = setting(64, "units of the layers inside the recurrent model")
+    stoch: int = setting(32, "variables of the stochastic state")
+    classes: int = setting(4, "of each variable, where the latent is categorical")
+    units: int = setting(64, "of the layers of encoder, decoder and all heads, policy and critic among them")
+    depth: int = setting(4, "channels of the convolutions, in multiples of which they grow")
+    latent: Literal["categorical", "gaussian"] = setting("categorical", "what the stochastic state is drawn from")
+    unimix: float = setting(0.01, "categorical: share of the probability that is spread evenly over the classes")
+    std: Literal["softplus", "sigmoid2"] = setting("softplus", "gaussian: what makes a deviation of an output")
+    min_std: float = setting(0.1, "gaussian: what is added to it")
+    cell: Literal["gru", "norm_gru", "block"] = setting(
+        "block", "recurrent cell: a GRU (PlaNet, v1), with a layer norm (v2), block-diagonal (v3)"
+    )
+    blocks: int = setting(8, "cell=block: how many blocks; they divide deter")
+    prior_layers: int = setting(2, "hidden layers from the deterministic state to the guess at the stochastic one")
+    norm: Literal["none", "layer", "rms"] = setting("rms", "between a linear layer and its nonlinearity")
+    activation: Activation = setting("silu", "nonlinearity")
+    image_activation: Activation = setting("silu", "nonlinearity of the convolutions")
+    symlog: bool = setting(True, "vectors are seen and predicted as their symmetric logarithms")
+    encoder_layers: int = setting(3, "hidden layers of the encoder of vectors")
+    decoder_layers: int = setting(3, "hidden layers of the decoder of vectors")
+    reward: Literal["two_hot", "normal"] = setting("two_hot", "how rewards (and values) are predicted")
+    reward_layers: int = setting(1, "hidden layers of the predictor of rewards")
+    continues: bool = setting(True, "predict whether an episode goes on; false: it always does")
+    continue_layers: int = setting(1, "hidden layers of that predictor")
+
+    def __post_init__(self) -> None:
+        for key in ("deter", "hidden", "stoch", "units", "depth", "blocks"):
+            at_least(self, "model", key, 1)
+        for key in ("prior_layers", "encoder_layers", "decoder_layers", "reward_layers", "continue_layers"):
+            at_least(self, "model", key, 0)
+        if not 0 <= self.unimix < 1:
+            raise ConfigError(f"algorithm.model.unimix={self.unimix:g}: must lie in [0, 1)")
+        if self.latent == "categorical" and not 2 <= self.classes <= 255:
+            raise ConfigError(f"algorithm.model.classes={self.classes}: must lie between 2 and 255")
+        if self.cell == "block" and self.deter % self.blocks:
+            raise ConfigError(f"algorithm.model.deter={self.deter}: must be a multiple of blocks={self.blocks}")
+        if self.min_std < 0:
+            raise ConfigError(f"algorithm.model.min_std={self.min_std:g}: cannot be negative")
+
+    @property
+    def stoch_size(self) -> int:
+        """How many numbers the stochastic state is."""
+        return self.stoch * (self.classes if self.latent == "categorical" else 1)
+
+    @property
+    def feature_size(self) -> int:
+        """How many numbers the heads see."""
+        return self.deter + self.stoch_size
+
+
+@dataclass(frozen=True)
+class PlanningConfig:
+    """The cross-entropy method: plans are drawn, the best are kept, and the next are drawn like those."""
+
+    candidates: int = setting(1000, "plans drawn at a time")
+    elites: int = setting(100, "of them, the best that the next are drawn like")
+    iterations: int = setting(10, "times that is done for each action")
+
+    def __post_init__(self) -> None:
+        for key in ("candidates", "elites", "iterations"):
+            at_least(self, "planning", key, 1)
+        if self.elites > self.candidates:
+            raise ConfigError(f"algorithm.planning.elites={self.elites}: only {self.candidates} candidates are drawn")
+
+
+def at_least(config: Any, block: str, key: str, least: int) -> None:
+    if getattr(config, key) < least:
+        raise ConfigError(f"algorithm.{block}.{key}={getattr(config, key)}: must be at least {least}")

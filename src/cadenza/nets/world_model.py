@@ -1,0 +1,69 @@
+"""A world model: encoder, recurrent state-space model, and what it predicts of observations, rewards and ends."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cadenza.config.world_models import WorldModelConfig
+from cadenza.nets.decoders import ObservationDecoder
+from cadenza.nets.dense import Head, Style
+from cadenza.nets.encoders import ObservationEncoder
+from cadenza.nets.rssm import RSSM
+from cadenza.ops.scaling import two_hot_bins, two_hot_loss, two_hot_mean
+
+BINS = 255
+
+
+class NumberHead(nn.Module):
+    """Predicts a number: as a distribution over bins, zero at first (v3), or as the mean of a normal one."""
+
+    bins: Tensor
+
+    def __init__(self, kind: Literal["two_hot", "normal"], inputs: int, units: int, layers: int, style: Style) -> None:
+        super().__init__()
+        self.kind = kind
+        self.register_buffer("bins", two_hot_bins(BINS), persistent=False)
+        two_hot = kind == "two_hot"
+        self.net = Head(inputs, BINS if two_hot else 1, units, layers, style, scale=0.0 if two_hot else 1.0)
+
+    def forward(self, features: Tensor) -> Tensor:
+        output: Tensor = self.net(features)
+        return output
+
+    def mean(self, output: Tensor) -> Tensor:
+        return two_hot_mean(output, self.bins) if self.kind == "two_hot" else output.squeeze(-1)
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """How unlikely the target was, [*]; of a normal one up to a constant."""
+        if self.kind == "two_hot":
+            return two_hot_loss(output, target, self.bins)
+        return 0.5 * (output.squeeze(-1) - target.detach()).square()
+
+
+class WorldModel(nn.Module):
+    def __init__(self, space: spaces.Space[Any], actions: int, config: WorldModelConfig, gamma: float) -> None:
+        super().__init__()
+        self.config, self.gamma = config, gamma
+        style, features = Style(config.norm, config.activation), config.feature_size
+        self.encode = ObservationEncoder(space, config)
+        self.rssm = RSSM(actions, self.encode.features, config)
+        self.decode = ObservationDecoder(space, config)
+        self.reward = NumberHead(config.reward, features, config.units, config.reward_layers, style)
+        self.goes_on = Head(features, 1, config.units, config.continue_layers, style) if config.continues else None
+
+    def continue_loss(self, features: Tensor, terminal: Tensor) -> Tensor:
+        """[*]; what is predicted is the discount on all that follows, so that an end is a discount of zero."""
+        assert self.goes_on is not None
+        target = self.gamma * (~terminal).to(features.dtype)
+        return functional.binary_cross_entropy_with_logits(self.goes_on(features).squeeze(-1), target, reduction="none")
+
+    def discount(self, features: Tensor) -> Tensor:
+        """[*] what follows counts: predicted, or always the same."""
+        if self.goes_on is None:
+            return torch.full_like(features[..., 0], self.gamma)
+        return torch.sigmoid(self.goes_on(features).squeeze(-1))

@@ -1,0 +1,95 @@
+"""What a world model imagines beside what happened: a video of images, curves of numbers and rewards."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from cadenza.data.replay import ReplayStore, Sequences
+from cadenza.records import atomic
+from cadenza.trees import map_tree
+from cadenza.view.video import open_video
+
+if TYPE_CHECKING:
+    from cadenza.workflows.dreamer import Imagination
+
+SEQUENCES, KNOWN, STEPS = 4, 5, 45  # side by side; steps the model sees, and in all at most
+TRIED = 24  # sequences that the best are chosen from
+CURVES = 6  # numbers of an observation that are drawn, at most
+
+
+def record_imagination(workflow: Any, stores: dict[str, Any], folder: Path) -> list[Path]:
+    """Files for the run of a workflow that can `imagine`, from its own replay; none for others."""
+    store = stores.get("replay")
+    if not hasattr(workflow, "imagine") or not isinstance(store, ReplayStore) or not store.ready():
+        return []
+    drawn = unbroken(store)
+    generator = torch.Generator(device=workflow.device).manual_seed(0)
+    found: Imagination = workflow.imagine(drawn, KNOWN, generator)
+    folder.mkdir(parents=True, exist_ok=True)
+    made = [write_curves(found, folder / "imagination.png")]
+    for key, seen in found.obs.items():
+        if seen.ndim == 5:
+            name = key.removeprefix("image.").replace(".", "-")
+            path = folder / (f"imagination-{name}.gif" if name else "imagination.gif")
+            made.append(write_video(seen, found.predicted_obs[key], path))
+    return made
+
+
+def unbroken(store: ReplayStore) -> Sequences:
+    """Some that begin no new episode for as long as possible, and end before that: no model could foresee it."""
+    rows = min(STEPS, int(store.lengths.max()) - 2) + 1
+    drawn = store.sequences(TRIED, rows, np.random.default_rng(0))
+    later = np.pad(drawn.is_first[:, 2:], ((0, 0), (0, 1)), constant_values=True)  # the first row only leads there
+    whole = 2 + later.argmax(1)  # rows before the next episode
+    best = np.argsort(-whole, kind="stable")[:SEQUENCES]
+    cut = max(int(whole[best].min()), min(KNOWN + 2, rows))
+    arrays = {name: value for name, value in vars(drawn).items() if value is not None}
+    return Sequences(**map_tree(lambda x: x[best, :cut], arrays))
+
+
+def write_video(seen: np.ndarray, predicted: np.ndarray, path: Path) -> Path:
+    """Sequences [B, T, C, H, W] side by side: above what happened, then what was predicted, then how they differ."""
+    with open_video(path, fps=8) as screen:
+        for step in range(seen.shape[1]):
+            truth, model = (np.concatenate([coloured(one) for one in part[:, step]], 1) for part in (seen, predicted))
+            error = ((model.astype(np.int16) - truth + 255) // 2).astype(np.uint8)
+            told = "seen and described" if step < KNOWN else "imagined"
+            screen.show(np.concatenate([truth, model, error]), f"step {step + 1}: {told}")
+    return path
+
+
+def coloured(image: np.ndarray) -> np.ndarray:
+    """[C, H, W] to [H, W, 3]: of a stack of frames the newest."""
+    newest = image[-3:] if image.shape[0] % 3 == 0 else np.repeat(image[-1:], 3, 0)
+    return np.moveaxis(newest, 0, -1)
+
+
+def write_curves(found: Imagination, path: Path) -> Path:
+    """Rewards and the first numbers of the first sequence."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    lines = [("reward", found.reward[0], found.predicted_reward[0])]
+    if "vector" in found.obs:
+        truth, model = found.obs["vector"][0], found.predicted_obs["vector"][0]
+        lines += [(f"number {i}", truth[:, i], model[:, i]) for i in range(min(CURVES, truth.shape[-1]))]
+    figure = Figure(figsize=(8, 1.4 * len(lines) + 0.6), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    for index, (name, truth, model) in enumerate(lines):
+        axes = figure.add_subplot(len(lines), 1, index + 1)
+        axes.plot(truth, color="#9ca3af", linewidth=2, label="happened")
+        axes.plot(model, color="#2563eb", linewidth=1.2, label="predicted")
+        axes.axvline(KNOWN - 0.5, color="#1f2937", linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.set_ylabel(name, fontsize=8)
+        axes.tick_params(labelsize=7)
+    figure.axes[0].legend(frameon=False, fontsize=8, ncols=2, loc="best")
+    figure.axes[0].set_title(f"the model sees {KNOWN} steps, then the actions alone", fontsize=10, loc="left")
+    picture = BytesIO()
+    figure.savefig(picture, format="png")
+    atomic.write_bytes(path, picture.getvalue())
+    return path
