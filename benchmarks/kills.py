@@ -1,6 +1,7 @@
-"""Runs that learn from replay, killed 20 times each at random moments and within saves, beside the same left alone.
+"""Runs of many kinds, killed 20 times each at random moments and within saves, beside the same left alone.
 
-    python benchmarks/kills.py --kills 20 --seed 2 --out benchmarks/results/kills-replay.json
+    python benchmarks/kills.py --runs replay --kills 20 --seed 2 --out benchmarks/results/kills-replay.json
+    python benchmarks/kills.py --runs others
 
 Every kill is a SIGKILL of the whole process group. Hashes are of what the runs ended with.
 """
@@ -20,15 +21,23 @@ from outcome import keep, machine, versions
 from cadenza.orchestration.verify import compare, uninterrupted
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from harness.killing import SAVING, SEALING, digests, episode_records, kill_and_resume
-from harness.replay_runs import RUNS
+from harness import dream_runs, forgetful_runs, replay_runs
+from harness.command import episode_records
+from harness.killing import OFTEN, SAVING, SEALING, digests, fresh, kill_and_resume
+
+REPLAY = {name: [*command, "--max-timesteps", "10000"] for name, command in replay_runs.RUNS.items()}
+DREAMS = {name: [*command, "--max-timesteps", "3000"] for name, command in dream_runs.RUNS.items()}
+OTHERS = {name: [*command, *OFTEN, "--max-timesteps", "60000"] for name, command in forgetful_runs.RUNS.items()}
+RUNS = {"replay": REPLAY, "dreams": DREAMS, "others": OTHERS, "all": REPLAY | DREAMS | OTHERS}
 
 
 def killed_and_left_alone(command: list[str], kills: int, seed: int, root: Path) -> dict[str, Any]:
     began = time.monotonic()
     whole = uninterrupted(command, root / "whole")
-    named = (*SAVING, *2 * SEALING)  # about half of them while rows are put into segments
-    killed, moments = kill_and_resume(command, root / "killed", kills, random.Random(seed), named)
+    replay = command in (REPLAY | DREAMS).values()
+    named = [*SAVING, *2 * SEALING] if replay else [*SAVING]  # about half of them while rows are put into segments
+    rng, tasks = random.Random(seed), 64 if replay else 8
+    killed, moments = kill_and_resume(command, root / "killed", kills, rng, rng.sample(named, len(named)), fresh, tasks)
     left_alone, afterwards = digests(whole), digests(killed)
     equal = {kind: left_alone[kind] == afterwards[kind] for kind in left_alone}
     equal |= {"episodes": episode_records(whole) == episode_records(killed), "state": compare(whole, killed) is None}
@@ -44,16 +53,15 @@ def killed_and_left_alone(command: list[str], kills: int, seed: int, root: Path)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--runs", choices=RUNS, default="all")
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     runs = {}
-    for number, (name, command) in enumerate(RUNS.items()):
+    for number, (name, command) in enumerate(RUNS[options.runs].items()):
         with tempfile.TemporaryDirectory() as root:
-            steps = ["--max-timesteps", str(options.steps)]
-            runs[name] = killed_and_left_alone([*command, *steps], options.kills, options.seed + number, Path(root))
+            runs[name] = killed_and_left_alone(command, options.kills, options.seed + number, Path(root))
     everything = all(all(run["equal"].values()) and run["kills"] == options.kills for run in runs.values())
     result = {"all_equal": everything, "seed": options.seed, "runs": runs}
     keep(result | {"versions": versions("torch", "numpy", "gymnasium"), "machine": machine()}, options.out)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from cadenza.config import registry
+from cadenza.records.folder import RunFolder
+from harness.command import TOY, last, train
 from harness.lab import Lab
 
 
@@ -15,6 +17,14 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     lab = Lab(tmp_path)
     yield lab
     lab.close()
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A small run that nothing disturbed. Copy it before you touch it."""
+    root = tmp_path_factory.mktemp("whole") / "runs"
+    train(root, *TOY).succeeded()
+    return last(root)
 
 
 @pytest.fixture

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
+
+from harness.page import command, script
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.py)\n")
-
-
-def run(command: list[str], folder: Path) -> None:
-    environment = os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": ""}  # as an installed command: no current folder
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
 def test_every_snippet_works(tmp_path: Path) -> None:
@@ -33,9 +26,8 @@ def test_every_snippet_works(tmp_path: Path) -> None:
         elif kind == "console":
             for line in text.splitlines():
                 assert line.startswith("$ cadenza "), line
-                run([sys.executable, "-m", *shlex.split(line)[1:]], tmp_path)
+                command(shlex.split(line)[2:], tmp_path)
         elif name := FILE.match(text):
             (tmp_path / name[1]).write_text(text)
         else:
-            (tmp_path / "script.py").write_text(text)
-            run([sys.executable, "-c", "import sys; sys.path.append('.'); exec(open('script.py').read())"], tmp_path)
+            script(text, tmp_path)

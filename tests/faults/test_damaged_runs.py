@@ -224,9 +224,10 @@ from cadenza.cli.main import run
 import torch
 sys.addaudithook(watch)
 armed = True
-for command in ("resume", "evaluate", "show", "report", "list", "verify"):
-    sys.stderr.write(f"{command}: ")
-    print(run([command, *([] if command == "list" else ["@last"]), "--runs-dir", sys.argv[1]]), file=sys.stderr)
+for root in sys.argv[1:]:
+    for command in ("resume", "evaluate", "show", "report", "list", "verify"):
+        sys.stderr.write(f"{root} {command}: ")
+        print(run([command, *([] if command == "list" else ["@last"]), "--runs-dir", root]), file=sys.stderr)
 """
 
 
@@ -270,16 +271,14 @@ def poisoned_json(folder: RunFolder, canary: Path) -> None:
 POISONS = (poisoned_weights, poisoned_state, poisoned_yaml, poisoned_target, poisoned_json)
 
 
-@pytest.mark.parametrize("poison", POISONS, ids=lambda poison: poison.__name__)
-def test_a_strangers_files_execute_nothing(
-    poison: Callable[[RunFolder, Path], None], folder: RunFolder, tmp_path: Path
-) -> None:
+def test_a_strangers_files_execute_nothing(whole: RunFolder, tmp_path: Path) -> None:
     canary = tmp_path / "canary"
-    poison(folder, canary)
-    done = subprocess.run(
-        [sys.executable, "-c", AUDITED, str(folder.path.parent)], capture_output=True, text=True, timeout=120
-    )
+    roots = [tmp_path / poison.__name__ for poison in POISONS]
+    for root, poison in zip(roots, POISONS, strict=True):
+        poison(copied(whole, root), canary)
+    done = subprocess.run([sys.executable, "-c", AUDITED, *roots], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count(" verify: ") == len(POISONS)
     assert "EXECUTED" not in done.stderr
     assert "internal error" not in done.stderr
     assert "Traceback" not in done.stderr

@@ -50,8 +50,13 @@ def assert_newest_is_valid(folder: RunFolder) -> None:
     assert warnings == []
 
 
-@pytest.mark.parametrize("error", ["enospc", "eio"])
-@pytest.mark.parametrize("point", SAVING)
+# an error of another kind once for each kind of file: what is done about one does not ask which it is
+OTHERWISE = ("ckpt:before_fsync", "atomic:before_rename", "episodes:seal", "metrics:append")
+
+
+@pytest.mark.parametrize(
+    ("point", "error"), [*((point, "enospc") for point in SAVING), *((point, "eio") for point in OTHERWISE)]
+)
 def test_one_failed_write_is_survived(
     point: str, error: str, whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

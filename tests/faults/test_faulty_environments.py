@@ -15,7 +15,7 @@ from cadenza.records.folder import RunFolder
 from harness.command import SMALL, last, resume, train
 from harness.worker_processes import worker_processes
 
-BAD_ENV, BAD_EPISODE = 5, 60  # at about half of the run
+BAD_ENV, BAD_EPISODE = 5, 24  # at about half of the run
 SEED = EpisodeSeeds(0, TRAIN)(BAD_ENV, BAD_EPISODE)
 FAULTS = {
     "raise_at": "raised ValueError: asked to fail",
@@ -51,7 +51,7 @@ def test_a_fault_stops_the_run_and_says_where(way: str, fault: str, tmp_path: Pa
         "environment.workers=2",
         f"environment.timeout_seconds={1 if fault == 'hang_at' else 60}",
         "--max-timesteps",
-        "8192",
+        "3072",
     ]
     message = train(root, *faulty).refused(70, f"environment {BAD_ENV} (toy/faulty) ", FAULTS[fault])
     assert re.search(rf"at step 1 of episode {BAD_EPISODE} \(seed {SEED}, action agent \[\d\]\)$", message)

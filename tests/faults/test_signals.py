@@ -17,7 +17,7 @@ from harness.command import assert_same_end, last
 from harness.processes import call, start
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 75}
-STEPS = 16384
+STEPS = 8192
 LONG = [
     "toy/identity:ppo",
     "algorithm.n_steps=32",
@@ -48,7 +48,7 @@ def test_interrupted_again_and_again(number: signal.Signals, undisturbed: RunFol
     root, rng = tmp_path / "runs", random.Random(int(number))
     for turn in range(3):
         command = start(arguments(root, LONG), root).until_locked()
-        command.process.join(rng.uniform(0, 0.4))  # let it get somewhere
+        command.process.join(rng.uniform(0, 0.2))  # let it get somewhere
         command.send(number)
         code = command.wait()
         if last(root).read_status()["status"] == "finished":

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from cadenza.cli.main import run
 from cadenza.orchestration.verify import compare
+from cadenza.records.episodes import load
 from cadenza.records.folder import RunFolder, find
-from harness.killing import episode_records
 
 # Sixteen short cycles with four evaluations and a checkpoint at every other cycle.
 SMALL = [
@@ -92,3 +92,11 @@ def assert_same_end(whole: RunFolder, other: RunFolder, but: Collection[str] = (
     assert compare(whole, other, but) is None
     assert episode_records(whole) == episode_records(other)
     assert other.read_status()["status"] == "finished"
+
+
+def episode_records(folder: RunFolder) -> list[tuple[object, ...]]:
+    """Every recorded training episode."""
+    return [
+        (one.env, one.number, one.seed, one.length, *(actions.tobytes() for actions in one.actions.values()))
+        for one in load(folder)
+    ]

@@ -7,19 +7,21 @@ A new algorithm is put through it in one line:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import os
 import random
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cadenza.orchestration.verify import bytes_of, compare, final_state, uninterrupted
+from cadenza.orchestration.verify import bytes_of, compare, final_state
 from cadenza.records.folder import RunFolder, find
 from cadenza.records.metrics import read
+from harness.command import episode_records, last, train
+from harness.processes import holder, start
 
 SAVING = (
     "ckpt:before_fsync",
@@ -31,60 +33,66 @@ SAVING = (
     "metrics:append",
 )
 SEALING = ("replay:sealed", "atomic:before_fsync", "atomic:before_rename", "atomic:after_rename")  # of replay segments
-TRAINING_SECONDS = 0.4  # random kills fall within this time after the run took its lock
+OFTEN = ["checkpoint.every_steps=1024", "evaluation.every_steps=4096", "evaluation.episodes=4"]
+PAUSE = 0.05  # seconds; other kills are within this time after a process took its lock, or was through some tasks
+TO_THE_END = 600.0
+UntilDead = Callable[[list[str], Path, str, float], bool]
 
 
-def assert_kills_leave_no_trace(command: list[str], root: Path, kills: int = 20, seed: int = 0) -> None:
+def assert_kills_leave_no_trace(command: list[str], root: Path, kills: int = 4, seed: int = 0) -> None:
     """Half of the kills at named moments of saving (some from outside, while it stands still there), half at any."""
-    command = [*command, "checkpoint.every_steps=1024", "evaluation.every_steps=4096", "evaluation.episodes=4"]
-    whole = uninterrupted(command, root / "whole")
-    killed, moments = kill_and_resume(command, root / "killed", kills, random.Random(seed))
+    command = [*command, *OFTEN]
+    train(root / "whole", *command).succeeded()  # here, where strings hash otherwise than in the processes to be killed
+    whole = last(root / "whole")
+    named = rotated(SAVING, seed * (kills // 2))
+    killed, moments = kill_and_resume(command, root / "killed", kills, random.Random(seed), named)
     assert len(moments) == kills, f"the run ended after {len(moments)} kills: give it more steps"
     assert compare(whole, killed) is None
     assert episode_records(whole) == episode_records(killed)
 
 
-def kill_and_resume(
-    command: list[str], root: Path, kills: int, rng: random.Random, named: Sequence[str] = SAVING
-) -> tuple[RunFolder, list[str]]:
-    """Train, kill, resume, kill … until enough; then let it finish. The run, and the moments of the kills."""
-    moments: list[str] = []
-    while len(moments) < kills and not finished(root):
-        arguments = ["resume", "@last"] if (root / "@last").exists() else ["train", *command]
-        failpoint, seconds = "", 0.0
-        if len(moments) % 2:
-            kind = rng.choice(["kill", "kill", "stop"])
-            failpoint = f"{rng.choice(named)}@{rng.randint(1, 3)}:{kind}"
-        else:
-            seconds = rng.uniform(0, TRAINING_SECONDS)
-        if run_until_dead(arguments, root, rng, failpoint, seconds):
-            moments.append(failpoint or f"after {seconds:.3f} s")
-    if not finished(root):
-        subprocess.run(cadenza(["resume", "@last"], root), check=True, capture_output=True)
-    return find(root, "@last"), moments
+def rotated(moments: Sequence[str], by: int) -> list[str]:
+    """Others first, so that runs which go through a few each go through all of them together."""
+    return [moments[(by + index) % len(moments)] for index in range(len(moments))]
 
 
-def run_until_dead(arguments: list[str], root: Path, rng: random.Random, failpoint: str, seconds: float) -> bool:
-    """Start the process in a group of its own and see that all of it dies; False if it finished first.
+def forked(arguments: list[str], root: Path, failpoint: str, pause: float) -> bool:
+    """Start a process in a group of its own and see that all of it dies; False if it finished first.
 
-    It is killed at the failpoint, else so many seconds after it took its lock.
+    It is killed by the failpoint, else so many seconds after it stood still there (after it took its lock without one).
     """
-    environment = os.environ | {"CADENZA_FAILPOINT": failpoint, "PYTHONHASHSEED": str(rng.randrange(1000))}
+    command = start(arguments, root, failpoint)
+    if failpoint:
+        command.until_stopped()
+    else:
+        command.until_locked()
+    if command.process.is_alive():
+        command.send(signal.SIGCONT)
+        command.process.join(pause)
+    if command.process.is_alive():
+        os.killpg(command.pid, signal.SIGKILL)
+    code = command.wait()
+    assert code in (0, -signal.SIGKILL), command.errors
+    return code != 0
+
+
+def fresh(arguments: list[str], root: Path, failpoint: str, pause: float) -> bool:
+    """The same in an interpreter of its own, which hashes strings as no other does."""
     process = subprocess.Popen(
-        cadenza(arguments, root),
-        env=environment,
+        [sys.executable, "-m", "cadenza", *arguments, "--runs-dir", str(root), "--quiet"],
+        env=os.environ | {"CADENZA_FAILPOINT": failpoint, "PYTHONHASHSEED": "random"},
         start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
-    try:
-        if failpoint:
-            wait_for_end_or_stop(process)
-        else:
-            wait_for_lock(process, root)
-            process.wait(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        pass
+    if failpoint:
+        wait_for_end_or_stop(process)
+    else:
+        wait_for_lock(process, root)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGCONT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=pause)
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -94,12 +102,40 @@ def run_until_dead(arguments: list[str], root: Path, rng: random.Random, failpoi
     return process.returncode != 0
 
 
+def kill_and_resume(
+    command: list[str],
+    root: Path,
+    kills: int,
+    rng: random.Random,
+    named: Sequence[str],
+    until_dead: UntilDead = forked,
+    tasks: int = 8,
+) -> tuple[RunFolder, list[str]]:
+    """Train, kill, resume, kill … until enough; then let it finish. The run, and the moments of the kills.
+
+    Every other one is at a named moment, in their order; the rest after a few tasks.
+    """
+    moments: list[str] = []
+    while len(moments) < kills and not finished(root):
+        arguments = ["resume", "@last"] if (root / "@last").exists() else ["train", *command]
+        pause = 0.0
+        if len(moments) % 2:
+            kind = rng.choice(["kill", "kill", "stop"])
+            failpoint = f"{named[len(moments) // 2 % len(named)]}@{rng.randint(1, 3)}:{kind}"
+        else:
+            after, pause = rng.randint(0, tasks), rng.uniform(0, PAUSE)
+            failpoint = f"run:task@{after}:stop" if after else ""
+        if until_dead(arguments, root, failpoint, pause):
+            moments.append(f"{failpoint or 'lock'} + {pause:.3f} s" if pause else failpoint)
+    if not finished(root):
+        assert not until_dead(["resume", "@last"], root, "", TO_THE_END)
+    return find(root, "@last"), moments
+
+
 def wait_for_end_or_stop(process: subprocess.Popen[bytes]) -> None:
     """Until the process is gone or stands still at a failpoint."""
     _, status = os.waitpid(process.pid, os.WUNTRACED)
-    if os.WIFSTOPPED(status):
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
+    if not os.WIFSTOPPED(status):
         process.returncode = os.waitstatus_to_exitcode(status)
 
 
@@ -114,29 +150,8 @@ def wait_for_lock(process: subprocess.Popen[bytes], root: Path) -> None:
                 return
 
 
-def holder(folder: RunFolder) -> int | None:
-    try:
-        return int(json.loads((folder.path / "lock").read_text())["pid"])
-    except (OSError, ValueError, KeyError):
-        return None
-
-
 def finished(root: Path) -> bool:
     return (root / "@last").exists() and find(root, "@last").read_status().get("status") == "finished"
-
-
-def cadenza(arguments: list[str], root: Path) -> list[str]:
-    return [sys.executable, "-m", "cadenza", *arguments, "--runs-dir", str(root), "--quiet"]
-
-
-def episode_records(folder: RunFolder) -> list[tuple[object, ...]]:
-    """Every recorded training episode."""
-    from cadenza.records.episodes import load
-
-    return [
-        (one.env, one.number, one.seed, one.length, *(actions.tobytes() for actions in one.actions.values()))
-        for one in load(folder)
-    ]
 
 
 def digests(folder: RunFolder) -> dict[str, str]:

@@ -3,6 +3,7 @@ milliseconds, and kills, signals and locks are as real as ever."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -16,7 +17,6 @@ from pathlib import Path
 import psutil
 
 from cadenza.records.folder import RunFolder, find
-from harness.killing import holder
 
 PATIENCE = 60.0
 TICK = 0.005
@@ -88,31 +88,52 @@ class Command:
 
     def until_stopped(self) -> Command:
         """Until it stands still at a failpoint."""
-        return self.until(lambda: psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
+        return self.until(self.stopped)
+
+    def stopped(self) -> bool:
+        try:
+            return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
+        except psutil.NoSuchProcess:
+            return False
 
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.pid).children(recursive=True)
 
 
-def start(arguments: Sequence[str], root: Path, failpoint: str = "") -> Command:
-    """Begin `cadenza ARGUMENTS --runs-dir ROOT`, quietly where it trains, and come back at once."""
+def start(arguments: Sequence[str], root: Path, failpoint: str = "", packages: Path | None = None) -> Command:
+    """Begin `cadenza ARGUMENTS --runs-dir ROOT`, quietly where it trains, and come back at once.
+
+    `packages` is where further ones are installed.
+    """
     root.mkdir(parents=True, exist_ok=True)
     output = root.with_name(f"{root.name}-{time.monotonic_ns()}.txt")
     output.touch()
     line = [*arguments, "--runs-dir", str(root), *(["--quiet"] if arguments[0] in ("train", "resume") else [])]
-    process = forkserver.Process(target=_main, args=(line, output, failpoint), daemon=True)  # ends with a failed test
+    process = forkserver.Process(
+        target=_main, args=(line, output, failpoint, packages), daemon=True
+    )  # ends with a failed test
     process.start()
     return Command(process, root, output)
 
 
-def call(arguments: Sequence[str], root: Path, failpoint: str = "") -> tuple[int, str]:
+def call(arguments: Sequence[str], root: Path, failpoint: str = "", packages: Path | None = None) -> tuple[int, str]:
     """The same to its end: exit code and what went to stderr."""
-    command = start(arguments, root, failpoint)
+    command = start(arguments, root, failpoint, packages)
     return command.wait(), command.errors
 
 
-def _main(arguments: list[str], output: Path, failpoint: str) -> None:
+def holder(folder: RunFolder) -> int | None:
+    try:
+        return int(json.loads((folder.path / "lock").read_text())["pid"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _main(arguments: list[str], output: Path, failpoint: str, packages: Path | None) -> None:
     os.setsid()
+    if packages:
+        sys.path.insert(0, str(packages))
+        os.environ["PYTHONPATH"] = str(packages)  # for processes of its own
     signal.signal(signal.SIGINT, signal.default_int_handler)
     file = os.open(output, os.O_WRONLY | os.O_APPEND)
     os.dup2(file, 2)

@@ -21,11 +21,12 @@ from harness.lab import Lab
 
 # What the dynamic programming should come to: 0.74 is the lake's known rate of success within 100 steps, 13 the length
 # of the way along the cliff, 20 points less a dozen steps the mean taxi ride.
-BEST = {"FrozenLake-v1:qlearning": 0.744, "CliffWalking-v1:qlearning": -13.0, "Taxi-v4:qlearning": 7.93}
+SLIPPERY = "FrozenLake-v1:qlearning"
+BEST = {SLIPPERY: 0.744, "CliffWalking-v1:qlearning": -13.0, "Taxi-v4:qlearning": 7.93}
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("spec", BEST)
+# two seeds where chance has most to say; benchmarks/tabular.py has ten of each
+@pytest.mark.parametrize(("spec", "seed"), [*((spec, 1) for spec in BEST), (SLIPPERY, 2)])
 def test_the_learned_policy_is_within_three_percent_of_the_exact_optimum(spec: str, seed: int, tmp_path: Path) -> None:
     """Exact expected return under the time limit, and exact discounted value; no sampled return is involved."""
     row = tabular.one_seed(spec, seed, tmp_path)

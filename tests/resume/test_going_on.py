@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 from cadenza.orchestration.checkpoint import Checkpoints
-from cadenza.orchestration.verify import compare, launch, uninterrupted
+from cadenza.orchestration.verify import compare
+from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import read
-from harness.command import TOY, cadenza, last, train
+from harness.command import TOY, cadenza, copied, last, train
+from harness.processes import call
+
+
+@pytest.fixture
+def run(whole: RunFolder, tmp_path: Path) -> RunFolder:
+    """A finished run, the last of its folder."""
+    return copied(whole, tmp_path)
 
 
 def answer(root: Path, *arguments: str) -> dict[str, object]:
@@ -28,7 +37,8 @@ def test_a_run_that_was_given_more_can_be_verified(tmp_path: Path) -> None:
     assert float(str(more["seconds"])) > status["seconds"]  # time spent adds up over processes
     rates = [row["train/learning_rate"] for row in read(last(tmp_path).metrics)]
     assert rates[-1] == 0  # the schedule's horizon is the first budget: its end value holds
-    assert answer(tmp_path, "verify", "@last") == {"identical": True, "first_difference": None}
+    answered = answer(tmp_path, "verify", "@last")
+    assert (answered["identical"], answered["first_difference"]) == (True, None)
 
 
 def test_a_run_counted_in_updates_can_be_given_more_of_them(tmp_path: Path) -> None:
@@ -39,8 +49,7 @@ def test_a_run_counted_in_updates_can_be_given_more_of_them(tmp_path: Path) -> N
     assert answer(tmp_path, "verify", "@last")["identical"] is True
 
 
-def test_a_budget_that_changes_nothing_is_refused(tmp_path: Path) -> None:
-    train(tmp_path, *TOY).succeeded()
+def test_a_budget_that_changes_nothing_is_refused(run: RunFolder, tmp_path: Path) -> None:
     resume = ["resume", "@last", "--runs-dir", str(tmp_path)]
     cadenza(*resume, "--max-updates", "9999").refused(2, "would end at once", "2048 of training.max_timesteps")
     phases = "training.phases=[{name: a, hooks: [collect, update], duration_cycles: 2}]"
@@ -54,7 +63,7 @@ def test_a_kill_right_after_more_was_given_does_not_forget_it(tmp_path: Path, mo
     assert last(tmp_path).read_status()["env_steps"] == 512
     answer(tmp_path, "resume", "@last", "--device", "cpu", "--quiet")
     assert last(tmp_path).read_status()["env_steps"] == 512  # another name for the device is no longer budget
-    launch(["resume", "@last", "--max-timesteps", "4096"], tmp_path, "run:task@1")
+    assert call(["resume", "@last", "--max-timesteps", "4096"], tmp_path, "run:task@1")[0] == -signal.SIGKILL
     assert answer(tmp_path, "resume", "@last", "--quiet")["env_steps"] == 1024  # on to the next evaluation
 
 
@@ -69,42 +78,39 @@ def test_runs_that_end_by_measuring_can_be_verified(tmp_path: Path) -> None:
 
 def test_the_best_is_known_by_name_after_a_kill_between_saving_and_pointing(tmp_path: Path) -> None:
     quick = [*TOY, "checkpoint.every_steps=0", "evaluation.every_steps=128"]
-    whole = uninterrupted(quick, tmp_path / "whole")
+    train(tmp_path / "whole", *quick).succeeded()
+    whole = last(tmp_path / "whole")
     for hit in (2, 3):
         root = tmp_path / str(hit)
-        assert launch(["train", *quick], root, f"ckpt:after_rename@{hit}")
-        launch(["resume", "@last"], root)
+        assert call(["train", *quick], root, f"ckpt:after_rename@{hit}")[0] == -signal.SIGKILL
+        assert call(["resume", "@last"], root)[0] == 0
         assert compare(whole, last(root)) is None
         assert (last(root).checkpoints / "best").read_text() == (whole.checkpoints / "best").read_text()
 
 
-def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
-    train(tmp_path, *TOY).succeeded()
-    rows = read(last(tmp_path).metrics)
+def test_a_finished_run_has_nothing_left_to_do(run: RunFolder, tmp_path: Path) -> None:
+    rows = read(run.metrics)
     assert answer(tmp_path, "resume", "@last", "--quiet")["status"] == "finished"
-    assert read(last(tmp_path).metrics) == rows
+    assert read(run.metrics) == rows
 
 
-def test_weights_can_be_borrowed_and_the_run_repeated(tmp_path: Path) -> None:
-    train(tmp_path, *TOY).succeeded()
-    source = last(tmp_path)
-    train(tmp_path, *TOY, "--init-from", source.id, "--seed", "5").succeeded()
+def test_weights_can_be_borrowed_and_the_run_repeated(run: RunFolder, tmp_path: Path) -> None:
+    train(tmp_path, *TOY, "--init-from", run.id, "--seed", "5").succeeded()
     borrower = last(tmp_path)
-    first = Checkpoints.of(source)
+    first = Checkpoints.of(run)
     weights = first.load(first.resolve("best"), "workflow")["workflow"]["networks"]["agent"]["actor.0.weight"]
-    assert borrower.read_config().training.init_from == str(source.path.resolve())
+    assert borrower.read_config().training.init_from == str(run.path.resolve())
     assert answer(tmp_path, "verify", "@last")["identical"] is True
     borrowed = borrower.read_decisions()["training.init_from"]
     assert borrowed == first.resolve("best")
-    train(tmp_path, *TOY, "--init-from", source.id, "--seed", "5", "algorithm.learning_rate=1e-12").succeeded()
+    train(tmp_path, *TOY, "--init-from", run.id, "--seed", "5", "algorithm.learning_rate=1e-12").succeeded()
     still = Checkpoints.of(last(tmp_path))
     kept = still.load(still.resolve("last"), "workflow")["workflow"]["networks"]["agent"]["actor.0.weight"]
     assert (kept - weights).abs().max() < 1e-6
 
 
-def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    train(tmp_path, *TOY).succeeded()
-    outcome = train(tmp_path, *TOY, "--init-from", last(tmp_path).id, "algorithm.actor.hidden_sizes=[8]")
+def test_weights_that_do_not_fit_are_refused(run: RunFolder, tmp_path: Path) -> None:
+    outcome = train(tmp_path, *TOY, "--init-from", run.id, "algorithm.actor.hidden_sizes=[8]")
     outcome.refused(2, "do not fit this config")
     assert len(list(tmp_path.glob("toy_*"))) == 1
 
@@ -121,9 +127,7 @@ def test_own_code_is_honoured_and_a_strangers_is_not(tmp_path: Path, monkeypatch
     assert answer(tmp_path, "evaluate", "@last", "--trust")["episodes"] == 20
 
 
-def test_a_strangers_config_cannot_run_a_command(tmp_path: Path) -> None:
-    train(tmp_path, *TOY).succeeded()
-    run = last(tmp_path)
+def test_a_strangers_config_cannot_run_a_command(run: RunFolder, tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     config = run.config.read_text().replace("id: toy/identity", "id: os:system")
     run.config.write_text(config.replace("kwargs: {}", f"kwargs: {{command: touch {canary}}}"))
@@ -134,9 +138,7 @@ def test_a_strangers_config_cannot_run_a_command(tmp_path: Path) -> None:
     assert not canary.exists()
 
 
-def test_settings_cannot_be_changed_behind_the_runs_back(tmp_path: Path) -> None:
-    train(tmp_path, *TOY).succeeded()
-    run = last(tmp_path)
+def test_settings_cannot_be_changed_behind_the_runs_back(run: RunFolder, tmp_path: Path) -> None:
     run.config.write_text(run.config.read_text().replace("gamma: 0.99", "gamma: 0.5"))
     arguments = ["resume", run.id, "--max-timesteps", "4096", "--runs-dir", str(tmp_path)]
     cadenza(*arguments).refused(2, "was changed after the run began", "--init-from")
@@ -145,9 +147,7 @@ def test_settings_cannot_be_changed_behind_the_runs_back(tmp_path: Path) -> None
     cadenza("evaluate", run.id, "--runs-dir", str(tmp_path)).succeeded()  # the longer budget is a change of our own
 
 
-def test_a_run_from_a_machine_with_other_devices_says_how_to_go_on(tmp_path: Path) -> None:
-    train(tmp_path, *TOY).succeeded()
-    run = last(tmp_path)
+def test_a_run_from_a_machine_with_other_devices_says_how_to_go_on(run: RunFolder, tmp_path: Path) -> None:
     run.write_decisions(run.read_decisions() | {"device": "cuda:98"})
     arguments = ["resume", run.id, "--max-timesteps", "4096", "--runs-dir", str(tmp_path), "--quiet"]
     cadenza(*arguments).refused(2, "cuda:98", "--device cpu")

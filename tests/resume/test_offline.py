@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
-from cadenza.orchestration.verify import compare, launch, uninterrupted
-from harness.command import cadenza, last
+from cadenza.orchestration.verify import compare
+from harness.command import cadenza, episode_records, last, train
 from harness.datasets import OFFLINE, ONLINE, SMALL_DQN, phases, replay_of_a_run
-from harness.killing import episode_records
+from harness.processes import call
 
 SMALL_SAC = [
     "environment.num_envs=2",
@@ -33,6 +34,12 @@ SUBJECTS = {
 }
 
 
+def kill(failpoint: str, root: Path, *arguments: str) -> None:
+    """Resume, or do what is said, until a process is killed there."""
+    code, errors = call(arguments or ["resume", "@last"], root, failpoint)
+    assert code == -signal.SIGKILL, errors
+
+
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_a_kill_in_the_offline_phase_leaves_no_trace(subject: str, tmp_path: Path) -> None:
     spec = SUBJECTS[subject]
@@ -48,13 +55,14 @@ def test_a_kill_in_the_offline_phase_leaves_no_trace(subject: str, tmp_path: Pat
         "--max-timesteps",
         "120",
     ]
-    whole = uninterrupted(command, tmp_path / "whole")
-    assert launch(["train", *command], tmp_path / "killed", "run:task@30")  # only the first checkpoint is there
+    train(tmp_path / "whole", *command).succeeded()
+    whole = last(tmp_path / "whole")
+    kill("run:task@30", tmp_path / "killed", "train", *command)  # only the first checkpoint is there
     shutil.move(dataset, tmp_path / "elsewhere")  # its rows are in the run
-    assert launch(["resume", "@last"], tmp_path / "killed", "run:task@100")
-    assert launch(["resume", "@last"], tmp_path / "killed", "ckpt:before_rename@3")
-    assert launch(["resume", "@last"], tmp_path / "killed", "run:task@60")  # while online
-    launch(["resume", "@last"], tmp_path / "killed")
+    kill("run:task@100", tmp_path / "killed")
+    kill("ckpt:before_rename@3", tmp_path / "killed")
+    kill("run:task@60", tmp_path / "killed")  # while online
+    assert call(["resume", "@last"], tmp_path / "killed")[0] == 0
     killed = last(tmp_path / "killed")
     assert compare(whole, killed) is None
     assert episode_records(whole) == episode_records(killed)
@@ -67,7 +75,7 @@ def test_a_run_is_not_repeated_with_another_dataset(tmp_path: Path) -> None:
     spec = ["toy/identity:dqn", *SMALL_DQN]
     dataset = replay_of_a_run(tmp_path / "source", *spec, steps=400)
     other = replay_of_a_run(tmp_path / "other", *spec, "--seed", "3", steps=400)
-    launch(["train", *spec, f"training.dataset={dataset}", phases(OFFLINE % 40)], tmp_path / "runs")
+    train(tmp_path / "runs", *spec, f"training.dataset={dataset}", phases(OFFLINE % 40)).succeeded()
     shutil.rmtree(dataset)
     shutil.move(other, dataset)
     refused = cadenza("verify", "@last", "--runs-dir", tmp_path / "runs")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import signal
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,37 +13,55 @@ import pytest
 from cadenza.data.replay import whole as all_rows
 from cadenza.data.walks import LAST
 from cadenza.orchestration.checkpoint import Checkpoints
-from cadenza.orchestration.verify import compare, first_state_difference, flat, uninterrupted
-from cadenza.records.folder import find
-from harness.killing import SAVING, SEALING, digests, episode_records, kill_and_resume
+from cadenza.orchestration.verify import compare, first_state_difference, flat
+from cadenza.records.folder import RunFolder, find
+from harness.command import episode_records, last, train
+from harness.killing import SAVING, SEALING, digests, kill_and_resume, rotated
 from harness.processes import call
 from harness.replay_runs import RUNS
 
-KILLS = 6
+KILLS, TASKS = 8, 64
 
 
 @pytest.mark.parametrize("subject", RUNS)
 def test_kills_leave_no_trace_in_replay(subject: str, tmp_path: Path) -> None:
-    command = [*RUNS[subject], "--max-timesteps", "4000"]
-    whole = uninterrupted(command, tmp_path / "whole")
-    named = (*SAVING, *SEALING)
-    killed, moments = kill_and_resume(command, tmp_path / "killed", KILLS, random.Random(len(subject)), named)
+    command = [*RUNS[subject], "--max-timesteps", "2500"]
+    train(tmp_path / "whole", *command).succeeded()
+    whole = last(tmp_path / "whole")
+    number = list(RUNS).index(subject)
+    named = rotated(list(dict.fromkeys(SAVING + SEALING)), number * (KILLS // 2))
+    killed, moments = kill_and_resume(command, tmp_path / "killed", KILLS, random.Random(number), named, tasks=TASKS)
     assert len(moments) == KILLS, f"the run ended after {moments}: give it more steps"
     assert compare(whole, killed) is None
     assert digests(whole) == digests(killed)
     assert episode_records(whole) == episode_records(killed)
 
 
+def keeping(subject: str) -> list[str]:
+    return [*RUNS[subject], "checkpoint.keep=1000", "--max-timesteps", "1500"]
+
+
+@pytest.fixture(scope="module")
+def left_alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunFolder]:
+    """The run of a subject, with all of its checkpoints, made when it is first asked for."""
+
+    @cache
+    def run_of(subject: str) -> RunFolder:
+        root = tmp_path_factory.mktemp("alone") / "runs"
+        assert call(["train", *keeping(subject)], root)[0] == 0
+        return find(root, "@last")
+
+    return run_of
+
+
 @pytest.mark.parametrize("subject", RUNS)
 @pytest.mark.parametrize("failpoint", ["run:task@150", "replay:sealed@6"])
 def test_killed_after_a_checkpoint_nothing_collected_since_is_there(
-    subject: str, failpoint: str, tmp_path: Path
+    subject: str, failpoint: str, left_alone: Callable[[str], RunFolder], tmp_path: Path
 ) -> None:
     """The future-data case: what was collected between that checkpoint and the kill, in memory or in segments."""
-    command = [*RUNS[subject], "checkpoint.keep=1000", "--max-timesteps", "1500"]
-    assert call(["train", *command], tmp_path / "alone")[0] == 0
-    assert call(["train", *command], tmp_path / "killed", failpoint)[0] == -signal.SIGKILL
-    alone, killed = (find(tmp_path / name, "@last") for name in ("alone", "killed"))
+    assert call(["train", *keeping(subject)], tmp_path / "killed", failpoint)[0] == -signal.SIGKILL
+    alone, killed = left_alone(subject), find(tmp_path / "killed", "@last")
     checkpoints = Checkpoints.of(killed)
     unnamed = len(list(killed.replay.glob("*/*.safetensors")))
     newest = checkpoints.newest(pytest.fail)

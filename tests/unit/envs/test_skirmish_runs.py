@@ -71,7 +71,7 @@ def test_other_groupings_fight_the_same_battles(groups) -> None:
 
 def test_kills_leave_no_trace(tmp_path: Path) -> None:
     command = ["skirmish/2m1x1h:ppo", "environment.num_envs=8", "algorithm.n_steps=32", "algorithm.n_epochs=1"]
-    assert_kills_leave_no_trace([*command, "algorithm.rewards=team", "--max-timesteps", "30000"], tmp_path, kills=3)
+    assert_kills_leave_no_trace([*command, "algorithm.rewards=team", "--max-timesteps", "12000"], tmp_path, kills=3)
 
 
 @pytest.mark.parametrize("map", ["3m", "2m1x1h"])

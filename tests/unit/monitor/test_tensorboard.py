@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import cadenza
 from cadenza.monitor.tensorboard import TensorBoard
 from cadenza.orchestration.events import Ended, Row, Started
-from cadenza.orchestration.verify import launch
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import read
 from harness.command import TOY, last, train
+from harness.processes import call
 
 SINK = [*TOY, "logging.tensorboard=true"]
 
@@ -47,10 +48,10 @@ def test_every_row_is_there(tmp_path: Path) -> None:
 
 def test_a_run_that_was_killed_and_resumed_shows_no_step_twice(tmp_path: Path) -> None:
     rare = [*SINK, "checkpoint.every_steps=1024", "evaluation.every_steps=4096"]  # rows follow the checkpoint
-    assert launch(["train", *rare], tmp_path, "run:task@26")
+    assert call(["train", *rare], tmp_path, "run:task@26")[0] == -signal.SIGKILL
     before = [step for step, _ in shown(last(tmp_path))["updates"]]
     assert before[-1] > 1024
-    assert not launch(["resume", "@last"], tmp_path)
+    assert call(["resume", "@last"], tmp_path) == (0, "")
     assert_same_as_metrics(last(tmp_path))
     assert len(list((last(tmp_path).path / "tensorboard").iterdir())) == 1
 

@@ -16,7 +16,7 @@ from cadenza.orchestration.debugger import attached, settle_for_one
 from cadenza.orchestration.launch import check
 from cadenza.records.folder import find
 from cadenza.types import EnvSpec
-from harness.command import SMALL
+from harness.command import SMALL, resume
 from harness.memory import Memory, MemoryConfig
 
 
@@ -98,7 +98,6 @@ def test_a_run_under_pdb_says_so_and_resumes_as_it_is(tmp_path) -> None:
     folder = find(tmp_path, "@last")
     assert folder.read_status()["env_steps"] == 512
     assert json.loads((folder.path / "decisions.json").read_text())["debugger"]["value"] == "pdb"
-    resume = ["-m", "cadenza", "resume", "@last", "--max-timesteps", "640", "--quiet", "--runs-dir", str(tmp_path)]
-    subprocess.run([sys.executable, *resume], check=True, capture_output=True)
+    resume(tmp_path, "@last", "--max-timesteps", "640").succeeded()
     assert folder.read_config(False).environment.num_envs == 1
     assert folder.read_status()["env_steps"] == 640
