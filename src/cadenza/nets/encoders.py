@@ -115,9 +115,9 @@ def halvings(size: Size) -> tuple[int, Size]:
     height, width, stages = *size, 0
     while stages < STAGES and height % 2 == width % 2 == 0 and min(height, width) >= 8:
         height, width, stages = height // 2, width // 2, stages + 1
-    if max(height, width) > 16:
-        had = "x".join(map(str, size))
-        raise ConfigError(f"environment.resize: images of {had} pixels are too much for this model; 64x64 are right")
+    if max(height, width) > 16 or not stages:
+        had, wrong = "x".join(map(str, size)), "cannot be halved by" if not stages else "are too much for"
+        raise ConfigError(f"environment.resize: images of {had} pixels {wrong} this model; 64x64 are right")
     return stages, (height, width)
 
 

@@ -245,6 +245,7 @@ class Dreamer:
         start = self._from_store(data) if self.config.stored_latents else None
         if start is None:  # then an action before it means nothing either
             start = self.model.rssm.initial(len(drawn.index))
+            first = first.clone()  # which may be the drawn rows themselves
             first[0] = True
         before = slice(None, -1)
         obs = map_tree(lambda x: np.ascontiguousarray(x[:, 1:, 0].swapaxes(0, 1)), data["obs"])

@@ -173,10 +173,10 @@ def v1_losses(
     value = critic.mean(critic(features))
     target = returns_with_own(reward, discount, value, config.return_lambda)  # [H - 1, N]
     weight = shifted_product(discount)[:-1].detach() * (~batch.terminal).flatten().to(discount.dtype)
-    entropy = actor.entropy(actor(imagined.features[:-1].detach()))
-    actor_loss = -(weight * target).mean() - entropy_coef * entropy.mean()
+    with torch.no_grad():
+        entropy = actor.entropy(actor(imagined.features[:-1]))
     critic_loss = (weight * critic.loss(critic(features[:-1].detach()), target)).mean()
-    return plain_losses(actor_loss, critic_loss, entropy, reward, target, value)
+    return plain_losses(-(weight * target).mean(), critic_loss, entropy, reward, target, value)
 
 
 LOSSES = {"v1": v1_losses, "v2": v2_losses, "v3": v3_losses}

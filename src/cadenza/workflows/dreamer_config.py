@@ -107,6 +107,10 @@ class DreamerConfig:
                 raise ConfigError(f"algorithm.behaviour=v3: needs {needs}")
             if self.actor_gradient != "reinforce":
                 raise ConfigError(f"algorithm.actor_gradient={self.actor_gradient}: behaviour=v3 knows reinforce alone")
+        if self.behaviour in ("v1", "v2") and self.horizon < 2:
+            raise ConfigError(f"algorithm.horizon={self.horizon}: behaviour={self.behaviour} needs at least 2")
+        if self.actor_head == "tanh_normal" and max(ends(self.entropy_coef)) > 0:
+            raise ConfigError("algorithm.entropy_coef: the entropy of actor_head=tanh_normal is not known; take 0")
         if self.behaviour in ("v1", "v2") and self.model.reward != "normal":
             raise ConfigError(f"algorithm.model.reward=two_hot: behaviour={self.behaviour} predicts plain numbers")
         if self.behaviour == "v1" and self.actor_gradient != "dynamics":
