@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,14 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cadenza.cli.output import print_json
+from cadenza.envs.vector import limited_to, share_of_cores
 from cadenza.orchestration.signals import EXIT_CODES, Signals
 
 
 class Seeds:
     """The processes, and the signals to pass on to them; seeds that have not begun when one comes never will."""
 
-    def __init__(self, quiet: bool) -> None:
-        self.quiet = quiet
+    def __init__(self, quiet: bool, jobs: int) -> None:
+        self.quiet, self.cores = quiet, share_of_cores(jobs)
         self.processes: list[subprocess.Popen[str]] = []
         self.signals = Signals(self._pass_on)
 
@@ -28,7 +30,8 @@ class Seeds:
         arguments = single_seed(sys.argv[1:], seed) + (["--quiet"] if self.quiet else [])
         command = [sys.executable, "-m", "cadenza", *arguments]
         # in sessions of their own, so that Ctrl-C reaches them once, through us
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        share = limited_to(self.cores, os.environ)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, env=share)
         self.processes.append(process)
         if self.signals.requested:  # it came while the process started
             process.send_signal(getattr(signal, self.signals.requested))
@@ -47,7 +50,8 @@ class Seeds:
 
 def train_seeds(numbers: list[int], jobs: int, quiet: bool, as_json: bool) -> int:
     """Run this very command once per seed, `jobs` at a time; the exit code of the first that failed, else 0."""
-    seeds = Seeds(quiet or jobs > 1)  # displays side by side would write over each other
+    jobs = min(jobs, len(numbers))
+    seeds = Seeds(quiet or jobs > 1, jobs)  # displays side by side would write over each other
     with seeds.signals, ThreadPoolExecutor(max_workers=jobs) as pool:
         outcomes = list(pool.map(seeds.train, numbers))
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cadenza.cli.output import Json, RunsDir, Trust, print_json
+from cadenza.errors import CadenzaError
 
 if TYPE_CHECKING:
     from cadenza.config.schema import RunConfig
@@ -44,6 +46,7 @@ def train(
     from cadenza.config.load import dump, load, override
     from cadenza.records.folder import find, runs_root
     from cadenza.records.trust import require_trust_of_file
+    from cadenza.sweeps.wandb_agent import agent_overrides
 
     root, seeds = runs_root(runs_dir), parse_seeds(seed)
     flags = {
@@ -59,7 +62,10 @@ def train(
         given.insert(0, "training.max_timesteps=null")  # the run is then counted in updates
     if not trust:
         require_trust_of_file(spec)
-    config = load(spec, [*(DEBUG if debug else ()), *(overrides or ()), *given], config_dir)
+    swept = agent_overrides(os.environ)
+    if swept:
+        print(f"from the W&B sweep's agent: {' '.join(swept)}", file=sys.stderr)
+    config = load(spec, [*(DEBUG if debug else ()), *(overrides or ()), *swept, *given], config_dir)
     if debug and not any(setting.startswith("training.max_") for setting in (*(overrides or ()), *given)):
         config = shortened(config)
     if cfg:
@@ -74,7 +80,7 @@ def train(
     result = launch(config, root, ["cadenza", *sys.argv[1:]], quiet)
     if json:
         print_json(result.summary())
-    finish(result.signal)
+    finish(result.signal, result.why)
 
 
 def shortened(config: RunConfig) -> RunConfig:
@@ -89,8 +95,10 @@ def shortened(config: RunConfig) -> RunConfig:
     return replace(config, training=replace(training, **shorter))
 
 
-def finish(signal: str | None) -> None:
-    """End with the exit code of the signal that interrupted a run, if one did."""
+def finish(signal: str | None, why: str = "") -> None:
+    """End with the exit code of the signal that interrupted a run, if one did, or as a failure if an alert did."""
+    if why:
+        raise CadenzaError(f"{why} stopped the run; it is saved, and `cadenza resume` goes on with it")
     if signal:
         from cadenza.orchestration.signals import EXIT_CODES
 

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import isfinite
 from typing import Any
@@ -22,6 +22,9 @@ from cadenza.envs.slice import BUILD, IDLE, INDEX, RESET, STAGE, STEP, MakeEnv, 
 from cadenza.envs.watchdog import Hung, Watchdog
 from cadenza.errors import ConfigError, EnvironmentFault
 from cadenza.types import Episode, Step, VectorEnv
+
+CORES = "CADENZA_CORES"  # how many processors one of several runs at the same time may count on
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 class Vector(ABC):
@@ -259,4 +262,15 @@ def decide_vectorize(config: EnvironmentConfig, num_envs: int, decisions: dict[s
 
 def cores() -> int:
     """The processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(here, int(os.environ.get(CORES, here)))
+
+
+def share_of_cores(processes: int) -> int:
+    """The processors each of so many may count on."""
+    return max(1, cores() // processes)
+
+
+def limited_to(count: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables of a process that may count on so many processors; threads that are set stay so."""
+    return {**environ, **{name: environ.get(name, str(count)) for name in THREADS}, CORES: str(count)}

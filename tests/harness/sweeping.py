@@ -1,0 +1,84 @@
+"""Sweeps whose runs train in this process, one after the other: real runs and journals without the start-up time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cadenza.config.convert import build
+from cadenza.errors import CadenzaError
+from cadenza.orchestration.signals import Signals
+from cadenza.records.folder import RunFolder
+from cadenza.sweeps.drive import Sweep, folder_of
+from cadenza.sweeps.file import SweepFile
+from cadenza.sweeps.jobs import Job, train
+from cadenza.sweeps.plan import Plan, plan
+from cadenza.sweeps.trials import Journal, Trial
+
+# Four cycles with an evaluation each.
+TINY = {
+    "algorithm.n_steps": 8,
+    "algorithm.n_epochs": 1,
+    "environment.num_envs": 2,
+    "evaluation.episodes": 2,
+    "evaluation.num_envs": 2,
+    "evaluation.every_steps": 16,
+    "checkpoint.every_steps": 0,
+    "logging.every_steps": 16,
+    "logging.episodes": False,
+}
+BUDGET = 64
+
+
+@dataclass
+class InProcess:
+    slots: int = 1
+    jobs: list[Job] = field(default_factory=list)
+    codes: list[tuple[Job, int]] = field(default_factory=list)
+
+    def start(self, job: Job) -> None:
+        self.jobs.append(job)
+        self.codes.append((job, self.exit_code(job)))
+
+    def exit_code(self, job: Job) -> int:
+        try:
+            train(job.config, job.root, job.run, job.until, job.metric)
+        except CadenzaError as problem:
+            job.log.write_text(f"error: {problem}\n")
+            return problem.exit_code
+        return 0
+
+    def ended(self) -> Iterator[tuple[Job, int]]:
+        while self.codes:
+            yield self.codes.pop(0)
+
+    def stop(self, number: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def make(base: str = "CartPole-v1:ppo", **said: Any) -> Plan:
+    said["sweep"] = {**TINY, **said["sweep"]}
+    return plan(build(SweepFile, {"base": base, "name": "tried", "max_timesteps": BUDGET, **said}))
+
+
+def run(made: Plan, root: Path, engine: InProcess | None = None) -> list[Trial]:
+    """To the end, or until something is raised; what is known then."""
+    folder = folder_of(made, root)
+    journal = Journal(folder.journal)
+    try:
+        Sweep(made, root, folder, journal, engine or InProcess()).run(Signals())
+    finally:
+        journal.close()
+    return list(journal.trials.values())
+
+
+def outcomes(trials: Sequence[Trial]) -> list[Any]:
+    """What two sweeps that went the same way agree about: everything but the names of the runs."""
+    return [(trial.number, trial.params, trial.state, trial.value, trial.values, trial.rungs) for trial in trials]
+
+
+def folders(trials: Sequence[Trial], root: Path) -> list[RunFolder]:
+    return [RunFolder(root / run) for trial in trials for run in trial.runs.values()]

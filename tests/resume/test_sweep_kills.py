@@ -1,0 +1,118 @@
+"""A sweep on real processes: killed, interrupted, gone on with, and in the end as if nothing had happened."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from cadenza.orchestration.verify import compare
+from cadenza.sweeps.file import read
+from cadenza.sweeps.plan import plan
+from cadenza.sweeps.trials import Journal
+from harness.command import cadenza
+from harness.processes import PATIENCE
+from harness.sweeping import BUDGET, TINY, folders, outcomes, run
+
+MIDWAY = "run:task@3:stop"  # where runs stand still, so that there is time to do something to them
+
+
+@pytest.fixture
+def sweep_file(tmp_path: Path) -> Path:
+    path = tmp_path / "tried.yaml"
+    space = {**TINY, "algorithm.learning_rate": [0.001, 0.1]}
+    said = {"base": "CartPole-v1:ppo", "sweep": space, "max_timesteps": BUDGET, "parallel_jobs": 2}
+    path.write_text(yaml.safe_dump(said))
+    return path
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., psutil.Popen]]:
+    """Begins a sweep; what is left of it after a failed test is killed."""
+    started: list[psutil.Popen] = []
+
+    def start(file: Path, root: Path, *more: str) -> psutil.Popen:
+        command = [sys.executable, "-m", "cadenza", "sweep", str(file), "--runs-dir", str(root), *more]
+        environ = {**os.environ, "CADENZA_FAILPOINT": MIDWAY}
+        started.append(psutil.Popen(command, stderr=subprocess.PIPE, text=True, env=environ))
+        return started[-1]
+
+    yield start
+    for process in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for one in (*process.children(), process):
+                one.kill()
+
+
+def standing_still(process: psutil.Popen, count: int) -> list[psutil.Process]:
+    """The sweep's runs, once so many of them have stopped midway."""
+
+    def stopped() -> list[psutil.Process]:
+        return [child for child in process.children() if child.status() == psutil.STATUS_STOPPED]
+
+    until(lambda: len(stopped()) == count, process)
+    return stopped()
+
+
+def until(holds: Callable[[], bool], process: psutil.Popen) -> None:
+    for _ in range(int(PATIENCE / 0.02)):
+        if holds():
+            return
+        assert process.poll() is None, process.stderr.read()
+        with contextlib.suppress(psutil.TimeoutExpired):
+            process.wait(0.02)
+    raise AssertionError("waited in vain")
+
+
+def test_killed_and_interrupted_sweeps_end_like_one_that_was_left_alone(
+    tmp_path: Path, sweep_file: Path, start: Callable[..., psutil.Popen]
+) -> None:
+    root, made = tmp_path / "runs", plan(read(sweep_file))
+
+    killed = start(sweep_file, root)
+    one, other = standing_still(killed, 2)
+    killed.kill()
+    one.kill()
+    other.resume()  # it finds its sweep gone, saves and stops
+    psutil.wait_procs([killed, one, other], PATIENCE)
+    states = sorted(row["status"] for row in json.loads(cadenza("list", "--json", "--runs-dir", root).out)["runs"])
+    assert states == ["crashed", "interrupted"]
+
+    interrupted = start(sweep_file, root, "--jobs", "1")
+    (child,) = standing_still(interrupted, 1)
+    interrupted.send_signal(signal.SIGINT)
+    until(lambda: not signals_pending(interrupted), interrupted)
+    child.resume()
+    assert interrupted.wait(PATIENCE) == 130
+    assert "0 of 2 trials over, nothing is lost; go on with: cadenza sweep" in interrupted.stderr.read()
+
+    done = cadenza("sweep", sweep_file, "--runs-dir", root, "--json").succeeded()
+    told = json.loads(done.out.splitlines()[-1])
+    assert told["status"] == "finished"
+    journal = Journal(root / "sweeps" / made.id / "journal.jsonl")
+    journal.close()
+    whole = run(made, tmp_path / "whole")
+    assert outcomes(list(journal.trials.values())) == outcomes(whole)
+    for ours, theirs in zip(
+        folders(list(journal.trials.values()), root), folders(whole, tmp_path / "whole"), strict=True
+    ):
+        assert compare(ours, theirs) is None
+    listed = json.loads(cadenza("list", "--json", "--runs-dir", root).out)["runs"]
+    assert sorted(row["run"] for row in listed) == sorted(run for trial in told["trials"] for run in trial["runs"])
+    assert {row["status"] for row in listed} == {"finished"}
+
+
+def signals_pending(process: psutil.Popen) -> bool:
+    """Whether a signal still waits to be heard; where that cannot be known, it does not matter much."""
+    status = Path(f"/proc/{process.pid}/status")
+    pending = [line for line in status.read_text().splitlines() if line.startswith("ShdPnd")] if status.exists() else []
+    return any(int(line.split()[1], 16) for line in pending)
