@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from outcome import keep, machine, versions
 
+from cadenza.records.statistics import interquartile_mean, interval
+
 RESAMPLES = 50_000
 
 
@@ -44,12 +46,6 @@ def one_seed(spec: str, overrides: list[str], seed: int, episodes: int, root: st
     return row
 
 
-def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """Mean of the middle half along the last axis, as `scipy.stats.trim_mean(…, 0.25)` has it."""
-    cut = int(0.25 * scores.shape[-1])
-    return np.asarray(np.sort(scores, -1)[..., cut : scores.shape[-1] - cut].mean(-1))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("spec")
@@ -66,14 +62,13 @@ def main() -> None:
         ]
         rows = [job.result() for job in jobs]
     scores = np.array([row["return_mean"] for row in rows])
-    resampled = np.random.default_rng(0).choice(scores, (RESAMPLES, len(scores)))
-    low, high = np.percentile(interquartile_mean(resampled), [2.5, 97.5])
+    low, high = interval([scores], resamples=RESAMPLES)
     result = {
         "spec": options.spec,
         "overrides": options.overrides,
         "evaluation": f"final checkpoint, most likely actions, {options.episodes} episodes",
         "iqm": float(interquartile_mean(scores)),
-        "iqm_95": [float(low), float(high)],
+        "iqm_95": [low, high],
         "worst_seed": float(scores.min()),
         "seeds": rows,
         "machine": machine(),

@@ -109,13 +109,18 @@ def load(run: str, checkpoint: str = "last", runs_dir: Path | str | None = None,
     return Run.find(run, runs_dir).load(checkpoint, trust)
 
 
-def runs(runs_dir: Path | str | None = None, **filters: Any) -> list[Run]:
-    """Runs whose columns, config keys or metrics have these values: `runs(environment="CartPole-v1")`."""
+def runs(
+    runs_dir: Path | str | None = None, *, sort: str | None = None, limit: int | None = None, **filters: Any
+) -> list[Run]:
+    """Runs whose columns, config keys or metrics have these values, newest first: `runs(environment="CartPole-v1")`.
+
+    A value may be a comparison, several, or a function: `runs(tag="paper", status=["finished", "crashed"],
+    **{"return": ">400", "algorithm.gamma": lambda gamma: gamma < 0.99}, sort="return")`.
+    """
     from cadenza.records.index import rows
 
     root = _root(runs_dir)
-    wanted = [f"{key}={value}" for key, value in filters.items()]
-    return [Run(RunFolder(root / row["run"])) for row in rows(root, wanted)]
+    return [Run(RunFolder(root / row["run"])) for row in rows(root, filters, sort, limit)]
 
 
 class Policy:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+
+from cadenza.config.schema import EnvironmentConfig, RunConfig
+from cadenza.records.folder import create
+from cadenza.workflows.ppo_config import PPOConfig
 
 pytestmark = pytest.mark.timing
 
@@ -41,3 +46,23 @@ def test_a_mistake_is_reported_without_importing_torch() -> None:
         "assert run(['train', 'CartPole-v1:ppo', 'algorithm.batch_size=7']) == 2; assert 'torch' not in sys.modules"
     )
     assert best([sys.executable, "-c", code], tries=3) < 1.5
+
+
+def test_five_thousand_runs_are_listed_in_a_second(tmp_path: Path) -> None:
+    config = RunConfig(algorithm=PPOConfig(), environment=EnvironmentConfig(id="CartPole-v1"))
+    first = create(tmp_path, config, ["cadenza", "train", "CartPole-v1:ppo"])
+    first.update_status(status="finished", **{"eval/return_mean": 1.0})
+    texts = {name: (first.path / name).read_text() for name in ("config.yaml", "manifest.json", "status.json")}
+    for number in range(4999):
+        folder = tmp_path / f"CartPole-v1-ppo-s{number}-copy"
+        folder.mkdir()
+        for name, text in texts.items():
+            changed = text.replace("gamma: 0.99", f"gamma: 0.{90 + number % 10}").replace(": 1.0", f": {number}.0")
+            (folder / name).write_text(changed)
+    command = [sys.executable, "-m", "cadenza", "list", "--runs-dir", str(tmp_path)]
+    assert best([*command, "--rebuild", "--limit", "1"], tries=1) < 30
+    query = [*command, "--filter", "algorithm.gamma=0.95", "--sort", "return"]
+    found = subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert len([line for line in found if line.startswith("CartPole")]) == 500
+    assert "s4995-copy" in found[2]
+    assert best(query, tries=3) < 1

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, Run, RunsDir, Trust, print_json
+from cadenza.cli.output import Json, RunsDir, Trust, print_json
 
-FORMATS = ("dataset",)
+TABLES = ("csv", "json", "parquet", "latex")
+FORMATS = (*TABLES, "dataset")
 
 
 def export(
-    run: Run,
-    format: Annotated[str, typer.Option(metavar="FORMAT", help="what to write: dataset")],
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="where; must not exist yet")] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN …", help="Runs; a wildcard ('CartPole*') or a spec means several."),
+    ] = None,
+    format: Annotated[str, typer.Option(metavar="FORMAT", help=f"what to write: {', '.join(FORMATS)}")] = "",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="where; stdout without it (a dataset needs a new folder)")
+    ] = None,
+    filters: Annotated[
+        list[str] | None, typer.Option("--filter", "-f", metavar="KEY=VALUE", help="runs, as in list")
+    ] = None,
+    metrics: Annotated[str, typer.Option("--metrics", "-m", metavar="A,B", help="these alone")] = "",
+    by: Annotated[str, typer.Option(metavar="KEY,…", help="latex: put runs together by these settings")] = "",
     episodes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="play N episodes of the policy instead of taking the replay")
+        int | None, typer.Option(metavar="N", min=1, help="dataset: play N episodes instead of taking the replay")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="seed of the played episodes  [default: 0]")] = None,
     explore: Annotated[bool, typer.Option("--explore", help="play as in training, not at its best")] = False,
@@ -28,28 +40,80 @@ def export(
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
-    """Write a run's experience as a dataset to learn from: its replay, or episodes of its policy.
+    """Write runs for other programs: metrics as csv, json or parquet, scores as a latex table, experience as a dataset.
 
-    Example: cadenza export @last --format dataset --out pendulum-replay
+    Example: cadenza export CartPole-v1:ppo --format csv --metrics eval/return_mean > curves.csv
+    Example: cadenza export --filter tag=paper --format latex --out table.tex
     Example: cadenza export @best --format dataset --episodes 100 --out expert
     """
     if format not in FORMATS:
         from cadenza.errors import nearest
 
-        raise typer.BadParameter(f"--format {format}: unknown{nearest(format, FORMATS)} (there is: dataset)")
+        known = f"{nearest(format, FORMATS)} (there are: {', '.join(FORMATS)})"
+        raise typer.BadParameter(f"--format {format}: unknown{known}" if format else f"say --format{known}")
+    played = explore or (episodes, seed, checkpoint) != (None, None, None)
+    if format != "dataset":
+        if played:
+            raise typer.BadParameter("--episodes, --seed, --explore and --checkpoint are about --format dataset")
+        export_table(runs, filters, format, out, metrics, by, runs_dir, json)
+        return
+    if filters or metrics or by or len(runs or []) != 1:
+        raise typer.BadParameter("a dataset is made of one RUN, all of it")
     if out is None:
         raise typer.BadParameter("a dataset is a folder: say where with --out DIR")
-    if episodes is None and (explore or (seed, checkpoint) != (None, None)):
+    if episodes is None and played:
         raise typer.BadParameter("--seed, --explore and --checkpoint are about played episodes: give --episodes N")
     from cadenza.orchestration.export import Episodes, export_dataset
     from cadenza.records.folder import find, runs_root
 
     asked = None if episodes is None else Episodes(episodes, seed or 0, explore)
-    result = export_dataset(find(runs_root(runs_dir), run), out, asked, checkpoint or "last", trust)
+    result = export_dataset(find(runs_root(runs_dir), (runs or [""])[0]), out, asked, checkpoint or "last", trust)
     if json:
         print_json(result)
     else:
         typer.echo(f"{out}: {told(result)}")
+
+
+def export_table(
+    runs: list[str] | None,
+    filters: list[str] | None,
+    format: str,
+    out: Path | None,
+    metrics: str,
+    by: str,
+    runs_dir: Path | None,
+    json: bool,
+) -> None:
+    if by and format != "latex":
+        raise typer.BadParameter("--by is about --format latex: the other formats keep every run apart")
+    if json and out is None:
+        raise typer.BadParameter("--json tells where the export went: give --out FILE")
+    if format == "parquet" and out is None and sys.stdout.isatty():
+        raise typer.BadParameter("parquet is no text: give --out FILE")
+    if out is not None and not out.parent.is_dir():
+        raise typer.BadParameter(f"--out {out}: there is no folder {out.parent}")
+    from cadenza.cli.compare import listed
+    from cadenza.records import atomic, formats
+    from cadenza.records.compare import compare
+    from cadenza.records.folder import runs_root
+    from cadenza.records.series import chosen
+
+    folders, wanted = chosen(runs_root(runs_dir), runs or [], filters or []), listed(metrics)
+    if format == "latex":
+        content: str | bytes = formats.as_latex(compare(folders, wanted, by=listed(by)))
+    elif format == "parquet":
+        content = formats.as_parquet(folders, wanted)
+    else:
+        content = (formats.as_csv if format == "csv" else formats.as_json)(folders, wanted)
+    if out is None:
+        typer.echo(content, nl=False)
+        return
+    data = content.encode() if isinstance(content, str) else content
+    atomic.write_bytes(out, data)
+    if json:
+        print_json({"out": str(out.absolute()), "format": format, "runs": [f.id for f in folders], "bytes": len(data)})
+    else:
+        typer.echo(f"{out}: {len(folders)} run{'s' if len(folders) > 1 else ''} as {format}")
 
 
 def told(result: dict[str, Any]) -> str:

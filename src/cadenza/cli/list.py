@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
 from typing import Annotated, Any
 
 import typer
 
 from cadenza.cli.output import Json, RunsDir, print_json, print_table
 
+LONGEST, LEAST = 60, 8  # of a name, in letters
 NUMBERS = ("return", "env_steps", "time")
 HEAD = ("run", "status", "return", "env_steps", "time", "name", "tags")
 
@@ -15,32 +19,59 @@ HEAD = ("run", "status", "return", "env_steps", "time", "name", "tags")
 def list_runs(
     filters: Annotated[
         list[str] | None,
-        typer.Option("--filter", "-f", metavar="KEY=VALUE", help="A column, config key or metric; * is a wildcard."),
+        typer.Option(
+            "--filter",
+            "-f",
+            metavar="KEY=VALUE",
+            help="A column, config key or metric; also != > < >= <=; * is a wildcard.",
+        ),
     ] = None,
     sort: Annotated[
         str | None, typer.Option("--sort", metavar="METRIC", help="Highest first. Default: newest first.")
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most this many runs.")] = None,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Read every run folder again first.")] = False,
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
-    """List runs.
+    """List runs. With CADENZA_INDEX, the URL of a team's database, everyone's.
 
     Example: cadenza list --filter environment=CartPole-v1 --filter algorithm.gamma=0.99 --sort return --limit 10
+    Example: cadenza list --filter tag=paper --filter 'return>400' --filter git=1f3a9c
     """
+    from cadenza.records import index
     from cadenza.records.folder import runs_root
-    from cadenza.records.index import rows
 
     root = runs_root(runs_dir)
-    found = rows(root, filters or [], sort, limit)
+    if rebuild:
+        index.rebuild(root)
+    found = index.rows(root, filters or [], sort, limit, index.shared_url())
     if json:
         print_json({"runs": found})
     elif found:
         head = [*HEAD, sort] if sort and sort not in HEAD and sort in found[0] else HEAD
         columns = [column for column in head if any(_cell(row, column) for row in found)]
-        print_table(columns, [[_cell(row, column) for column in columns] for row in found], NUMBERS)
+        lines = [[_cell(row, column) for column in columns] for row in found]
+        print_table(*_fitting(columns, lines), NUMBERS)
     else:
         typer.echo(f"no runs in {root}" + (" match" if filters else ""), err=True)
+
+
+def _fitting(columns: list[str], lines: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Names are cut, or left out, where a terminal is too narrow for them: the id is what one needs."""
+    if "name" not in columns:
+        return columns, lines
+    place, limit = columns.index("name"), LONGEST
+    if sys.stdout.isatty():
+        widths = [max(map(len, cells)) for cells in zip(columns, *lines, strict=True)]
+        limit = min(limit, shutil.get_terminal_size().columns - sum(widths) + widths[place] - 2 * len(columns))
+    if limit < LEAST:
+        return [*columns[:place], *columns[place + 1 :]], [[*line[:place], *line[place + 1 :]] for line in lines]
+    return columns, [[*line[:place], _cut(line[place], limit), *line[place + 1 :]] for line in lines]
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _cell(row: dict[str, Any], column: str) -> str:
@@ -49,6 +80,8 @@ def _cell(row: dict[str, Any], column: str) -> str:
     if column == "time":
         return duration(row["seconds"])
     value = row.get(column)
+    if column == "name" and not value:
+        return " ".join(re.sub(r"^[\w.]*\.", "", change) for change in row["changes"])
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, int | float):

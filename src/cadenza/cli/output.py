@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +15,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last 
 Trust = Annotated[bool, typer.Option("--trust", help="Import code that a run made elsewhere names.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="An id, a unique prefix, a path, @last or @best[:SPEC].")]
 
-PIPE_WIDTH = 10_000
+SHORT = 12  # columns so narrow are never folded
 
 
 def print_json(value: Any) -> None:
@@ -25,20 +27,46 @@ def print_json(value: Any) -> None:
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
     """Columns named in `right` hold numbers; a nameless head is left out. Into a pipe no line is broken."""
+    rows = [[" ".join(cell.splitlines()) for cell in row] for row in rows]
+    widths = [max(map(width, column)) for column in zip(head, *rows, strict=True)]
+    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > shutil.get_terminal_size().columns:
+        return print_folded(head, rows, right)
+    pads = [str.rjust if name in right else str.ljust for name in head]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (pad(cell, to - width(cell) + len(cell)) for pad, cell, to in zip(pads, cells, widths, strict=True))
+        return "  ".join(padded).rstrip()
+
+    if any(head):
+        title = line(head)
+        print(f"\x1b[1m{title}\x1b[0m" if sys.stdout.isatty() else title)
+        print("─" * (sum(widths) + 2 * len(widths) - 2))
+    print("\n".join(line(row) for row in rows))
+    print()
+
+
+def width(cell: str) -> int:
+    """Columns of a terminal that a text takes."""
+    if cell.isascii():
+        return len(cell)
+    from rich.cells import cell_len
+
+    return cell_len(cell)
+
+
+def print_folded(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+    """For a terminal that is too narrow: the longest texts go on in the next line."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPE_WIDTH)
     table = Table(
         box=box.SIMPLE_HEAD if any(head) else None, header_style="bold", show_header=any(head), pad_edge=False
     )
-    for index, name in enumerate(head):
-        number = name in right or index == 0
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=number, overflow="fold")
+    for index, (name, cells) in enumerate(zip(head, zip(*rows, strict=True), strict=True)):
+        whole = name in right or index == 0 or max(map(width, cells)) <= SHORT
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=whole, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+    Console().print(table)

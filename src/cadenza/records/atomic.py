@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,12 @@ def write_bytes(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         failpoint("atomic:before_rename")
         os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as problem:
+        with suppress(OSError):
+            temporary.unlink()
+        if isinstance(problem, OSError) and problem.filename is not None:
+            problem.filename = str(path)  # which is the name that somebody knows
+            problem.filename2 = None
         raise
     failpoint("atomic:after_rename")
     sync_dir(path.parent)

@@ -10,6 +10,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,12 +162,24 @@ class RunFolder:
         """config.yaml as plain nested dicts, unchecked: for showing, not for running."""
         import yaml
 
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
         try:
-            found = yaml.load(self.config.read_text(), Loader=loader)
-        except (OSError, yaml.YAMLError):
+            found = yaml.load(self.config.read_text(), Loader=_texts_and_numbers())
+        except (OSError, ValueError, yaml.YAMLError):
             return {}
         return found if isinstance(found, dict) else {}
+
+
+@cache
+def _texts_and_numbers() -> Any:
+    """A YAML loader to which a date is a text: somebody may have named a run so."""
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml is ten times as fast
+        pass
+
+    for kind in ("timestamp", "binary"):
+        Loader.add_constructor(f"tag:yaml.org,2002:{kind}", Loader.construct_scalar)
+    return Loader
 
 
 def runs_root(option: Path | None = None) -> Path:
@@ -174,13 +187,13 @@ def runs_root(option: Path | None = None) -> Path:
     return option or Path(os.environ.get("CADENZA_RUNS") or "runs")
 
 
-def create(root: Path, config: RunConfig, command: list[str]) -> RunFolder:
+def create(root: Path, config: RunConfig, command: list[str], run_id: str | None = None) -> RunFolder:
     """A new run folder with its config, manifest and status; it appears whole or not at all, then `@last` names it."""
     from cadenza.records.manifest import describe_run
 
     try:
         root.mkdir(parents=True, exist_ok=True)
-        folder = _publish(root, config, describe_run(config, command))
+        folder = _publish(root, config, describe_run(config, command), run_id)
     except OSError as problem:
         reason = "it is a file" if root.is_file() else problem.strerror or problem
         raise StorageError(f"cannot create a run in {root}: {reason} (--runs-dir takes another place)") from problem
@@ -192,16 +205,16 @@ def create(root: Path, config: RunConfig, command: list[str]) -> RunFolder:
     return folder
 
 
-def _publish(root: Path, config: RunConfig, manifest: dict[str, Any]) -> RunFolder:
+def _publish(root: Path, config: RunConfig, manifest: dict[str, Any], run_id: str | None) -> RunFolder:
     while True:
-        folder = RunFolder(root / new_id(config))
+        folder = RunFolder(root / (run_id or new_id(config)))
         draft = RunFolder(atomic.temporary_beside(folder.path))
         try:
             _fill(draft, folder, config, manifest)
             draft.path.rename(folder.path)
         except OSError:
             shutil.rmtree(draft.path, ignore_errors=True)
-            if folder.path.exists():  # another process took the same id
+            if folder.path.exists() and run_id is None:  # another process took the same id
                 continue
             raise
         atomic.sync_dir(root)
@@ -253,7 +266,7 @@ def run_ids(root: Path) -> list[str]:
             found = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
     except OSError:
         return []
-    return sorted(name for name in found if (root / name / "config.yaml").exists())
+    return sorted(name for name in found if os.path.exists(f"{root}/{name}/config.yaml"))
 
 
 def find(root: Path, ref: str) -> RunFolder:
@@ -302,9 +315,12 @@ def _best(root: Path, spec: str) -> RunFolder:
     specs = sorted({row["spec"] for row in known})
     if spec and spec not in specs:
         raise NotFoundError(f"no run of '{spec}' in {root}{nearest(spec, specs)}")
-    scored = [row for row in known if row["return"] is not None and spec in ("", row["spec"])]
+    evaluated = [row for row in known if row["return"] is not None and spec in ("", row["spec"])]
+    scored = [row for row in evaluated if not row.get("cleaned")]  # of the others nothing is left to use
     if not scored:
-        raise NotFoundError(f"no run {'of ' + spec + ' ' if spec else ''}in {root} has been evaluated yet")
+        where = f"{'of ' + spec + ' ' if spec else ''}in {root}"
+        cleaned = f"every run {where} that was evaluated has been cleaned up"
+        raise NotFoundError(cleaned if evaluated else f"no run {where} has been evaluated yet")
     return RunFolder(root / max(scored, key=lambda row: (row["return"], row["created"] or ""))["run"])
 
 

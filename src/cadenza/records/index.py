@@ -3,62 +3,72 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from contextlib import closing
-from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from cadenza.errors import CheckpointError, ConfigError, NotFoundError, nearest
-from cadenza.records.folder import RunFolder, run_ids, shown_state
+from cadenza.records.facts import Row, describe, stamp, version
+from cadenza.records.folder import run_ids, shown_state
 from cadenza.records.json_text import dumps
-from cadenza.records.metrics import resolve
-from cadenza.trees import leaves
+from cadenza.records.query import Entry, Filters, Settings, select
 
-Row = dict[str, Any]
-
+VARIABLE = "CADENZA_INDEX"
 INDEX_NAME = "index.sqlite"
-LAYOUT = 1  # stored as the file's user_version; an index of another layout is made anew
+LAYOUT = 4  # stored as the file's user_version; an index of another layout is made anew
 BUSY_SECONDS = 5.0
-COLUMNS = (
-    "run", "dir", "spec", "environment", "algorithm", "seed", "status", "env_steps", "return", "seconds",
-    "created", "name", "tags", "config_hash", "git",
-)  # fmt: skip
+TABLE = "CREATE TABLE runs (run TEXT PRIMARY KEY, stamp TEXT, facts TEXT, settings TEXT, measured TEXT)"
+
+Texts = dict[str, tuple[str, str, str]]  # by run, its facts, settings and metrics as JSON
 
 
 def rows(
-    root: Path,
-    filters: Mapping[str, str] | Sequence[str] = (),
-    sort: str | None = None,
-    limit: int | None = None,
+    root: Path, filters: Filters = (), sort: str | None = None, limit: int | None = None, url: str | None = None
 ) -> list[Row]:
-    """Runs that match every filter, newest first or best first by `sort`; COLUMNS and what status.json measures."""
-    entries = _entries(root)
-    for key, wanted in _pairs(filters):
-        column = _column(key, entries)
-        entries = [entry for entry in entries if _matches(_value(entry, column), wanted)]
-    ranked = _ranked(entries, _column(sort or "created", entries))
-    return [entry["row"] for entry in ranked[:limit]]
+    """Runs that match every filter, newest first or best first by `sort`; with those of a team's index at `url`."""
+    found = entries(root)
+    if url is not None:
+        from cadenza.records.shared_index import SharedIndex
+
+        found += SharedIndex(url).exchange(root, found)
+    return select(found, filters, sort, limit)
 
 
-def _entries(root: Path) -> list[dict[str, Any]]:
-    """`{"row": …, "config": flat settings}` for each run, from a cache made current first."""
-    stamps = {run: _stamp(root / run) for run in run_ids(root)}
+def shared_url() -> str | None:
+    """Where a team keeps its index, if it has one."""
+    return os.environ.get(VARIABLE) or None
+
+
+def rebuild(root: Path) -> int:
+    """Forget what was known and read every folder again; how many runs there are."""
+    (root / INDEX_NAME).unlink(missing_ok=True)
+    return len(entries(root))
+
+
+def entries(root: Path) -> list[Entry]:
+    """Every run in a folder, from a cache made current first."""
+    place = str(root.absolute())  # texts and no paths from here on: there may be thousands of runs
+    stamps = {run: stamp(f"{place}/{run}") for run in run_ids(root)}
     if not stamps:
         return []
-    cached = _from_disk(root, stamps)
-    entries = []
-    for run in stamps:
-        entry = json.loads(cached[run])
-        row = entry["row"]
-        row["dir"] = str((root / run).absolute())
-        row["status"] = shown_state(root / run, row["status"])
-        entries.append(entry)
-    return entries
+    texts, settings = _from_disk(root, stamps), Settings()
+    return [
+        _entry(f"{place}/{run}", version(at), texts[run], partial(settings.read, texts[run][1]))
+        for run, at in stamps.items()
+    ]
 
 
-def _from_disk(root: Path, stamps: dict[str, str]) -> dict[str, str]:
+def _entry(place: str, at: int, texts: tuple[str, str, str], settings: Callable[[], Row]) -> Entry:
+    row: Row = json.loads(texts[0])
+    row["dir"] = place
+    if row["status"] in (None, "running"):
+        row["status"] = shown_state(Path(place), row["status"])
+    return Entry(row, at, settings, partial(json.loads, texts[2]))
+
+
+def _from_disk(root: Path, stamps: dict[str, str]) -> Texts:
     path = root / INDEX_NAME
     for _ in range(2):
         try:
@@ -67,131 +77,37 @@ def _from_disk(root: Path, stamps: dict[str, str]) -> dict[str, str]:
             break  # read-only, busy for long, or without room: the folders themselves will do
         except sqlite3.DatabaseError:
             path.unlink(missing_ok=True)  # damaged: a cache is thrown away, not repaired
-    return {run: dumps(_describe(root / run)) for run in stamps}
+    return {run: _texts(root / run) for run in stamps}
 
 
-def _refreshed(path: Path, root: Path, stamps: dict[str, str]) -> dict[str, str]:
+def _refreshed(path: Path, root: Path, stamps: dict[str, str]) -> Texts:
     with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as database:
         if database.execute("PRAGMA user_version").fetchone()[0] != LAYOUT:
-            database.executescript(
-                f"DROP TABLE IF EXISTS runs; CREATE TABLE runs (run TEXT PRIMARY KEY, stamp TEXT, entry TEXT);"
-                f"PRAGMA user_version = {LAYOUT}"
-            )
-        found = {run: (stamp, entry) for run, stamp, entry in database.execute("SELECT run, stamp, entry FROM runs")}
-        stale = [run for run, stamp in stamps.items() if found.get(run, ("",))[0] != stamp]
+            _lay_out(database)
+        found = {run: (at, *texts) for run, at, *texts in database.execute("SELECT * FROM runs")}
+        stale = [run for run, at in stamps.items() if found.get(run, ("",))[0] != at]
         gone = [run for run in found if run not in stamps]
-        entries = {run: entry for run, (_, entry) in found.items()}
+        texts: Texts = {run: (facts, settings, measured) for run, (_, facts, settings, measured) in found.items()}
         if stale or gone:
-            entries |= {run: dumps(_describe(root / run)) for run in stale}
+            texts |= {run: _texts(root / run) for run in stale}
             with database:
                 database.execute("PRAGMA synchronous = OFF")  # a lost index is made anew
                 database.executemany("DELETE FROM runs WHERE run = ?", [(run,) for run in gone])
-                database.executemany(
-                    "INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", [(run, stamps[run], entries[run]) for run in stale]
-                )
-        return entries
+                changed = [(run, stamps[run], *texts[run]) for run in stale]
+                database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", changed)
+        return texts
 
 
-def _stamp(run: Path) -> str:
-    """Changes whenever status.json is replaced, even within one tick of the clock."""
-    try:
-        status = (run / "status.json").stat()
-    except OSError:
-        return "none"
-    return f"{status.st_mtime_ns}-{status.st_ino}-{status.st_size}"
+def _lay_out(database: sqlite3.Connection) -> None:
+    """In one transaction: of several processes that find no table, the first makes it."""
+    with database:
+        database.execute("BEGIN IMMEDIATE")
+        if database.execute("PRAGMA user_version").fetchone()[0] != LAYOUT:
+            database.execute("DROP TABLE IF EXISTS runs")
+            database.execute(TABLE)
+            database.execute(f"PRAGMA user_version = {LAYOUT}")
 
 
-def _describe(path: Path) -> dict[str, Any]:
-    folder = RunFolder(path)
-    settings = folder.settings()
-    status, manifest = _lenient(folder.read_status), _lenient(folder.read_manifest)
-    environment = _part(settings, "environment", "id") or manifest.get("environment")
-    algorithm = _part(settings, "algorithm", "name") or manifest.get("algorithm")
-    measured = {key: value for key, value in status.items() if "/" in key or key in ("best_return", "updates")}
-    row = {
-        "run": folder.id,
-        "dir": "",
-        "spec": f"{environment}:{algorithm}",
-        "environment": environment,
-        "algorithm": algorithm,
-        "seed": settings.get("seed"),
-        "status": status.get("status"),
-        "env_steps": status.get("env_steps"),
-        "return": status.get("eval/return_mean"),
-        "seconds": status.get("seconds"),
-        "created": manifest.get("created"),
-        "name": settings.get("name", ""),
-        "tags": settings.get("tags") or [],
-        "config_hash": manifest.get("config_hash"),
-        "git": (manifest.get("git") or {}).get("commit"),
-    }
-    return {"row": row | measured, "config": {key: value for key, value in leaves(settings) if key not in row}}
-
-
-def _lenient(read: Any) -> Row:
-    """One damaged folder must not hide the others."""
-    try:
-        found: Row = read()
-    except (CheckpointError, OSError):
-        return {}
-    return found
-
-
-def _part(settings: Row, section: str, key: str) -> Any:
-    part = settings.get(section)
-    return part.get(key) if isinstance(part, dict) else None
-
-
-def _pairs(filters: Mapping[str, str] | Sequence[str]) -> list[tuple[str, str]]:
-    if isinstance(filters, Mapping):
-        return [(key, str(value)) for key, value in filters.items()]
-    for text in filters:
-        if "=" not in text:
-            raise ConfigError(f"filter '{text}': write key=value, e.g. environment=CartPole-v1")
-    return [(key.strip(), value.strip()) for key, _, value in (text.partition("=") for text in filters)]
-
-
-def _column(key: str, entries: Sequence[dict[str, Any]]) -> str:
-    """What a query calls a column, a metric in the status or a dotted config key; unknown in every run is a mistake."""
-    if key in COLUMNS or not entries:
-        return key
-    known = {name for entry in entries for part in ("row", "config") for name in entry[part]}
-    try:
-        return resolve(key, known)
-    except NotFoundError:
-        columns = ", ".join(COLUMNS)
-        raise ConfigError(
-            f"unknown column '{key}'{nearest(key, known)} (columns: {columns}; or a config key, or a metric)"
-        ) from None
-
-
-def _value(entry: dict[str, Any], column: str) -> Any:
-    return entry["row"].get(column, entry["config"].get(column))
-
-
-def _matches(value: Any, wanted: str) -> bool:
-    """Equal as text (with * and ? wildcards) or as number; a list matches by any of its entries."""
-    if isinstance(value, list):
-        return any(_matches(item, wanted) for item in value) or dumps(value).replace(" ", "") == wanted.replace(" ", "")
-    if value is None or isinstance(value, bool):
-        return wanted.lower() == dumps(value)
-    if isinstance(value, int | float):
-        try:
-            return float(wanted) == value
-        except ValueError:
-            return False
-    return fnmatchcase(str(value), wanted)
-
-
-def _ranked(entries: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    """Highest number, latest time first; names in alphabetical order; runs without the value last."""
-    valued = [(_value(entry, key), entry) for entry in entries]
-    present = [(value, entry) for value, entry in valued if value not in (None, "", [])]
-    numeric = all(isinstance(value, int | float) for value, _ in present)
-    falling = numeric or key == "created"
-
-    def rank(pair: tuple[Any, dict[str, Any]]) -> tuple[Any, str]:
-        return (pair[0] if numeric else str(pair[0]), pair[1]["row"]["run"])
-
-    ordered = [entry for _, entry in sorted(present, key=rank, reverse=falling)]
-    return ordered + [entry for value, entry in valued if value in (None, "", [])]
+def _texts(path: Path) -> tuple[str, str, str]:
+    facts, settings, measured = describe(path)
+    return dumps(facts), dumps(settings), dumps(measured)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,16 @@ if TYPE_CHECKING:
     from cadenza.config.schema import RunConfig
 
 PACKAGES = ("cadenza", "torch", "numpy", "gymnasium")
+# noted where they are installed: what the physics and pictures of environments come from
+WORLDS = (
+    *("mujoco", "dm_control", "box2d", "pygame-ce", "pygame", "ale-py", "minigrid", "envpool", "vmas", "scipy"),
+    *("pettingzoo", "mpe2", "gymnasium-robotics", "pymunk", "rlcard", "smac", "smacv2", "minari"),
+)
+# that change what is computed, or in which order
+VARIABLES = (
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_CBWR", "OPENBLAS_CORETYPE", "PYTHONHASHSEED"),
+    *("CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "MUJOCO_GL", "ATEN_CPU_CAPABILITY"),
+)
 GIT_SECONDS = 1.0
 
 
@@ -23,7 +34,7 @@ def describe_run(config: RunConfig, command: list[str]) -> dict[str, Any]:
     from cadenza.records.trust import signatures
 
     return {
-        "spec": f"{config.environment.id}:{config.algorithm.name}",
+        "spec": f"{config.environment.id}:{config.variant}",
         "environment": config.environment.id,
         "algorithm": config.algorithm.name,
         "seed": config.seed,
@@ -34,7 +45,8 @@ def describe_run(config: RunConfig, command: list[str]) -> dict[str, Any]:
         "config_hash": config_hash(config),
         "signatures": signatures(to_dict(config)),
         "git": git_state(),
-        "versions": versions(),
+        "versions": versions() | {name: found for name in WORLDS if (found := package_version(name))},
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "machine": machine(),
     }
 
@@ -70,7 +82,11 @@ def package_version(package: str) -> str | None:
 
 def machine() -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"platform": platform.platform(), "cpu": _cpu_model(), "cores": cores, "host": platform.node()}
+    here = {"platform": platform.platform(), "cpu": _cpu_model(), "cores": cores, "host": platform.node()}
+    torch: Any = sys.modules.get("torch")  # runs have it by now; it is not worth importing for this
+    if torch is not None and torch.cuda.is_available():
+        here |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+    return here
 
 
 def _cpu_model() -> str:

@@ -183,11 +183,16 @@ def names(rows: Iterable[Row]) -> list[str]:
     return [key for key in dict.fromkeys(key for row in rows for key in row) if key != DIGEST]
 
 
-def series(rows: Sequence[Row], key: str) -> tuple[list[int], list[float]]:
-    """env_steps and values of one metric, where it has a value."""
-    name = resolve(key, names(rows))
-    points = [(row["env_steps"], row[name]) for row in rows if row.get(name) is not None]
-    return [x for x, _ in points], [y for _, y in points]
+def numeric(rows: Iterable[Row]) -> set[str]:
+    """Quantities that are numbers in some row."""
+    return {key for row in rows for key, value in row.items() if isinstance(value, int | float)}
+
+
+def series(rows: Sequence[Row], name: str, axis: str = "env_steps") -> tuple[list[float], list[float]]:
+    """An axis and the values of one metric, where both are numbers."""
+    points = [(row.get(axis), row.get(name)) for row in rows]
+    found = [(x, y) for x, y in points if isinstance(x, int | float) and isinstance(y, int | float)]
+    return [x for x, _ in found], [y for _, y in found]
 
 
 def first_difference(rows_a: Sequence[Row], rows_b: Sequence[Row], limit: int | None = None) -> Row | None:

@@ -89,8 +89,8 @@ def test_actions_are_written_as_they_were_done_and_long_episodes_whole(tmp_path:
 
 def test_mistakes_are_told_in_a_line(trained: Path, tmp_path: Path) -> None:
     where = ("--runs-dir", trained)
-    cadenza("export", "@last", "--format", "datset", *where).refused(2, "did you mean 'dataset'?", "there is: dataset")
-    cadenza("export", "@last", "--format", "csv", *where).refused(2, "csv", "there is: dataset")
+    cadenza("export", "@last", "--format", "datset", *where).refused(2, "did you mean 'dataset'?", "there are: csv")
+    cadenza("export", "@last", "--format", "xlsx", *where).refused(2, "xlsx", "there are: csv")
     cadenza("export", "@last", "--format", "dataset", *where).refused(2, "--out DIR")
     export(trained, tmp_path / "a", "--explore").refused(2, "--episodes N")
     export(trained, tmp_path).refused(2, "exists")

@@ -81,3 +81,11 @@ def test_names_may_hold_colons() -> None:
     found = failpoints.parse("ckpt:after_write@3:eio")
     assert found is not None
     assert (found.name, found.at, found.action) == ("ckpt:after_write", 3, "eio")
+
+
+def test_a_problem_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "nowhere" / "x", tmp_path / "file" / "x"):
+        with pytest.raises(OSError) as caught:
+            atomic.write_text(place, "text")
+        assert caught.value.filename == str(place)

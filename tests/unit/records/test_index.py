@@ -5,14 +5,15 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from cadenza.errors import ConfigError
-from cadenza.records.index import COLUMNS, rows
+from cadenza.records.facts import COLUMNS, changes
+from cadenza.records.index import rebuild, rows
 from cadenza.records.lock import RunLock
+from harness.command import cadenza
 
 
 @pytest.fixture
@@ -57,12 +58,59 @@ def test_rows_hold_the_facts_of_each_run(root: Path) -> None:
         (["eval/return_mean=5"], {("CartPole-v1", 1)}),
         (["val/return_mean=5"], {("CartPole-v1", 1)}),
         (["return=null"], {("Acrobot-v1", 0)}),
+        (["return>3"], {("CartPole-v1", 1)}),
+        (["return >= 3", "return<5"], {("CartPole-v1", 0)}),
+        (["environment!=Cart*"], {("Acrobot-v1", 0)}),
+        (["algorithm.gamma<0.985"], {("CartPole-v1", 0)}),
+        (["created>2020-01-01", "tag=small"], {("CartPole-v1", 0)}),
+        (["tag=untuned", "tag=ppo", "seed=1"], {("CartPole-v1", 1)}),
         (["algorithm.normalize_advantage=True"], {("CartPole-v1", 0), ("CartPole-v1", 1), ("Acrobot-v1", 0)}),
         (["spec=CartPole-v1:ppo", "seed=7"], set()),
     ],
 )
 def test_filters(root: Path, filters: list[str], expected: set) -> None:
     assert set(seeds(rows(root, filters))) == expected
+
+
+def test_filters_from_python(root: Path) -> None:
+    found = rows(root, {"status": ["finished", "crashed"], "algorithm.gamma": lambda gamma: gamma < 0.985})
+    assert seeds(found) == [("CartPole-v1", 0)]
+    assert seeds(rows(root, {"return": ">4"})) == [("CartPole-v1", 1)]
+    assert seeds(rows(root, {"return": None})) == [("Acrobot-v1", 0)]
+    assert seeds(rows(root, {"algorithm.normalize_advantage": False})) == []
+
+
+def test_commits_and_hashes_are_found_by_their_beginning(root: Path, make_run) -> None:
+    row = rows(root, {"seed": 1})[0]
+    assert row["run"] in [found["run"] for found in rows(root, [f"config_hash={row['config_hash'][:6]}"])]
+    folder = make_run("CartPole-v1", seed=4)
+    manifest = folder.read_manifest() | {"git": {"commit": "1f3a9c77", "dirty": True}}
+    folder.manifest.write_text(json.dumps(manifest))
+    assert seeds(rows(root, ["git=1f3a"])) == [("CartPole-v1", 4)]
+    assert seeds(rows(root, ["git=1f3b"])) == []
+    assert seeds(rows(root, ["tag=local-changes", "git=1f3*"])) == [("CartPole-v1", 4)]
+
+
+def test_a_run_without_a_name_is_told_by_what_was_changed() -> None:
+    command = ["cadenza", "train", "CartPole-v1:ppo", "algorithm.gamma=0.9", "seed=3", "--max-timesteps", "100"]
+    assert changes(command) == ["algorithm.gamma=0.9"]
+
+
+def test_any_metric_can_be_asked_for_as_it_was_last(root: Path, make_curve) -> None:
+    short, long = make_curve([1.0], seed=11), make_curve([1.0, 1.0, 1.0], seed=12)
+    found = rows(root, ["train/loss>0"], sort="train/loss")
+    assert [(row["run"], row["train/loss"]) for row in found] == [(short.id, 1.0), (long.id, 1 / 3)]
+    with pytest.raises(ConfigError, match="'train/lss'; did you mean 'train/loss'"):
+        rows(root, ["train/lss>0"])
+
+
+def test_a_rebuilt_index_is_read_from_the_folders(root: Path) -> None:
+    before = rows(root)
+    with sqlite3.connect(root / "index.sqlite") as database:
+        database.execute("UPDATE runs SET facts = replace(facts, 'finished', 'failed')")
+    assert {row["status"] for row in rows(root)} == {"failed"}
+    assert rebuild(root) == 3
+    assert rows(root) == before
 
 
 def test_sorting_puts_the_best_first_and_the_unmeasured_last(root: Path) -> None:
@@ -83,6 +131,19 @@ def test_unknown_columns_and_malformed_filters_are_said(root: Path) -> None:
         rows(root, sort="retrun")
     with pytest.raises(ConfigError, match="key=value"):
         rows(root, ["seed"])
+
+
+def test_keys_are_looked_up_before_any_run_is_left_out(root: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'algorithm\.gama'"):
+        rows(root, ["seed=99", "algorithm.gama=1"])
+    with pytest.raises(ConfigError, match="'retrun'"):
+        rows(root, ["seed=99"], sort="retrun")
+    assert rows(root, ["seed=99", "algorithm.gamma=1"]) == []
+
+
+def test_a_name_with_brackets_is_itself(root: Path, make_run) -> None:
+    make_run(seed=6, name="[a] plain")
+    assert seeds(rows(root, ["name=[a] plain"])) == seeds(rows(root, ["name=*plain"])) == [("CartPole-v1", 6)]
 
 
 def test_the_index_follows_the_folders(root: Path, make_run) -> None:
@@ -141,6 +202,15 @@ def test_one_damaged_folder_does_not_hide_the_others(root: Path, make_run) -> No
     bad.status.write_text("{")
     bad.config.write_text(": [")
     assert len(rows(root)) == 4
+    dated, latin, odd = (make_run(seed=seed, **{"eval/return_mean": "high"}) for seed in (10, 11, 12))
+    dated.config.write_text("name: 2026-01-01\ntags: paper\nlogging: {since: !!binary aGk=}")
+    latin.config.write_bytes(b"name: caf\xe9")
+    manifest = {"git": "1f3a", "machine": [], "command": "train", "created": 5, "config_hash": "x"}
+    odd.manifest.write_text(json.dumps(manifest))
+    assert len(rows(root, sort="return")) == 7
+    assert [row["run"] for row in rows(root, ["name=2026-01-01", "tag=paper"])] == [dated.id]
+    assert cadenza("list", "--runs-dir", root, "--sort", "seconds").succeeded().out.count("CartPole") == 6
+    assert cadenza("show", "@best", "--runs-dir", root, "--json").succeeded()
 
 
 def test_what_is_no_run_is_not_listed(root: Path) -> None:
@@ -158,17 +228,3 @@ def test_processes_can_query_at_once(root: Path) -> None:
     command = [sys.executable, "-c", code, str(root)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
     assert [process.communicate()[0].strip() for process in processes] == ["3"] * 8
-
-
-def test_two_thousand_runs_are_listed_in_a_second(tmp_path: Path, make_run) -> None:
-    first = make_run(status="finished", **{"eval/return_mean": 1.0})
-    root = tmp_path / "runs"
-    for number in range(1999):
-        copy = root / f"CartPole-v1-ppo-s{number}-copy"
-        copy.mkdir()
-        for name in ("config.yaml", "manifest.json", "status.json"):
-            (copy / name).write_bytes((first.path / name).read_bytes())
-    assert len(rows(root)) == 2000
-    began = time.process_time()
-    assert len(rows(root, ["algorithm.gamma=0.99"], sort="return")) == 2000
-    assert time.process_time() - began < 1

@@ -207,14 +207,18 @@ def test_buffer_resumes_in_the_middle_exactly() -> None:
 
 def test_series_and_aliases() -> None:
     rows = [
-        {"env_steps": 1, "collect/return_mean": 5.0, "train/loss": 1.0},
+        {"env_steps": 1, "updates": 3, "collect/return_mean": 5.0, "train/loss": 1.0, "phase": "main"},
         {"env_steps": 2, "eval/return_mean": 7.0, "train/loss": None},
     ]
     assert metrics.series(rows, "train/loss") == ([1], [1.0])
-    assert metrics.series(rows, "val/return_mean") == metrics.series(rows, "test/return_mean") == ([2], [7.0])
-    assert metrics.series(rows, "train/return_mean") == ([1], [5.0])
+    assert metrics.series(rows, "train/loss", "updates") == ([3], [1.0])
+    assert metrics.series(rows, "phase") == ([], [])
+    assert metrics.numeric(rows) == set(metrics.names(rows)) - {"phase"}
+    known = metrics.names(rows)
+    assert metrics.resolve("val/return_mean", known) == metrics.resolve("test/return_mean", known) == "eval/return_mean"
+    assert metrics.resolve("train/return_mean", known) == "collect/return_mean"
     with pytest.raises(NotFoundError, match="did you mean 'train/loss'"):
-        metrics.series(rows, "train/los")
+        metrics.resolve("train/los", known)
 
 
 def test_first_difference_names_row_step_and_quantity(tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""`cadenza diff`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from cadenza.cli.output import Json, Run, RunsDir, print_json, print_table
+
+
+def diff(
+    a: Run,
+    b: Run,
+    first: Annotated[bool, typer.Option("--first", help="Only the first step and quantity where they part.")] = False,
+    runs_dir: RunsDir = None,
+    json: Json = False,
+) -> None:
+    """Where two runs differ: settings, versions and machine, and the first step and quantity of their metrics.
+
+    Example: cadenza diff CartPole-v1-ppo-s1 @last --first
+    """
+    from cadenza.records.diff import facts, parting, without_episodes
+    from cadenza.records.folder import find, runs_root
+
+    root = runs_root(runs_dir)
+    ours, theirs = find(root, a), find(root, b)
+    parted, lacking = parting(ours, theirs), without_episodes(ours, theirs)
+    differing = {} if first else facts(ours, theirs)
+    if json:
+        found = {"a": ours.id, "b": theirs.id, "identical": parted is None, "first_difference": parted}
+        print_json(found | {"episodes_compared": not lacking} | differing)
+        return
+    for title, values in differing.items():
+        if values:
+            print_table((title, ours.id, theirs.id), [(key, _text(x), _text(y)) for key, (x, y) in values.items()])
+    typer.echo(told(parted, lacking))
+
+
+def told(parted: dict[str, Any] | None, lacking: list[str]) -> str:
+    """The first difference in a line, and the episode it began in if that is known."""
+    if parted is None:
+        few = f"metrics are identical; episodes cannot be compared: {' and '.join(dict.fromkeys(lacking))} kept none"
+        return few if lacking else "metrics and episodes are identical"
+    text = "metrics are identical, episodes are not"
+    if parted["env_steps"] is not None:
+        text = f"they part at step {parted['env_steps']} in {parted['quantity']}: "
+        text += f"{_text(parted['a'])} and {_text(parted['b'])}"
+    return text + first_episode(parted)
+
+
+def first_episode(parted: dict[str, Any]) -> str:
+    """The line about the episode in which two runs part, if that is known."""
+    episode = parted.get("episode")
+    if episode is None:
+        return ""
+    where = f"episode {episode['number']} of environment {episode['env']}"
+    step = f" at its step {episode['step']}" if episode["step"] is not None else ""
+    return f"\nfirst of the finished episodes to differ: {where}{step}, in its {episode['quantity']}"
+
+
+def _text(value: Any) -> str:
+    from cadenza.records.json_text import dumps
+
+    return "-" if value is None else value if isinstance(value, str) else dumps(value)

@@ -1,0 +1,31 @@
+"""alerts.jsonl: what was wrong with a run while it trained, one line for each time it was told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+Alert = dict[str, Any]
+
+
+def line(alert: Alert) -> str:
+    """An alert in one line."""
+    text = f"{alert['rule']} at step {alert['env_steps']}: {alert['what']}"
+    text += f" ({alert['explanation']})" if alert["explanation"] else ""
+    return text + (f"; try: {alert['hint']}" if alert["hint"] else "")
+
+
+def read(path: Path) -> list[Alert]:
+    """What a run's alerts.jsonl holds; a line that was cut short is left out."""
+    found = []
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    for text in lines:
+        try:
+            found.append(json.loads(text))
+        except ValueError:
+            continue
+    return [alert for alert in found if isinstance(alert, dict)]

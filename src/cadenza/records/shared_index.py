@@ -1,0 +1,165 @@
+"""A team's index: the facts of everyone's runs in one PostgreSQL (or SQLite) database, named by CADENZA_INDEX."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cadenza.errors import ConfigError, MissingExtraError, StorageError, install
+from cadenza.records.facts import Row, describe, stamp, version
+from cadenza.records.folder import RunFolder
+from cadenza.records.index import VARIABLE
+from cadenza.records.json_text import dumps
+from cadenza.records.query import Entry, Settings
+
+try:
+    import sqlalchemy as sql
+    from sqlalchemy.dialects import postgresql, sqlite
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+    from sqlalchemy.pool import NullPool
+except ImportError as problem:
+    raise MissingExtraError(f"CADENZA_INDEX needs an extra: {install('team')}") from problem
+
+BEAT_SECONDS = 30.0
+TEXTS = ("facts", "settings", "measured")
+LOST_SECONDS = 4 * BEAT_SECONDS  # a run elsewhere that has been silent for so long has crashed
+CONNECT_SECONDS = 10
+
+TABLE = sql.Table(
+    "cadenza_runs",
+    sql.MetaData(),
+    sql.Column("place", sql.Text, primary_key=True),  # host:folder, since two people may name a run alike
+    sql.Column("run", sql.Text, primary_key=True),
+    sql.Column("version", sql.BigInteger, nullable=False),
+    sql.Column("facts", sql.Text, nullable=False),
+    sql.Column("settings", sql.Text, nullable=False),
+    sql.Column("measured", sql.Text, nullable=False),
+    sql.Column("beat", sql.DateTime(timezone=True), nullable=False),  # by the database's own clock
+)
+
+
+def place_of(root: Path) -> str:
+    return f"{platform.node()}:{root.absolute()}"
+
+
+class SharedIndex:
+    """A connection for each call: calls are seconds apart, and a run must not hold one for days."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            address = make_url(url)
+            if address.drivername == "postgresql":
+                address = address.set(drivername="postgresql+psycopg")
+            self.name = address.render_as_string(hide_password=True)
+            dialect = address.get_backend_name()
+            if dialect not in ("postgresql", "sqlite"):
+                raise ConfigError(f"{VARIABLE}={self.name}: must begin with postgresql:// or sqlite:///")
+            patience = {"connect_timeout" if dialect == "postgresql" else "timeout": CONNECT_SECONDS}
+            self._engine = sql.create_engine(address, poolclass=NullPool, connect_args=patience)
+        except (ArgumentError, NoSuchModuleError):
+            raise ConfigError(f"{VARIABLE} is no URL: write postgresql://user@host/database") from None
+        except ModuleNotFoundError as problem:
+            raise MissingExtraError(f"{VARIABLE} needs an extra: {install('team')}") from problem
+        self._insert: Callable[[Any], Any] = postgresql.insert if dialect == "postgresql" else sqlite.insert
+
+    def exchange(self, root: Path, ours: Sequence[Entry]) -> list[Entry]:
+        """Tell it how the runs in a folder stand, and learn of everyone else's."""
+        place, settings = place_of(root), Settings()
+        ours_there, theirs = TABLE.c.place == place, TABLE.c.place != place
+        with self._connected() as connection:
+            known = {
+                row.run: row.version
+                for row in connection.execute(sql.select(TABLE.c.run, TABLE.c.version).where(ours_there))
+            }
+            others = connection.execute(sql.select(TABLE, sql.func.now().label("now")).where(theirs)).all()
+            unsettled = ("running", "crashed")  # which of them may change without the run saying so
+            news = [
+                _told(place, entry.version, entry.row, entry.settings, entry.measured)
+                for entry in ours
+                if known.get(entry.row["run"]) != entry.version or entry.row["status"] in unsettled
+            ]
+            self._write(connection, news)
+            # asked again: what was not there when the folder was read may have come since
+            gone = sorted(run for run in known if not RunFolder(root / run).config.exists())
+            if gone:
+                connection.execute(sql.delete(TABLE).where(ours_there, TABLE.c.run.in_(gone)))
+        here = {entry.row["run"] for entry in ours}  # a folder that several machines share is told by each
+        return [_foreign(row, settings) for row in others if row.run not in here]
+
+    def tell(self, run: Path) -> None:
+        """How one run stands now: its heartbeat."""
+        at = version(stamp(str(run)))
+        described = describe(run)
+        with self._connected() as connection:
+            self._write(connection, [_told(place_of(run.parent), at, *described)])
+
+    def _connected(self) -> Connected:
+        return Connected(self._engine, self.name)
+
+    def _write(self, connection: sql.Connection, news: list[Row]) -> None:
+        """Never something older over something newer; in one order, so that no two writers wait for each other."""
+        if not news:
+            return
+        insert = self._insert(TABLE).values(beat=sql.func.now())
+        replaced = {name: insert.excluded[name] for name in ("version", *TEXTS, "beat")}
+        newer = TABLE.c.version <= insert.excluded.version
+        statement = insert.on_conflict_do_update(index_elements=["place", "run"], set_=replaced, where=newer)
+        connection.execute(statement, sorted(news, key=lambda one: str(one["run"])))
+
+
+def _told(place: str, at: int, facts: Row, settings: Row, measured: Row) -> Row:
+    texts = {"facts": dumps(facts), "settings": dumps(settings), "measured": dumps(measured)}
+    return {"place": place, "run": facts["run"], "version": at, **texts}
+
+
+class Connected:
+    """A transaction on a database that has the table; whatever goes wrong is one line."""
+
+    def __init__(self, engine: sql.Engine, name: str) -> None:
+        self._engine, self._name = engine, name
+
+    def __enter__(self) -> sql.Connection:
+        try:
+            try:
+                TABLE.metadata.create_all(self._engine)
+            except SQLAlchemyError:  # somebody else made it at the same moment, if anything
+                TABLE.metadata.create_all(self._engine)
+            self._transaction = self._engine.begin()
+            return self._transaction.__enter__()
+        except SQLAlchemyError as problem:
+            raise self._refusal(problem) from problem
+
+    def __exit__(self, *problem: Any) -> None:
+        try:
+            self._transaction.__exit__(*problem)
+        except SQLAlchemyError as refused:
+            raise self._refusal(refused) from refused
+        if isinstance(problem[1], SQLAlchemyError):
+            raise self._refusal(problem[1]) from problem[1]
+
+    def _refusal(self, problem: SQLAlchemyError) -> StorageError:
+        reason = str(getattr(problem, "orig", None) or problem).strip().splitlines()[0]
+        return StorageError(f"cannot use the index at {self._name}: {reason} (unset {VARIABLE} to do without it)")
+
+
+def _foreign(row: Any, settings: Settings) -> Entry:
+    """A run on another machine or in another folder: whether it lives is known by its heartbeat alone."""
+    facts: Row = json.loads(row.facts)
+    host, _, _ = row.place.partition(":")
+    facts["dir"] = facts["dir"] if host == platform.node() else f"{host}:{facts['dir']}"
+    if facts["status"] in (None, "running"):
+        silent = (_time(row.now) - _time(row.beat)).total_seconds()
+        facts["status"] = "running" if silent < LOST_SECONDS else "crashed"
+    return Entry(facts, row.version, partial(settings.read, row.settings), partial(json.loads, row.measured))
+
+
+def _time(value: datetime | str) -> datetime:
+    """SQLite has no times of its own."""
+    read = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return read.replace(tzinfo=None)
