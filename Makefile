@@ -14,7 +14,7 @@ setup: .venv/core
 
 # with every family and sink that the tests use
 .venv/dev: .venv/core
-	$(PIP) --editable '.[dev,box2d,mujoco,marl,tensorboard,video]'
+	$(PIP) --editable '.[dev,box2d,mujoco,dmc,marl,vmas,tensorboard,tune,video,team,parquet]'
 	touch $@
 
 demo: .venv/core

@@ -13,8 +13,11 @@ import typer
 from cadenza import __version__
 from cadenza.cli.algorithms import algorithms
 from cadenza.cli.bench import app as bench_app
+from cadenza.cli.cleanup import cleanup
+from cadenza.cli.compare import compare
 from cadenza.cli.config import app as config_app
 from cadenza.cli.debug import debug
+from cadenza.cli.diff import diff
 from cadenza.cli.doctor import doctor
 from cadenza.cli.envs import envs
 from cadenza.cli.evaluate import evaluate
@@ -26,7 +29,11 @@ from cadenza.cli.report import report
 from cadenza.cli.resume import resume
 from cadenza.cli.show import show
 from cadenza.cli.smoke import smoke
+from cadenza.cli.sweep import sweep
+from cadenza.cli.top import top
 from cadenza.cli.train import train
+from cadenza.cli.trial import trial
+from cadenza.cli.tune import tune
 from cadenza.cli.verify import verify
 from cadenza.errors import CadenzaError, ConfigError, StorageError
 
@@ -62,15 +69,22 @@ app.command()(evaluate)
 app.command()(play)
 app.command("list")(list_runs)
 app.command()(show)
+app.command()(top)
+app.command()(compare)
+app.command()(diff)
 app.command()(verify)
 app.command()(debug)
 app.command()(report)
 app.command()(export)
+app.command()(cleanup)
 app.command()(envs)
 app.command()(algorithms)
 app.command()(doctor)
 app.command()(plan)
 app.command()(smoke)
+app.command()(sweep)
+app.command()(tune)
+app.command(hidden=True)(trial)
 app.add_typer(bench_app, name="bench")
 app.add_typer(config_app, name="config")
 

@@ -30,4 +30,4 @@ def resume(
     result = launch(find(runs_root(runs_dir), run), max_timesteps, max_updates, device, quiet, trust)
     if json:
         print_json(result.summary())
-    finish(result.signal)
+    finish(result.signal, result.why)

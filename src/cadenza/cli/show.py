@@ -13,23 +13,26 @@ POINTERS = ("last", "best")
 
 
 def show(run: Run, runs_dir: RunsDir = None, json: Json = False) -> None:
-    """Show one run: how it stands, its settings, checkpoints and latest metrics.
+    """Show one run: how it stands, its settings, checkpoints, latest metrics and alerts.
 
     Example: cadenza show @best:CartPole-v1:ppo
     """
-    from cadenza.records import metrics
+    from cadenza.records import alerts, metrics
     from cadenza.records.folder import find, runs_root
 
     folder = find(runs_root(runs_dir), run)
     rows = metrics.read(folder.metrics)
-    facts = describe(folder)
+    facts, told = describe(folder), alerts.read(folder.alerts)
     if json:
-        print_json(facts | {"checkpoints": checkpoints(folder), "metrics": rows[-1] if rows else None})
+        latest = {"metrics": rows[-1] if rows else None, "alerts": told}
+        print_json(facts | {"checkpoints": checkpoints(folder)} | latest)
         return
     _print_facts(facts)
     _print_settings(folder.settings())
     _print_checkpoints(checkpoints(folder))
     _print_metrics(rows)
+    for alert in told:
+        print(f"{alert.get('severity')}: {alerts.line(alert)}")
 
 
 def describe(folder: RunFolder) -> dict[str, Any]:
@@ -45,6 +48,7 @@ def describe(folder: RunFolder) -> dict[str, Any]:
         "best_return": status.get("best_return"),
         "updates": status.get("updates"),
         "message": status.get("message", ""),
+        "cleaned": status.get("cleaned"),
         "spec": manifest.get("spec"),
         "seed": manifest.get("seed"),
         "name": manifest.get("name", ""),
@@ -85,6 +89,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "return": f"{number(facts['eval/return_mean'])} (best {number(facts['best_return'])})",
         "done": f"{number(facts['env_steps'])} env_steps, {number(facts['updates'])} updates",
         "time": duration(facts["seconds"]),
+        "cleaned": f"{facts['cleaned']}: checkpoints and the like were deleted" if facts["cleaned"] else "",
         "created": facts["created"] or "-",
         "name": facts["name"],
         "tags": ", ".join(facts["tags"]),

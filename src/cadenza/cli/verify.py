@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, Trust, print_json
+from cadenza.cli.diff import first_episode
+from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table
 from cadenza.errors import CadenzaError
+
+if TYPE_CHECKING:
+    from cadenza.records.diff import Pairs
 
 
 def verify(
@@ -21,7 +25,7 @@ def verify(
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
-    """Prove that a run can be reproduced, or that killing and resuming changes nothing.
+    """Prove that a run can be reproduced, or that killing and resuming changes nothing; exit code 1 if not.
 
     Example: cadenza verify @last --steps 5000
     Example: cadenza verify --resume CartPole-v1:ppo
@@ -30,6 +34,7 @@ def verify(
     from cadenza.orchestration import verify as proof
     from cadenza.records.folder import find, runs_root
 
+    changed: Pairs = {}
     with tempfile.TemporaryDirectory(prefix="cadenza-verify-") as scratch:
         root = Path(scratch)
         if resume is not None:
@@ -48,18 +53,23 @@ def verify(
             raise typer.BadParameter("settings go with --resume alone: a run is repeated as it was")
         else:
             folder = find(runs_root(runs_dir), run)
-            difference = proof.repeat(folder, root, steps, trust)
+            difference, changed = proof.repeat(folder, root, steps, trust)
             subject = f"{folder.id}, done again{f' up to step {steps}' if steps else ''},"
-    report(subject, difference, json)
+    report(subject, difference, changed, json)
 
 
-def report(subject: str, difference: dict[str, Any] | None, json: bool) -> None:
+def report(subject: str, difference: dict[str, Any] | None, changed: Pairs, json: bool) -> None:
+    """What was found; the exit code is 1 if there is a difference."""
+    if changed and not json:
+        lines = [(key, *("-" if value is None else str(value) for value in pair)) for key, pair in changed.items()]
+        print_table(("made with", "then", "now"), lines)
     if json:
-        print_json({"identical": difference is None, "first_difference": difference})
+        print_json({"identical": difference is None, "first_difference": difference, "made_with": changed})
     elif difference is None:
         typer.echo(f"{subject} is identical bit for bit")
     else:
         place = f" at step {difference['env_steps']}" if difference.get("env_steps") is not None else ""
-        typer.echo(f"{subject} differs{place} in {difference['quantity']}: {difference['a']} and {difference['b']}")
+        values = f"{difference['a']} and {difference['b']}"
+        typer.echo(f"{subject} differs{place} in {difference['quantity']}: {values}{first_episode(difference)}")
     if difference is not None:
         raise typer.Exit(1)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from cadenza.config.alerts import AlertsConfig
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, nearest
 
@@ -245,7 +246,13 @@ class LoggingConfig:
     every_steps: int = setting(1_000, "distance between rows of metrics.jsonl", "env_steps")
     every_updates: int = setting(1_000, "the same in phases that do not collect", "updates")
     episodes: bool = setting(True, "keep seed and actions of every training episode in episodes/")
+    alerts: AlertsConfig = setting(doc="what the metrics are watched for", factory=AlertsConfig)
     tensorboard: bool = setting(False, "write rows for TensorBoard, too, in tensorboard/ (extra: tensorboard)")
+    wandb: bool | Literal["offline"] = setting(
+        False, "hand rows to Weights & Biases, too; offline: into wandb/ alone, for `wandb sync` (extra: wandb)"
+    )
+    wandb_project: str | None = setting(None, "W&B project; null: WANDB_PROJECT, or cadenza")
+    wandb_entity: str | None = setting(None, "W&B user or team; null: WANDB_ENTITY, or the account's own")
 
     def __post_init__(self) -> None:
         if self.every_steps < 1 or self.every_updates < 1:
@@ -313,5 +320,10 @@ class RunConfig:
     @property
     def variant(self) -> str:
         """What stands after ENV in the spec: the name of a tuned experiment, else the algorithm's."""
-        env, _, name = (self.experiment or "").rpartition("/")
-        return name if env == self.environment.id else str(self.algorithm.name)
+        return variant(self.environment.id, str(self.algorithm.name), self.experiment)
+
+
+def variant(environment: str, algorithm: str, experiment: str | None) -> str:
+    """How the settings of a run were asked for in that environment."""
+    env, _, name = (experiment or "").rpartition("/")
+    return name if name and env == environment else algorithm

@@ -103,7 +103,8 @@ class Debug:
     def _enter(self, name: str) -> None:
         self.during = name  # the hook being called, or the last one
         self.updating = name in self.run.workflow.hooks
-        self.vec_steps = self.steps = 0  # of the environments and of optimizers, in this hook
+        self.vec_steps = 0  # of the environments, in this hook
+        self.steps = dict.fromkeys(self.owned.optimizers, 0)  # the same of optimizers
 
     def _timed(self, name: str, method: Any, *args: Any, **kwargs: Any) -> Any:
         with self.profile.span(name):
@@ -116,7 +117,7 @@ class Debug:
         result: Updated = self._task(name, partial(self._learn, method), store, phase)
         self.checks.state(self.run.workflow.state_dict())
         self.checks.metrics(result.metrics)
-        self.steps = 0
+        self.steps = dict.fromkeys(self.steps, 0)
         for key, value in result.metrics.items():
             self.recent.setdefault(key, deque(maxlen=RECENT)).append(float(value))
         return Updated(result.updates, {**result.metrics, **self.statistics.take()})
@@ -140,7 +141,7 @@ class Debug:
         result = method(*args, **kwargs)
         self.statistics.after_step(groups)
         self.checks.stepped(name, groups)
-        self.steps += 1
+        self.steps[name] += 1
         return result
 
     def _act(self, method: Any, *args: Any) -> Acted:
@@ -198,7 +199,8 @@ class Debug:
         collected = self.vec_steps * collector.env.num_envs if collector is not None else 0
         return {
             "env_steps": clock.env_steps + collected,
-            "updates": clock.updates + self.steps + self.updating,
+            # an update is over when all its optimizers have stepped
+            "updates": clock.updates + min(self.steps.values(), default=0) + self.updating,
             "when": "in" if self.updating else "after",
             "during": self.during,
             "phase": clock.phase,

@@ -45,6 +45,8 @@ class FirstBad(TorchFunctionMode):
             frame = frame.f_back
         if self.nan is not None or frame is None or frame.f_code.co_filename.startswith(MONITOR):  # a check's own
             return result
+        if getattr(func, "__name__", "").removeprefix("new_").startswith("empty"):  # whatever lay there before
+            return result
         given = (args, kwargs or {})
         for kind, test in (("nan", torch.isnan), ("inf", torch.isinf)):
             if getattr(self, kind) is None and has(test, result) and not has(test, given):

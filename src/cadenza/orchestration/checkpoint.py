@@ -140,12 +140,17 @@ class Checkpoints:
                 return name
             if which == "last" and names:
                 return names[-1]
-            raise NotFoundError(f"no checkpoint '{which}' in {self.folder}")
+            raise NotFoundError(f"no checkpoint '{which}' in {self.folder}{self._cleaned()}")
         for name in reversed(names):
             if which == name or (which.isdigit() and int(which) == position(name)[0]):
                 return name
         steps = ", ".join(str(position(name)[0]) for name in names) or "none"
-        raise NotFoundError(f"no checkpoint '{which}' in {self.folder} (there are: best, last, {steps})")
+        known = f" (there are: best, last, {steps})"
+        raise NotFoundError(f"no checkpoint '{which}' in {self.folder}{self._cleaned() or known}")
+
+    def _cleaned(self) -> str:
+        at = RunFolder(self.folder.parent).read_status().get("cleaned")
+        return f": the run was cleaned up at {at}" if at else ""
 
     def point(self, pointer: str, name: str) -> None:
         write_text(self.folder / pointer, name + "\n")

@@ -23,7 +23,7 @@ class Started:
     config: RunConfig
     unit: str  # of the run's budget: env_steps or updates
     env_steps: int  # where it stands: above 0 when resumed
-    stop: Callable[[], None]
+    stop: Callable[..., None]  # takes a reason, too, which the status will tell
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Ended:
 
     status: str
     message: str
+    error: str = ""  # the class of the error that a run failed with
 
 
 Event = Started | Row | Evaluated | Saved | Ended

@@ -9,6 +9,7 @@ import contextlib
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,14 @@ from cadenza.config.schedules import Schedule
 from cadenza.config.schema import MINARI, RunConfig
 from cadenza.envs.catalog import make
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError, EnvironmentFault
+from cadenza.monitor.alerts import Alerts
 from cadenza.monitor.console import Console
 from cadenza.monitor.sparkline import number
 from cadenza.orchestration.debugger import attached, note, settle_for_one
 from cadenza.orchestration.events import Ended, Listener, Started
 from cadenza.orchestration.signals import Signals
 from cadenza.records.folder import RunFolder, create
+from cadenza.records.index import shared_url
 from cadenza.records.lock import RunLock
 from cadenza.records.metrics import export_csv, read
 from cadenza.types import EnvSpec
@@ -61,8 +64,9 @@ def train(
     quiet: bool = False,
     on_event: Iterable[Listener] = (),
     notes: Iterable[str] = (),
+    run_id: str | None = None,
 ) -> Result:
-    """A new run, to its end; it begins with what there is to note about it."""
+    """A new run, to its end; it begins with what there is to note about it. Its id is made up unless one is given."""
     decisions: dict[str, Any] = {}
     config = found_from_anywhere(config)
     spec, sinks = check(config), wanted_sinks(config)
@@ -74,7 +78,7 @@ def train(
     assembly = assemble(config, spec, decisions)
     try:
         with Signals() as signals:
-            folder = create(root, config, command)
+            folder = create(root, config, command, run_id)
             with RunLock(folder.path):
                 run = build(assembly, folder, open_console(assembly, folder, quiet), signals)
                 note_budget(run)
@@ -142,18 +146,29 @@ def resume(
 
 def wanted_sinks(config: RunConfig) -> list[Sink]:
     """Where rows go besides metrics.jsonl; asked for before anything is made, since an extra may be missing."""
-    if not config.logging.tensorboard:
-        return []
-    from cadenza.monitor.tensorboard import TensorBoard
+    sinks: list[Sink] = []
+    if config.logging.tensorboard:
+        from cadenza.monitor.tensorboard import TensorBoard
 
-    return [TensorBoard]
+        sinks.append(TensorBoard)
+    if config.logging.wandb:
+        from cadenza.monitor.wandb_sink import Wandb
+
+        sinks.append(Wandb)
+    if (url := shared_url()) is not None:
+        from cadenza.monitor.heartbeat import Heartbeat
+        from cadenza.records.shared_index import SharedIndex
+
+        sinks.append(partial(Heartbeat, SharedIndex(url)))  # which refuses a URL that is none
+    return sinks
 
 
 def listen(run: Orchestrator, sinks: Iterable[Sink], on_event: Iterable[Listener]) -> None:
     def warn(text: str) -> None:
         run.console.note(text, warning=True)
 
-    run.listeners += [*(sink(warn) for sink in sinks), *on_event]
+    watching = [Alerts(run.console.note)] if run.config.logging.alerts.enabled else []
+    run.listeners += [*watching, *(sink(warn) for sink in sinks), *on_event]
 
 
 def with_budget(config: RunConfig, max_timesteps: int | None, max_updates: int | None) -> RunConfig:
@@ -207,18 +222,22 @@ def say_what_to_expect(run: Orchestrator) -> None:
 def begin_again(run: Orchestrator) -> None:
     """A run that was stopped before its first checkpoint is started from its seed; one that lost them all is not."""
     if any(run.folder.checkpoints.glob("rejected-*")) or read(run.folder.metrics):
-        raise CheckpointError(f"{run.folder.checkpoints}: the run has been training, but its checkpoints are gone")
+        cleaned = run.folder.read_status().get("cleaned")
+        why = f" (cleaned up at {cleaned})" if cleaned else ""
+        raise CheckpointError(f"{run.folder.checkpoints}: the run has been training, but its checkpoints are gone{why}")
     run.console.note("no checkpoint yet when the run stopped: starting it again from its seed", warning=True)
+    run.folder.update_status(cleaned=None)  # it may have been: what comes now is new
     run.metrics.load_state_dict(EMPTY_METRICS)
     run.episodes.drop_after(-1)
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended: its folder, and the signal that interrupted it, if one did."""
+    """How a run ended: its folder, and the signal that interrupted it, if one did, or else who asked it to stop."""
 
     folder: RunFolder
     signal: str | None
+    why: str = ""
 
     def summary(self) -> dict[str, Any]:
         """What `train --json` prints."""
@@ -239,19 +258,20 @@ def execute(run: Orchestrator, first: bool, extended: bool = False) -> Result:
             run.save(insist=True)
         console.start(headline(run, first), run.now)
         signal = run.run()
-        run.write_status("interrupted" if signal else "finished", signal or "")
+        run.write_status(*(("interrupted", run.signals.why or signal) if signal else ("finished", "")))
     except BaseException as problem:
         console.close()
         note_failure(run, problem)
         with contextlib.suppress(Exception):  # the first problem is the one to tell
-            run.tell(Ended("failed", str(problem)))
+            run.tell(Ended("failed", str(problem), type(problem).__name__))
         raise
     finally:
         run.metrics.close()
     console.finish("\n".join(ending(run, signal)))
     finish_folder(run)
     run.tell(Ended("interrupted" if signal else "finished", signal or ""))
-    return Result(run.folder, signal or run.signals.requested)  # one that came too late to interrupt anything
+    late = run.signals.requested  # one that came too late to interrupt anything
+    return Result(run.folder, signal or late, run.signals.why if signal else "")
 
 
 def finish_folder(run: Orchestrator) -> None:
@@ -260,8 +280,10 @@ def finish_folder(run: Orchestrator) -> None:
 
     try:
         if run.config.evaluation.video and run.finished:
+            from cadenza.view.imagination import record_imagination
             from cadenza.view.play import record
 
+            record_imagination(run.workflow, run.stores, run.folder.videos)
             record(run.folder, run.folder.best_or_last, trust=True)
     except Exception as problem:  # whatever a stranger's renderer may raise
         reason = str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
@@ -310,7 +332,9 @@ def tuned(experiment: str | None) -> str:
 
 def ending(run: Orchestrator, signal: str | None) -> list[str]:
     latest, best, clock = run.standing.latest, run.standing.best, run.clock
-    how = f"{signal}: saved" if signal else "stopped early" if run.standing.stopped_early else "finished"
+    how = "stopped early" if run.standing.stopped_early else "finished"
+    if signal:
+        how = f"{run.signals.why or signal}: saved"
     lines = [f"{how} at step {clock.env_steps} after {clock.seconds:.1f} s"]
     if latest is not None:
         solved = run.threshold is not None and latest >= run.threshold

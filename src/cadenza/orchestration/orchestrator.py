@@ -16,8 +16,9 @@ from types import MappingProxyType
 from typing import Any
 
 from cadenza.config.schema import RunConfig
-from cadenza.errors import CheckpointError, ConfigError, DivergenceError, StorageError
+from cadenza.errors import CheckpointError, ConfigError, DivergenceError, EnvironmentFault, StorageError
 from cadenza.monitor.console import Console
+from cadenza.monitor.usage import Usage
 from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.clock import Clock, Every, Standing
 from cadenza.orchestration.codec import digest, first_not_finite
@@ -68,6 +69,7 @@ class Orchestrator:
             "log": Every(logging.every_steps, logging.every_updates),
             "save": Every(checkpoint.every_steps, checkpoint.every_updates),
         }
+        self.usage = Usage(self.folder.path, self.decisions["device"])
         self._started = time.monotonic()
 
     # the loop
@@ -78,6 +80,16 @@ class Orchestrator:
         `until` leaves at the end of a cycle, as if interrupted there.
         """
         self._started = time.monotonic() - self.clock.seconds
+        self.usage.begin(self.clock.env_steps)
+        try:
+            return self._loop(until)
+        except EnvironmentFault as problem:  # it may have been given actions that no environment can take
+            bad = first_not_finite(self.workflow.state_dict())
+            if bad:
+                raise self._divergence(f"{bad} is not finite") from problem
+            raise
+
+    def _loop(self, until: Callable[[Clock], bool]) -> str | None:
         while not self._stop():
             if self.clock.cycle_ended:
                 self._end_cycle()
@@ -131,7 +143,8 @@ class Orchestrator:
     def _collect(self, task: Task) -> None:
         assert self.collector is not None
         mode = Mode(explore=True, phase=self._phase(task), streams=self.streams)
-        done = self.collector.collect(task, self.stores[task.buffer], mode, self._stop)
+        with self.usage.part("collect"):
+            done = self.collector.collect(task, self.stores[task.buffer], mode, self._stop)
         self.clock.env_steps += done.env_steps
         self.clock.vec_steps += done.vec_steps
         self.clock.episodes += len(done.episodes)
@@ -139,18 +152,19 @@ class Orchestrator:
             self.buffer.add({"collect/return_mean": episode.total, "collect/length_mean": episode.length})
             if episode.won is not None:
                 self.buffer.add({"collect/win_rate": float(episode.won)})
+            parts = returns_within(episode, self.collector.env.spec.groups)
+            self.buffer.add({f"collect/{name}": value for name, value in parts.items()})
         self.episodes.add(done.episodes)
         amount = len(done.episodes) if task.hook.episodes else done.env_steps
         self.scheduler.advance(amount, env_steps=done.env_steps)
 
-            parts = returns_within(episode, self.collector.env.spec.groups)
-            self.buffer.add({f"collect/{name}": value for name, value in parts.items()})
     def _update(self, task: Task) -> None:
         store = self.stores[task.buffer]
         if not store.ready():
             where = f"phase {task.phase.name}: hook {task.hook.name}"
             raise ConfigError(f"{where} finds too little in buffer '{task.buffer}'; collect more before it")
-        result: Updated = getattr(self.workflow, task.hook.name)(store, self._phase(task))
+        with self.usage.part("update"):
+            result: Updated = getattr(self.workflow, task.hook.name)(store, self._phase(task))
         self.buffer.add(result.metrics)
         self.clock.updates += result.updates
         self.clock.offline_updates += result.updates if task.phase.type == "offline" else 0
@@ -200,7 +214,8 @@ class Orchestrator:
 
     def _evaluate(self) -> Evaluation | None:
         """None when a signal interrupts it; it is then made again, the same, after a resume."""
-        evaluation = self.evaluator(self.clock.evaluations, self._phase(self.scheduler.next()), self._stop)
+        with self.usage.part("evaluate"):
+            evaluation = self.evaluator(self.clock.evaluations, self._phase(self.scheduler.next()), self._stop)
         if self._stop():
             return None
         self.clock.evaluations += 1
@@ -225,6 +240,7 @@ class Orchestrator:
             **(evaluation.metrics() if evaluation else {}),
             "digest/weights": digest(self.workflow.state_dict()),
             "time/seconds": clock.seconds,
+            **self.usage.take(clock.env_steps),
         }
         if self.collector is not None:
             row["digest/experience"] = f"{self.collector.checksum:08x}"
@@ -296,7 +312,8 @@ class Orchestrator:
             raise self._divergence(f"{bad} is not finite")
         while True:
             try:
-                saved = self._write_checkpoint()
+                with self.usage.part("save"):
+                    saved = self._write_checkpoint()
                 self.failed_saves = 0
                 break
             except OSError as problem:

@@ -36,6 +36,18 @@ def available() -> int | None:
     return max(0, min(found)) if found else None
 
 
+def total() -> int | None:
+    """What there is at all, within a container's limit; None where nobody tells."""
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = (CGROUP / "memory.max").read_text().strip()
+    except OSError:
+        return here
+    return here if limit == "max" else min(here, int(limit))
+
+
 def resident() -> int | None:
     """What this process holds now, shared libraries included; the most it ever held where only that is told."""
     try:

@@ -23,6 +23,7 @@ class Signals:
     def __init__(self, pass_on: Callable[[int], None] | None = None) -> None:
         self._signal: str | None = None
         self._stopped = False  # beside it, so that another thread's `stop` cannot undo a signal
+        self._why = ""
         self._pass_on = pass_on
         self._previous: dict[int, Any] = {}
 
@@ -43,9 +44,14 @@ class Signals:
     def requested(self) -> str | None:
         return self._signal or (STOP if self._stopped else None)
 
-    def stop(self) -> None:
+    @property
+    def why(self) -> str:
+        """The reason given to `stop`, unless a signal came as well."""
+        return "" if self._signal else self._why
+
+    def stop(self, why: str = "") -> None:
         """Ask the run to stop, as a signal would; from any thread."""
-        self._stopped = True
+        self._stopped, self._why = True, self._why or why
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         again, name = self._signal is not None, signal.Signals(number).name

@@ -22,6 +22,7 @@ from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.clock import Clock
 from cadenza.orchestration.launch import check
 from cadenza.orchestration.signals import Signals
+from cadenza.records.diff import Pairs, facts, first_episode
 from cadenza.records.folder import RunFolder, create, find
 from cadenza.records.lock import RunLock
 from cadenza.records.metrics import first_difference, read
@@ -40,8 +41,8 @@ KILLS = (
 CYCLES = 16  # enough for every kill to find its moment
 
 
-def repeat(folder: RunFolder, root: Path, steps: int | None = None, trust: bool = False) -> dict[str, Any] | None:
-    """Run it again in `root`, up to `steps` env_steps, and name the first difference; None: there is none."""
+def repeat(folder: RunFolder, root: Path, steps: int | None, trust: bool) -> tuple[dict[str, Any] | None, Pairs]:
+    """Run it again in `root`, up to `steps` env_steps: the first difference, and what it was made with then and now."""
     config, decisions = folder.read_config(trust), folder.read_decisions()
     rows = [row for row in read(folder.metrics) if steps is None or row["env_steps"] <= steps]
     if not rows:
@@ -68,7 +69,10 @@ def repeat(folder: RunFolder, root: Path, steps: int | None = None, trust: bool 
             run.metrics.close()
     finally:
         assembly.close()
-    return first_difference(rows, read(copy.metrics)[: len(rows)])
+    difference = first_difference(rows, read(copy.metrics)[: len(rows)])
+    if difference is not None and (episode := first_episode(folder, copy)) and episode["quantity"] != "existence":
+        difference["episode"] = episode
+    return difference, facts(folder, copy)["made with"]
 
 
 def kill_settings(config: RunConfig, steps: int | None) -> list[str]:

@@ -94,7 +94,7 @@ def test_a_listener_that_fails_ends_the_run_and_the_checkpoint_is_kept(tmp_path:
 
     with pytest.raises(OSError, match="my own disk is full"):
         train(tmp_path / "a", [seen.append, fail])
-    assert seen[-1] == Ended("failed", "my own disk is full")
+    assert seen[-1] == Ended("failed", "my own disk is full", "OSError")
     run = cadenza.Run.find("@last", tmp_path / "a")
     assert run.result["status"] == "failed"
     assert "in fail" in run.folder.log.read_text()

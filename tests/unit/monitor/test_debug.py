@@ -19,6 +19,7 @@ from cadenza.config.registry import ALGORITHMS, Algorithm
 from cadenza.config.schema import DebugConfig, RunConfig
 from cadenza.errors import ConfigError, DivergenceError, NotFoundError
 from cadenza.monitor.modules import Owned
+from cadenza.monitor.operations import FirstBad
 from cadenza.orchestration.diagnose import diagnose, starting_point
 from cadenza.orchestration.orchestrator import Orchestrator
 from cadenza.orchestration.verify import compare, final_state
@@ -326,6 +327,29 @@ def test_a_learning_rate_that_explodes_is_caught_and_found_by_commands(tmp_path:
     told = cadenza("debug", "@last", "--runs-dir", tmp_path).succeeded()
     assert told.out.startswith(f"{found['site']} {found['what']}")
     assert "at step 64, in update 2, during `update`" in told.out
+
+
+def test_several_optimizers_make_one_update_and_a_policy_of_nan_is_no_fault_of_the_environment(tmp_path: Path) -> None:
+    spec = ["Pendulum-v1:sac", "algorithm.learning_rate=1e18", "--max-timesteps", "2000"]
+    train(tmp_path, *spec).refused(70, "policies.agent.actor.0.weight is not finite by step 101 (update 1)")
+    found = json.loads(cadenza("debug", "@last", "--runs-dir", tmp_path, "--json").succeeded().out)
+    assert (found["site"], found["env_steps"], found["updates"]) == ("policies.agent.actor.0.weight", 101, 1)
+
+
+def test_memory_that_nobody_has_written_to_is_not_blamed() -> None:
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)  # fills it with NaN
+    try:
+        with FirstBad() as watch:
+            torch.empty(3).fill_(1.0)
+            torch.ones(3).new_empty(3)
+            torch.ones(3).log().neg().sqrt()
+            assert watch.found is None
+            torch.zeros(3) / 0
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert watch.nan is not None
+    assert "div" in watch.nan["function"]
 
 
 def test_an_environment_that_returns_nan_is_still_named_as_such(tmp_path: Path) -> None:
