@@ -196,18 +196,18 @@ def test_users_folder_adds_experiments_and_groups(tmp_path: Path) -> None:
                 environment: {id: MountainCar-v0}
                 seed: 8
             """,
-            "size/tiny.yaml": "# @package algorithm\nactor: {hidden_sizes: [4]}\n",
+            "size/mini.yaml": "# @package algorithm\nactor: {hidden_sizes: [4]}\n",
         },
     )
     quick = load("quick", config_dir=tmp_path)
     assert (quick.training.max_timesteps, quick.experiment, quick.algorithm.gamma) == (512, "quick", 0.98)
     own = load("MountainCar-v0:ppo", config_dir=tmp_path)
     assert (own.seed, own.experiment) == (8, "MountainCar-v0/ppo")
-    tiny = load("CartPole-v1:ppo", ["size=tiny"], config_dir=tmp_path)
+    tiny = load("CartPole-v1:ppo", ["size=mini"], config_dir=tmp_path)
     assert tiny.algorithm.actor.hidden_sizes == (4,)
     with pytest.raises(NotFoundError, match="did you mean 'quick'"):
         load("quik", config_dir=tmp_path)
-    assert load("CartPole-v1:ppo", [f"hydra.searchpath=['file://{tmp_path}']", "size=tiny"]) == tiny
+    assert load("CartPole-v1:ppo", [f"hydra.searchpath=['file://{tmp_path}']", "size=mini"]) == tiny
 
 
 @pytest.mark.parametrize(
