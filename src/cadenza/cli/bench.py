@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -230,6 +231,7 @@ def describe(task: Mapping[str, Any]) -> str:
 
 
 def rows(outcome: Mapping[str, Any], solving: bool) -> list[list[str]]:
+    """One for each contestant, and one below it for the spread of its figures."""
     from cadenza.bench.picture import label as labelled
 
     found = []
@@ -243,7 +245,8 @@ def rows(outcome: Mapping[str, Any], solving: bool) -> list[list[str]]:
         label = labelled(measured, name) + (f"\n{len(errors)} of {len(measured)} rounds failed" if errors else "")
         columns = [("env_steps_per_s", NUMBER), ("steady_env_steps_per_s", NUMBER), ("start_s", SECONDS)]
         columns += [("peak_mb", NUMBER), ("cpu_s", SECONDS), *([("solved_s", SECONDS)] if solving else [])]
-        found.append([label, *(cell(figures[key], ratios.get(key), shape) for key, shape in columns)])
+        cells = [label, *(cell(figures[key], ratios.get(key), shape) for key, shape in columns)]
+        found += map(list, zip_longest(*(text.split("\n") for text in cells), fillvalue=""))
     return found
 
 
