@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -98,3 +99,13 @@ def test_solved_is_when_a_hundred_episodes_are_good_enough() -> None:
     assert figures["solved_s"] == watch.episodes[99][0] - 100.0
     unsolved = stepped(replace(task, solved_at=3.1)).figures(env_steps=400, updates=100, parameters=7)
     assert unsolved["solved_s"] is None
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux keeps a process to some cores")
+def test_a_contestant_is_kept_to_as_many_cores_as_it_may_use() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        process.keep_to(1)
+        assert len(os.sched_getaffinity(0)) == 1
+    finally:
+        os.sched_setaffinity(0, before)

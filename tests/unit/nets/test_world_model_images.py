@@ -123,6 +123,8 @@ def test_images_that_do_not_fit_are_told_so() -> None:
     space = spaces.Box(0, 255, (3, 210, 160), np.uint8)
     with pytest.raises(ConfigError, match=r"environment\.resize: images of 210x160 pixels"):
         ObservationEncoder(space, V3)
+    with pytest.raises(ConfigError, match=r"environment\.resize: images of 9x9 pixels cannot be halved"):
+        ObservationEncoder(spaces.Box(0, 255, (3, 9, 9), np.uint8), V3)
     with pytest.raises(ConfigError, match=r"environment\.resize: 32x200 pixels"):
         ObservationDecoder(spaces.Box(0, 255, (3, 32, 200), np.uint8), V1)
 

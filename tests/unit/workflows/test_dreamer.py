@@ -495,6 +495,8 @@ def test_the_scale_of_returns_is_state(warmed: Any) -> None:
         ("toy/dials:dreamer_v2", [], "dreamer_v2 takes Discrete actions and Box actions of floats"),
         ("toy/identity:dreamer_v3", ["algorithm.model.reward=normal"], "algorithm.behaviour=v3: needs"),
         ("toy/identity:dreamer_v1", ["algorithm.actor_gradient=auto"], "behaviour=v1 knows dynamics alone"),
+        ("toy/identity:dreamer_v2", ["algorithm.horizon=1"], "algorithm.horizon=1: behaviour=v2 needs at least 2"),
+        ("toy/identity:dreamer_v1", ["algorithm.entropy_coef=0.01"], "algorithm.entropy_coef: the entropy of"),
         ("toy/identity:dreamer_v3", ["algorithm.model.deter=20"], "algorithm.model.deter=20: must be a multiple"),
         ("toy/identity:dreamer_v3", ["algorithm.buffer_size=50"], "algorithm.buffer_size=50: at least"),
         ("toy/identity_box:planet", ["algorithm.planning.elites=2000"], "only 1000 candidates are drawn"),
@@ -511,3 +513,15 @@ def test_sizes_are_overlays() -> None:
     assert load("toy/identity:dreamer_v1", ["size=tiny"]).algorithm.model.latent == "gaussian"
     assert load("CartPole-v1:dreamer_v3", []).algorithm.model.deter == 128
     assert load("CartPole-v1:dreamer_v3", ["size=1m"]).algorithm.model.deter == 512
+
+
+def test_making_a_batch_of_one_leaves_what_was_drawn_as_it_was(warmed: Any) -> None:
+    workflow, store = warmed("CartPole-v1:dreamer_v2", "algorithm.batch_size=1")
+    generator = np.random.default_rng(1)
+    for _ in range(20):
+        drawn = store.sequences(1, 8, generator)
+        before = drawn.is_first.copy()
+        batch = workflow._batch(drawn)
+        np.testing.assert_array_equal(drawn.is_first, before)
+        assert bool(batch.first[0, 0])
+        assert float(batch.reward[0, 0]) == (0.0 if before[0, 1] else 1.0)  # CartPole's

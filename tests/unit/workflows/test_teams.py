@@ -272,6 +272,17 @@ def test_what_all_see_alike_is_judged_once_and_learned_from_as_often_as_there_ar
     assert float(found[0][-1]["critic.0.weight"].abs().max()) > 1e-4
 
 
+def test_a_state_that_all_see_counts_once_and_where_anybody_acted(assembled: Any) -> None:
+    assembly = assembled("toy/trio:mappo", "algorithm.normalize_obs=rolling", "algorithm.critic.sees=state")
+    view, rollout = assembly.workflow.views["scout"], collecting.collected(assembly)
+    acted = torch.zeros(rollout.groups["scout"]["active"].shape, dtype=torch.bool)
+    acted[:3, :, 0] = acted[2:5, :, 1] = True  # one of the two scouts, but for the third step
+    view.learn({name: data["obs"] for name, data in rollout.groups.items()}, rollout.state, acted)
+    norm = view.observer.norm
+    assert int(norm.count) == 5 * 3
+    np.testing.assert_allclose(norm.mean, rollout.state[:5].reshape(15, -1).mean(0), rtol=1e-5)
+
+
 def test_where_there_is_no_state_a_critic_sees_what_everyone_sees(assembled: Any) -> None:
     assembly = assembled("toy/trio:mappo", "environment.kwargs={state: false}")
     samples = assembly.workflow._prepare("gunner", rollout := collecting.collected(assembly))
