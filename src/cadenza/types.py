@@ -111,11 +111,21 @@ class Acted(NamedTuple):
     carry: Tree  # the policy's memory, a dict tree of tensors or arrays [N, …]; `{}` for a memoryless one
 
 
+class Imagination(NamedTuple):
+    """What happened beside what a world model predicted, [B, T, …]; observations by the keys of `nets/observe.py`."""
+
+    obs: Tree
+    predicted_obs: Tree
+    reward: np.ndarray
+    predicted_reward: np.ndarray
+
+
 class Updated(NamedTuple):
     """What an update hook returns."""
 
     updates: int  # gradient steps taken
     metrics: Metrics
+    calls: int = 1  # of the hook that this one stands for, at most `PhaseInfo.due`; the metrics are their means
 
 
 @dataclass(frozen=True)
@@ -129,6 +139,7 @@ class PhaseInfo:
     steps: int = 0  # env_steps in this phase so far
     updates: int = 0  # in this phase so far
     cycles: int = 0  # in this phase so far
+    due: int = 1  # calls of the hook that come now, one after the other: it may do several in one
 
 
 @dataclass(frozen=True)
@@ -220,6 +231,7 @@ class Context:
     streams: Streams  # named random generators, part of the run's state
     kernels: str = "torch"  # or "numpy": what plain networks on the CPU are computed with
     compiled: Callable[[Any], Any] = lambda function: function  # by torch's compiler, where the run says so
+    captured: Callable[[Any], Any] = lambda function: function  # as one CUDA graph (`orchestration/capture.py`)
 
 
 class Workflow(Stateful, Protocol):

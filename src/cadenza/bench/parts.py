@@ -141,9 +141,9 @@ class Parts:
         return [(hook, int(rate * visits)) for hook, rate in zip(hooks, rates, strict=True)], visits
 
     def _update(self, hooks: list[tuple[Hook, int]]) -> None:
-        for hook, times in hooks:
-            for _ in range(times):
-                getattr(self.workflow, hook.name)(self._store, self._phase)
+        for hook, due in hooks:
+            while due > 0:
+                due -= getattr(self.workflow, hook.name)(self._store, replace(self._phase, due=due)).calls
 
     def _fill(self) -> None:
         """What an update finds: a rollout, or in a replay what a run would have collected at random."""

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -114,13 +115,14 @@ class Debug:
         if self.updating:  # one hook calls another
             return method(store, phase)  # type: ignore[no-any-return]
         self._copy_state()
-        result: Updated = self._task(name, partial(self._learn, method), store, phase)
+        one = replace(phase, due=1)  # each is looked at
+        result: Updated = self._task(name, partial(self._learn, method), store, one)
         self.checks.state(self.run.workflow.state_dict())
         self.checks.metrics(result.metrics)
         self.steps = dict.fromkeys(self.steps, 0)
         for key, value in result.metrics.items():
             self.recent.setdefault(key, deque(maxlen=RECENT)).append(float(value))
-        return Updated(result.updates, {**result.metrics, **self.statistics.take()})
+        return result._replace(metrics={**result.metrics, **self.statistics.take()})
 
     def _learn(self, method: Any, store: Store, phase: PhaseInfo) -> Any:
         if not self.checks.on:

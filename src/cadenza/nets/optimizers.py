@@ -45,10 +45,9 @@ class Optimizer:
         gradients = [block.gather() for block in blocks.values()]
         norms = torch._foreach_norm(gradients)
         whole = torch.linalg.vector_norm(torch.stack(norms)) if len(norms) > 1 else norms[0]
-        if max_norm is not None:
-            scale = torch.clamp(max_norm / (whole + 1e-6), max=1.0)
-            if whole.is_cuda or not scale >= 1:  # looking is cheaper than multiplying by one, but waits for a device
-                torch._foreach_mul_(gradients, scale)
+        # looking is cheaper than multiplying by one, but waits for a device
+        if max_norm is not None and (whole.is_cuda or not float(whole) + 1e-6 <= max_norm):
+            torch._foreach_mul_(gradients, torch.clamp(max_norm / (whole + 1e-6), max=1.0))
         if self.config.agc:
             for block in blocks.values():
                 block.hold(self.config.agc)

@@ -45,14 +45,16 @@ class PlainQ:
 
 @np.errstate(all="ignore")  # who diverges is told by the checks of the run
 def gradients(
-    online: PlainQ, target: PlainQ, batch: Transitions, double: bool, squared: bool
+    online: PlainQ, following: Array, batch: Transitions, double: bool, squared: bool
 ) -> tuple[float, Array, Array]:
-    """Leave the gradients of the loss with the parameters; the loss, the values and their errors [B, A]."""
+    """Leave the gradients of the loss with the parameters; the loss, the values and their errors [B, A].
+
+    `following`: what the target network says of next_obs [B, A, n].
+    """
     obs, next_obs, next_mask, action, reward, discount, weight = map(
         flat, (batch.obs, batch.next_obs, batch.next_mask, batch.action, batch.reward, batch.discount, batch.weight)
     )
-    rows = np.arange(len(obs))
-    following = target(next_obs)
+    rows, following = np.arange(len(obs)), flat(following)
     judged = online(next_obs) if double else following
     best = (judged if next_mask is None else np.where(next_mask, judged, -np.inf)).argmax(-1)
     values = online(obs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,12 @@ class Transitions:
     discount: Any  # what the value of next_obs counts; nothing after an end
     share: Any  # in a mean over those who acted
     weight: Any  # in the loss: the same, but for importance
+
+    def split(self, parts: int) -> Iterator[Transitions]:
+        """As many of equal size."""
+        size = len(self.action) // parts
+        for start in range(0, parts * size, size):
+            yield Transitions(*(None if x is None else x[start : start + size] for x in vars(self).values()))
 
 
 def huber(error: Tensor, kappa: float = 1.0) -> Tensor:

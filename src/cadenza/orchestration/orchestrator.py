@@ -164,18 +164,19 @@ class Orchestrator:
             where = f"phase {task.phase.name}: hook {task.hook.name}"
             raise ConfigError(f"{where} finds too little in buffer '{task.buffer}'; collect more before it")
         with self.usage.part("update"):
-            result: Updated = getattr(self.workflow, task.hook.name)(store, self._phase(task))
-        self.buffer.add(result.metrics)
+            phase = self._phase(task, due=task.amount)
+            result: Updated = getattr(self.workflow, task.hook.name)(store, phase)
+        self.buffer.add(result.metrics, result.calls)
         self.clock.updates += result.updates
         self.clock.offline_updates += result.updates if task.phase.type == "offline" else 0
-        self.scheduler.advance(1, updates=result.updates)
+        self.scheduler.advance(result.calls, updates=result.updates)
 
-    def _phase(self, task: Task | None) -> PhaseInfo:
+    def _phase(self, task: Task | None, due: int = 1) -> PhaseInfo:
         """Where the run stood when the task began: one that was interrupted goes on under the same schedules."""
         scheduler, kind = self.scheduler, task.phase.type if task else "eval_only"
         counts = (scheduler.steps - scheduler.task_steps, scheduler.updates, scheduler.cycles)
         now = self.now - (scheduler.task_steps if self.decisions["training.unit"] == "env_steps" else 0)
-        return PhaseInfo(self.clock.phase, kind, now, self.decisions["training.horizon"], *counts)
+        return PhaseInfo(self.clock.phase, kind, now, self.decisions["training.horizon"], *counts, due)
 
     # the end of a cycle, and of the run
 

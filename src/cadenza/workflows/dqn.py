@@ -6,7 +6,7 @@ Letters in shapes: B transitions, N environments, A agents of the group, n actio
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +18,10 @@ from cadenza.config.schedules import Scheduled, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.replay import ReplayStore
 from cadenza.data.replay import Transitions as Sampled
-from cadenza.nets.observe import Observer
+from cadenza.nets.deployed import Deployed
+from cadenza.nets.observe import Observed, Observer
 from cadenza.nets.optimizers import Optimizer, optimizer
-from cadenza.nets.plain_q import PlainQ, gradients, plain_q
+from cadenza.nets.plain_q import PlainQ, flat, gradients, plain_q
 from cadenza.nets.q_network import Noise, QNetwork
 from cadenza.nets.target import Target
 from cadenza.ops.td import Transitions, huber, projected, quantile_huber
@@ -30,6 +31,7 @@ from cadenza.workflows.dqn_config import DQNConfig
 from cadenza.workflows.parts import Parts, load_parts, parts_state
 
 Array = np.ndarray[Any, Any]
+ROWS_AT_ONCE = 1024  # of transitions, in gradient steps that share what the target network says
 
 
 class DQN:
@@ -90,13 +92,27 @@ class DQN:
             noise = net.draw(mode.streams.torch(f"noise.{name}", self.device)) if mode.explore else ()
             return net.means(net(observer(obs), noise)).cpu().numpy()
 
+    def deployed(self, group: str) -> Deployed:
+        net, start = self.nets[group], int(self.context.env.groups[group].action.start)  # type: ignore[attr-defined]
+
+        def network(obs: Observed, carry: Tree, first: Tensor) -> tuple[Tensor, Tree]:
+            return net.means(net(obs)), {}
+
+        def choose(values: Tensor, mask: Tensor | None) -> Tensor:
+            allowed = values if mask is None else values.masked_fill(~mask, torch.finfo(values.dtype).min)
+            return allowed.argmax(-1) + start
+
+        chance = self.config.evaluation_epsilon
+        return Deployed(self.observers[group], [net], network, choose, random_share=chance)
+
     # learning
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
-        """One gradient step, group after group, on the same moments of the environments."""
+        """One gradient step, group after group, on the same moments of the environments; or several at once."""
         config, prioritized = self.config, self.config.priority_alpha is not None
         beta, generator = self._now(config.priority_beta, phase), self.context.streams.numpy("replay")
-        sampled = store.sample(config.batch_size, generator, config.n_step, config.gamma, beta)
+        calls = self._at_once(phase.due)
+        sampled = store.sample(calls * config.batch_size, generator, config.n_step, config.gamma, beta)
         surprise = np.zeros(config.batch_size, np.float32)
         metrics: dict[str, Any] = {}
         updates = 0
@@ -104,22 +120,34 @@ class DQN:
             acted = sampled.groups[name]["active"]
             if not acted.any():  # nobody of this group
                 continue
-            figures, errors = self._learn(name, self._batch(name, sampled), self._now(config.learning_rate, phase))
+            batch, learning_rate = self._batch(name, sampled, calls), self._now(config.learning_rate, phase)
+            figures, errors = self._learn(name, batch, calls, learning_rate)
             if prioritized:
                 surprise = np.maximum(surprise, (errors * acted).max(-1))
             prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in figures.items()}
-            updates += 1
+            updates += calls
         if prioritized:
             store.update_priorities(sampled.index, surprise)
         metrics["train/epsilon"] = self._now(config.epsilon, phase)
-        return Updated(updates, metrics)
+        return Updated(updates, metrics, calls)
 
-    def _batch(self, name: str, sampled: Sampled) -> Transitions:
+    def _at_once(self, due: int) -> int:
+        """How many gradient steps one call takes: with the same target network, what it says is asked for once."""
+        config, groups = self.config, self.context.env.groups
+        if config.priority_alpha is not None or len(groups) > 1:
+            return 1
+        ((name, group),) = groups.items()
+        if name not in self.plain or len(group.agents) > 1:  # of several some may not have acted
+            return 1
+        until_copied = config.target_every - self.gradient_steps[name] % config.target_every
+        return max(1, min(due, until_copied, ROWS_AT_ONCE // config.batch_size))
+
+    def _batch(self, name: str, sampled: Sampled, calls: int) -> Transitions:
         """Arrays, with observations as they were seen."""
         data = sampled.groups[name]
         acted = data["active"].astype(np.float32)
-        share = acted / acted.sum()
+        share = acted * (calls / acted.sum())
         return Transitions(
             obs=data["obs"],
             action=data["action"] - self.context.env.groups[name].action.start,  # type: ignore[attr-defined]
@@ -131,26 +159,31 @@ class DQN:
             weight=share if sampled.weight is None else share * sampled.weight[:, None],
         )
 
-    def _learn(self, name: str, batch: Transitions, learning_rate: float) -> tuple[dict[str, Any], Array]:
-        """A gradient step; its figures, and the size of each error [B, A]."""
-        if name in self.plain:
-            figures, errors = self._gradients_by_hand(name, batch)
-        else:
-            figures, errors = self._gradients(name, batch)
-        norms = self.optimizers[name].step(learning_rate, self.config.max_grad_norm)
-        self.gradient_steps[name] += 1
+    def _learn(self, name: str, batch: Transitions, calls: int, learning_rate: float) -> tuple[dict[str, Any], Array]:
+        """A gradient step for each call; the means of their figures, and the size of each error of the last [B, A]."""
+        done = []
+        for figures, errors in self._by_hand(name, batch, calls) if name in self.plain else self._by_torch(name, batch):
+            norms = self.optimizers[name].step(learning_rate, self.config.max_grad_norm)
+            done.append(({**figures, "grad_norm": norms["all"]}, errors))
+        self.gradient_steps[name] += calls
         if self.gradient_steps[name] % self.config.target_every == 0:
             self.targets[name].follow(self.config.tau)
-        return {**figures, "grad_norm": norms["all"], "learning_rate": learning_rate}, errors
+        figures, errors = done[-1]
+        if calls > 1:
+            figures = {key: sum(each[key] for each, _ in done) / calls for key in figures}
+        return {**figures, "learning_rate": learning_rate}, errors
 
-    def _gradients_by_hand(self, name: str, batch: Transitions) -> tuple[dict[str, Any], Array]:
-        see, config = self.observers[name].vector, self.config
+    def _by_hand(self, name: str, batch: Transitions, calls: int) -> Iterator[tuple[dict[str, Any], Array]]:
+        """Gradients of one call after the other, the network having changed between them."""
+        (online, target), see, config = self.plain[name], self.observers[name].vector, self.config
         seen = replace(batch, obs=see(batch.obs), next_obs=see(batch.next_obs))
-        loss, value, error = gradients(*self.plain[name], seen, config.double, config.loss == "mse")
-        size, share = np.abs(error), batch.share.ravel()
-        return {"loss": loss, "q_mean": float(value.ravel() @ share), "td_error": float(size.ravel() @ share)}, size
+        following = target(flat(seen.next_obs)).reshape(*seen.action.shape, -1)
+        for part, says in zip(seen.split(calls), np.split(following, calls), strict=True):
+            loss, value, error = gradients(online, says, part, config.double, config.loss == "mse")
+            size, share = np.abs(error), part.share.ravel()
+            yield {"loss": loss, "q_mean": float(value.ravel() @ share), "td_error": float(size.ravel() @ share)}, size
 
-    def _gradients(self, name: str, batch: Transitions) -> tuple[dict[str, Any], Array]:
+    def _by_torch(self, name: str, batch: Transitions) -> Iterator[tuple[dict[str, Any], Array]]:
         net, target, see = self.nets[name], self.targets[name].net, self.observers[name]
         arrays = {key: value for key, value in vars(batch).items() if key not in ("obs", "next_obs")}
         tensors = map_tree(lambda x: None if x is None else torch.from_numpy(x).to(self.device), arrays)
@@ -161,7 +194,7 @@ class DQN:
         loss.backward()  # type: ignore[no-untyped-call]
         # only priorities need them here, and fetching them waits for the device
         known = errors.cpu().numpy() if self.config.priority_alpha is not None else np.zeros(errors.shape, np.float32)
-        return dict(zip(("loss", "q_mean", "td_error"), figures, strict=True)), known
+        yield dict(zip(("loss", "q_mean", "td_error"), figures, strict=True)), known
 
     def _loss(
         self, net: QNetwork, target: QNetwork, batch: Transitions, noise: Noise, target_noise: Noise

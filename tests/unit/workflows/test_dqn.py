@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -365,6 +366,33 @@ def test_a_hard_target_is_a_copy_every_so_many_gradient_steps(kernels: str) -> N
         for key in now if expected is not None else ():
             torch.testing.assert_close(now[key], expected[key], rtol=0, atol=0)
         assert step % 3 == 0 or not torch.equal(now["advantage.layers.0.weight"], own["advantage.layers.0.weight"])
+
+
+@pytest.mark.parametrize("double", ["true", "false"])
+def test_several_gradient_steps_at_once_are_those_taken_one_by_one(warmed_up: Any, double: str) -> None:
+    settings = [f"algorithm.double={double}", "algorithm.target_every=5", "algorithm.hidden.hidden_sizes=[16,8]"]
+    settings += ["algorithm.batch_size=400", "runtime.kernels=numpy"]
+    runs = [warmed_up("MountainCar-v0:dqn", *settings) for _ in range(2)]  # no episode ends: the same are drawn
+    (together, store), (singly, same) = runs
+    done, metrics = [], {}
+    while sum(done) < 6:
+        result = together.update(store, replace(PHASE, due=6 - sum(done)))
+        assert result.updates == result.calls
+        done.append(result.calls)
+        for key, value in result.metrics.items():
+            metrics[key] = metrics.get(key, 0.0) + float(value) * result.calls / 6
+    assert done == [2, 2, 1, 1]  # no more than 1024 transitions, none after the target network changes
+    rows = [singly.update(same, PHASE).metrics for _ in range(6)]
+    for key, value in metrics.items():
+        assert value == pytest.approx(np.mean([float(row[key]) for row in rows]), rel=1e-4)
+    for one, other in zip(together.nets["agent"].parameters(), singly.nets["agent"].parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [["runtime.kernels=torch"], ["algorithm.priority_alpha=0.6"]])
+def test_what_learning_changes_between_gradient_steps_is_asked_for_at_each(warmed_up: Any, settings: list[str]) -> None:
+    workflow, store = warmed_up("CartPole-v1:dqn", *settings)
+    assert workflow.update(store, replace(PHASE, due=9)).calls == 1
 
 
 def test_a_soft_target_moves_a_little_each_time() -> None:
