@@ -1,7 +1,7 @@
 """Datasets: experience in a folder of its own, written from one run and learned from by others. Nothing is unpickled.
 
-    DIR/dataset.json                    what it is: environment, spaces, counts, returns, where from, sha256 of the rest
-    DIR/<from>-<to>.safetensors …       rows as a replay has them, in stretches that each begin and end
+DIR/dataset.json                    what it is: environment, spaces, counts, returns, where from, sha256 of the rest
+DIR/<from>-<to>.safetensors …       rows as a replay has them, in stretches that each begin and end
 """
 
 from __future__ import annotations

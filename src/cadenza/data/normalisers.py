@@ -73,6 +73,50 @@ class BoundsNorm:
         return scaled
 
 
+class RangeNorm:
+    """Maps each number from the range it has in the data to [-1, 1]; one that never changes there, to 0.
+
+    Before any data it leaves numbers alone.
+    """
+
+    SMALLEST = 1e-4  # ranges below it are taken for none
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.low, self.high = torch.zeros(size, device=device), torch.zeros(size, device=device)
+        self.known = False
+        self._settle()
+
+    def _settle(self) -> None:
+        self._middle, reach = (self.low + self.high) / 2, (self.high - self.low) / 2
+        self._reach = torch.where(reach > self.SMALLEST / 2, reach, 1.0)
+
+    def learn(self, x: torch.Tensor) -> None:
+        """Take in a batch [B, size]."""
+        if not len(x):
+            return
+        low, high = x.amin(0), x.amax(0)
+        self.low = torch.minimum(self.low, low) if self.known else low
+        self.high = torch.maximum(self.high, high) if self.known else high
+        self.known = True
+        self._settle()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - self._middle) / self._reach
+
+    def back(self, x: torch.Tensor) -> torch.Tensor:
+        return self._middle + self._reach * x
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"low": self.low, "high": self.high, "known": self.known}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["low"].shape != self.low.shape:
+            raise RuntimeError(f"ranges of {len(state['low'])} numbers, not of {len(self.low)}")
+        self.low, self.high = (state[name].to(self.low.device) for name in ("low", "high"))
+        self.known = state["known"]
+        self._settle()
+
+
 class ValueScale:
     """Lets a critic learn returns on a common scale: those so far have mean 0 and deviation 1 there."""
 

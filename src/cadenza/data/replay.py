@@ -13,7 +13,7 @@ ended with it. The *open* row waits to be acted on. So nothing is stored twice, 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,14 +21,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cadenza.data.priorities import Priorities
-from cadenza.data.segments import Segment, read_segment, write_segment
-from cadenza.data.walks import FIRST, LAST, TERMINATED, TRUNCATED, ahead, back, newest, preceding, stacked
+from cadenza.data.segments import Segment, name_of, read_segment, write_segment
+from cadenza.data.walks import (
+    FIRST,
+    LAST,
+    TERMINATED,
+    TRUNCATED,
+    ahead,
+    back,
+    newest,
+    onward,
+    preceding,
+    stacked,
+    window,
+)
 from cadenza.envs.layout import allocate_actions, allocate_space
 from cadenza.errors import CheckpointError, ConfigError, StorageError
 from cadenza.records.failpoints import failpoint
 from cadenza.trees import leaves, map_tree, write
 from cadenza.types import Acted, EnvSpec, Step, Tree
 
+Fetched = Callable[[], Mapping[str, np.ndarray]]  # waits for what it gives
+FILES = "files"  # in the place of groups, where what is revised lies in files
 SEGMENT_BYTES = 64 << 20  # what a segment holds at most, so that writing one never needs much memory
 
 
@@ -58,6 +72,24 @@ class Sequences:
     last: np.ndarray  # [B, L]
     index: np.ndarray  # [B, L]
     state: np.ndarray | None = None  # [B, L, …]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A batch of moments with what was seen up to them and what was done from them on, within their episodes."""
+
+    groups: dict[str, dict[str, Tree]]  # obs [B, behind, A, …], action [B, on, A, …], active [B, on, A]
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """A batch of L steps each, within one episode; where it ends before, what was reached last is repeated."""
+
+    groups: dict[str, dict[str, Tree]]  # obs [B, L + 1, …]; action, reward, active, … [B, L, …]
+    taken: np.ndarray  # [B, L] whether there was such a step
+    terminated: np.ndarray  # [B, L] it was the last, and nothing can follow
+    index: np.ndarray  # [B] where they begin, for `update_priorities`
+    weight: np.ndarray | None = None  # [B] float32 importance weights, where there are priorities
 
 
 class Past(NamedTuple):
@@ -98,6 +130,8 @@ class ReplayStore:
         self.alpha = alpha
         self.revisable = frozenset(revisable)
         self._revised: dict[str, dict[str, np.ndarray]] = {}  # group -> name -> [slots, …]
+        self._awaited: list[tuple[np.ndarray, str, Fetched]] = []  # revisions that are still on their way
+        self._revisions: list[Segment] = []  # where all that is revised was put, if nothing was since then
         self.priorities: Priorities | None = None  # made with the first row
         self._oldest = self.rows - stack  # age of a row beyond which it is only looked back at
         self._base = np.arange(num_envs) * self.rows
@@ -133,6 +167,7 @@ class ReplayStore:
 
     def add(self, step: Step, acted: Acted, after: Step) -> None:
         """One transition of every environment; episodes end where `after` says so."""
+        self._await()
         done = done_rows(acted, after, self.revisable)
         if not self._arrays:
             row = seen_rows(step, self.stack)
@@ -141,7 +176,11 @@ class ReplayStore:
         if not (self._open and self._continues(step)):
             self._begin(step)
         slots = self._slots
-        write(self._arrays, self._where, done)
+        try:
+            write(self._arrays, self._where, done)
+        except KeyError as missing:
+            what = f"the policy notes {missing} beside its actions, which the rows of training.dataset do not have"
+            raise ConfigError(f"{what}: it can learn from them, but not collect more beside them") from None
         if self.revisable:
             self._keep(slots, {g: {name: data[name] for name in self.revisable} for g, data in acted.extras.items()})
         self._advance(slice(None))
@@ -275,11 +314,20 @@ class ReplayStore:
 
     # what learning replaces
 
-    def revise(self, index: np.ndarray, group: str, values: dict[str, np.ndarray]) -> None:
-        """`index` as in a batch of sequences [B, L], newer values of what is revisable there [B, L, A, …]."""
-        self._keep(index, {group: values})
+    def revise(self, index: np.ndarray, group: str, values: Fetched) -> None:
+        """`index` as in a batch of sequences [B, L], newer values of what is revisable there [B, L, A, …].
 
-    def _keep(self, slots: np.ndarray, values: dict[str, dict[str, np.ndarray]]) -> None:
+        They are called for when next something is added, drawn or kept, so that a device has time to hand them over.
+        """
+        self._awaited.append((index, group, values))
+
+    def _await(self) -> None:
+        for index, group, values in self._awaited:
+            self._keep(index, {group: values()})
+        self._awaited.clear()
+
+    def _keep(self, slots: np.ndarray, values: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        self._revisions = []
         for group, named in values.items():
             kept = self._revised.setdefault(group, {})
             for name, value in named.items():
@@ -303,12 +351,78 @@ class ReplayStore:
             raise ConfigError("the replay is empty: collect before sampling from it")
         weight = None
         if self.priorities is None:
-            index = self._draw(batch, generator, 1)
-            while len(redraw := np.flatnonzero(self._arrays["flags"][index] & LAST)):
-                index[redraw] = self._draw(len(redraw), generator, 1)
+            index = self._draw_transitions(batch, generator)
         else:
             index, weight = self.priorities.sample(batch, generator, beta)
         return self._transitions(index, n_step, gamma, weight)
+
+    def _draw_transitions(self, batch: int, generator: np.random.Generator) -> np.ndarray:
+        index = self._draw(batch, generator, 1)
+        while len(redraw := np.flatnonzero(self._arrays["flags"][index] & LAST)):
+            index[redraw] = self._draw(len(redraw), generator, 1)
+        return index
+
+    def windows(self, batch: int, generator: np.random.Generator, behind: int, on: int) -> Windows:
+        """Around transitions drawn uniformly: what was seen up to them, `behind` times, and the next `on` actions.
+
+        An episode's first observation is repeated before its start, its last action after its end.
+        """
+        index = self._draw_transitions(batch, generator)
+        flags = self._arrays["flags"]
+        past, future = window(flags, index, self._head, self.rows, self._oldest, behind, on)
+        groups = {
+            group: {
+                "obs": self._seen(rows["obs"], past),
+                "action": rows["action"].take(future, axis=0),
+                "active": rows["active"].take(future, axis=0),
+            }
+            for group, rows in self._arrays["groups"].items()
+        }
+        return Windows(groups)
+
+    def stretches(self, batch: int, steps: int, generator: np.random.Generator, beta: float = 1.0) -> Stretches:
+        """Steps that follow each other, begun with transitions drawn as by `sample`."""
+        if not self.ready():
+            raise ConfigError("the replay is empty: collect before sampling from it")
+        weight = None
+        if self.priorities is None:
+            index = self._draw_transitions(batch, generator)
+        else:
+            index, weight = self.priorities.sample(batch, generator, beta)
+        flags = self._arrays["flags"]
+        walk, taken = onward(flags, index, self._head, self.rows, steps)
+        groups = {
+            group: {
+                name: self._seen(tree, walk)
+                if name == "obs"
+                else map_tree(lambda x: x.take(walk[:, :-1], axis=0), tree)
+                for name, tree in rows.items()
+            }
+            for group, rows in self._arrays["groups"].items()
+        }
+        ended = taken & (flags[walk[:, 1:]] & (LAST | TERMINATED) == LAST | TERMINATED)
+        return Stretches(groups, taken, ended, index, weight)
+
+    def transitions(self, size: int, seen: Mapping[str, Iterable[str]]) -> Iterator[dict[str, dict[str, Tree]]]:
+        """What was seen and done in every transition that may be drawn, `size` at a time: obs, action, active.
+
+        Of a group's observations the parts at the paths `seen`, under these.
+        """
+        if not self.ready():
+            raise ConfigError("the replay is empty: collect before sampling from it")
+        env, position = self._complete(np.maximum(self._head - self._oldest, 0))
+        slots = self._base[env] + position % self.rows
+        slots = slots[self._arrays["flags"][slots] & LAST == 0]
+        for start in range(0, len(slots), size):
+            part = slots[start : start + size]
+            yield {
+                group: {
+                    "obs": {path: self._seen(dict(leaves(rows["obs"]))[path], part) for path in seen[group]},
+                    "action": rows["action"].take(part, axis=0),
+                    "active": rows["active"].take(part, axis=0),
+                }
+                for group, rows in self._arrays["groups"].items()
+            }
 
     def update_priorities(self, index: np.ndarray, priorities: np.ndarray) -> None:
         """`index` as in a batch, what learning from it found out ([B])."""
@@ -317,6 +431,7 @@ class ReplayStore:
 
     def sequences(self, batch: int, length: int, generator: np.random.Generator) -> Sequences:
         """Stretches of `length` rows, drawn uniformly. What was earned on arriving at a row is the reward before it."""
+        self._await()
         first = self._draw(batch, generator, length)
         offset = first % self.rows
         index = (first - offset)[:, None] + (offset[:, None] + np.arange(length)) % self.rows
@@ -339,6 +454,15 @@ class ReplayStore:
             index=index,
             state=arrays["state"].take(index, axis=0) if "state" in arrays else None,
         )
+
+    def beginnings(self, batch: int, generator: np.random.Generator) -> dict[str, Tree]:
+        """What was seen first in episodes drawn uniformly, or in what is known of them, group -> [B, A, …]."""
+        held = self._held()
+        first = held[self._arrays["flags"][held] & FIRST != 0] if self.ready() else held
+        if not len(first):
+            raise ConfigError("the replay holds no beginning of an episode: collect more, or give it more capacity")
+        index = first[generator.integers(len(first), size=batch)]
+        return {group: self._seen(rows["obs"], index) for group, rows in self._arrays["groups"].items()}
 
     @property
     def lengths(self) -> np.ndarray:
@@ -432,12 +556,19 @@ class ReplayStore:
     @property
     def bulk(self) -> int:
         """Bytes of all its rows."""
+        self._await()
         return sum(int(array.nbytes) for tree in (self._arrays, self._revised) for _, array in leaves(tree))
+
+    @property
+    def revised_bulk(self) -> int:
+        """Bytes among them that learning replaces."""
+        self._await()
+        return sum(int(array.nbytes) for _, array in leaves(self._revised))
 
     def attach(self, folder: Path | None) -> None:
         """Where segments are kept from now on; a state holds all rows where that is nowhere."""
         if folder != self._folder:
-            self._segments = []
+            self._segments, self._revisions = [], []
             self._sealed = np.zeros(self.num_envs, np.int64)
         self._folder = folder
 
@@ -461,7 +592,20 @@ class ReplayStore:
         self._sealed = self._head.copy()
         alive = [one for one in self._segments if (one.ends > self._head - self.rows + 1).any()]
         self._segments = alive + written
-        return {self._folder / one.name: one.sha256 for one in self._segments}
+        self._revisions = self._seal_revised(self._folder)
+        return {self._folder / one.name: one.sha256 for one in (*self._segments, *self._revisions)}
+
+    def _seal_revised(self, folder: Path) -> list[Segment]:
+        """All that is revised, in pieces, so that a checkpoint never needs as much memory again as they take."""
+        self._await()
+        held, arrays = self._held(), dict(leaves(self._revised))
+        if self._revisions or not arrays:
+            return self._revisions
+        size = sum(array.nbytes for array in arrays.values()) // (self.rows * self.num_envs)
+        parts = np.array_split(held, 1 + len(held) * size // SEGMENT_BYTES)
+        taken = ((slots, {path: array.take(slots, axis=0) for path, array in arrays.items()}) for slots in parts)
+        hashes = [write_segment(folder, None, slots, rows) for slots, rows in taken]
+        return [Segment(name_of(sha256), sha256, self._head) for sha256 in hashes]
 
     def _tail_start(self) -> np.ndarray:
         """Where in each stream the rows begin that are in no segment."""
@@ -510,17 +654,26 @@ class ReplayStore:
         if state["tail"]:
             if not self._arrays:
                 self._allocate(state["tail"]["rows"])
-            self._read_segments()
+            self._read(self._segments, self._put)
             write(self._arrays, state["tail"]["slots"], state["tail"]["rows"])
         else:  # nothing was ever added
             self._arrays, self.priorities = {}, None
-        self._revised = {}
-        if revised := state.get("revised"):
+        self._revised, self._awaited, self._revisions = {}, [], []
+        revised = state.get("revised", {})
+        if isinstance(files := revised.get(FILES), list):
+            segments = [Segment(one["name"], one["sha256"], self._head) for one in files]
+            self._read(segments, self._put_revised)
+            self._revisions = segments
+        elif revised:
             self._keep(self._held(), revised)
         if self.priorities is not None:
             self.priorities.load_state_dict(state["priorities"])
 
     def _revised_state(self) -> Tree:
+        """All of it, or the names of the files it was put into."""
+        self._await()
+        if self._revisions:
+            return {FILES: [{"name": one.name, "sha256": one.sha256} for one in self._revisions]}
         held = self._held() if self._revised else None
         return map_tree(lambda array: array.take(held, axis=0), self._revised)
 
@@ -529,16 +682,24 @@ class ReplayStore:
         env, position = self._complete(np.maximum(self._head - self.rows + 1, 0))
         return np.asarray(self._base[env] + position % self.rows)
 
-    def _read_segments(self) -> None:
+    def _put(self, slots: np.ndarray, rows: dict[str, np.ndarray]) -> None:
+        for path, array in leaves(self._arrays):
+            array[slots] = rows[path]
+
+    def _put_revised(self, slots: np.ndarray, rows: dict[str, np.ndarray]) -> None:
+        for path, array in rows.items():
+            group, name = path.rsplit(".", 1)
+            self._keep(slots, {group: {name: array}})
+
+    def _read(self, segments: list[Segment], put: Callable[[np.ndarray, dict[str, np.ndarray]], None]) -> None:
         """In the order they were written: what a later one holds too, it overwrites."""
-        if self._segments and self._folder is None:
+        if segments and self._folder is None:
             raise CheckpointError("the state names segments of a replay, and the store is not told where they are")
-        for segment in self._segments:
+        for segment in segments:
             assert self._folder is not None
-            slots, rows = read_segment(self._folder, segment)
+            content = read_segment(self._folder, segment)
             try:
-                for path, array in leaves(self._arrays):
-                    array[slots] = rows[path]
+                put(*content)
             except (KeyError, IndexError, ValueError) as problem:
                 raise CheckpointError(f"{self._folder / segment.name}: does not fit this run ({problem})") from problem
 

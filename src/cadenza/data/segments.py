@@ -23,8 +23,8 @@ class Segment:
     ends: np.ndarray  # [N] for each environment, how far into its stream the segment reaches; 0: holds none of it
 
 
-def write_segment(folder: Path, name: str, slots: np.ndarray, rows: dict[str, np.ndarray]) -> str:
-    """Durably, whole or not at all; the hash of the file."""
+def write_segment(folder: Path, name: str | None, slots: np.ndarray, rows: dict[str, np.ndarray]) -> str:
+    """Durably, whole or not at all; the hash of the file, which is its name (`name_of`) where none is given."""
     from safetensors.numpy import save
 
     if not folder.is_dir():
@@ -32,8 +32,14 @@ def write_segment(folder: Path, name: str, slots: np.ndarray, rows: dict[str, np
         atomic.sync_dir(folder.parent)
         atomic.sync_dir(folder.parent.parent)
     content = save({SLOTS: slots, **rows})
-    atomic.write_bytes(folder / name, content)
-    return hashlib.sha256(content).hexdigest()
+    sha256 = hashlib.sha256(content).hexdigest()
+    atomic.write_bytes(folder / (name or name_of(sha256)), content)
+    return sha256
+
+
+def name_of(sha256: str) -> str:
+    """Of a segment whose rows are written again and again: other content is another file."""
+    return f"{sha256[:32]}.safetensors"
 
 
 def read_segment(folder: Path, segment: Segment) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -54,6 +54,23 @@ def ahead(arrays: Tree, start: np.ndarray, head: np.ndarray, rows: int, n_step: 
     return Ahead(end, walked, reward, {group: dead | terminated[:, None] for group, dead in over.items()})
 
 
+def onward(
+    flags: np.ndarray, start: np.ndarray, head: np.ndarray, rows: int, steps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Slots [B, steps + 1] from `start` [B] on, and [B, steps] whether each step was taken in the same episode.
+
+    Where it ends before, or the stream, at its `head` [N], what was reached last is repeated.
+    """
+    walk, taken = [start], []
+    age = (head[start // rows] - start) % rows
+    going = np.ones(len(start), bool)
+    for step in range(steps):
+        going = going & (flags[walk[-1]] & LAST == 0) & (age > step)
+        taken.append(going)
+        walk.append(np.where(going, following(walk[-1], rows), walk[-1]))
+    return np.stack(walk, 1), np.stack(taken, 1)
+
+
 def back(flags: np.ndarray, index: np.ndarray, rows: int, frames: int) -> np.ndarray:
     """Slots [*index, frames] of the latest rows, oldest first; an episode's first is repeated before its start."""
     walk = [index]
@@ -61,6 +78,25 @@ def back(flags: np.ndarray, index: np.ndarray, rows: int, frames: int) -> np.nda
         is_first = flags[walk[-1]] & FIRST != 0
         walk.append(np.where(is_first, walk[-1], preceding(walk[-1], rows)))
     return np.stack(walk[::-1], axis=-1)
+
+
+def window(
+    flags: np.ndarray, index: np.ndarray, head: np.ndarray, rows: int, oldest: int, behind: int, on: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Around transitions `index` [B]: slots of the latest `behind` rows [B, behind], and of `on` transitions [B, on].
+
+    Both contain the transition itself. Before its episode's start, or the `oldest` age that is known, the first row is
+    repeated; after its end, or that of the stream, the last transition.
+    """
+    head, past, future = head[index // rows], [index], [index]
+    for _ in range(behind - 1):
+        known = (flags[past[-1]] & FIRST == 0) & ((head - past[-1]) % rows < oldest)
+        past.append(np.where(known, preceding(past[-1], rows), past[-1]))
+    for _ in range(on - 1):
+        after = following(future[-1], rows)
+        going = (flags[after] & LAST == 0) & ((head - after) % rows != 0)
+        future.append(np.where(going, after, future[-1]))
+    return np.stack(past[::-1], axis=-1), np.stack(future, axis=-1)
 
 
 def newest(obs: Tree, stack: int) -> Tree:

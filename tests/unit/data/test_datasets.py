@@ -123,6 +123,8 @@ def test_filled_streams_go_on_where_collection_begins(tmp_path: Path) -> None:
     assert other.ready()
     drawn = other.sample(64, np.random.default_rng(0), n_step=3, gamma=0.9)
     assert set(drawn.groups["shooter"]["obs"][:, 0, 0]) <= set(rows_of(dataset)["groups.shooter.obs"][:, 0, 0])
+    with pytest.raises(ConfigError, match="the policy notes 'belief' beside its actions, which the rows of training"):
+        Experience(2).into(other, steps=1)
 
 
 def test_rows_that_do_not_say_what_was_allowed_are_refused_where_that_matters(tmp_path: Path) -> None:

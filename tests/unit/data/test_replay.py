@@ -68,6 +68,19 @@ def test_a_sample_is_what_happened(num_envs: int, n_step: int, steps: int, alpha
     assert "carry" not in batch.groups["runner"]
 
 
+def test_beginnings_are_how_the_episodes_that_it_holds_began() -> None:
+    experience, store = filled(2, 120, 200)
+    drawn = store.beginnings(400, np.random.default_rng(0))["shooter"][:, 0, 0].astype(int).tolist()
+    every = [[one for one in account if one.is_first] for account in experience.account]
+    known = [one.obs for account in every for one in account]
+    assert set(drawn) <= set(known)
+    kept = {env: {one.obs for one in account} & set(drawn) for env, account in enumerate(every)}
+    for env, account in enumerate(every):  # the latest of them, without a gap, and not those that were overwritten
+        numbers = [one.obs for one in account]
+        assert 3 < len(kept[env]) < len(numbers)
+        assert kept[env] <= set(numbers[-len(kept[env]) - 1 :])
+
+
 def test_masks_are_those_of_the_row_and_of_what_follows() -> None:
     experience, store = Experience(1), ReplayStore(500, 1)
     masks = {}

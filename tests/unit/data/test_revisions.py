@@ -1,0 +1,136 @@
+"""What learning replaces in a replay: called for late, never lost, in files that a checkpoint names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.data import replay
+from cadenza.data.replay import ReplayStore
+from cadenza.data.transfer import Fetch, send
+from cadenza.errors import CheckpointError
+from cadenza.types import Acted
+from harness.experience import Experience
+
+ROWS = 20
+
+
+def filled(steps: int) -> tuple[Experience, ReplayStore]:
+    experience, store = Experience(2, masks=False), ReplayStore(2 * ROWS, 2, revisable=("belief",))
+    add(experience, store, steps)
+    return experience, store
+
+
+def add(experience: Experience, store: ReplayStore, steps: int) -> np.ndarray:
+    """The last belief that went in, [N, A, …]."""
+    for _ in range(steps):
+        step, acted, after = experience.transition()
+        extras = {"runner": acted.extras["runner"], "shooter": {"belief": np.zeros((2, 1, 3))}}
+        store.add(step, Acted(acted.action, extras, {}), after)
+    return np.asarray(extras["runner"]["belief"])
+
+
+def beliefs(store: ReplayStore) -> Any:
+    return store.sequences(64, 4, np.random.default_rng(0)).groups["runner"]["belief"]
+
+
+def revise(store: ReplayStore, value: float, asked: list[float]) -> np.ndarray:
+    index = store.sequences(3, 4, np.random.default_rng(7)).index
+
+    def fetched() -> dict[str, np.ndarray]:
+        asked.append(value)
+        return {"belief": np.full((3, 4, 2, 3), value)}
+
+    store.revise(index, "runner", fetched)
+    return index
+
+
+def test_a_revision_is_called_for_when_it_is_needed_and_once() -> None:
+    _, store = filled(12)
+    asked: list[float] = []
+    index = revise(store, 5.0, asked)
+    assert asked == []
+    beliefs(store)
+    beliefs(store)
+    assert asked == [5.0]
+    assert (store._revised["runner"]["belief"][index] == 5.0).all()
+    revise(store, 6.0, asked)
+    assert 6.0 in np.unique(store.state_dict()["revised"]["runner"]["belief"])
+    assert asked == [5.0, 6.0]
+
+
+def test_what_is_added_afterwards_is_newer_than_what_is_on_its_way() -> None:
+    """The rows that were drawn are overwritten before their revision is there: it must not reach the new ones."""
+    experience, store = filled(3 * ROWS)
+    asked: list[float] = []
+    revise(store, 5.0, asked)
+    for _ in range(2 * ROWS):
+        newest = add(experience, store, 1)
+        env, place = store._base, (store._head - 1) % ROWS
+        flags = store._arrays["flags"][env + place] & replay.LAST
+        kept = store._revised["runner"]["belief"][env + place]
+        assert np.array_equal(kept[flags == 0], newest[flags == 0])
+    assert asked == [5.0]
+    assert 5.0 not in beliefs(store)
+
+
+def test_a_checkpoint_names_files_with_all_that_is_revised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "SEGMENT_BYTES", 500)
+    _, store = filled(3 * ROWS)
+    store.attach(tmp_path / "one" / "replay")
+    revise(store, 5.0, [])
+    files = store.seal()
+    state = store.state_dict()
+    named = state["revised"]["files"]
+    assert len(named) > 2
+    assert {path.name for path in files} >= {one["name"] for one in named}
+    again = ReplayStore(2 * ROWS, 2, revisable=("belief",))
+    again.attach(tmp_path / "one" / "replay")
+    again.load_state_dict(state)
+    assert np.array_equal(beliefs(again), beliefs(store))
+    assert again.seal() == store.seal() == files  # nothing is new
+    emptied = ReplayStore(2 * ROWS, 2, revisable=("belief",))
+    emptied.attach(tmp_path / "one" / "replay")
+    emptied.load_state_dict(state)
+    emptied.load_state_dict(ReplayStore(2 * ROWS, 2, revisable=("belief",)).state_dict())
+    assert emptied.state_dict()["revised"] == {}
+    revise(again, 7.0, [])
+    other = {path.name for path in again.seal()}
+    assert other != {path.name for path in files}
+    assert all(path.exists() for path in files)  # the first state can still be gone back to
+    (tmp_path / "one" / "replay" / named[0]["name"]).write_bytes(b"")
+    with pytest.raises(CheckpointError, match=named[0]["name"]):
+        ReplayStore.load_state_dict(again, state)
+
+
+def test_a_state_after_more_was_revised_holds_it_all(tmp_path: Path) -> None:
+    _, store = filled(12)
+    store.attach(tmp_path / "one" / "replay")
+    store.seal()
+    revise(store, 5.0, [])
+    state = store.state_dict()
+    again = ReplayStore(2 * ROWS, 2, revisable=("belief",))
+    again.attach(tmp_path / "one" / "replay")
+    again.load_state_dict(state)
+    assert np.array_equal(beliefs(again), beliefs(store))
+    assert 5.0 in beliefs(again)
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here"))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, bool])
+def test_there_and_back(device: str, dtype: Any) -> None:
+    array = (np.arange(24).reshape(2, 3, 4) % 2).astype(dtype).swapaxes(0, 2)
+    there = send(array, torch.device(device))
+    assert there.is_contiguous()
+    assert there.device.type == device
+    fetched = Fetch({"a": there})
+    if device == "cuda":
+        there.zero_()  # as a captured update would
+    assert np.array_equal(fetched()["a"], array)
