@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from cadenza.config.networks import HeadConfig
@@ -31,6 +33,18 @@ def in_unit_interval(config: Any, *keys: str) -> None:
     for key in keys:
         if not 0 <= getattr(config, key) <= 1:
             raise ConfigError(f"algorithm.{key}={getattr(config, key):g}: must lie between 0 and 1")
+
+
+def refuse_unused(config: Any, unused: Mapping[str, Iterable[str]]) -> None:
+    """Refuse what would change nothing: keys (`model.bins`, say) without what they need, unless left as they are."""
+    own = {field.name: field.default for field in fields(config)}
+    for needed, keys in unused.items():
+        for key in keys:
+            block, _, name = key.rpartition(".")
+            part = getattr(config, block) if block else config
+            value, usual = getattr(part, name), getattr(type(part)(), name) if block else own[name]
+            if value != usual:
+                raise ConfigError(f"algorithm.{key}={value}: does nothing without {needed}")
 
 
 def check_single_transitions(config: Any, env: EnvSpec) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from cadenza.config.checks import ends
 from cadenza.config.networks import Activation
+from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
 
@@ -78,6 +80,89 @@ class PlanningConfig:
             at_least(self, "planning", key, 1)
         if self.elites > self.candidates:
             raise ConfigError(f"algorithm.planning.elites={self.elites}: only {self.candidates} candidates are drawn")
+
+
+@dataclass(frozen=True)
+class LatentModelConfig:
+    """A latent state and what is predicted from it. `size=1|5` sets what makes it small or large."""
+
+    latent: int = setting(512, "numbers of the latent state")
+    simplex: int = setting(8, "numbers of the latent state that a softmax makes sum to one, group by group; 0: none")
+    style: Literal["elu", "mish"] = setting(
+        "mish",
+        "elu: ELUs, a norm in the critics alone, orthogonal weights (TD-MPC); mish: a norm and Mish after each layer",
+    )
+    units: int = setting(512, "of each hidden layer of dynamics, rewards, ends, critics and policy; they have two")
+    encoder_units: int = setting(256, "of each hidden layer of the encoder")
+    encoder_layers: int = setting(1, "hidden layers of the encoder")
+    depth: int = setting(16, "images: channels of the first convolution; each further one has twice as many")
+    critics: int = setting(5, "how many; two drawn at random are asked each time")
+    dropout: float = setting(0.01, "share of the units of the critics' first layer switched off while learning")
+    numbers: Literal["two_hot", "plain"] = setting(
+        "two_hot", "how rewards and values are predicted: over bins of their symmetric logarithm, or as they are"
+    )
+    bins: int = setting(101, "two_hot: how many")
+    reach: float = setting(10.0, "two_hot: the bins lie between minus and plus this, as symmetric logarithms")
+    ends: bool = setting(True, "predict whether an episode terminates; false: it never does")
+
+    def __post_init__(self) -> None:
+        for key in ("latent", "units", "encoder_units", "depth"):
+            at_least(self, "model", key, 1)
+        for key in ("bins", "critics"):
+            at_least(self, "model", key, 2)
+        for key in ("simplex", "encoder_layers"):
+            at_least(self, "model", key, 0)
+        if self.simplex and self.latent % self.simplex:
+            raise ConfigError(f"algorithm.model.latent={self.latent}: must be a multiple of simplex={self.simplex}")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"algorithm.model.dropout={self.dropout:g}: must lie in [0, 1)")
+        if self.reach <= 0:
+            raise ConfigError(f"algorithm.model.reach={self.reach:g}: must be above 0")
+
+
+@dataclass(frozen=True)
+class PathIntegralConfig:
+    """MPPI: plans are drawn, and the next are drawn like the best, the more so the better those are."""
+
+    horizon: int | Schedule = setting(3, "actions of a plan", "steps")
+    samples: int = setting(512, "plans tried at a time")
+    policy_samples: int = setting(24, "of them, those that the policy makes")
+    elites: int = setting(64, "of them, the best that the next are drawn like")
+    iterations: int | Literal["auto"] = setting(
+        "auto", "times that is done for each action; auto: 6, and 8 where an action has 20 numbers and more"
+    )
+    temperature: float = setting(0.5, "how much more a better one of the best counts")
+    momentum: float = setting(0.0, "share of the mean before in the next one")
+    min_std: float | Schedule = setting(0.05, "deviation of what is drawn, at least, on a scale of -1 to 1")
+    max_std: float = setting(2.0, "at most, and at first")
+
+    def __post_init__(self) -> None:
+        for key in ("samples", "elites", *(() if self.iterations == "auto" else ("iterations",))):
+            at_least(self, "planning", key, 1)
+        at_least(self, "planning", "policy_samples", 0)
+        if min(ends(self.horizon)) < 1:
+            raise ConfigError(f"algorithm.planning.horizon: must be at least 1, not {min(ends(self.horizon)):g}")
+        if self.policy_samples >= self.samples:
+            raise ConfigError(f"algorithm.planning.policy_samples={self.policy_samples}: must be below {self.samples}")
+        if self.elites > self.samples:
+            raise ConfigError(f"algorithm.planning.elites={self.elites}: only {self.samples} samples are drawn")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"algorithm.planning.momentum={self.momentum:g}: must lie in [0, 1)")
+        if self.temperature <= 0:
+            raise ConfigError(f"algorithm.planning.temperature={self.temperature:g}: must be above 0")
+        if min(ends(self.min_std)) < 0 or max(ends(self.min_std)) > self.max_std:
+            raise ConfigError(f"algorithm.planning.min_std: must lie between 0 and max_std={self.max_std:g}")
+
+    @property
+    def longest(self) -> int:
+        """Actions of the longest plan that is ever made."""
+        return int(max(ends(self.horizon)))
+
+    def rounds(self, actions: int) -> int:
+        """Iterations for actions of so many numbers."""
+        if self.iterations == "auto":
+            return 8 if actions >= 20 else 6
+        return self.iterations
 
 
 def at_least(config: Any, block: str, key: str, least: int) -> None:

@@ -32,7 +32,7 @@ class FiniteChecks:
         self.on = True
         for name, module in owned.modules.items():
             module.register_forward_hook(partial(self._forward, name), with_kwargs=True)
-        for name, parameter in owned.parameters.items():
+        for name, parameter in owned.learned.items():
             hook = partial(self._gradient, name)
             parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 

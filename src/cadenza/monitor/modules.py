@@ -42,6 +42,11 @@ class Owned:
             for name, parameter in group.items()
         }
 
+    @property
+    def learned(self) -> dict[str, torch.Tensor]:
+        """Without those of a network that follows another."""
+        return {name: parameter for name, parameter in self.parameters.items() if parameter.requires_grad}
+
     def moved_by(self, optimizer: str) -> dict[str, Group]:
         """The groups an optimizer holds parameters of; all of them where it does not show."""
         held = {id(part) for _, part in walk(self.optimizers[optimizer], "", set()) if is_leaf(part)}

@@ -26,7 +26,7 @@ class Statistics:
         for name, module in owned.modules.items():
             if type(module).__module__ == ACTIVATIONS and not list(module.parameters()):
                 module.register_forward_hook(partial(self._count_dead, name))
-        for name, parameter in owned.parameters.items():
+        for name, parameter in owned.learned.items():
             hook = partial(self._measure_gradient, name)
             parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 

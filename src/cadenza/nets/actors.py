@@ -65,7 +65,7 @@ class CategoricalActor(nn.Module):
         return torch.empty(*batch, device=generator.device).uniform_(generator=generator)
 
     def sample(self, output: Tensor, noise: Tensor) -> Tensor:
-        return sample_categorical(output, noise)
+        return sample_categorical(output.exp(), noise)
 
     def mode(self, output: Tensor) -> Tensor:
         return nn.functional.one_hot(output.argmax(-1), self.actions).to(output.dtype)

@@ -73,23 +73,27 @@ class StridedDecoder(nn.Module):
 
     def __init__(self, channels: int, size: Size, config: WorldModelConfig) -> None:
         super().__init__()
-        heights, widths = kernels(size[0]), kernels(size[1])
-        if len(heights) != len(widths):
-            raise ConfigError(f"environment.resize: {size[0]}x{size[1]} pixels are no shape for this model; 64x64 are")
         style = Style(config.norm, config.image_activation)
-        seed = 32 * config.depth
-        self.seed = linear(config.feature_size, seed, style)
-        layers: list[nn.Module] = []
-        for stage, kernel in enumerate(zip(heights, widths, strict=True), 1):
-            left = len(heights) - stage
-            out = config.depth * 2 ** min(left - 1, 2) if left else channels
-            layers.append(convolution(nn.ConvTranspose2d(seed, out, kernel, 2), style))
-            layers += [PerPixel(out, style)] if left else []
-            seed = out
-        self.grow = nn.Sequential(*layers)
+        self.seed = linear(config.feature_size, 32 * config.depth, style)
+        self.grow = growing(32 * config.depth, channels, size, config.depth, style)
 
     def forward(self, features: Tensor) -> Tensor:
         return on_images(self.grow, self.seed(features)[..., None, None]) + 0.5  # an untrained one says gray
+
+
+def growing(seed: int, channels: int, size: Size, depth: int, style: Style) -> nn.Sequential:
+    """Transposed convolutions from one pixel of `seed` channels to an image of that size."""
+    heights, widths = kernels(size[0]), kernels(size[1])
+    if len(heights) != len(widths):
+        raise ConfigError(f"environment.resize: {size[0]}x{size[1]} pixels are no shape for this model; 64x64 are")
+    layers: list[nn.Module] = []
+    for stage, kernel in enumerate(zip(heights, widths, strict=True), 1):
+        left = len(heights) - stage
+        out = depth * 2 ** min(left - 1, 2) if left else channels
+        layers.append(convolution(nn.ConvTranspose2d(seed, out, kernel, 2), style))
+        layers += [PerPixel(out, style)] if left else []
+        seed = out
+    return nn.Sequential(*layers)
 
 
 def kernels(side: int) -> list[int]:

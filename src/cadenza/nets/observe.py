@@ -40,7 +40,10 @@ class Observer:
             self.norm = RunningNorm(vector_size(space), device)
 
     def __call__(self, obs: Tree) -> Observed:
-        tensors = self._tensors(obs)
+        return self.seen(self._tensors(obs))
+
+    def seen(self, tensors: Tree) -> Observed:
+        """The same of tensors."""
         if self.raw:
             return tensors if isinstance(tensors, dict) else {VECTOR: tensors}
         observed = observe(self.space, tensors)

@@ -17,9 +17,9 @@ from torch.nn import functional
 
 from cadenza.config.world_models import WorldModelConfig
 from cadenza.nets.dense import Style, between, linear, start
-from cadenza.ops.latents import kl_categorical, kl_gaussian, sample_categorical, unimix
+from cadenza.ops.latents import kl_categorical, kl_gaussian, probabilities, sample_categorical, unimix
 
-Parameters = tuple[Tensor, ...]  # (logits [*, S, C],) or (mean [*, S], std [*, S])
+Parameters = tuple[Tensor, ...]  # (log probabilities [*, S, C],) or (mean [*, S], std [*, S])
 
 
 class State(NamedTuple):
@@ -86,21 +86,27 @@ class RSSM(nn.Module):
         """The distribution that a last layer's output stands for."""
         config = self.config
         if config.latent == "categorical":
-            logits = output.reshape(*output.shape[:-1], config.stoch, config.classes)
+            logits = self._by_variable(output)
             return (unimix(logits, config.unimix) if config.unimix else logits.log_softmax(-1),)
         mean, raw = output.chunk(2, -1)
         std = functional.softplus(raw) if config.std == "softplus" else 2 * torch.sigmoid(raw / 2)
         return mean, std + config.min_std
 
-    def sample(self, parameters: Parameters, noise: Tensor) -> Tensor:
-        """[*, Z], and gradients flow back to the parameters."""
+    def sample(self, output: Tensor, noise: Tensor) -> Tensor:
+        """[*, Z] from what that output stands for, and gradients flow back to it."""
         if self.config.latent == "categorical":
-            return sample_categorical(parameters[0], noise).flatten(-2)
-        mean, std = parameters
+            return sample_categorical(probabilities(self._by_variable(output), self.config.unimix), noise).flatten(-2)
+        mean, std = self.parameters_of(output)
         return mean + std * noise
 
-    def prior(self, deter: Tensor) -> Parameters:
-        return self.parameters_of(self.prior_out(self.prior_hidden(deter)))
+    def _by_variable(self, output: Tensor) -> Tensor:
+        """[*, Z] to [*, S, C]"""
+        return output.view(*output.shape[:-1], self.config.stoch, self.config.classes)
+
+    def prior(self, deter: Tensor) -> Tensor:
+        """The raw output of the guess."""
+        output: Tensor = self.prior_out(self.prior_hidden(deter))
+        return output
 
     def observe(self, embedding: Tensor, action: Tensor, first: Tensor, state: State, noise: Tensor) -> Observed:
         """Take in what was seen [T, B, E]; `action` [T, B, A] is the one before, `first` [T, B] begins an episode.
@@ -118,7 +124,7 @@ class RSSM(nn.Module):
             outputs.append(output)
         deter = torch.stack(deters)
         post = self.parameters_of(torch.stack(outputs))
-        return Observed(State(deter, torch.stack(stochs)), post, self.prior(deter))
+        return Observed(State(deter, torch.stack(stochs)), post, self.parameters_of(self.prior(deter)))
 
     def observe_one(self, embedding: Tensor, action: Tensor, first: Tensor, state: State, noise: Tensor) -> State:
         """The same for a single step [B, …], without the guess at it."""
@@ -132,7 +138,7 @@ class RSSM(nn.Module):
         """One step: the state [B, …], and the posterior's raw output."""
         deter = self.cell(state.deter * keep, state.stoch * keep, push)
         output = self.post_out(self.post_between(self.post_deter(deter) + seen))
-        return State(deter, self.sample(self.parameters_of(output), noise)), output
+        return State(deter, self.sample(output, noise)), output
 
     def imagine_step(self, state: State, action: Tensor, noise: Tensor) -> State:
         """Where an action leads, unseen."""
@@ -233,7 +239,8 @@ class BlockCell(nn.Module):
 
 def gated(reset: Tensor, candidate: Tensor, update: Tensor, deter: Tensor) -> Tensor:
     candidate = torch.tanh(torch.sigmoid(reset) * candidate)
-    return torch.lerp(deter, candidate, torch.sigmoid(update - 1))
+    # where gates are computed in half precision, the memory is not kept in it
+    return torch.lerp(deter, candidate.to(deter.dtype), torch.sigmoid(update - 1).to(deter.dtype))
 
 
 def bounded(action: Tensor) -> Tensor:

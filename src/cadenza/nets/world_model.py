@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -14,9 +15,10 @@ from cadenza.nets.decoders import ObservationDecoder
 from cadenza.nets.dense import Head, Style
 from cadenza.nets.encoders import ObservationEncoder
 from cadenza.nets.rssm import RSSM
-from cadenza.ops.scaling import two_hot_bins, two_hot_loss, two_hot_mean
+from cadenza.ops.scaling import two_hot_bins, two_hot_losses, two_hot_mean
 
 BINS = 255
+ROWS = 1024
 
 
 class NumberHead(nn.Module):
@@ -32,17 +34,39 @@ class NumberHead(nn.Module):
         self.net = Head(inputs, BINS if two_hot else 1, units, layers, style, scale=0.0 if two_hot else 1.0)
 
     def forward(self, features: Tensor) -> Tensor:
+        """Log probabilities of the bins [*, K], or the number itself [*, 1]."""
         output: Tensor = self.net(features)
-        return output
+        return output.to(self.bins.dtype).log_softmax(-1) if self.kind == "two_hot" else output
 
     def mean(self, output: Tensor) -> Tensor:
         return two_hot_mean(output, self.bins) if self.kind == "two_hot" else output.squeeze(-1)
 
+    @torch.no_grad()
+    def value(self, features: Tensor) -> Tensor:
+        """The mean [T, …] of what is predicted from features [T, …]."""
+        return in_pieces(lambda part: self.mean(self.net(part)), features)  # which needs no logarithms
+
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """How unlikely the target was, [*]; of a normal one up to a constant."""
+        return self.losses(output, target.unsqueeze(-1)).squeeze(-1)
+
+    def losses(self, output: Tensor, targets: Tensor) -> Tensor:
+        """How unlikely each of several targets [*, M] was."""
         if self.kind == "two_hot":
-            return two_hot_loss(output, target, self.bins)
-        return 0.5 * (output.squeeze(-1) - target.detach()).square()
+            return two_hot_losses(output, targets, self.bins)
+        return 0.5 * (output - targets.detach()).square()
+
+
+def pieces(x: Tensor) -> tuple[Tensor, ...]:
+    """[T, N, …] in stretches of about `ROWS` rows on a CPU, so that what is made of each, which may be wide, stays in
+    its caches; whole on a device.
+    """
+    return torch.split(x, max(1, ROWS // x[0, ..., 0].numel())) if x.device.type == "cpu" else (x,)
+
+
+def in_pieces(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The function of every row of x."""
+    return torch.cat([function(part) for part in pieces(x)])
 
 
 class WorldModel(nn.Module):

@@ -24,34 +24,36 @@ def two_hot_bins(count: int = 255, low: float = -20.0, high: float = 20.0) -> Te
 
 def two_hot(x: Tensor, bins: Tensor) -> Tensor:
     """Weights [*, K] of the two bins around x [*], whose mean it is; beyond the outermost, of that one alone."""
-    above, share = around(x, bins)
+    above, share = (part.unsqueeze(-1) for part in around(x, bins))
     index = torch.arange(len(bins), device=x.device)
     return torch.where(index == above, share, torch.where(index == above - 1, 1 - share, torch.zeros_like(share)))
 
 
 def around(x: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
-    """Number and weight [*, 1] of the bin above x [*]; the one before it has the rest."""
+    """Number and weight [*] of the bin above x [*]; the one before it has the rest."""
     x = x.to(bins.dtype).clamp(bins[0], bins[-1]).contiguous()
     above = torch.searchsorted(bins, x, right=True).clamp(1, len(bins) - 1)
     lower, upper = bins[above - 1], bins[above]
-    return above.unsqueeze(-1), ((x - lower) / (upper - lower)).unsqueeze(-1)
+    return above, (x - lower) / (upper - lower)
 
 
 def two_hot_mean(logits: Tensor, bins: Tensor) -> Tensor:
-    """The mean [*] of a distribution over the bins, logits [*, K].
+    """The mean [*] of a distribution over bins that lie evenly on both sides of 0, logits [*, K].
 
-    Each bin is added to its mirror image first: large bins cancel, and equal logits give 0 exactly, not some rounding
-    error of 1e8, which a network that starts with zero weights would have to unlearn.
+    Each bin is set against its mirror image first: large bins cancel, and equal logits give 0 exactly, not some
+    rounding error of 1e8, which a network that starts with zero weights would have to unlearn.
     """
-    weighted = logits.to(bins.dtype).softmax(-1) * bins
-    half = len(bins) // 2
-    mean = (weighted[..., :half].flip(-1) + weighted[..., -half:]).sum(-1)
-    return mean + weighted[..., half] if len(bins) % 2 else mean
+    probs, half = logits.to(bins.dtype).softmax(-1), len(bins) // 2
+    return (probs[..., -half:] - probs[..., :half].flip(-1)) @ bins[-half:]
 
 
 def two_hot_loss(logits: Tensor, target: Tensor, bins: Tensor) -> Tensor:
     """Cross entropy [*] between logits [*, K] and the two bins around each target [*], which gets no gradient."""
-    above, share = around(target.detach(), bins)
-    log_probs = logits.to(bins.dtype).log_softmax(-1)
-    found = log_probs.gather(-1, torch.cat([above - 1, above], -1))  # of K weights two count
-    return -torch.lerp(found[..., :1], found[..., 1:], share).squeeze(-1)
+    return two_hot_losses(logits.to(bins.dtype).log_softmax(-1), target.unsqueeze(-1), bins).squeeze(-1)
+
+
+def two_hot_losses(log_probs: Tensor, targets: Tensor, bins: Tensor) -> Tensor:
+    """The same [*, M] for M targets [*, M] of the same log probabilities [*, K]."""
+    above, share = around(targets.detach(), bins)
+    lower, upper = log_probs.gather(-1, torch.cat([above - 1, above], -1)).chunk(2, -1)  # of K weights two count
+    return -torch.lerp(lower, upper, share)

@@ -17,6 +17,7 @@ from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, nearest
 from cadenza.monitor.console import Console
+from cadenza.orchestration.capture import Captured
 from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.collector import Collector
 from cadenza.orchestration.evaluator import Evaluator
@@ -153,9 +154,20 @@ def build_workflow(config: RunConfig, spec: EnvSpec, streams: Streams, decisions
         device=torch.device(decisions["device"]),
         streams=streams,
         kernels=decisions["runtime.kernels"],
-        compiled=compiled if decisions["runtime.compile"] else lambda function: function,
+        compiled=compiled if decisions["runtime.compile"] else as_it_is,
+        captured=Captured if captures(config, decisions) else as_it_is,
     )
     return workflow_class(config.algorithm.name)(config.algorithm, context)
+
+
+def captures(config: RunConfig, decisions: Mapping[str, Any]) -> bool:
+    """Whether updates become CUDA graphs; checks in them would be made once and never again."""
+    on_cuda = torch.device(decisions["device"]).type == "cuda"
+    return on_cuda and decisions["runtime.compile"] and not config.debug.enabled
+
+
+def as_it_is(function: Any) -> Any:
+    return function
 
 
 def borrow_weights(workflow: Workflow, source: RunFolder, decisions: dict[str, Any]) -> None:

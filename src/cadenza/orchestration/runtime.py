@@ -37,8 +37,19 @@ def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) 
     decisions["runtime.threads"] = threads if runtime.threads == "auto" else runtime.threads
     kernels = "numpy" if on_cpu else "torch"
     decisions["runtime.kernels"] = kernels if runtime.kernels == "auto" else runtime.kernels
+    decisions["runtime.compile"] = decide_compile(config, sees, decisions["device"])
+
+
+def decide_compile(config: RunConfig, sees: bool, device: str) -> bool:
+    """`sees`: large images."""
+    asked, on_cpu, algorithm = config.runtime.compile, device == "cpu", config.algorithm
+    if getattr(algorithm, "one_graph", False):
+        if asked is True and on_cpu:
+            why = f"{algorithm.name} has it for device=cuda, and its small steps are slower compiled on a CPU"
+            raise ConfigError(f"runtime.compile=true: {why}")
+        return not on_cpu if asked == "auto" else asked
     worthwhile = sees and on_cpu and has_compiler() and gradient_steps(config) >= WORTH_COMPILING
-    decisions["runtime.compile"] = worthwhile if runtime.compile == "auto" else runtime.compile
+    return worthwhile if asked == "auto" else asked
 
 
 def gradient_steps(config: RunConfig) -> int:

@@ -7,42 +7,35 @@ environments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cadenza.config.schedules import Scheduled, value_at
+from cadenza.config.schedules import value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.normalisers import PercentileScale
 from cadenza.data.replay import ReplayStore, Sequences
+from cadenza.data.transfer import Fetch, send
 from cadenza.nets.actors import Actions, Actor, CategoricalActor, NormalActor
 from cadenza.nets.dense import Style
-from cadenza.nets.observe import Observer
+from cadenza.nets.observe import Observer, observe
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.rssm import State
 from cadenza.nets.target import Target
 from cadenza.nets.world_model import NumberHead, WorldModel
 from cadenza.trees import map_tree
-from cadenza.types import Acted, Context, Mode, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.types import Acted, Context, Imagination, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.dreamer_behaviour import LOSSES, Behaviour, Noise, plan
 from cadenza.workflows.dreamer_config import DreamerConfig
+from cadenza.workflows.dreamer_latents import DETER, STOCH, nothing, packed, unpacked
 from cadenza.workflows.dreamer_model import Batch, model_loss
 from cadenza.workflows.parts import Parts, load_parts, parts_state
 
-DETER, STOCH = "deter", "stoch"
-BYTE = 127
-
-
-class Imagination(NamedTuple):
-    """What happened beside what was predicted, [B, T, …]; observations by the keys of `nets/observe.py`."""
-
-    obs: Tree
-    predicted_obs: Tree
-    reward: np.ndarray
-    predicted_reward: np.ndarray
+NETWORKS = ("model", "actor", "critic")
 
 
 def by_sequence(x: Tensor) -> np.ndarray:
@@ -67,6 +60,8 @@ class Dreamer:
         self.updates = 0
         if config.behaviour != "plan":
             self.behaviour = self._make_behaviour()
+        self._learn: Callable[[Tree], Tree] = context.captured(partial(self.learn, behaviour=self.behaviour))
+        self._learn_model: Callable[[Tree], Tree] = context.captured(partial(self.learn, behaviour=None))
 
     def _make_behaviour(self) -> Behaviour:
         config, model = self.config, self.config.model
@@ -100,18 +95,19 @@ class Dreamer:
         """The latent state takes in what is seen, and the policy (or a plan) starts from it."""
         name, model = self.group, self.model
         generator = mode.streams.torch("act", self.device)
-        obs = map_tree(lambda x: x[:, 0], self.observer(step.obs[name]))  # [N, …]
-        first = torch.from_numpy(step.is_first).to(self.device)
+        obs = observe(self.observer.space, map_tree(lambda x: send(x[:, 0], self.device), step.obs[name]))  # [N, …]
+        first = send(step.is_first, self.device)
         before = State(carry[DETER], carry[STOCH])
         noise = model.rssm.noise(len(step.is_first), generator=generator)
         state = model.rssm.observe_one(model.encode(obs), carry["action"], first, before, noise)
+        latents = Fetch(packed(state, self.config.model)) if self.config.stored_latents else None
         if mode.forced is not None:
             action = mode.forced[name]
-            encoded = self.actions.encode(torch.from_numpy(action[:, 0]).to(self.device))
+            encoded = self.actions.encode(send(action[:, 0], self.device))
         else:
             encoded = self._choose(state, step, mode, generator)
             action = self.actions.decode(encoded)[:, None]
-        extras = self._to_store(state) if self.config.stored_latents else {}
+        extras = latents() if latents is not None else {}
         after = {DETER: state.deter, STOCH: state.stoch, "action": encoded}
         return Acted({name: action}, {name: {key: value[:, None] for key, value in extras.items()}}, after)
 
@@ -129,7 +125,7 @@ class Dreamer:
             actor = self.behaviour.actor
             output = actor(state.features())
             if self.group in step.mask:  # the model knows nothing of masks; what is done must obey them
-                allowed = torch.from_numpy(step.mask[self.group][:, 0]).to(self.device)
+                allowed = send(step.mask[self.group][:, 0], self.device)
                 output = output.masked_fill(~allowed, torch.finfo(output.dtype).min).log_softmax(-1)
             if not mode.explore:
                 return actor.mode(output)
@@ -150,60 +146,59 @@ class Dreamer:
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """One gradient step of the world model and, in imagination from what it saw, of actor and critic."""
-        return self._update(store, phase, self.behaviour)
+        updated = self._update(store, phase, self._learn, self.behaviour)
+        if self.target is not None and self.updates % self.config.slow_critic_every == 0:
+            self.target.follow(self.config.slow_critic_rate)
+        return updated
 
     def update_world_model(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """The world model alone, from a dataset for instance."""
-        return self._update(store, phase, None)
+        return self._update(store, phase, self._learn_model, None)
 
-    def _update(self, store: ReplayStore, phase: PhaseInfo, behaviour: Behaviour | None) -> Updated:
-        config, length = self.config, self.config.batch_length
-        drawn = store.sequences(config.batch_size, length + 1, self.context.streams.numpy("replay"))
-        rates = {
-            "model": self._now(config.learning_rate, phase),
-            "actor": self._now(config.actor_learning_rate or config.learning_rate, phase),
-            "critic": self._now(config.critic_learning_rate or config.learning_rate, phase),
-        }
-        noise = self.model.rssm.noise(length, config.batch_size, generator=self._stream("model"))
-        dreams = None if behaviour is None else self._dreams(behaviour.actor)
-        entropy_coef = self._now(config.entropy_coef, phase)
-        state, metrics = self.learn(self._batch(drawn), noise, dreams, rates, entropy_coef, behaviour)
+    def _update(
+        self, store: ReplayStore, phase: PhaseInfo, learn: Callable[[Tree], Tree], behaviour: Behaviour | None
+    ) -> Updated:
+        config = self.config
+        drawn = store.sequences(config.batch_size, config.batch_length + 1, self.context.streams.numpy("replay"))
+        given = {**self._sent(drawn), "now": self._now(phase)}
+        noise = self.model.rssm.noise(config.batch_length, config.batch_size, generator=self._stream("model"))
+        dreams = {} if behaviour is None else self._dreams(behaviour.actor)._asdict()
+        learned = learn({**given, "noise": noise, "dreams": dreams})
         self.updates += 1
-        if behaviour is not None and self.target is not None and self.updates % config.slow_critic_every == 0:
-            self.target.follow(config.slow_critic_rate)
         if config.stored_latents:
-            values = {key: value.swapaxes(0, 1)[:, :, None] for key, value in self._to_store(state).items()}
-            store.revise(drawn.index[:, 1:], self.group, values)
-        return Updated(1, {f"train/{name}": value for name, value in metrics.items()})
+            store.revise(drawn.index[:, 1:], self.group, Fetch(learned["latents"]))
+        # in memory of their own: those of a captured step are written again by the next
+        metrics = zip(learned["metrics"], torch.stack(list(learned["metrics"].values())), strict=True)
+        return Updated(1, {f"train/{name}": value for name, value in metrics})
 
-    def learn(
-        self,
-        batch: Batch,
-        noise: Tensor,
-        dreams: Noise | None,
-        rates: Mapping[str, Tensor],
-        entropy_coef: Tensor,
-        behaviour: Behaviour | None,
-    ) -> tuple[State, dict[str, Tensor]]:
+    def learn(self, given: Tree, behaviour: Behaviour | None) -> Tree:
         """The gradient step itself, on tensors alone: shapes never change, and nothing is read back from the device.
 
         v3 sums all losses, as some reach the world model from the critic; before that, each network has its own.
         """
-        config = self.config
-        loss, observed, metrics = model_loss(self.model, batch, noise, config)
-        if config.behaviour == "v3" and behaviour is not None and dreams is not None:
-            found = LOSSES["v3"](self.model, behaviour, batch, observed.state, dreams, entropy_coef, config)
-            self._step(loss + found.actor + found.critic, ("model", "actor", "critic"), rates, metrics)
-            return observed.state, metrics | found.metrics
-        self._step(loss, ("model",), rates, metrics)
-        if behaviour is not None and dreams is not None:
-            losses = LOSSES[config.behaviour]
-            found = losses(self.model, behaviour, batch, observed.state, dreams, entropy_coef, config)
-            self._gradients(found.actor, ("actor",))
-            self._step(found.critic, ("critic",), rates, metrics)
-            self._move(("actor",), rates, metrics)
+        config, batch = self.config, self._as_batch(given)
+        *rates, entropy_coef = given["now"]
+        rate = dict(zip(NETWORKS, rates, strict=True))
+        loss, observed, metrics = model_loss(self.model, batch, given["noise"], config)
+        if behaviour is None:
+            self._step(loss, ("model",), rate, metrics)
+        else:
+            parts = (self.model, behaviour, batch, observed.state, Noise(**given["dreams"]), entropy_coef, config)
+            if config.behaviour == "v3":
+                found = LOSSES["v3"](*parts)
+                self._step(loss + found.actor + found.critic, NETWORKS, rate, metrics)
+            else:
+                self._step(loss, ("model",), rate, metrics)
+                found = LOSSES[config.behaviour](*parts)
+                self._gradients(found.actor, ("actor",))
+                self._step(found.critic, ("critic",), rate, metrics)
+                self._move(("actor",), rate, metrics)
             metrics |= found.metrics
-        return observed.state, metrics
+        latents = {}
+        if config.stored_latents:  # [B, T, A, …] for the replay
+            kept = packed(observed.state, config.model)
+            latents = {name: value.transpose(0, 1).unsqueeze(2).contiguous() for name, value in kept.items()}
+        return {"latents": latents, "metrics": metrics}
 
     def _step(
         self, loss: Tensor, names: tuple[str, ...], rates: Mapping[str, Tensor], metrics: dict[str, Tensor]
@@ -231,33 +226,51 @@ class Dreamer:
     def _stream(self, name: str) -> torch.Generator:
         return self.context.streams.torch(name, self.device)
 
-    def _now(self, schedule: Scheduled, phase: PhaseInfo) -> Tensor:
-        return torch.tensor(value_at(schedule, phase.now, phase.horizon), device=self.device)
+    def _now(self, phase: PhaseInfo) -> Tensor:
+        """What schedules say: the step size of each network, and the weight of the policy's entropy."""
+        config = self.config
+        rate = config.learning_rate
+        rates = (rate, config.actor_learning_rate or rate, config.critic_learning_rate or rate)
+        values = [value_at(schedule, phase.now, phase.horizon) for schedule in (*rates, config.entropy_coef)]
+        return send(np.array(values, np.float32), self.device)
 
     def _batch(self, drawn: Sequences) -> Batch:
-        """What was drawn, time first, each row with what led to it; what comes before is where they start."""
-        data = drawn.groups[self.group]
+        return self._as_batch(self._sent(drawn))
 
-        def tensor(array: np.ndarray, rows: slice = slice(1, None)) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array[:, rows].swapaxes(0, 1))).to(self.device)
+    def _sent(self, drawn: Sequences) -> dict[str, Tree]:
+        """What was drawn as tensors [T, B, …], each row with what led to it; what comes before is where they start."""
+        data, model = drawn.groups[self.group], self.config.model
 
-        first = tensor(drawn.is_first)
-        start = self._from_store(data) if self.config.stored_latents else None
-        if start is None:  # then an action before it means nothing either
-            start = self.model.rssm.initial(len(drawn.index))
-            first = first.clone()  # which may be the drawn rows themselves
-            first[0] = True
-        before = slice(None, -1)
-        obs = map_tree(lambda x: np.ascontiguousarray(x[:, 1:, 0].swapaxes(0, 1)), data["obs"])
-        last = tensor(drawn.last)
+        def rows(array: np.ndarray, start: int = 1) -> np.ndarray:
+            return array.swapaxes(0, 1)[start : start + array.shape[1] - 1]
+
+        arrays: dict[str, Tree] = {
+            "obs": map_tree(lambda x: rows(x[:, :, 0]), data["obs"]),
+            "action": rows(data["action"][:, :, 0], 0),
+            "reward": rows(data["reward"][:, :, 0], 0),
+            "is_first": rows(drawn.is_first),
+            "last": rows(drawn.last),
+            "terminated": rows(drawn.terminated),
+        }
+        if self.config.stored_latents:
+            known = DETER in data
+            kept = {key: data[key][:, 0, 0] for key in (DETER, STOCH)} if known else nothing(len(drawn.index), model)
+            arrays |= kept
+        arrays["forgets"] = arrays["is_first"].copy()
+        # without a latent, an action before the first row means nothing either; rows of datasets have none at first
+        arrays["forgets"][0] |= ~arrays[STOCH].any(-1) if self.config.stored_latents else True
+        return {name: map_tree(lambda x: send(x, self.device), tree) for name, tree in arrays.items()}
+
+    def _as_batch(self, given: Tree) -> Batch:
+        kept = self.config.stored_latents
         return Batch(
-            obs=self.observer(obs),
-            action=self.actions.encode(tensor(data["action"][:, :, 0], before)),
-            reward=tensor(data["reward"][:, :, 0], before).masked_fill(tensor(drawn.is_first), 0.0),
-            first=first,
-            last=last,
-            terminal=last & tensor(drawn.terminated),
-            start=start,
+            obs=observe(self.observer.space, given["obs"]),
+            action=self.actions.encode(given["action"]),
+            reward=given["reward"].masked_fill(given["is_first"], 0.0),
+            first=given["forgets"],
+            last=given["last"],
+            terminal=given["last"] & given["terminated"],
+            start=unpacked(given, self.config.model) if kept else self.model.rssm.initial(given["last"].shape[1]),
         )
 
     # looking inside
@@ -284,27 +297,6 @@ class Dreamer:
             reward=by_sequence(batch.reward),
             predicted_reward=by_sequence(self.model.reward.mean(self.model.reward(every))),
         )
-
-    # Latent states in the replay. The deterministic one lies between -1 and 1, where a byte is about as exact as the
-    # bfloat16 the authors compute with; of classes the number is kept (0: none yet).
-
-    def _to_store(self, state: State) -> dict[str, np.ndarray]:
-        stoch = state.stoch.detach()
-        if self.config.model.latent == "categorical":
-            stoch = stoch.view(*stoch.shape[:-1], self.config.model.stoch, -1).argmax(-1).add(1).to(torch.uint8)
-        else:
-            stoch = stoch.half()
-        deter = (state.deter.detach() * BYTE).round().to(torch.int8)
-        return {DETER: deter.cpu().numpy(), STOCH: stoch.cpu().numpy()}
-
-    def _from_store(self, data: Mapping[str, Any]) -> State | None:
-        """Of the first row of each sequence; None where nothing was ever stored."""
-        if DETER not in data:
-            return None
-        deter, stoch = (torch.from_numpy(data[key][:, 0, 0]).to(self.device) for key in (DETER, STOCH))
-        if self.config.model.latent == "categorical":
-            stoch = nn.functional.one_hot(stoch.long(), self.config.model.classes + 1)[..., 1:].flatten(-2)
-        return State(deter.float() / BYTE, stoch.float())
 
     # phases and state
 

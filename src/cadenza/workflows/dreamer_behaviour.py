@@ -5,6 +5,7 @@ Letters in shapes: H imagined steps, N states they start from. State t of an ima
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from torch import Tensor
 from cadenza.data.normalisers import PercentileScale
 from cadenza.nets.actors import Actor, CategoricalActor
 from cadenza.nets.rssm import State
-from cadenza.nets.world_model import NumberHead, WorldModel
+from cadenza.nets.world_model import NumberHead, WorldModel, in_pieces, pieces
 from cadenza.ops.planning import cem
 from cadenza.ops.returns import lambda_return
 from cadenza.workflows.dreamer_config import DreamerConfig
@@ -79,39 +80,41 @@ def v3_losses(
     actor, critic, slow = behaviour.actor, behaviour.critic, behaviour.slow
     imagined = imagine(model, actor, flat(state.detach()), noise, gradients=False)
     features = imagined.features
+    judged = [critic(part) for part in pieces(features[:-1])]
     with torch.no_grad():
-        reward, discount = model.reward.mean(model.reward(features)), model.discount(features)
-        slow_value = slow.mean(slow(features))
-    judged = critic(features)
-    value = critic.mean(judged).detach()
+        reward, discount = model.reward.value(features), in_pieces(model.discount, features)
+        slow_value = slow.value(features[:-1])
+        value = torch.cat([*map(critic.mean, judged), critic.value(features[-1:])])
     returns = lambda_return(reward, discount, value, value[-1], config.return_lambda)
     weight = discount.cumprod(0)[:-1]  # how likely it is to get there
 
     behaviour.scale.learn(returns)
     scale = behaviour.scale.spread()
     advantage = (returns - value[:-1]) / scale
-    policy = actor(features[:-1])
+    policy = in_pieces(actor, features[:-1])
     entropy = actor.entropy(policy)
     gain = actor.log_prob(policy, imagined.action[:-1]) * advantage + entropy_coef * entropy
     actor_loss = -(weight * gain).mean()
 
-    def critic_loss(judged: Tensor, target: Tensor, slow_value: Tensor) -> Tensor:
-        return critic.loss(judged, target) + config.slow_critic_weight * critic.loss(judged, slow_value)
+    def critic_loss(judged: Sequence[Tensor], target: Tensor, slow_value: Tensor) -> Tensor:
+        targets = pieces(torch.stack([target, slow_value], -1))
+        losses = torch.cat([critic.losses(*part) for part in zip(judged, targets, strict=True)])
+        return losses[..., 0] + config.slow_critic_weight * losses[..., 1]
 
-    imagined_loss = (weight * critic_loss(judged[:-1], returns, slow_value[:-1])).mean()
+    imagined_loss = (weight * critic_loss(judged, returns, slow_value)).mean()
     metrics = {"actor_loss": actor_loss, "critic_loss": imagined_loss, "entropy": entropy.mean()}
     metrics |= {"imagined/reward": reward.mean(), "imagined/return": returns.mean(), "imagined/value": value.mean()}
     metrics["return_scale"] = scale
     total = imagined_loss
     if config.replay_value_scale:
         seen = state.features()
-        with torch.no_grad():
-            slow_seen = slow.mean(slow(seen))
+        slow_seen = slow.value(seen[:-1])
         bootstrap = returns[0].view(batch.reward.shape)
         goes_on = config.gamma * (~batch.terminal).to(returns.dtype)
         target = lambda_return(batch.reward, goes_on, bootstrap, bootstrap[-1], config.return_lambda, batch.last)
         counts = (~batch.last[:-1]).to(returns.dtype)
-        replayed = (counts * critic_loss(critic(seen[:-1]), target, slow_seen[:-1])).mean()
+        judged = [critic(part) for part in pieces(seen[:-1])]
+        replayed = (counts * critic_loss(judged, target, slow_seen)).mean()
         total = total + config.replay_value_scale * replayed
         metrics["replay_critic_loss"] = replayed
     return Losses(actor_loss, total, {name: value.detach() for name, value in metrics.items()})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from cadenza.config.checks import ends, in_unit_interval, positive
+from cadenza.config.checks import ends, in_unit_interval, positive, refuse_unused
 from cadenza.config.networks import OptimizerConfig
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
@@ -22,6 +22,7 @@ def _laprop() -> OptimizerConfig:
 class DreamerConfig:
     """A world model, and a behaviour learned (or planned) inside it. The defaults are Dreamer v3."""
 
+    one_graph: ClassVar[bool] = True  # an update is one function of tensors, which CUDA can replay as a graph
     name: str = setting("dreamer_v3", "name of the variant")
     buffer_size: int = setting(1_000_000, "rows of the replay: transitions, and one for each end of an episode")
     buffer_on_disk: bool = setting(False, "map the replay from a file instead of holding it in memory")
@@ -95,6 +96,7 @@ class DreamerConfig:
             if min(ends(getattr(self, key))) < 0:
                 raise ConfigError(f"algorithm.{key}: cannot be negative")
         self._check_behaviour()
+        self._refuse_unused()
 
     def _at_least(self, key: str, least: int) -> None:
         if getattr(self, key) < least:
@@ -115,6 +117,28 @@ class DreamerConfig:
             raise ConfigError(f"algorithm.model.reward=two_hot: behaviour={self.behaviour} predicts plain numbers")
         if self.behaviour == "v1" and self.actor_gradient != "dynamics":
             raise ConfigError(f"algorithm.actor_gradient={self.actor_gradient}: behaviour=v1 knows dynamics alone")
+
+    def _refuse_unused(self) -> None:
+        """What belongs to another variant would change nothing here, and is better refused than left out silently."""
+        model, learned = self.model, self.behaviour != "plan"
+        actor = ("entropy_coef", "return_lambda", "actor_head", "actor_layers", "actor_unimix", "actor_learning_rate")
+        unused = {
+            "kl=v3": () if self.kl == "v3" else ("representation_scale",),
+            "kl=v2": () if self.kl == "v2" else ("kl_balance",),
+            "behaviour=v3": () if self.behaviour == "v3" else ("slow_critic_weight", "replay_value_scale"),
+            "behaviour=plan": () if not learned else ("planning.candidates", "planning.elites", "planning.iterations"),
+            "an actor (behaviour=v1, v2 or v3)": () if learned else (*actor, "critic_layers", "critic_learning_rate"),
+            "a slow critic (slow_critic_every)": () if self.slow_critic_every else ("slow_critic_rate",),
+            "model.continues=true": () if model.continues else ("continue_scale", "model.continue_layers"),
+            "model.latent=categorical": () if model.latent == "categorical" else ("model.unimix",),
+            "model.latent=gaussian": () if model.latent == "gaussian" else ("model.std", "model.min_std"),
+            "model.cell=block": () if model.cell == "block" else ("model.blocks",),
+        }
+        refuse_unused(self, unused)
+        if self.behaviour == "v1" and self.slow_critic_every:
+            raise ConfigError(f"algorithm.slow_critic_every={self.slow_critic_every}: behaviour=v1 has none; take 0")
+        if self.behaviour == "v1" and max(ends(self.entropy_coef)) > 0:
+            raise ConfigError("algorithm.entropy_coef: behaviour=v1 does not reward entropy; take 0")
 
     @property
     def updates_per_step(self) -> float:

@@ -137,14 +137,14 @@ def test_weights_begin_as_the_authors_matrix_would() -> None:
 
 def test_samples_follow_their_distributions_and_lead_gradients_back() -> None:
     rssm = made("planet")
-    mean, std = torch.zeros(2, 3, requires_grad=True), torch.full((2, 3), 0.5, requires_grad=True)
-    noise = torch.randn(2, 3)
-    rssm.sample((mean, std), noise).sum().backward()
-    assert mean.grad is not None
-    assert std.grad is not None
-    assert torch.equal(mean.grad, torch.ones(2, 3))
-    assert torch.equal(std.grad, noise)
-    std = rssm.prior(torch.full((1, 8), -50.0))[1].detach()
+    output, noise = torch.randn(2, 6, requires_grad=True), torch.randn(2, 3)
+    mean, std = rssm.parameters_of(output)
+    sample = rssm.sample(output, noise)
+    torch.testing.assert_close(sample, mean + std * noise)
+    (gradient,) = torch.autograd.grad(sample.sum(), output)
+    assert torch.equal(gradient[:, :3], torch.ones(2, 3))
+    torch.testing.assert_close(gradient[:, 3:], noise * torch.sigmoid(output[:, 3:]))  # of a softplus
+    std = rssm.parameters_of(rssm.prior(torch.full((1, 8), -50.0)))[1].detach()
     assert float(std.min()) >= 0.1
-    one_hot = made("v3").sample((torch.zeros(2, 3, 4).log_softmax(-1),), torch.tensor([[0.1, 0.3, 0.9]] * 2))
+    one_hot = made("v3").sample(torch.zeros(2, 12), torch.tensor([[0.1, 0.3, 0.9]] * 2))
     assert one_hot[0].tolist() == [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1]

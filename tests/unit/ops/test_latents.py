@@ -8,12 +8,38 @@ import pytest
 import torch
 from torch import Tensor
 
-from cadenza.ops import latents
-from cadenza.ops.latents import kl_categorical, kl_gaussian, planet_kl, sample_categorical, unimix, v1_kl, v2_kl, v3_kl
+from cadenza.ops.latents import (
+    FEW,
+    kl_categorical,
+    kl_gaussian,
+    planet_kl,
+    probabilities,
+    sample_categorical,
+    unimix,
+    v1_kl,
+    v2_kl,
+    v3_kl,
+)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def of_logits(p: Tensor, q: Tensor) -> Tensor:
+    return kl_categorical(p.log_softmax(-1), q.log_softmax(-1))
+
+
+@pytest.mark.parametrize("classes", [2, 5, FEW - 1, FEW, FEW + 3])
+def test_probabilities_are_a_softmax_however_many_classes(classes: int) -> None:
+    logits, weight = normal(6, 3, classes).double().requires_grad_(), normal(6, 3, classes, seed=1).double()
+    expected = 0.9 * logits.softmax(-1) + 0.1 / classes
+    got = probabilities(logits, 0.1)
+    torch.testing.assert_close(got, expected)
+    slow = torch.autograd.grad((expected * weight).sum(), logits)
+    torch.testing.assert_close(torch.autograd.grad((got * weight).sum(), logits), slow)
+    extreme = torch.tensor([[1e4, -1e4], [-math.inf, 3.0]])
+    assert probabilities(extreme).tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
 def test_unimix_leaves_each_class_at_least_its_even_share() -> None:
@@ -29,7 +55,7 @@ def test_unimix_leaves_each_class_at_least_its_even_share() -> None:
 def test_samples_are_one_hot_and_as_frequent_as_probable() -> None:
     logits, count = torch.log(torch.tensor([0.1, 0.0, 0.55, 0.35])), 1000
     noise = (torch.arange(count) + 0.5) / count  # even: each class must come up its share of times
-    drawn = sample_categorical(logits.expand(count, 4), noise)
+    drawn = sample_categorical(probabilities(logits.expand(count, 4)), noise)
     assert drawn.sum(0).tolist() == pytest.approx([100, 0, 550, 350], abs=1)
     assert bool(((drawn == 0) | (drawn == 1)).all())
     assert bool((drawn.sum(-1) == 1).all())
@@ -37,15 +63,15 @@ def test_samples_are_one_hot_and_as_frequent_as_probable() -> None:
 
 def test_noise_at_its_ends_draws_a_class_that_is_possible() -> None:
     logits = torch.tensor([[-math.inf, 0.0, 0.0, 0.0], [0.0, 0.3, 0.1, 7.0]])
-    lowest = sample_categorical(logits, torch.zeros(2))
+    lowest = sample_categorical(probabilities(logits), torch.zeros(2))
     assert lowest.argmax(-1).tolist() == [1, 0]
-    highest = sample_categorical(logits, torch.full((2,), 1 - 2**-24))
+    highest = sample_categorical(probabilities(logits), torch.full((2,), 1 - 2**-24))
     assert highest.argmax(-1).tolist() == [3, 3]
 
 
 def test_the_gradient_of_a_sample_is_that_of_its_probabilities() -> None:
     logits, weight, noise = normal(3, 2, 5).requires_grad_(), normal(3, 2, 5, seed=1), torch.rand(3, 2)
-    drawn = sample_categorical(logits, noise)
+    drawn = sample_categorical(probabilities(logits), noise)
     (drawn * weight).sum().backward()
     p = logits.detach().softmax(-1)
     expected = torch.empty_like(p)
@@ -56,7 +82,7 @@ def test_the_gradient_of_a_sample_is_that_of_its_probabilities() -> None:
 
 def test_categorical_divergence_is_that_of_the_joint_distribution() -> None:
     p_logits, q_logits = normal(4, 3, 4).double(), normal(4, 3, 4, seed=1).double()
-    got = kl_categorical(p_logits, q_logits)
+    got = of_logits(p_logits, q_logits)
     assert got.shape == (4,)
     p, q = p_logits.softmax(-1).numpy(), q_logits.softmax(-1).numpy()
     for b in range(4):
@@ -65,7 +91,7 @@ def test_categorical_divergence_is_that_of_the_joint_distribution() -> None:
             chance = math.prod(p[b, s, c] for s, c in enumerate(outcome))
             joint += chance * math.log(chance / math.prod(q[b, s, c] for s, c in enumerate(outcome)))
         assert float(got[b]) == pytest.approx(joint, rel=1e-5)
-    assert not kl_categorical(p_logits, p_logits).any()
+    assert not of_logits(p_logits, p_logits).any()
 
 
 def test_gaussian_divergence_is_the_integral_of_its_definition() -> None:
@@ -100,7 +126,7 @@ def test_free_nats_of_each_generation() -> None:
 @pytest.mark.parametrize("kind", ["categorical", "gaussian"])
 def test_balancing_teaches_each_side_its_share(kind: str) -> None:
     if kind == "categorical":
-        divergence, post, prior = kl_categorical, (normal(6, 3, 4),), (normal(6, 3, 4, seed=1),)
+        divergence, post, prior = of_logits, (normal(6, 3, 4),), (normal(6, 3, 4, seed=1),)
     else:
         divergence = kl_gaussian
         post, prior = (normal(6, 3), normal(6, 3).exp()), (normal(6, 3, seed=1), normal(6, 3, seed=2).exp())
@@ -125,15 +151,15 @@ def test_what_is_free_has_no_gradient_state_by_state_in_v3_and_all_together_in_v
     far = torch.tensor([4.0, -4.0]).expand(1, 8, 2)
     prior = torch.cat([near + torch.tensor([0.1, 0.0]), far]).clone().requires_grad_()
     post = torch.zeros(2, 8, 2)
-    divergences = kl_categorical(post, prior).tolist()
+    divergences = of_logits(post, prior).tolist()
     assert divergences[0] < 1 < divergences[1]
-    dynamics, _ = v3_kl(kl_categorical, (post,), (prior,))
+    dynamics, _ = v3_kl(of_logits, (post,), (prior,))
     (gradient,) = torch.autograd.grad(dynamics.sum(), prior)
     assert not gradient[0].any()
     assert gradient[1].all()
-    (gradient,) = torch.autograd.grad(v2_kl(kl_categorical, (post,), (prior,)), prior)
+    (gradient,) = torch.autograd.grad(v2_kl(of_logits, (post,), (prior,)), prior)
     assert gradient.all()  # the mean is above
-    (gradient,) = torch.autograd.grad(v2_kl(kl_categorical, (post,), (prior,), free=50.0), prior)
+    (gradient,) = torch.autograd.grad(v2_kl(of_logits, (post,), (prior,), free=50.0), prior)
     assert not gradient.any()
 
 
@@ -141,7 +167,7 @@ def test_v3s_free_nats_are_of_the_sum_over_variables() -> None:
     """Eight variables of half a nat each are above one nat; clipped one by one they would be worth eight."""
     half = math.log(2) * 0.5
     prior = torch.tensor([[half, -half]]).expand(1, 8, 2)
-    each = float(kl_categorical(torch.zeros(1, 1, 2), prior[:, :1]))
-    dynamics, representation = v3_kl(latents.kl_categorical, (torch.zeros(1, 8, 2),), (prior,), free=0.1)
+    each = float(of_logits(torch.zeros(1, 1, 2), prior[:, :1]))
+    dynamics, representation = v3_kl(of_logits, (torch.zeros(1, 8, 2),), (prior,), free=0.1)
     assert 0 < each < 0.1
     assert float(dynamics) == float(representation) == pytest.approx(8 * each)

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from cadenza.ops.scaling import symexp, symlog, two_hot, two_hot_bins, two_hot_loss, two_hot_mean
+from cadenza.ops.scaling import symexp, symlog, two_hot, two_hot_bins, two_hot_loss, two_hot_losses, two_hot_mean
 
 NUMBERS = [-4e8, -1e5, -3.3, -1.0, -1e-3, 0.0, 1e-6, 0.5, 1.0, 7.25, 123.4, 9e6, 3e8]
 
@@ -91,3 +91,10 @@ def test_the_loss_pulls_probabilities_towards_the_two_bins() -> None:
     loss.sum().backward()
     torch.testing.assert_close(logits.grad, (logits.softmax(-1) - two_hot(target, bins)).detach())
     assert target.grad is None
+
+
+def test_losses_of_several_targets_are_the_loss_of_each() -> None:
+    bins = two_hot_bins()
+    logits, targets = torch.randn(4, 3, 255), 100 * torch.randn(4, 3, 2)
+    got = two_hot_losses(logits.log_softmax(-1), targets, bins)
+    assert torch.equal(got, torch.stack([two_hot_loss(logits, targets[..., k], bins) for k in range(2)], -1))

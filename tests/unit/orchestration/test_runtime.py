@@ -70,6 +70,15 @@ def test_numpy_is_for_the_cpu() -> None:
     assert moved["kernels"] == "torch"  # resumed elsewhere
 
 
+def test_an_update_that_is_one_graph_is_for_cuda() -> None:
+    spec, long = "toy/image:dreamer_v3", ("environment.resize=64", "training.max_timesteps=1_000_000")
+    assert decided(spec, *long)["compile"] is False
+    assert decided(spec, device="cuda")["compile"] is True
+    assert decided(spec, "runtime.compile=false", device="cuda:1")["compile"] is False
+    with pytest.raises(ConfigError, match=r"runtime.compile=true: dreamer_v3 has it for device=cuda"):
+        decided(spec, "runtime.compile=true")
+
+
 def test_threads_reach_numpy_too() -> None:
     before = torch.get_num_threads()
     try:

@@ -17,6 +17,10 @@ from cadenza.config.load import load
 from cadenza.data.normalisers import PercentileScale
 from cadenza.data.replay import ReplayStore
 from cadenza.errors import ConfigError
+from cadenza.monitor.finite import FiniteChecks
+from cadenza.monitor.modules import Owned
+from cadenza.monitor.statistics import Statistics
+from cadenza.nets import world_model
 from cadenza.nets.rssm import State
 from cadenza.orchestration.build import Assembly, assemble
 from cadenza.orchestration.collector import Collector
@@ -24,6 +28,7 @@ from cadenza.orchestration.launch import check
 from cadenza.orchestration.scheduler import PhaseScheduler
 from cadenza.types import Mode
 from cadenza.view.imagination import record_imagination
+from cadenza.workflows import dreamer
 from cadenza.workflows.dreamer_behaviour import (
     Imagined,
     flat,
@@ -35,6 +40,7 @@ from cadenza.workflows.dreamer_behaviour import (
     v2_losses,
     v3_losses,
 )
+from cadenza.workflows.dreamer_latents import packed
 from cadenza.workflows.dreamer_model import divergence_losses, model_loss
 from harness.collecting import PHASE
 
@@ -113,7 +119,7 @@ def test_a_row_holds_what_led_to_it(warmed: Any) -> None:
     assert batch.last[:-1][batch.first[1:]].all()
 
 
-def test_stored_latents_are_where_sequences_start_and_are_renewed(warmed: Any) -> None:
+def test_stored_latents_are_where_sequences_start_and_are_renewed(warmed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     workflow, store = warmed("toy/identity:dreamer_v3")
     drawn = store.sequences(3, 8, np.random.default_rng(0))
     kept = drawn.groups["agent"]
@@ -124,8 +130,7 @@ def test_stored_latents_are_where_sequences_start_and_are_renewed(warmed: Any) -
     assert np.allclose(start.deter.numpy(), kept["deter"][:, 0, 0] / 127)
     assert torch.equal(start.stoch.view(3, 3, 4).sum(-1), torch.from_numpy(kept["stoch"][:, 0, 0] > 0).float())
     found: list[State] = []
-    learn = workflow.learn
-    workflow.learn = lambda *args: (found.append((made := learn(*args))[0]), made)[1]
+    monkeypatch.setattr(dreamer, "packed", lambda state, config: (found.append(state), packed(state, config))[1])
     generator = workflow.context.streams.numpy("replay")
     before = generator.bit_generator.state
     workflow.update(store, PHASE)
@@ -319,6 +324,24 @@ def test_v3_teaches_the_model_by_the_replayed_values_alone(warmed: Any) -> None:
     assert not reached(replace(config, replay_value_scale=0.0))
 
 
+def test_v3s_losses_are_the_same_in_pieces(warmed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    workflow, store = warmed("toy/identity:dreamer_v3")
+    shake(workflow)
+    batch, state, noise = parts_of(workflow, store)
+    behaviour, found = workflow.behaviour, []
+    starts, sizes = batch.reward.numel(), []
+    for rows in (10_000, starts, 1):  # whole, step by step, and never less than a step
+        monkeypatch.setattr(world_model, "ROWS", rows)
+        sizes.append([len(part) for part in world_model.pieces(noise.latent)])
+        behaviour.scale.ends.zero_()
+        losses = v3_losses(workflow.model, behaviour, batch, state, noise, NONE, workflow.config)
+        learned = [*behaviour.actor.parameters(), *behaviour.critic.parameters()]
+        found.append((losses, torch.autograd.grad(losses.actor + losses.critic, learned, retain_graph=True)))
+    assert sizes == [[4], [1] * 4, [1] * 4]
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-4, atol=1e-6)
+
+
 def slow_own_returns(reward: list[float], discount: list[float], value: list[float], lam: float) -> list[float]:
     """v1 and v2: R[t] begins with the reward of state t itself."""
     after, returns = value[-1], []
@@ -505,6 +528,67 @@ def test_the_scale_of_returns_is_state(warmed: Any) -> None:
 def test_what_cannot_be_is_refused(spec: str, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check(load(spec, overrides))
+
+
+@pytest.mark.parametrize(
+    ("variant", "override", "needed"),
+    [
+        ("dreamer_v3", "kl_balance=0.5", "kl=v2"),
+        ("dreamer_v2", "representation_scale=0.2", "kl=v3"),
+        ("dreamer_v1", "replay_value_scale=0.1", "behaviour=v3"),
+        ("dreamer_v2", "planning.elites=7", "behaviour=plan"),
+        ("planet", "actor_layers=2", "an actor"),
+        ("planet", "continue_scale=2", "model.continues=true"),
+        ("dreamer_v1", "slow_critic_rate=0.5", "a slow critic"),
+        ("dreamer_v1", "model.unimix=0.1", "model.latent=categorical"),
+        ("dreamer_v3", "model.min_std=0.3", "model.latent=gaussian"),
+        ("dreamer_v2", "model.blocks=4", "model.cell=block"),
+    ],
+)
+def test_what_only_another_variant_has_is_refused(variant: str, override: str, needed: str) -> None:
+    with pytest.raises(ConfigError, match=f"algorithm.{override.split('=')[0]}=.*: does nothing without {needed}"):
+        load(f"Pendulum-v1:{variant}", [f"algorithm.{override}"])
+
+
+def test_a_dataset_without_latents_gives_inputs_of_the_same_shapes(warmed: Any) -> None:
+    """So that one captured update serves before anything is stored, and afterwards."""
+    workflow, store = warmed("toy/identity:dreamer_v3")
+    drawn = store.sequences(3, 8, np.random.default_rng(0))
+    bare = {"agent": {key: value for key, value in drawn.groups["agent"].items() if key not in ("deter", "stoch")}}
+    known, unknown = workflow._sent(drawn), workflow._sent(replace(drawn, groups=bare))
+    assert [(key, x.shape, x.dtype) for key, x in known.items()] == [
+        (key, x.shape, x.dtype) for key, x in unknown.items()
+    ]
+    batch = workflow._as_batch(unknown)
+    assert not batch.start.deter.any()
+    assert not batch.start.stoch.any()
+    assert batch.first[0].all()
+    assert torch.equal(batch.first[1:], known["is_first"][1:])
+    assert torch.equal(batch.reward, workflow._as_batch(known).reward)
+
+
+@pytest.mark.parametrize("latent", ["categorical", "gaussian"])
+def test_a_row_that_was_never_learned_from_starts_with_nothing(warmed: Any, latent: str) -> None:
+    """As those of a dataset beside others that have their latents by now."""
+    workflow, store = warmed("toy/identity:dreamer_v3", f"algorithm.model.latent={latent}")
+    drawn = store.sequences(64, 8, np.random.default_rng(0))
+    for key in ("deter", "stoch"):
+        drawn.groups["agent"][key][::2, 0] = 0
+    first = workflow._batch(drawn).first[0].numpy()
+    assert first[::2].all()
+    np.testing.assert_array_equal(first[1::2], drawn.is_first[1::2, 1])
+    assert not first.all()
+
+
+def test_debug_checks_know_that_the_slow_critic_does_not_learn(warmed: Any) -> None:
+    workflow, store = warmed("toy/identity:dreamer_v3")
+    owned = Owned(workflow)
+    FiniteChecks(owned)
+    Statistics(owned)
+    still = set(owned.parameters) - set(owned.learned)
+    assert still
+    assert all(name.startswith("behaviour.slow.") for name in still)
+    workflow.update(store, PHASE)
 
 
 def test_sizes_are_overlays() -> None:
