@@ -11,6 +11,8 @@ from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.faulty import Faulty
+from cadenza.envs.fork import Fork
+from cadenza.envs.glimpse import Glimpse
 from cadenza.envs.gym import Gym, check_arguments
 from cadenza.envs.layout import Array
 from cadenza.envs.pair import Pair
@@ -231,6 +233,8 @@ SINGLE: dict[str, tuple[Callable[..., gymnasium.Env[Any, Any]], int, float | Non
     "toy/dials": (lambda: Copy(spaces.MultiDiscrete([2, 3])), 16, 15.0),
     "toy/switches": (lambda: Copy(spaces.MultiBinary(3)), 16, 15.0),
     "toy/recall": (Recall, 16, 0.95),
+    "toy/fork": (Fork, 40, 0.95),
+    "toy/glimpse": (Glimpse, 16, 0.95),
     "toy/faulty": (Faulty, 8, None),
 }
 TEAMS: dict[str, tuple[type[Pair] | type[Trio], int]] = {"toy/pair": (Pair, 10), "toy/trio": (Trio, 12)}
