@@ -1,0 +1,145 @@
+"""Diffusion Policy's proofs: both ways round an obstacle, and experts that are distilled from their own episodes.
+
+python benchmarks/diffusion.py fork --out benchmarks/results/diffusion-fork.json
+python benchmarks/diffusion.py distil --expert Pendulum-v1:sac --out benchmarks/results/diffusion-pendulum.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from learn import cadenza
+from outcome import keep, machine, versions
+
+from cadenza.data.datasets import open_dataset
+from cadenza.data.walks import FIRST
+from cadenza.workflows.diffusion_policy_config import DIFFUSION
+
+MEASURED = 200  # episodes of a fork
+PLAYED = 100  # by an expert, to learn from, and by all, to be measured
+LEARNERS = {"diffusion": "none", "cloning": "cloning"}
+
+
+def learn(spec: str, dataset: Path, seed: int, updates: int, overrides: list[str], root: Path) -> str:
+    """A policy of these demonstrations; its run."""
+    settings = [f"training.dataset={dataset}", "evaluation.at_end=false", "evaluation.every_updates=0", *overrides]
+    run = cadenza(
+        *("train", spec, *settings, "--max-updates", str(updates), "--seed", str(seed)),
+        *("--runs-dir", str(root), "--quiet"),
+    )
+    return str(run["run"])
+
+
+def settings_of(baseline: str, overrides: list[str]) -> list[str]:
+    """The same for both learners, but for those of the diffusion alone."""
+    settings = [f"algorithm.baseline={baseline}", "evaluation.num_envs=50"]
+    alone = tuple(f"algorithm.{name}{end}" for name in DIFFUSION for end in ".=")
+    return settings + [one for one in overrides if baseline == "none" or not one.startswith(alone)]
+
+
+def fork(updates: int, overrides: list[str], seed: int, root: Path) -> dict[str, Any]:
+    """How often each learner arrives, and on which side of the obstacle."""
+    demonstrations = root / "demonstrations"
+    given = ("--episodes", str(MEASURED), "--seed", str(seed))
+    cadenza("demonstrate", "toy/fork", "fork", *given, "--out", str(demonstrations))
+    row: dict[str, Any] = {"seed": seed, "expert": ways(demonstrations)}
+    for name, baseline in LEARNERS.items():
+        settings = settings_of(baseline, overrides)
+        run = learn("toy/fork:diffusion_policy", demonstrations, seed, updates, settings, root)
+        out = root / name
+        played = ("--episodes", str(MEASURED), "--seed", str(1000 + seed), "--out", str(out))
+        cadenza("export", run, "--runs-dir", str(root), "--format", "dataset", *played)
+        row[name] = ways(out)
+    print(row, file=sys.stderr)
+    return row
+
+
+def ways(dataset: Path) -> dict[str, Any]:
+    """Of a dataset's episodes: the share that arrives, and of those, the share that passes on the left."""
+    pieces = list(open_dataset(str(dataset)).pieces())
+    obs, reward, flags = (
+        np.concatenate([piece[key] for piece in pieces]) for key in ("groups.agent.obs", "groups.agent.reward", "flags")
+    )
+    bounds = [*np.flatnonzero(flags & FIRST), len(flags)]
+    episodes = [slice(low, high) for low, high in pairwise(bounds)]
+    arrived = [one for one in episodes if reward[one].sum() > 0]
+    # where it stands farthest from the middle is the side it passes on
+    left = [obs[one, 0, 0][np.abs(obs[one, 0, 0]).argmax()] < 0 for one in arrived]
+    return {"arrived": len(arrived) / len(episodes), "left": float(np.mean(left)) if left else None}
+
+
+def distil(expert: str, updates: int, overrides: list[str], seed: int, root: Path) -> dict[str, Any]:
+    """What an expert earns, and what a policy earns that has seen a hundred of its episodes."""
+    place = ("--runs-dir", str(root))
+    spec, *settings = expert.split()
+    trained = cadenza("train", spec, *settings, "--seed", str(seed), *place, "--quiet")["run"]
+    demonstrations = root / "demonstrations"
+    cadenza("export", trained, *place, "--format", "dataset", "--episodes", str(PLAYED), "--out", str(demonstrations))
+    env = spec.partition(":")[0]
+    row: dict[str, Any] = {"seed": seed, "random": chance(env)}
+    runs = {"expert": trained}
+    for name, baseline in LEARNERS.items():
+        settings = settings_of(baseline, overrides)
+        runs[name] = learn(f"{env}:diffusion_policy", demonstrations, seed, updates, settings, root)
+    for name, run in runs.items():
+        row[name] = cadenza("evaluate", run, *place, "--episodes", str(PLAYED), "--seed", "12345")["return_mean"]
+    for name in LEARNERS:
+        row[f"{name}_share"] = (row[name] - row["random"]) / (row["expert"] - row["random"])
+    print(row, file=sys.stderr)
+    return row
+
+
+def chance(id: str) -> float:
+    """The mean return of random actions."""
+    env, returns = gymnasium.make(id), []
+    env.action_space.seed(0)
+    for episode in range(PLAYED):
+        env.reset(seed=episode)
+        over, total = False, 0.0
+        while not over:
+            _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            over, total = terminated or truncated, total + float(reward)
+        returns.append(total)
+    return float(np.mean(returns))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("proof", help="fork, or distil", choices=("fork", "distil"))
+    parser.add_argument("overrides", nargs="*", help="settings of the learners")
+    parser.add_argument("--expert", default="Pendulum-v1:sac", metavar="'SPEC key=value …'", help="who is distilled")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=5000)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_intermixed_args()
+    if options.proof == "fork":
+        proof = partial(fork, options.updates, options.overrides)
+        told = {"measure": f"{MEASURED} episodes each: share that arrives; of those, share that passes on the left"}
+    else:
+        proof = partial(distil, options.expert, options.updates, options.overrides)
+        share = "share: of the expert's lead over random actions"
+        told = {"expert": options.expert, "measure": f"mean return of {PLAYED} episodes, the same for all; {share}"}
+    with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(options.jobs) as pool:
+        places = [Path(root, str(seed)) for seed in range(options.seeds)]
+        for place in places:
+            place.mkdir()
+        rows = list(pool.map(proof, range(options.seeds), places))
+    result = {"proof": options.proof, **told, "updates": options.updates, "overrides": options.overrides, "seeds": rows}
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None  # the learners were trained there
+    where = {**machine(), "gpu": gpu}
+    keep({**result, "machine": where, "versions": versions("cadenza", "torch", "gymnasium", "numpy")}, options.out)
+
+
+if __name__ == "__main__":
+    main()

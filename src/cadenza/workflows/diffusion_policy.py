@@ -1,0 +1,255 @@
+"""Diffusion Policy (Chi et al. 2023, arXiv:2303.04137): chunks of actions are made out of noise, as experts do them.
+
+Learns from demonstrations alone, by offline phases. Each group has a network of its own, shared by its agents.
+Settings: `diffusion_policy_config.py`. Letters in shapes: B chunks, N environments, A agents, H observations of the
+history, T actions of the horizon, D numbers of an action.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cadenza.config.schedules import value_at
+from cadenza.config.schema import Hook, Phase
+from cadenza.data.normalisers import RangeNorm
+from cadenza.data.replay import ReplayStore
+from cadenza.envs.layout import allocate_space
+from cadenza.nets.actors import Actions
+from cadenza.nets.denoisers import DenoisingTransformer, UNet
+from cadenza.nets.mlp import MLP
+from cadenza.nets.observe import VECTOR, Observed, Observer, flatten, is_image, vector_size, walk
+from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.target import Target
+from cadenza.nets.torso import Torso
+from cadenza.ops.diffusion import KEPT, ddim_step, ddpm_step, noised, visited
+from cadenza.ops.surrogate import masked_mean
+from cadenza.trees import map_tree
+from cadenza.types import Acted, Context, GroupSpec, Mode, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.workflows.diffusion_policy_config import DiffusionPolicyConfig
+from cadenza.workflows.parts import Parts, load_parts, parts_state
+
+CYCLE = 100  # gradient steps of a cycle, at whose end evaluations, rows and checkpoints may be due
+AT_ONCE = 512  # transitions looked at together when the ranges of the data are found
+
+
+class Net(nn.Module):
+    """From what was seen to actions: the noise in them, or (cloning) themselves."""
+
+    def __init__(self, group: GroupSpec, actions: int, config: DiffusionPolicyConfig) -> None:
+        super().__init__()
+        self.torso = Torso(group.observation, config.torso)
+        self.shape = (config.horizon, actions)
+        history, features = config.history, self.torso.features
+        self.denoiser: UNet | DenoisingTransformer | None = None
+        if config.baseline == "cloning":
+            self.regression = MLP(history * features, config.horizon * actions, config.cloning)
+        elif config.denoiser == "unet":
+            self.denoiser = UNet(actions, history, features, config.unet)
+        else:
+            self.denoiser = DenoisingTransformer(actions, config.horizon, history, features, config.transformer)
+
+    def see(self, obs: Observed) -> Tensor:
+        """Observations [B, H, A, …] to features [B * A, H, F]."""
+        features: Tensor = self.torso(obs, {}, torch.empty(0))[0]
+        return features.transpose(1, 2).flatten(0, 1)
+
+    def clone(self, seen: Tensor) -> Tensor:
+        """[B, T, D]"""
+        chunk: Tensor = self.regression(seen.flatten(1))
+        return chunk.view(-1, *self.shape)
+
+
+class DiffusionPolicy:
+    hooks = ("update",)
+
+    def __init__(self, config: DiffusionPolicyConfig, context: Context) -> None:
+        self.config, self.context, self.device = config, context, context.device
+        self.nets: dict[str, Net] = {}
+        self.averages: dict[str, Target[Net]] = {}
+        self.optimizers: dict[str, Optimizer] = {}
+        self.observers: dict[str, Observer] = {}
+        self.actions: dict[str, Actions] = {}
+        self.ranges: dict[str, RangeNorm] = {}  # of what is seen and done, by `GROUP.obs` and `GROUP.action`
+        self.kept = KEPT[config.noise_schedule](config.noise_steps).to(self.device)
+        self.updates = 0
+        for name, group in context.env.groups.items():
+            actions = self.actions[name] = Actions(group.action, self.device)
+            net = self.nets[name] = Net(group, actions.size, config).to(self.device)
+            self.optimizers[name] = optimizer(net, config.optimizer)
+            self.averages[name] = Target(net, self.optimizers[name])
+            self.observers[name] = Observer(group.observation, self.device, raw=config.torso.encoder != "auto")
+            self.ranges[f"{name}.obs"] = RangeNorm(vector_size(group.observation), self.device)
+            self.ranges[f"{name}.action"] = RangeNorm(actions.size, self.device)
+
+    # acting
+
+    def initial_carry(self, num_envs: int) -> Tree:
+        config, groups = self.config, self.context.env.groups
+        held: Tree = {}
+        for name, group in groups.items():
+            agents = len(group.agents)
+            held[name] = {
+                "seen": allocate_space(group.observation, (num_envs, config.history, agents)),
+                "chunk": np.zeros((num_envs, config.executed, agents, self.actions[name].size), np.float32),
+            }
+        return {"left": np.zeros(num_envs, np.int64), "groups": held}  # left: of the chunk that is being done
+
+    @torch.inference_mode()
+    def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
+        """The next action of the chunk in hand; where there is none left, a new one is made."""
+        executed = self.config.executed
+        left = np.where(step.is_first, 0, carry["left"])
+        empty = np.flatnonzero(left == 0) if mode.forced is None else np.zeros(0, np.int64)
+        action, after = {}, {}
+        for name, held in carry["groups"].items():
+            seen = map_tree(lambda past, new: remembered(past, new, step.is_first), held["seen"], step.obs[name])
+            chunk = held["chunk"]
+            if len(empty):
+                chunk = chunk.copy()
+                chunk[empty] = self._make(name, map_tree(lambda x: x[empty], seen), mode)[:, :executed]
+            after[name] = {"seen": seen, "chunk": chunk}
+            if mode.forced is None:
+                place = executed - np.where(left == 0, executed, left)
+                action[name] = self._decode(name, chunk[np.arange(len(left)), place], step)
+        if mode.forced is not None:  # which is not what the chunk was made for
+            return Acted(mode.forced, {name: {} for name in after}, {"left": np.zeros_like(left), "groups": after})
+        left = np.where(left == 0, executed, left) - 1
+        return Acted(action, {name: {} for name in after}, {"left": left, "groups": after})
+
+    def _make(self, name: str, seen: Tree, mode: Mode) -> np.ndarray:
+        """Chunks [N, T, A, D], in the range of the data."""
+        net, count = self.averages[name].net, len(self.context.env.groups[name].agents)
+        features = net.see(self._observe(name, seen))
+        if self.config.baseline == "cloning":
+            chunk = net.clone(features)
+        else:
+            chunk = self._denoise(net, features, mode.streams.torch(f"act.{name}", self.device))
+        chunk = self.ranges[f"{name}.action"].back(chunk.clamp(-1, 1))
+        return np.asarray(chunk.view(-1, count, *net.shape).transpose(1, 2).cpu().numpy())
+
+    def _denoise(self, net: Net, features: Tensor, generator: torch.Generator) -> Tensor:
+        """Actions [B, T, D] out of noise."""
+        config, shape = self.config, (len(features), *net.shape)
+        assert net.denoiser is not None
+
+        def drawn() -> Tensor:
+            return torch.empty(shape, device=self.device).normal_(generator=generator)
+
+        x, still = drawn(), torch.zeros((), device=self.device)
+        path = visited(config.noise_steps, config.sampling_steps)
+        for index, at in enumerate(path):
+            after = self.kept[path[index + 1]] if index + 1 < len(path) else torch.ones_like(still)
+            predicted = net.denoiser(x, torch.full(shape[:1], at, device=self.device), features)
+            if config.sampler == "ddpm":
+                x = ddpm_step(x, predicted, self.kept[at], after, drawn())
+            else:
+                noise = drawn() if config.ddim_eta else still
+                x = ddim_step(x, predicted, self.kept[at], after, noise, config.ddim_eta)
+        return x
+
+    def _decode(self, name: str, encoded: np.ndarray, step: Step) -> np.ndarray:
+        """[N, A, D] as the environment takes it; of discrete actions, one that is allowed now."""
+        numbers, actions = torch.from_numpy(encoded).to(self.device), self.actions[name]
+        if actions.discrete and name in step.mask:
+            numbers = numbers.masked_fill(~torch.from_numpy(step.mask[name]).to(self.device), -torch.inf)
+        return actions.decode(numbers)
+
+    def _observe(self, name: str, obs: Tree) -> Observed:
+        observer = self.observers[name]
+        observed = observer(obs)
+        if VECTOR in observed and not observer.raw:
+            observed[VECTOR] = self.ranges[f"{name}.obs"](observed[VECTOR])
+        return observed
+
+    # learning
+
+    def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """One gradient step, group after group, and the averages follow."""
+        config = self.config
+        self._find_ranges(store)
+        drawn = store.windows(config.batch_size, self.context.streams.numpy("replay"), config.history, config.horizon)
+        rate = value_at(config.learning_rate, phase.now, phase.horizon)
+        rate *= min(1.0, (self.updates + 1) / max(1, config.learning_rate_warmup))
+        keep = min(1 - (1 + self.updates) ** -config.ema_power, config.ema_max)
+        metrics: dict[str, Any] = {}
+        for name, net in self.nets.items():
+            weight = self._tensor(drawn.groups[name]["active"]).float().transpose(1, 2).flatten(0, 1)  # [B * A, T]
+            action = self.actions[name].encode(self._tensor(drawn.groups[name]["action"]))
+            chunk = self.ranges[f"{name}.action"](action).transpose(1, 2).flatten(0, 1)
+            features = net.see(self._observe(name, drawn.groups[name]["obs"]))
+            wrong = self._wrong(name, net, chunk, features)
+            loss = masked_mean(wrong.square().mean(-1), weight)
+            self.optimizers[name].zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            norm = self.optimizers[name].step(rate, config.max_grad_norm)["all"]
+            self.averages[name].follow(1 - keep)
+            prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
+            metrics |= {f"{prefix}loss": loss.detach(), f"{prefix}grad_norm": norm}
+        self.updates += 1
+        return Updated(1, {**metrics, "train/learning_rate": rate, "train/average_keeps": keep})
+
+    def _wrong(self, name: str, net: Net, chunk: Tensor, features: Tensor) -> Tensor:
+        """What the network is off by, [B, T, D]."""
+        if net.denoiser is None:
+            return net.clone(features) - chunk
+        generator = self.context.streams.torch(f"noise.{name}", self.device)
+        at = torch.randint(self.config.noise_steps, (len(chunk),), generator=generator, device=self.device)
+        noise = torch.empty_like(chunk).normal_(generator=generator)
+        predicted: Tensor = net.denoiser(noised(chunk, noise, self.kept[at, None, None]), at, features)
+        return predicted - noise
+
+    def _find_ranges(self, store: ReplayStore) -> None:
+        """Once, of all that can be learned from; weights taken over from another run bring theirs along."""
+        if all(found.known for name, found in self.ranges.items() if name.endswith(".action")):
+            return
+        numbers = {  # images have a range already, and would be most of what is read
+            name: {path: part for path, part, _ in walk(observer.space) if not (observer.raw or is_image(part))}
+            for name, observer in self.observers.items()
+        }
+        for part in store.transitions(AT_ONCE, numbers):
+            for name, rows in part.items():
+                acted = self._tensor(rows["active"])
+                self.ranges[f"{name}.action"].learn(self.actions[name].encode(self._tensor(rows["action"]))[acted])
+                if seen := [flatten(numbers[name][path], self._tensor(x)) for path, x in rows["obs"].items()]:
+                    self.ranges[f"{name}.obs"].learn(torch.cat(seen, -1)[acted])
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    # phases and state
+
+    def stores(self) -> dict[str, Store]:
+        config, num_envs, stack = self.config, self.context.num_envs, self.context.env.frame_stack
+        return {"replay": ReplayStore(config.buffer_size, num_envs, stack=stack, on_disk=config.buffer_on_disk)}
+
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase("clone", (Hook("update", times=CYCLE),), type="offline", buffer="replay"),)
+
+    def _parts(self) -> Parts:
+        return {
+            "nets": self.nets,
+            "averages": {name: average.net for name, average in self.averages.items()},
+            "optimizers": self.optimizers,
+            "normalisers": self.ranges,
+        }
+
+    def load_weights(self, state: dict[str, Any]) -> None:
+        load_parts({kind: parts for kind, parts in self._parts().items() if kind != "optimizers"}, state)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**parts_state(self._parts()), "updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        load_parts(self._parts(), state)
+        self.updates = state["updates"]
+
+
+def remembered(past: np.ndarray, new: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """The latest observations [N, H, …] and a new one [N, …], which stands for all where an episode begins."""
+    after = np.concatenate([past[:, 1:], new[:, None]], axis=1)
+    after[first] = new[first, None]
+    return after

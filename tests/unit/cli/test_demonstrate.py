@@ -1,0 +1,111 @@
+"""`cadenza demonstrate`: scripted experts by name and by import path, and what is wrong with some."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cadenza.config.load import load
+from cadenza.data.datasets import open_dataset
+from cadenza.errors import CadenzaError, ConfigError, NotFoundError
+from cadenza.orchestration.demonstrate import demonstrate
+from cadenza.orchestration.export import Episodes
+from harness.command import cadenza
+
+COUNTING = """
+class Counting:
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, obs, random):
+        self.count += 1
+        return [self.count / 100, random.random()]
+
+def shapeless(obs, random):
+    return 0.5
+
+class Needy(Counting):
+    def __init__(self, strength):
+        pass
+
+class Mute:
+    pass
+
+def beyond(obs, random):
+    return 2
+
+def between(obs, random):
+    return 0.7
+
+def whole(obs, random):
+    return 1.0
+
+answer = 42
+"""
+
+
+def rows(out: Path) -> dict[str, np.ndarray]:
+    (piece,) = open_dataset(str(out)).pieces()
+    return piece
+
+
+def test_an_expert_by_name_goes_both_ways(tmp_path: Path) -> None:
+    told = cadenza("demonstrate", "toy/fork", "fork", "--episodes", 40, "--out", tmp_path / "a", "--json").succeeded()
+    facts = json.loads(told.out.splitlines()[-1])
+    assert (facts["expert"], facts["episodes"], facts["return_min"]) == ("fork", 40, 1.0)
+    place = rows(tmp_path / "a")["groups.agent.obs"][:, 0]
+    halfway = place[np.abs(place[:, 1]) < 0.05, 0]
+    assert 5 < np.count_nonzero(halfway < -0.5) < len(halfway) - 5
+    again = demonstrate(load("toy/fork:diffusion_policy"), "fork", tmp_path / "b", Episodes(40))
+    assert again["digest"] == facts["digest"]
+
+
+def test_a_class_begins_anew_with_each_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_experts.py").write_text(COUNTING)
+    monkeypatch.chdir(tmp_path)
+    config = load("toy/fork:diffusion_policy", ["environment.max_episode_steps=5"])
+    demonstrate(config, "own_experts:Counting", tmp_path / "out", Episodes(10))
+    counted = rows(tmp_path / "out")["groups.agent.action"][:, 0, 0]
+    np.testing.assert_allclose(counted, np.tile([0.01, 0.02, 0.03, 0.04, 0.05, 0], 10), rtol=1e-6)
+
+
+def test_whole_numbers_may_come_as_floats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_experts.py").write_text(COUNTING)
+    monkeypatch.chdir(tmp_path)
+    demonstrate(load("CartPole-v1:diffusion_policy"), "own_experts:whole", tmp_path / "out", Episodes(1))
+    done = rows(tmp_path / "out")["groups.agent.action"][:, 0]
+    assert done[:-1].all()  # in the last row nothing is done
+    assert done.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("environment", "expert", "kind", "told"),
+    [
+        ("toy/fork", "frok", NotFoundError, "did you mean 'fork'"),
+        ("toy/fork", "own_experts:shapeless", ConfigError, r"shape \(\), not \(2,\)"),
+        ("toy/fork", "own_experts:answer", ConfigError, "must be a function"),
+        ("toy/fork", "own_experts:nobody", ConfigError, "nobody"),
+        ("toy/pair", "fork", ConfigError, "one agent; toy/pair has 3"),
+        ("CartPole-v1", "fork", ConfigError, "expert fork: ValueError"),
+        ("CartPole-v1", "own_experts:Needy", ConfigError, "cannot be made without arguments.*'strength'"),
+        ("CartPole-v1", "own_experts:Mute", ConfigError, "instances must be called"),
+        ("CartPole-v1", "own_experts:beyond", ConfigError, r"2 is no action of Discrete\(2\)"),
+        ("CartPole-v1", "own_experts:between", ConfigError, r"0\.7 is no action of Discrete\(2\)"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    environment: str,
+    expert: str,
+    kind: type[CadenzaError],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "own_experts.py").write_text(COUNTING)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kind, match=told):
+        demonstrate(load(f"{environment}:diffusion_policy"), expert, tmp_path / "out", Episodes(2))
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,212 @@
+"""Diffusion Policy: chunks and when they are made, what is kept across a resume, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.config.load import load
+from cadenza.config.schema import RunConfig
+from cadenza.data.replay import ReplayStore
+from cadenza.envs.seeds import EVAL, EpisodeSeeds
+from cadenza.envs.vector import make_vector
+from cadenza.errors import ConfigError
+from cadenza.orchestration.demonstrate import demonstrate
+from cadenza.orchestration.export import Episodes
+from cadenza.orchestration.launch import check
+from cadenza.orchestration.orchestrator import Orchestrator
+from cadenza.orchestration.playback import PLAYING
+from cadenza.orchestration.seeding import Streams
+from cadenza.orchestration.verify import compare
+from cadenza.trees import leaves
+from cadenza.types import Mode, Step
+from harness.lab import Lab
+
+SMALL = [
+    "environment.num_envs=2",
+    "algorithm.buffer_size=4000",
+    "algorithm.batch_size=16",
+    "algorithm.horizon=4",
+    "algorithm.executed=3",
+    "algorithm.torso.hidden_sizes=[16]",
+    "evaluation.episodes=2",
+]
+DIFFUSING = ["algorithm.noise_steps=8", "algorithm.sampling_steps=2", "algorithm.unet.widths=[8]"]
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Demonstrations of both ways round."""
+    out = tmp_path_factory.mktemp("demonstrations") / "forks"
+    told = demonstrate(load("toy/fork:diffusion_policy"), "fork", out, Episodes(60))
+    assert (told["episodes"], told["return_min"]) == (60, 1.0)
+    return out
+
+
+@pytest.fixture
+def configured(forks: Path) -> Callable[..., RunConfig]:
+    def config(*overrides: str, updates: int = 20) -> RunConfig:
+        given = [f"training.dataset={forks}", f"training.max_updates={updates}"]
+        alone = [] if "algorithm.baseline=cloning" in overrides else DIFFUSING
+        return load("toy/fork:diffusion_policy", [*SMALL, *alone, *given, *overrides])
+
+    return config
+
+
+def test_a_chunk_is_done_action_by_action_and_then_made_anew(lab: Lab, configured: Callable[..., RunConfig]) -> None:
+    run = lab.start(configured())
+    policy, mode = run.workflow, Mode(False, PLAYING, Streams(0))
+    env = make_vector(run.config.environment, EpisodeSeeds(0, EVAL), num_envs=3)
+    step, carry = env.current, policy.initial_carry(3)
+    made, chunk = 0, carry["groups"]["agent"]["chunk"]
+    for time in range(7):
+        acted = policy.act(step, carry, mode)
+        new = acted.carry["groups"]["agent"]["chunk"]
+        made += not np.array_equal(new, chunk)
+        np.testing.assert_array_equal(acted.carry["left"], 2 - time % 3)
+        np.testing.assert_allclose(acted.action["agent"], new[:, time % 3], rtol=1e-6)
+        np.testing.assert_array_equal(acted.carry["groups"]["agent"]["seen"][:, -1], step.obs["agent"])
+        if time == 0:  # nothing was before: the first stands for it
+            np.testing.assert_array_equal(acted.carry["groups"]["agent"]["seen"][:, 0], step.obs["agent"])
+        chunk, carry = new, acted.carry
+        step = env.step(acted.action)
+    assert made == 3  # at 0, 3 and 6
+    # where an episode begins, the rest of a chunk is dropped, and only there
+    step.is_first[:] = [False, True, False]
+    acted = policy.act(step, carry, mode)
+    changed = (acted.carry["groups"]["agent"]["chunk"] != carry["groups"]["agent"]["chunk"]).any((1, 2, 3))
+    assert changed.tolist() == [False, True, False]
+    assert acted.carry["left"].tolist() == [1, 2, 1]
+    env.close()
+
+
+def test_what_others_do_is_remembered_and_breaks_the_chunk(lab: Lab, configured: Callable[..., RunConfig]) -> None:
+    run = lab.start(configured())
+    env = make_vector(run.config.environment, EpisodeSeeds(0, EVAL), num_envs=2)
+    streams, forced = Streams(0), {"agent": np.ones((2, 1, 2), np.float32)}
+    begun = run.workflow.act(env.current, run.workflow.initial_carry(2), Mode(True, PLAYING, streams))
+    step: Step = env.step(begun.action)
+    acted = run.workflow.act(step, begun.carry, Mode(True, PLAYING, streams, forced))
+    assert acted.action is forced
+    assert not acted.carry["left"].any()
+    np.testing.assert_array_equal(acted.carry["groups"]["agent"]["seen"][:, -1], step.obs["agent"])
+    env.close()
+
+
+def state(run: Orchestrator) -> dict[str, torch.Tensor]:
+    return {path: leaf for path, leaf in leaves(run.workflow.state_dict()) if isinstance(leaf, torch.Tensor)}
+
+
+def test_the_average_follows_the_weights_and_is_what_acts(lab: Lab, configured: Callable[..., RunConfig]) -> None:
+    run = lab.start(configured("algorithm.ema_power=0.5", "algorithm.learning_rate_warmup=0"))
+    store, name = run.stores["replay"], "averages.agent.denoiser.leave.1.bias"
+    slow = state(run)[name].clone()
+    for update in range(4):
+        run.workflow.update(store, PLAYING)  # type: ignore[attr-defined]
+        keep = 1 - (1 + update) ** -0.5
+        slow = keep * slow + (1 - keep) * state(run)[name.replace("averages", "nets")]
+        torch.testing.assert_close(state(run)[name], slow)
+    newest = lab.start(configured("algorithm.ema_max=0"), "newest")
+    newest.workflow.update(newest.stores["replay"], PLAYING)  # type: ignore[attr-defined]
+    torch.testing.assert_close(state(newest)[name], state(newest)[name.replace("averages", "nets")])
+
+
+def test_numbers_are_scaled_by_their_ranges_in_the_demonstrations(
+    lab: Lab, configured: Callable[..., RunConfig]
+) -> None:
+    run = lab.start(configured())
+    run.workflow.update(run.stores["replay"], PLAYING)  # type: ignore[attr-defined]
+    (rows,) = run.stores["replay"].transitions(10_000, {"agent": [""]})  # type: ignore[attr-defined]
+    norms = run.workflow.state_dict()["normalisers"]
+    np.testing.assert_array_equal(norms["agent.obs"]["low"], rows["agent"]["obs"][""][:, 0].min(0))
+    np.testing.assert_array_equal(norms["agent.action"]["high"], rows["agent"]["action"][:, 0].max(0))
+
+
+def test_ranges_of_an_observation_in_parts_are_in_the_order_that_networks_see(lab: Lab) -> None:
+    phases = "training.phases=[{name: random, hooks: [{name: collect, steps: 40}, {name: update}], actions: random}]"
+    short = ["training.max_timesteps=40", "evaluation.at_end=false"]
+    run = lab.start(load("toy/dict:diffusion_policy", [*SMALL, *DIFFUSING, phases, *short]))
+    run.run()
+    norms, observer = run.workflow.state_dict()["normalisers"], run.workflow.observers["agent"]  # type: ignore[attr-defined]
+    store = run.stores["replay"]
+    assert isinstance(store, ReplayStore)
+    drawn = store.sample(2000, np.random.default_rng(0)).groups["agent"]["obs"]
+    vector = observer(drawn)["vector"].flatten(0, 1)
+    torch.testing.assert_close(norms["agent.obs"]["low"], vector.amin(0))
+    torch.testing.assert_close(norms["agent.obs"]["high"], vector.amax(0))
+
+
+@pytest.mark.parametrize("baseline", ["none", "cloning"])
+def test_averages_chunks_and_ranges_survive_a_resume_in_the_middle(
+    lab: Lab, configured: Callable[..., RunConfig], baseline: str
+) -> None:
+    """Offline, then among environments: a run stopped in both, with chunks half done, is as one left alone."""
+    phases = (
+        "training.phases=[{name: clone, type: offline, hooks: [{name: update, times: 5}], duration_updates: 20}, "
+        "{name: play, hooks: [{name: collect, steps: 10}, {name: update}]}]"
+    )
+    config = configured(phases, f"algorithm.baseline={baseline}", "training.max_timesteps=40", updates=100)
+    whole = lab.start(config, "whole")
+    whole.run()
+    first = lab.start(config, "parts")
+    first.run(until=lambda clock: clock.updates >= 10)
+    second = lab.resume(first)
+    second.run(until=lambda clock: clock.env_steps >= 20)
+    assert second.collector is not None
+    assert second.collector.carry["left"].any()
+    third = lab.resume(first)
+    third.run()
+    assert third.clock.env_steps == 40
+    assert compare(whole.folder, third.folder) is None
+    for name, tensor in state(whole).items():
+        torch.testing.assert_close(state(third)[name], tensor, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("algorithm.executed=5", "at most horizon=4"),
+        ("algorithm.sampling_steps=9", "at most noise_steps=8"),
+        ("algorithm.unet.widths=[8,8,8,8]", "must be a multiple of 8"),
+        ("algorithm.torso.memory.type=gru", "algorithm.history"),
+        ("algorithm.ema_max=1", r"must lie in \[0, 1\)"),
+        ("algorithm.buffer_size=4", "at least 6 for 2 environments"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(configured: Callable[..., RunConfig], setting: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        check(configured(setting))
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "needed"),
+    [
+        (["sampler=ddpm", "ddim_eta=0.5"], "ddim_eta", "sampler=ddim"),
+        (["transformer.size=64"], "transformer.size", "denoiser=transformer"),
+        (["denoiser=transformer", "unet.widths=[8]"], "unet.widths", "denoiser=unet"),
+        (["baseline=cloning", "noise_steps=50"], "noise_steps", "baseline=none"),
+        (["baseline=cloning", "sampler=ddpm"], "sampler", "baseline=none"),
+        (["baseline=cloning", "unet.kernel=3"], "unet.kernel", "baseline=none"),
+        (["cloning.hidden_sizes=[8]"], "cloning", "baseline=cloning"),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(settings: list[str], key: str, needed: str) -> None:
+    with pytest.raises(ConfigError, match=f"algorithm.{key}.*: does nothing without {needed}"):
+        load("toy/fork:diffusion_policy", [f"algorithm.{one}" for one in settings])
+
+
+def test_both_learners_look_at_vectors_through_layers_of_their_own() -> None:
+    for baseline in ("none", "cloning"):
+        config = load("toy/fork:diffusion_policy", [f"algorithm.baseline={baseline}"]).algorithm
+        assert (config.torso.hidden_sizes, config.torso.activation) == ((256, 256), "relu")
+
+
+def test_without_demonstrations_it_says_so(lab: Lab, configured: Callable[..., RunConfig]) -> None:
+    config = configured()
+    with pytest.raises(ConfigError, match=r"set training\.dataset"):
+        lab.start(replace(config, training=replace(config.training, dataset=None)))
