@@ -8,6 +8,7 @@ Run it with the Python of an environment where stable-baselines3 is installed. I
 from __future__ import annotations
 
 import argparse
+import importlib
 import multiprocessing
 import sys
 import time
@@ -27,6 +28,9 @@ class Recipe:
     settings: dict[str, Any]
     policy: dict[str, Any] = field(default_factory=dict)
     normalize: bool = False
+    num_envs: int = 1
+    wrapper: str | None = None  # `module:Class`, around each environment; importing the module registers it
+    atari: bool = False  # its preprocessing of Atari games, four frames at once
 
 
 PPO_CLEANRL = Recipe(
@@ -83,28 +87,66 @@ RECIPES = {
     ),
     "Pendulum-v1:sac": Recipe("SAC", 20_000, {"learning_rate": 1e-3}),
     "HalfCheetah-v5:sac": Recipe("SAC", 100_000, {"learning_starts": 10_000}),
+    "MiniGrid-DoorKey-5x5-v0:ppo": Recipe(
+        "PPO",
+        100_000,
+        {"n_steps": 128, "batch_size": 64, "n_epochs": 10, "learning_rate": 2.5e-4},
+        normalize=True,
+        num_envs=8,
+        wrapper="minigrid.wrappers:FlatObsWrapper",
+    ),
+    "ALE/Pong-v5:ppo": Recipe(
+        "PPO",
+        10_000_000,
+        {
+            "n_steps": 128,
+            "batch_size": 256,
+            "n_epochs": 4,
+            "learning_rate": lambda left: 2.5e-4 * left,
+            "clip_range": lambda left: 0.1 * left,
+            "ent_coef": 0.01,
+        },
+        num_envs=8,
+        atari=True,
+    ),
 }
+
+
+def environments(recipe: Recipe, env_id: str, count: int, seed: int) -> Any:
+    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+    from stable_baselines3.common.vec_env import VecFrameStack
+
+    if recipe.atari:
+        import ale_py
+        import gymnasium
+
+        gymnasium.register_envs(ale_py)
+        plain = {"frameskip": 1, "repeat_action_probability": 0.0}
+        return VecFrameStack(make_atari_env(env_id, n_envs=count, seed=seed, env_kwargs=plain), 4)
+    module, _, name = (recipe.wrapper or "").partition(":")
+    wrapper = getattr(importlib.import_module(module), name) if recipe.wrapper else None
+    return make_vec_env(env_id, n_envs=count, seed=seed, wrapper_class=wrapper)
 
 
 def one_seed(name: str, seed: int, episodes: int) -> dict[str, Any]:
     import numpy as np
     import stable_baselines3
     import torch
-    from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
     torch.set_num_threads(1)
     recipe, env_id = RECIPES[name], name.split(":")[0]
     began = time.perf_counter()
-    env: VecEnv = make_vec_env(env_id, n_envs=1, seed=seed)
+    env = environments(recipe, env_id, recipe.num_envs, seed)
     if recipe.normalize:
         env = VecNormalize(env, gamma=0.99)
     make = getattr(stable_baselines3, recipe.algorithm)
-    model = make("MlpPolicy", env, policy_kwargs=recipe.policy, seed=seed, device="cpu", **recipe.settings)
+    policy = "CnnPolicy" if recipe.atari else "MlpPolicy"
+    model = make(policy, env, policy_kwargs=recipe.policy, seed=seed, device="cpu", **recipe.settings)
     model.learn(recipe.steps)
     seconds = time.perf_counter() - began
-    measured: VecEnv = make_vec_env(env_id, n_envs=1, seed=12345)
+    measured: VecEnv = environments(recipe, env_id, 1, 12345)
     if isinstance(env, VecNormalize):
         measured = VecNormalize(measured, training=False, norm_reward=False)
         measured.obs_rms = env.obs_rms
@@ -132,7 +174,9 @@ def main() -> None:
     tasks = [(given.recipe, seed, given.episodes) for seed in range(1, given.seeds + 1)]
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         rows = pool.starmap(one_seed, tasks, chunksize=1)
-    packages = ("stable_baselines3", "torch", "gymnasium", "mujoco", "numpy")
+    wrapper = RECIPES[given.recipe].wrapper
+    beside = [wrapper.split(".")[0]] if wrapper else []
+    packages = ("stable_baselines3", "torch", "gymnasium", "mujoco", "numpy", *beside)
     result = {
         "command": " ".join(["benchmarks/learn_sb3.py", *sys.argv[1:]]),
         "seeds": rows,

@@ -36,6 +36,10 @@ def envs(
         print_table(HEAD, [_cells(row) for row in rows], right=("max steps", "solved at"))
     for reason in (*absent.values(), *(row["error"] for row in rows if row["error"])):
         print(f"note: {reason}", file=sys.stderr)
+    brief = {row["family"]: None for row in rows if not row["observation"] and not row["error"]}
+    if brief:
+        asked = " or ".join(f"`cadenza envs {family}`" for family in brief)
+        print(f"note: the spaces of large families are shown where they are asked for: {asked}", file=sys.stderr)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

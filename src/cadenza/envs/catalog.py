@@ -31,6 +31,7 @@ from cadenza.errors import (
 from cadenza.types import Environment, EnvSpec
 
 FACTS = ("id", "family", "observation", "action", "max_episode_steps", "threshold", "restore", "variants", "error")
+MANY = 40  # environments in a family from which on they are listed without being made, unless asked for
 VERSION = re.compile(r"(.+)[-_]v(\d+)$")
 
 
@@ -56,7 +57,7 @@ def resolve(id: str) -> str:
     if found is not None:
         return found
     for family, names in _uninstalled():
-        if family.name == id.split("/")[0] or _among(id, names) is not None:
+        if family.name == id.split("/")[0] or id.startswith(family.prefix) or _among(id, names) is not None:
             raise missing(family)
     if id.startswith(FROM_PYTHON):
         way = f"cadenza.register_environment('{id}')(its factory), then cadenza.Run.find(…).resume()"
@@ -119,8 +120,9 @@ def listing(filter: str = "") -> list[dict[str, Any]]:
     broken = registry.load_environments()
     listed = [(id, family) for family, names in families().items() for id in names]
     listed += [(name, name.partition("/")[0]) for name in broken]
-    chosen = [(id, family) for id, family in listed if wanted in id.lower() or wanted == family]
-    return [_row(id, family, broken.get(id)) for id, family in chosen]
+    chosen = [(id, family) for id, family in listed if wanted in id.lower() or wanted == family.lower()]
+    many = {name for name, names in families().items() if len(names) >= MANY and not wanted}
+    return [_row(id, family, broken.get(id), briefly=family in many) for id, family in chosen]
 
 
 def describe(space: spaces.Space[Any]) -> str:
@@ -134,9 +136,11 @@ def describe(space: spaces.Space[Any]) -> str:
     return str(space)
 
 
-def _row(id: str, family: str, broken: CadenzaError | None) -> dict[str, Any]:
-    """The facts; of an environment that cannot be made, why not."""
+def _row(id: str, family: str, broken: CadenzaError | None, briefly: bool = False) -> dict[str, Any]:
+    """The facts, or those known without making it; of an environment that cannot be made, why not."""
     row: dict[str, Any] = dict.fromkeys(FACTS) | {"id": id, "family": family, "variants": tuned_variants(id)}
+    if briefly and not row["variants"]:
+        return row
     config = EnvironmentConfig(id=id)
     try:
         if broken is not None:
@@ -152,7 +156,7 @@ def _row(id: str, family: str, broken: CadenzaError | None) -> dict[str, Any]:
         "action": _by_group(spec, "action"),
         "max_episode_steps": spec.max_episode_steps,
         "threshold": spec.return_threshold,
-        "restore": "snapshot" if native_version(config) else spec.restore,
+        "restore": native.restore if (native := native_version(config)) else spec.restore,
     }
 
 
@@ -166,8 +170,15 @@ def _by_group(spec: EnvSpec, side: str) -> str:
 def native_version(config: EnvironmentConfig) -> Any | None:
     """The family's own vectorised version of an environment, where it has one."""
     family = family_of(config.id)
-    bare = family is not None and hasattr(family[1], "native") and not config.dressing
-    return family[1].native(config) if family and bare else None
+    if family is None or set(config.dressing) - set(getattr(family[1], "NATIVE_DRESSING", ())):
+        return None
+    return family[1].native(config) if hasattr(family[1], "native") else None
+
+
+def one_per_process(id: str) -> bool:
+    """Whether every environment of this kind needs a process of its own."""
+    family = family_of(id)
+    return family is not None and getattr(family[1], "ONE_PER_PROCESS", False)
 
 
 def tuned_variants(id: str) -> list[str]:
@@ -257,7 +268,7 @@ def unlisted(filter: str = "") -> dict[str, MissingExtraError]:
     return {
         family.name: missing(family)
         for family, names in _uninstalled()
-        if any(wanted in name.lower() for name in (family.name, *names))
+        if any(wanted in name.lower() for name in (family.name, family.prefix, *names))
     }
 
 

@@ -22,6 +22,7 @@ class MakeNative:
 
     make: Callable[[int, EpisodeSeeds], Vector]
     worthwhile_from: int
+    restore: str = "snapshot"  # how it comes back
 
 
 def cartpole(config: EnvironmentConfig, spec: Callable[[], EnvSpec]) -> MakeNative:

@@ -213,6 +213,9 @@ def make_vector(
     config = dataclasses.replace(config, id=catalog.resolve(config.id), num_envs=num_envs or config.num_envs)
     count = config.num_envs
     way = decide_vectorize(config, count, decisions)
+    if way in ("in_process", "gymnasium") and count > 1 and catalog.one_per_process(config.id):
+        held = f"a process can hold one {config.id} at a time, and environment.num_envs={count}"
+        raise ConfigError(f"environment.vectorize={way}: {held}; use workers")
     make_env = partial(catalog.make, config)
     if way == "native":
         native = catalog.native_version(config)
@@ -229,8 +232,12 @@ def make_vector(
         from cadenza.envs.wrapping import for_other_processes
 
         make_env = partial(catalog.make, for_other_processes(config))
-        workers = min(decisions["environment.workers"], count)
+        workers = count if catalog.one_per_process(config.id) else min(decisions["environment.workers"], count)
         return Workers(make_env, count, seeds, config.timeout_seconds, workers, config.id)
+    if way == "envpool":
+        from cadenza.envs.envpool import pooled
+
+        return pooled(config, count, seeds)
     if way == "gymnasium":
         if config.wrappers:  # the vector's steps have no place for the environment's own reward beside the wrapped one
             raise ConfigError("environment.vectorize=gymnasium: cannot be used with environment.wrappers; use auto")
@@ -247,6 +254,8 @@ def decide_vectorize(config: EnvironmentConfig, num_envs: int, decisions: dict[s
     if config.vectorize != "auto":
         return config.vectorize
     key = "environment.vectorize"
+    if key not in decisions and catalog.one_per_process(config.id):
+        decisions[key] = {"value": "workers", "reason": f"a process can hold one {config.id} at a time"}
     if key not in decisions:
         native = catalog.native_version(config)
         if native is None:

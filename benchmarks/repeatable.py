@@ -1,0 +1,91 @@
+"""Whether every environment of a family plays on, brought back in another one, as the used one does: bit for bit.
+
+    python benchmarks/repeatable.py ALE --steps 300 --kwargs '{"repeat_action_probability": 0}'
+    python benchmarks/repeatable.py ALE --only Pong --steps 5000 --out benchmarks/results/repeatable-pong.json
+
+An environment plays at random, giving episodes up at random moments. Each time its state is then loaded into a fresh
+one, and both go on with the same actions. Exit 1 where anything seen or earned differs. Takes too long for a test
+where a family has many environments, or slow ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from outcome import keep, machine
+
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs import catalog
+from cadenza.envs.random_actions import random_actions
+from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.vector import make_vector
+from cadenza.errors import CadenzaError
+from cadenza.trees import leaves
+from cadenza.types import Step
+
+FIELDS = ("obs", "final_obs", "reward", "terminated", "truncated", "is_first", "active", "died", "mask", "state", "won")
+
+
+def shown(step: Step) -> list[bytes]:
+    found = leaves({name: getattr(step, name) for name in FIELDS})
+    return [leaf.tobytes() for _, leaf in found if leaf is not None]
+
+
+def asked(id: str, kwargs: dict[str, Any], steps: int, rounds: int) -> dict[str, Any]:
+    """The steps until the two first differ, in each round; none where they never did."""
+    config, random = EnvironmentConfig(id=id, kwargs=kwargs), np.random.default_rng(0)
+
+    def made() -> Any:
+        return make_vector(config, EpisodeSeeds(0, TRAIN), num_envs=1)
+
+    used, parted, began = made(), [], time.perf_counter()
+    try:
+        for number in range(1, rounds + 1):
+            used.reset(number)
+            for _ in range(int(random.integers(1, steps))):
+                used.step(random_actions(used.spec.groups, used.current, random))
+            fresh = made()
+            fresh.load_state_dict(used.state_dict())
+            parted.append(None)
+            for step in range(1, steps + 1):
+                action = random_actions(used.spec.groups, used.current, random)
+                if shown(used.step(action)) != shown(fresh.step(action)):
+                    parted[-1] = step
+                    break
+            fresh.close()
+        return {"restore": used.spec.restore, "parted": parted, "seconds": round(time.perf_counter() - began, 1)}
+    finally:
+        used.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("family", choices=catalog.families())
+    parser.add_argument("--only", default="", help="ids that contain this")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--kwargs", type=json.loads, default={})
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    found: dict[str, Any] = {}
+    for id in catalog.families()[options.family]:
+        if options.only in id:
+            try:
+                found[id] = asked(id, options.kwargs, options.steps, options.rounds)
+            except CadenzaError as problem:
+                found[id] = {"error": str(problem)}
+            print(id, json.dumps(found[id]), file=sys.stderr, flush=True)
+    wrong = [id for id, one in found.items() if "error" in one or any(one["parted"])]
+    settings = {name: getattr(options, name) for name in ("family", "kwargs", "steps", "rounds")}
+    keep({**settings, "asked": len(found), "differing": wrong, "by_id": found, "machine": machine()}, options.out)
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

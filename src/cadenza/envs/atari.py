@@ -1,0 +1,403 @@
+"""Atari games through the Arcade Learning Environment (Machado et al. 2018); ids are `ALE/Pong-v5`.
+
+What is seen is made by ALE's own vectorised code, as Gymnasium's AtariPreprocessing makes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, Literal, get_args
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.gym import Gym, check_arguments
+from cadenza.envs.layout import Array, Layout, allocate_buffer
+from cadenza.envs.native import MakeNative
+from cadenza.envs.seeds import EpisodeSeeds
+from cadenza.envs.vector import Vector
+from cadenza.envs.wrappers import RawReward, SignReward
+from cadenza.errors import ConfigError, MissingExtraError, nearest
+from cadenza.types import SINGLE_GROUP, EnvSpec
+
+GAMES = (
+    "Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis2 Atlantis Backgammon BankHeist BasicMath "
+    "BattleZone BeamRider Berzerk Blackjack Bowling Boxing Breakout Carnival Casino Centipede ChopperCommand "
+    "CrazyClimber Crossbow Darkchambers Defender DemonAttack DonkeyKong DoubleDunk Earthworld ElevatorAction Enduro "
+    "Entombed Et FishingDerby FlagCapture Freeway Frogger Frostbite Galaxian Gopher Gravitar Hangman HauntedHouse "
+    "Hero HumanCannonball IceHockey Jamesbond JourneyEscape Kaboom Kangaroo KeystoneKapers KingKong Klax Koolaid "
+    "Krull KungFuMaster LaserGates LostLuggage MarioBros MiniatureGolf MontezumaRevenge MrDo MsPacman NameThisGame "
+    "Othello Pacman Phoenix Pitfall2 Pitfall Pong Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank Seaquest "
+    "SirLancelot Skiing Solaris SpaceInvaders SpaceWar StarGunner Superman Surround Tennis Tetris TicTacToe3D "
+    "TimePilot Trondead Turmoil Tutankham UpNDown Venture VideoCheckers VideoChess VideoCube VideoPinball WizardOfWor "
+    "WordZapper YarsRevenge Zaxxon"
+)
+Sees = Literal["grayscale", "rgb", "ram", "objects"]
+SCREEN = (210, 160)  # height and width of a television, for pictures that people look at
+MOST_FRAMES = 108_000  # half an hour of play, after which published results end an episode
+FOREVER = 2**30
+# Games that play alike from every reset, in long episodes too (benchmarks/repeatable.py). Others keep something over a
+# reset, and some show it: Assault and BeamRider then go on otherwise than when just loaded.
+UNKEEPING = frozenset(("breakout", "pong"))
+NATIVE_DRESSING = ("frame_stack",)  # what the native version does itself
+STRENGTH = np.ones(1, np.float32)
+OBJECTS = (
+    "needs OCAtari, whose own requirements (numpy below 2) cannot be met here: pip install --no-deps ocatari, "
+    "then opencv-python-headless and scikit-image"
+)
+
+
+def ids(family: str) -> list[str]:
+    return [f"ALE/{game}-v5" for game in GAMES.split()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """`environment.kwargs`. Frames are the emulator's, 60 in a second."""
+
+    obs_type: Sees = "grayscale"
+    screen_size: int | None = 84  # height and width of images; none: as on a television
+    frameskip: int = 4  # frames that an action is held; of images, the brighter of the last two
+    repeat_action_probability: float = 0.25  # sticky actions: how likely a frame takes the action before
+    noop_max: int = 30  # an episode begins with up to so many frames of nothing
+    terminal_on_life_loss: bool = False  # a lost life ends the episode, and the next begins a new game
+    clip_rewards: bool = False  # -1, 0 or 1 to learn from; returns stay the game's own
+    fire_reset: bool = False  # press FIRE first, where the game has it
+    full_action_space: bool = False  # all 18 actions instead of those the game knows
+
+    def __post_init__(self) -> None:
+        where = "environment.kwargs"
+        if self.obs_type not in get_args(Sees):
+            allowed = f"must be one of {', '.join(get_args(Sees))}{nearest(str(self.obs_type), get_args(Sees))}"
+            raise ConfigError(f"{where}.obs_type={self.obs_type}: {allowed}")
+        for key, least in (("screen_size", 1), ("frameskip", 1), ("noop_max", 0)):
+            value = getattr(self, key)
+            if (value is None and key == "screen_size") or (type(value) is int and value >= least):
+                continue
+            raise ConfigError(f"{where}.{key}={value}: must be a whole number, at least {least}")
+        value = self.repeat_action_probability
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+            raise ConfigError(f"{where}.repeat_action_probability={value}: must be at least 0 and below 1")
+        for key in ("terminal_on_life_loss", "clip_rewards", "fire_reset", "full_action_space"):
+            if not isinstance(getattr(self, key), bool):
+                raise ConfigError(f"{where}.{key}={getattr(self, key)}: must be true or false")
+
+    @property
+    def limit(self) -> int:
+        return MOST_FRAMES // self.frameskip
+
+
+def settings_of(config: EnvironmentConfig) -> Settings:
+    check_arguments(Settings, config.kwargs, config.id)
+    return Settings(**config.kwargs)
+
+
+def rom_of(id: str) -> str:
+    """`ALE/MsPacman-v5` is ms_pacman, `UpNDown` up_n_down, `TicTacToe3D` tic_tac_toe_3d."""
+    name = id.removeprefix("ALE/").removesuffix("-v5")
+    return re.sub(r"(?<=[a-z])(?=[A-Z]|\d[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def make(config: EnvironmentConfig, render: bool = False) -> Gym:
+    settings = settings_of(config)
+    env: gymnasium.Env[Any, Any]
+    if settings.obs_type in ("grayscale", "rgb"):
+        env = Screen(rom_of(config.id), settings, render)
+    else:
+        env = Memory(rom_of(config.id), settings)
+        env = Objects(env, config.id) if settings.obs_type == "objects" else env
+    if settings.clip_rewards:
+        env = SignReward(RawReward(env))
+    limit = config.max_episode_steps or settings.limit
+    return Gym(env, id=config.id, max_episode_steps=limit, clip_actions=config.clip_actions)
+
+
+def native(config: EnvironmentConfig) -> MakeNative | None:
+    """Emulators that work at the same time, for images; what they stack themselves is `environment.frame_stack`."""
+    settings = settings_of(config)
+    if settings.obs_type not in ("grayscale", "rgb"):
+        return None
+    from cadenza.envs.wrapping import dress
+
+    def facts() -> EnvSpec:
+        env = dress(make(config), config)
+        env.close()
+        return env.spec
+
+    rom = rom_of(config.id)
+    return MakeNative(lambda count, seeds: Screens(facts(), rom, settings, count, seeds), 2, "replay")
+
+
+def pool_options(config: EnvironmentConfig) -> dict[str, Any]:
+    """The same settings in EnvPool's words."""
+    settings = settings_of(config)
+    if settings.clip_rewards or settings.obs_type not in ("grayscale", "rgb") or settings.screen_size is None:
+        few = "only images of some screen_size, and rewards as they are (clip_rewards=false)"
+        raise ConfigError(f"environment.vectorize=envpool: for Atari {few}")
+    if settings.terminal_on_life_loss:
+        its = "EnvPool goes on with the game after a lost life, where a new one begins here"
+        raise ConfigError(f"environment.kwargs.terminal_on_life_loss=true: {its}; use environment.vectorize=auto")
+    if not settings.noop_max:
+        its = "EnvPool begins with one frame of nothing at least"
+        raise ConfigError(f"environment.kwargs.noop_max=0: {its}; give 1 or more, or environment.vectorize=auto")
+    return {
+        "stack_num": config.frame_stack or 1,
+        "gray_scale": settings.obs_type == "grayscale",
+        "img_height": settings.screen_size,
+        "img_width": settings.screen_size,
+        "frame_skip": settings.frameskip,
+        "repeat_action_probability": settings.repeat_action_probability,
+        "noop_max": settings.noop_max,
+        "max_episode_steps": settings.limit,
+        "use_fire_reset": settings.fire_reset,
+        "full_action_space": settings.full_action_space,
+    }
+
+
+class Emulator:
+    """One console with a thread of its own: told what to do at one time, asked what came of it at another."""
+
+    def __init__(self, rom: str, settings: Settings, people: bool = False) -> None:
+        import ale_py
+        from ale_py import roms
+
+        # A seed loads the game anew, which takes as long as 300 steps. A game that keeps nothing needs it for sticky
+        # actions alone; how long nothing is done is then drawn here, in whole steps.
+        self._seeded = settings.repeat_action_probability > 0 or rom not in UNKEEPING
+        self._most = 0 if self._seeded else settings.noop_max // settings.frameskip
+        size = settings.screen_size
+        height, width = SCREEN if people or size is None else (size, size)
+        path = roms.get_rom_path(rom)
+        assert path is not None
+        self._ale = ale_py.ALEVectorInterface(
+            rom_path=path,
+            num_envs=1,
+            num_threads=1,
+            stack_num=1,
+            img_height=height,
+            img_width=width,
+            grayscale=settings.obs_type == "grayscale" and not people,
+            frame_skip=settings.frameskip,
+            maxpool=settings.frameskip > 1,
+            noop_max=settings.noop_max if self._seeded else 0,
+            use_fire_reset=settings.fire_reset,
+            episodic_life=settings.terminal_on_life_loss,
+            life_loss_info=False,
+            reward_clipping=False,
+            max_episode_steps=FOREVER,
+            repeat_action_probability=settings.repeat_action_probability,
+            full_action_space=settings.full_action_space,
+            batch_size=0,
+            thread_affinity_offset=-1,
+            autoreset_mode="NextStep",  # but it is reset before that step comes
+        )
+        self.actions = len(self._ale.get_action_set())
+        self._choices = [np.array([action]) for action in range(self.actions)]
+        shape = self._ale.get_observation_shape()  # the stack of one, then [H, W] or [H, W, C]
+        self.channels_last = len(shape) == 4
+        self.shape = (3, height, width) if self.channels_last else (1, height, width)
+
+    def begin(self, seed: int) -> Array:
+        """The first picture of an episode, which follows from the seed alone."""
+        picture = self._reset(seed)
+        nothing = int(np.random.default_rng(seed).integers(self._most + 1)) if self._most else 0
+        for _ in range(nothing):
+            self.send(0)
+            picture, _, over = self.receive()
+            if over:
+                picture = self._reset(seed)
+        return picture
+
+    def _reset(self, seed: int) -> Array:
+        given = np.array([seed if self._seeded else -1])
+        return self._seen(self._ale.reset(np.zeros(1, np.int64), given)[0])
+
+    def send(self, action: int) -> None:
+        self._ale.send(self._choices[action], STRENGTH)
+
+    def receive(self) -> tuple[Array, float, bool]:
+        """The picture [C, H, W], the reward, and whether that was the end."""
+        pictures, reward, terminated, _, _ = self._ale.recv()
+        return self._seen(pictures), float(reward[0]), bool(terminated[0])
+
+    def _seen(self, pictures: Array) -> Array:
+        picture: Array = pictures[0]
+        return np.moveaxis(picture[0], -1, 0) if self.channels_last else picture
+
+
+class Screen(gymnasium.Env[Any, Any]):
+    """One game, seen as images."""
+
+    render_mode = "rgb_array"
+
+    def __init__(self, rom: str, settings: Settings, render: bool) -> None:
+        self._emulator = Emulator(rom, settings)
+        self._shown = Emulator(rom, settings, people=True) if render else None  # plays along, for people to look at
+        self._picture: Array | None = None
+        self.observation_space = spaces.Box(0, 255, self._emulator.shape, np.uint8)
+        self.action_space = spaces.Discrete(self._emulator.actions)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        seed = int(self.np_random.integers(2**31)) if seed is None else seed
+        if self._shown is not None:
+            self._picture = self._shown.begin(seed)
+        return self._emulator.begin(seed), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        for emulator in (self._emulator, self._shown):
+            if emulator is not None:
+                emulator.send(int(action))
+        picture, reward, over = self._emulator.receive()
+        if self._shown is not None:
+            self._picture = self._shown.receive()[0]
+        return picture, reward, over, False, {}
+
+    def render(self) -> Any:
+        return None if self._picture is None else np.ascontiguousarray(np.moveaxis(self._picture, 0, -1))
+
+
+class Screens(Vector):
+    """Many games at the same time, each as `Screen` plays it; frames are stacked in place."""
+
+    def __init__(self, spec: EnvSpec, rom: str, settings: Settings, num_envs: int, seeds: EpisodeSeeds) -> None:
+        layout = Layout(spec, {}, raw_reward=settings.clip_rewards)
+        buffers = [allocate_buffer(layout, num_envs) for _ in range(2)]
+        self._limit = spec.max_episode_steps or FOREVER
+        self._clip = settings.clip_rewards
+        self._emulators = [Emulator(rom, settings) for _ in range(num_envs)]
+        self._channels = self._emulators[0].shape[0]
+        for index, emulator in enumerate(self._emulators):
+            self._fill(buffers[0].step.obs[SINGLE_GROUP], index, emulator.begin(seeds(index, 0)))
+        super().__init__(layout, num_envs, seeds, buffers)
+
+    def close(self) -> None:
+        self._emulators.clear()
+
+    def _fill(self, obs: Array, index: int, picture: Array) -> None:
+        """An episode begins with its first picture repeated. obs: [N, 1, S*C, H, W]"""
+        obs[index, 0].reshape(-1, *picture.shape)[:] = picture
+
+    def _advance(self, action: dict[str, Array], turn: int) -> list[int]:
+        buffer, last = self._buffers[turn], self._buffers[1 - turn].step.obs[SINGLE_GROUP]
+        step, channels = buffer.step, self._channels
+        obs, reward = step.obs[SINGLE_GROUP], step.reward[SINGLE_GROUP]
+        for emulator, chosen in zip(self._emulators, action[SINGLE_GROUP][:, 0].tolist(), strict=True):
+            emulator.send(chosen)
+        obs[:, 0, :-channels] = last[:, 0, channels:]
+        for index, emulator in enumerate(self._emulators):
+            obs[index, 0, -channels:], reward[index, 0], step.terminated[index] = emulator.receive()
+        np.greater_equal(self._ledger.lengths + 1, self._limit, out=step.truncated)
+        np.logical_or(step.terminated, step.truncated, out=step.is_first)
+        if self._clip:
+            step.raw_reward[SINGLE_GROUP][...] = reward
+            np.sign(reward, out=reward)
+        if not step.is_first.any():
+            return []
+        ended: list[int] = np.flatnonzero(step.is_first).tolist()
+        buffer.final_obs[SINGLE_GROUP][ended] = obs[ended]
+        for index in ended:
+            self._fill(obs, index, self._emulators[index].begin(self._ledger.seed(index, ahead=1)))
+        return ended
+
+    def _restore(self, state: dict[str, Any] | None) -> None:
+        """The running episodes played once more, all at the same time."""
+        running, obs = self._ledger.state_dict(), self._buffers[0].step.obs[SINGLE_GROUP]
+        lengths, channels = running["lengths"], self._channels
+        played = np.split(running["actions"][SINGLE_GROUP][:, 0], np.cumsum(lengths)[:-1])
+        for index, emulator in enumerate(self._emulators):
+            self._fill(obs, index, emulator.begin(self._ledger.seed(index)))
+        for at in range(int(lengths.max())):
+            going = [index for index in range(self.num_envs) if at < lengths[index]]
+            for index in going:
+                self._emulators[index].send(int(played[index][at]))
+            for index in going:
+                obs[index, 0, :-channels] = obs[index, 0, channels:].copy()
+                obs[index, 0, -channels:] = self._emulators[index].receive()[0]
+
+
+class Memory(gymnasium.Env[Any, Any]):
+    """One game, seen as the console's 128 bytes of memory."""
+
+    render_mode = "rgb_array"
+
+    def __init__(self, rom: str, settings: Settings) -> None:
+        import ale_py
+        from ale_py.env import AtariEnv
+
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # before it says hello
+        self._env = AtariEnv(
+            rom,
+            obs_type="ram",
+            frameskip=settings.frameskip,
+            repeat_action_probability=settings.repeat_action_probability,
+            full_action_space=settings.full_action_space,
+        )
+        self._settings, self._lives = settings, 0
+        self.observation_space, self.action_space = self._env.observation_space, self._env.action_space
+        meanings = self._env.get_action_meanings()
+        self._fire = meanings.index("FIRE") if settings.fire_reset and "FIRE" in meanings else None
+
+    @property
+    def ale(self) -> Any:
+        return self._env.ale
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        obs: Any = self._env.reset(seed=seed)[0]
+        opening = [] if self._fire is None else [self._fire]
+        most = self._settings.noop_max // self._settings.frameskip
+        for action in opening + [0] * int(self.np_random.integers(most + 1)):
+            obs, _, over, _, _ = self._env.step(action)
+            if over:
+                obs = self._env.reset()[0]
+        self._lives = self.ale.lives()
+        return obs, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, over, _, _ = self._env.step(action)
+        lives = self.ale.lives()
+        lost, self._lives = lives < self._lives, lives
+        return obs, float(reward), over or (lost and self._settings.terminal_on_life_loss), False, {}
+
+    def render(self) -> Any:
+        return self.ale.getScreenRGB()
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class Objects(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """The memory read as things, by OCAtari (Delfosse et al. 2024): x, y, width and height of each, zeros if absent."""
+
+    def __init__(self, env: Memory, id: str) -> None:
+        super().__init__(env)
+        self._game = id.removeprefix("ALE/").removesuffix("-v5")
+        try:
+            from ocatari.ram import extract_ram_info
+        except ImportError:
+            raise MissingExtraError(f"environment.kwargs.obs_type=objects {OBJECTS}") from None
+        self._reader = extract_ram_info
+        try:
+            self._things: list[Any] = extract_ram_info.init_objects(self._game, False)
+        except (KeyError, AttributeError):
+            problem = f"OCAtari knows no objects in {self._game}"
+            raise ConfigError(f"environment.kwargs.obs_type=objects: {problem}; use ram") from None
+        self.observation_space = spaces.Box(-np.inf, np.inf, (4 * len(self._things),), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        memory, info = self.env.reset(seed=seed, options=options)
+        self._things = self._reader.init_objects(self._game, False)
+        return self._read(memory), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        memory, reward, terminated, truncated, info = self.env.step(action)
+        return self._read(memory), reward, terminated, truncated, info
+
+    def _read(self, memory: Array) -> Array:
+        self._reader.detect_objects_ram(self._things, memory, self._game, False)
+        found = [(*thing.xy, *thing.wh) if thing else (0, 0, 0, 0) for thing in self._things]
+        return np.array(found, np.float32).reshape(-1)

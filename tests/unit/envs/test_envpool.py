@@ -1,0 +1,87 @@
+"""EnvPool: only where it is asked for, under the settings of the environment it stands for."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs import atari
+from cadenza.envs.random_actions import random_actions
+from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.vector import make_vector
+from cadenza.errors import ConfigError, MissingExtraError
+
+SEEDS = EpisodeSeeds(5, TRAIN)
+
+
+def pool(id: str, **more: Any) -> Any:
+    return make_vector(EnvironmentConfig(id=id, vectorize="envpool", **more), SEEDS, num_envs=2)
+
+
+def test_episodes_end_as_configured_and_a_restored_one_begins_anew() -> None:
+    pytest.importorskip("envpool", reason="the extra envpool is not installed")
+    env, rng = pool("HalfCheetah-v5", max_episode_steps=20), np.random.default_rng(0)
+    for _ in range(45):
+        env.step(random_actions(env.spec.groups, env.current, rng))
+    assert [episode.length for episode in env.episodes()] == [20] * 4
+    assert env.spec.restore == "restart"
+    env.load_state_dict(env.state_dict())
+    assert env.current.is_first.all()
+    with pytest.raises(ConfigError, match="EnvPool has no toy/chain; use auto"):
+        pool("toy/chain")
+    env.close()
+
+
+def test_every_episode_begins_by_its_number_so_a_resumed_run_never_repeats_those_it_had() -> None:
+    pytest.importorskip("envpool", reason="the extra envpool is not installed")
+
+    def begun(env: Any) -> bytes:
+        found: bytes = env.current.obs["agent"].tobytes()
+        return found
+
+    env, starts = pool("Pendulum-v1"), []
+    for number in range(3):
+        env.reset(number)
+        starts.append(begun(env))
+    assert len(set(starts)) == 3
+    state, resumed = env.state_dict(), pool("Pendulum-v1")
+    assert begun(resumed) == starts[0]
+    resumed.load_state_dict(state)
+    assert begun(resumed) not in starts
+    resumed.reset(1)
+    assert begun(resumed) == starts[1]
+
+
+def test_wrappers_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"vectorize=envpool: cannot be used with environment\.frame_stack"):
+        pool("CartPole-v1", frame_stack=4)
+
+
+def test_ataris_settings_are_told_in_its_words() -> None:
+    config = EnvironmentConfig(id="ALE/Pong-v5", frame_stack=4, kwargs={"frameskip": 2})
+    options = atari.pool_options(config)
+    assert (options["stack_num"], options["repeat_action_probability"]) == (4, 0.25)
+    assert (options["frame_skip"], options["max_episode_steps"]) == (2, 54_000)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("clip_rewards", True, "clip_rewards=false"),
+        ("terminal_on_life_loss", True, "goes on with the game after a lost life"),
+        ("noop_max", 0, "noop_max=0: EnvPool begins with one frame of nothing at least; give 1 or more"),
+    ],
+)
+def test_what_it_would_play_otherwise_is_refused(key: str, value: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        atari.pool_options(EnvironmentConfig(id="ALE/Pong-v5", kwargs={key: value}))
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(MissingExtraError, match=r"vectorize=envpool needs an extra: pip install 'cadenza\[envpool\]'"):
+        pool("CartPole-v1")

@@ -1,0 +1,76 @@
+"""MiniGrid as an environment: ids, what is seen, time limits."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cadenza.cli.main import run
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs import catalog, minigrid
+from cadenza.envs.gym import Gym
+from cadenza.errors import ConfigError
+
+pytest.importorskip("minigrid", reason="the extra minigrid is not installed")
+
+
+def made(max_episode_steps: int | None = None, **kwargs: Any) -> Gym:
+    config = EnvironmentConfig(id="MiniGrid-DoorKey-5x5-v0", kwargs=kwargs, max_episode_steps=max_episode_steps)
+    env = catalog.make(config)
+    assert isinstance(env, Gym)
+    return env
+
+
+def test_every_environment_of_the_package_has_an_id() -> None:
+    import gymnasium
+    import minigrid as package
+
+    assert package
+    theirs = [id for id in gymnasium.registry if id.startswith("MiniGrid-") and "-WFC-" not in id]
+    assert sorted(minigrid.ids("minigrid")) == sorted(theirs)
+
+
+def test_flat_is_the_packages_own_and_what_rl_zoo3_learns_from() -> None:
+    import gymnasium
+    from minigrid.wrappers import FlatObsWrapper
+
+    theirs, env = FlatObsWrapper(gymnasium.make("MiniGrid-DoorKey-5x5-v0")), made()
+    expected, frame, rng = theirs.reset(seed=7)[0], env.reset(7), np.random.default_rng(0)
+    for _ in range(30):
+        assert np.array_equal(frame.obs["agent"][0], expected)
+        action = rng.integers(0, 7, 1)
+        expected, reward, *_ = theirs.step(int(action[0]))
+        frame = env.step({"agent": action})
+        assert float(frame.reward["agent"][0]) == pytest.approx(float(reward))
+
+
+@pytest.mark.parametrize(
+    ("sees", "shape"), [("grid", (148,)), ("pixels", (3, 56, 56)), ("pixels_full", (3, 40, 40)), ("flat", (2835,))]
+)
+def test_what_is_seen(sees: str, shape: tuple[int, ...]) -> None:
+    env = made(sees=sees)
+    assert env.spec.groups["agent"].observation.shape == shape
+    assert env.reset(1).obs["agent"].shape == (1, *shape)
+
+
+def test_a_time_limit_is_the_environments_which_its_rewards_fall_towards() -> None:
+    env = made(max_episode_steps=3)
+    assert env.spec.max_episode_steps == env.bare.unwrapped.max_steps == 3  # type: ignore[attr-defined]
+    env.reset(0)
+    frames = [env.step({"agent": np.array([6])}) for _ in range(3)]
+    assert [frame.truncated for frame in frames] == [False, False, True]
+    assert not frames[-1].terminated
+
+
+def test_mistakes_are_told_by_their_key() -> None:
+    with pytest.raises(ConfigError, match=r"environment\.kwargs\.sees=pixel: must be one of .* mean 'pixels'"):
+        made(sees="pixel")
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "minigrid", None)
+    assert run(["train", "MiniGrid-DoorKey-5x5-v0:ppo"]) == 69
+    assert capsys.readouterr().err == "error: minigrid environments need an extra: pip install 'cadenza[minigrid]'\n"

@@ -1,0 +1,57 @@
+"""stable-retro as an environment: one game to a process, brought back in the middle."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cadenza.cli.main import run
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs import catalog, retro
+from cadenza.envs.random_actions import random_actions
+from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.vector import make_vector
+from cadenza.errors import ConfigError, EnvironmentFault, NotFoundError
+
+pytest.importorskip("stable_retro", reason="the extra retro is not installed")
+ID = "Retro/Airstriker-Genesis-v0"
+
+
+def test_two_games_at_a_time_are_two_processes_and_come_back_exactly() -> None:
+    decisions: dict[str, Any] = {}
+    config = EnvironmentConfig(id=ID, grayscale=True, resize=42)
+    old, new = (make_vector(config, EpisodeSeeds(5, TRAIN), num_envs=2, decisions=decisions) for _ in range(2))
+    assert decisions["environment.vectorize"]["value"] == "workers"
+    rng = np.random.default_rng(0)
+    actions = [random_actions(old.spec.groups, old.current, rng) for _ in range(40)]
+    for action in actions[:30]:
+        old.step(action)
+    new.load_state_dict(old.state_dict())
+    for action in actions[30:]:
+        one, two = (env.step(action) for env in (old, new))
+        assert one.obs["agent"].tobytes() == two.obs["agent"].tobytes()
+    assert old.current.obs["agent"].std() > 0
+    for env in (old, new):
+        env.close()
+
+
+def test_a_game_without_its_rom_says_so_and_one_with_it_is_listed() -> None:
+    assert retro.ids("Retro") == [ID]
+    with pytest.raises(EnvironmentFault, match=r"needs its ROM: python -m stable_retro\.import"):
+        catalog.make(EnvironmentConfig(id="Retro/SonicTheHedgehog-Genesis-v0"))
+    with pytest.raises(ConfigError, match=r"kwargs\.actions=button: must be discrete or buttons; did you mean"):
+        catalog.make(EnvironmentConfig(id=ID, kwargs={"actions": "button"}))
+    for none in ("Retro/", "Retro/../stable", "Retro/."):
+        with pytest.raises(NotFoundError, match="unknown environment"):
+            catalog.resolve(none)
+    with pytest.raises(ConfigError, match=r"vectorize=in_process: a process can hold one Retro/.*; use workers"):
+        make_vector(EnvironmentConfig(id=ID, vectorize="in_process"), EpisodeSeeds(5, TRAIN), num_envs=2)
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "stable_retro", None)
+    assert run(["train", f"{ID}:ppo"]) == 69
+    assert capsys.readouterr().err == "error: Retro environments need an extra: pip install 'cadenza[retro]'\n"

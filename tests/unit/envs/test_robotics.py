@@ -1,0 +1,38 @@
+"""Gymnasium-Robotics' mazes as environments: ids, and the same episode again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs import catalog, robotics
+from cadenza.envs.gym import Gym
+from cadenza.trees import leaves
+
+package = pytest.importorskip("gymnasium_robotics", reason="the extra robotics is not installed")
+
+
+def play(env: Gym, seed: int) -> list[bytes]:
+    rng, seen = np.random.default_rng(seed), []
+    env.reset(seed)
+    for _ in range(20):
+        action = rng.uniform(-1, 1, (1, 2)).astype(np.float32)
+        seen += [leaf.tobytes() for _, leaf in leaves(env.step({"agent": action}).obs)]
+    return seen
+
+
+def test_a_used_maze_plays_the_same_episode_as_a_fresh_one() -> None:
+    used, fresh = (catalog.make(EnvironmentConfig(id="PointMaze_Medium_Diverse_GR-v3")) for _ in range(2))
+    assert isinstance(used, Gym)
+    assert isinstance(fresh, Gym)
+    play(used, 1)
+    assert play(used, 2) == play(fresh, 2)
+    assert used.spec.max_episode_steps == 600
+
+
+def test_every_maze_is_the_packages() -> None:
+    import gymnasium
+
+    gymnasium.register_envs(package)
+    assert set(robotics.ids("robotics")) <= set(gymnasium.registry)
