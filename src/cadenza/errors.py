@@ -18,6 +18,14 @@ class ConfigError(CadenzaError):
     exit_code = 2
 
 
+class UnknownKeyError(ConfigError):
+    """A key that no setting has."""
+
+    def __init__(self, key: str, hint: str) -> None:
+        super().__init__(f"unknown key '{key}'{hint}")
+        self.key = key
+
+
 class NotFoundError(CadenzaError):
     """An unknown environment, algorithm, run or checkpoint."""
 

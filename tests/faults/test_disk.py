@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.records import failpoints
 from cadenza.records.folder import RunFolder
 from harness.command import BEST, TOY, Outcome, assert_same_end, last, resume, train
+from harness.processes import call
 
 # For each named moment of saving a hit in the middle of the run: `atomic` is hit at the start by the run's first files.
 SAVING = {
@@ -148,3 +152,20 @@ def test_a_really_full_disk(leave: int, whole: RunFolder, small_disk: Path) -> N
     resume(root).succeeded()
     assert_same_end(whole, folder, BEST)
     assert leftovers(folder) == []
+
+
+def test_sinks_on_a_full_disk_cost_a_warning(whole: RunFolder, small_disk: Path, tmp_path: Path) -> None:
+    root, sinks = tmp_path / "runs", {"tensorboard": "logging.tensorboard=true"}
+    if find_spec("wandb") is not None and find_spec("wandb.sdk") is not None:
+        sinks["wandb"] = "logging.wandb=offline"
+    assert call(["train", *TOY, *sinks.values()], root, "run:task@9")[0] == -signal.SIGKILL
+    folder = last(root)
+    for sink in sinks:
+        shutil.rmtree(folder.path / sink, ignore_errors=True)  # W&B may have had no time to begin
+        (small_disk / sink).mkdir()
+        (folder.path / sink).symlink_to(small_disk / sink)
+    fill(small_disk, 0)
+    warnings = resume(root).succeeded().warnings
+    assert len(warnings) == len(sinks)
+    assert "no more TensorBoard events until the run is resumed: No space left on device" in warnings[0]
+    assert_same_end(whole, folder)

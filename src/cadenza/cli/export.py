@@ -11,7 +11,8 @@ import typer
 from cadenza.cli.output import Json, RunsDir, Trust, print_json
 
 TABLES = ("csv", "json", "parquet", "latex")
-FORMATS = (*TABLES, "dataset")
+MODELS = ("onnx", "torchscript")
+FORMATS = (*TABLES, "dataset", *MODELS)
 
 
 def export(
@@ -34,27 +35,37 @@ def export(
     seed: Annotated[int | None, typer.Option(min=0, help="seed of the played episodes  [default: 0]")] = None,
     explore: Annotated[bool, typer.Option("--explore", help="play as in training, not at its best")] = False,
     checkpoint: Annotated[
-        str | None, typer.Option(help="best, last, or a number of env_steps, for played episodes  [default: last]")
+        str | None,
+        typer.Option(help="best, last, or a number of env_steps, for models and played episodes  [default: last]"),
     ] = None,
     trust: Trust = False,
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
-    """Write runs for other programs: metrics as csv, json or parquet, scores as a latex table, experience as a dataset.
+    """Write runs for other programs: metrics as csv, json or parquet, scores as a latex table, experience as a dataset,
+    the policy with its normaliser as an onnx or torchscript model, checked to act as the run does.
 
     Example: cadenza export CartPole-v1:ppo --format csv --metrics eval/return_mean > curves.csv
     Example: cadenza export --filter tag=paper --format latex --out table.tex
     Example: cadenza export @best --format dataset --episodes 100 --out expert
+    Example: cadenza export @best --format onnx --out policy.onnx
     """
     if format not in FORMATS:
         from cadenza.errors import nearest
 
         known = f"{nearest(format, FORMATS)} (there are: {', '.join(FORMATS)})"
         raise typer.BadParameter(f"--format {format}: unknown{known}" if format else f"say --format{known}")
+    if format in MODELS:
+        if filters or metrics or by or explore or (episodes, seed) != (None, None) or len(runs or []) != 1:
+            raise typer.BadParameter(f"--format {format} takes one RUN, --out and --checkpoint, and nothing else")
+        export_model((runs or [""])[0], format, out, checkpoint or "last", trust, runs_dir, json)
+        return
     played = explore or (episodes, seed, checkpoint) != (None, None, None)
     if format != "dataset":
+        if checkpoint is not None:
+            raise typer.BadParameter(f"--checkpoint is about --format {', '.join(MODELS)} and dataset --episodes")
         if played:
-            raise typer.BadParameter("--episodes, --seed, --explore and --checkpoint are about --format dataset")
+            raise typer.BadParameter("--episodes, --seed and --explore are about --format dataset")
         export_table(runs, filters, format, out, metrics, by, runs_dir, json)
         return
     if filters or metrics or by or len(runs or []) != 1:
@@ -72,6 +83,44 @@ def export(
         print_json(result)
     else:
         typer.echo(f"{out}: {told(result)}")
+
+
+def export_model(
+    run: str, format: str, out: Path | None, checkpoint: str, trust: bool, runs_dir: Path | None, json: bool
+) -> None:
+    if out is None and (json or sys.stdout.isatty()):
+        raise typer.BadParameter(f"{format} is no text: give --out FILE")
+    if out is not None and not out.parent.is_dir():
+        raise typer.BadParameter(f"--out {out}: there is no folder {out.parent}")
+    from cadenza.orchestration.deploy import export_policy
+    from cadenza.records import atomic
+    from cadenza.records.folder import find, runs_root
+
+    content, result = export_policy(find(runs_root(runs_dir), run), format, checkpoint, trust)
+    if out is not None:
+        atomic.write_bytes(out, content)
+    else:
+        sys.stdout.buffer.write(content)
+    if json:
+        print_json({"out": str(out and out.absolute()), **result})
+    else:
+        for line in told_of_model(str(out or "stdout"), result):
+            typer.echo(line, err=out is None)
+
+
+def told_of_model(where: str, result: dict[str, Any]) -> list[str]:
+    """What it takes and gives, and how far it is from the run's own policy."""
+    inputs = [f"{name} {dtype}[{', '.join(map(str, shape))}]" for name, (dtype, shape) in result["inputs"].items()]
+    lines = [
+        f"{where}: the policy of {result['run']} at {result['checkpoint']}, {result['bytes']:,} bytes",
+        f"  takes {', '.join(inputs)}; gives {', '.join(result['outputs'])}",
+    ]
+    largest, choices, share = (result[key] for key in ("largest_difference", "choices_checked", "random_share"))
+    equal = f", {choices - result['choices_differing']} of {choices} choices equal" if choices else ""
+    lines.append(f"  {result['observations_checked']} random observations: largest difference {largest:.2g}{equal}")
+    if share:
+        lines.append(f"  when it is measured, the run acts at random {share:.1%} of the time; the model never does")
+    return lines
 
 
 def export_table(

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from cadenza.config import registry
 from cadenza.config.schema import RunConfig
-from cadenza.errors import ConfigError, NotFoundError, nearest
+from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, nearest
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def build(cls: type[T], data: Any, where: str = "") -> T:
     except _UnknownKey as unknown:
         key = str(unknown)
         known = [name for name, _, _ in walk(cls, where, data)]
-        raise ConfigError(f"unknown key '{key}'{suggest(key, known)}") from None
+        raise UnknownKeyError(key, suggest(key, known)) from None
     return made
 
 

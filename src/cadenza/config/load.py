@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from cadenza.config.migrate import migrate
 from cadenza.config.registry import ALGORITHMS
 from cadenza.config.schema import SCHEMA_VERSION, RunConfig
 from cadenza.config.spec import CONF, Base, Layer, bad_yaml, base_of, environment, experiments, first_line, read_file
-from cadenza.errors import ConfigError, NotFoundError, nearest
+from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, nearest
 
 
 @dataclass
@@ -29,7 +29,16 @@ class Composed:
 
 def load(spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None) -> RunConfig:
     """The config of `ENV:VARIANT`, of an experiment by name, or of a YAML or JSON file, with the overrides on top."""
-    return finish(compose(spec, overrides, config_dir).data)
+    try:
+        return finish(compose(spec, overrides, config_dir).data)
+    except UnknownKeyError as unknown:
+        from cadenza.config.explain import source_of
+
+        source = source_of(unknown.key, compose(spec, overrides, config_dir, trace=True).layers)
+        chosen = [one for one in overrides if source.endswith(f"/{one.lstrip('+').replace('=', '/')}.yaml")]
+        if not chosen:
+            raise
+        raise ConfigError(f"{chosen[0]} is not for this algorithm: it sets '{unknown.key}', a key it has not") from None
 
 
 def finish(data: dict[str, Any]) -> RunConfig:
@@ -193,14 +202,26 @@ def _split(loader: Any, base: Base, overrides: Sequence[Any]) -> tuple[list[str]
     groups = [one for one in overrides if not one.is_hydra_override() and _is_choice(repository, one)]
     if groups:
         defaults = loader.compute_defaults_list(base.root, choices, RunMode.RUN)
-        listed = {str(key) for key in defaults.overrides.known_choices}
+        listed = {str(key): choice for key, choice in defaults.overrides.known_choices.items()}
+        chosen = dict(listed)
         for one in groups:
-            if not one.is_delete():
-                _check_choice(repository, one, base.folders)
-            line = one.input_line.lstrip("+")
-            add = not one.is_delete() and line.partition("=")[0] not in listed
-            choices.append(f"+{line}" if add else line)
+            place, _, text = one.input_line.lstrip("+~").partition("=")
+            option = _names(one.value())
+            if one.is_delete():
+                if place not in chosen or (text and chosen[place] != option):
+                    there = f"chosen is {chosen[place]}" if place in chosen else "nothing of it is chosen"
+                    raise ConfigError(f"{one.input_line!r} removes what is not there: {there}")
+                choices.append(f"~{place}")
+                continue
+            _check_choice(repository, one, base.folders)
+            choices.append(f"{'' if place in listed else '+'}{place}={_grammar(option)}")
+            chosen[place] = option
     return choices, [one for one in overrides if one not in groups and not one.is_hydra_override()]
+
+
+def _names(value: Any) -> Any:
+    """What a choice names, as Hydra takes it: text, also where a file is called by a number."""
+    return [_names(item) for item in value] if isinstance(value, list) else None if value is None else str(value)
 
 
 def _is_choice(repository: Any, override: Any) -> bool:
@@ -208,7 +229,10 @@ def _is_choice(repository: Any, override: Any) -> bool:
     group = override.key_or_group
     if override.package is not None or "/" in group:
         return True
-    return repository.group_exists(group) and isinstance(override.value(), str | list | None)
+    value = override.value()
+    named = isinstance(value, int) and repository.config_exists(f"{group}/{value}")  # files may be called by a number
+    setting = group in {one.name for one in fields(RunConfig)}
+    return repository.group_exists(group) and (named or not setting or isinstance(value, str | list | None))
 
 
 def _check_choice(repository: Any, override: Any, folders: Sequence[Path]) -> None:
@@ -218,12 +242,12 @@ def _check_choice(repository: Any, override: Any, folders: Sequence[Path]) -> No
     if not repository.group_exists(group):
         known = [name for name in repository.get_group_options("", ObjectType.GROUP) if name != "hydra"]
         raise NotFoundError(f"{override.input_line!r}: no config group '{group}'{nearest(group, known)}")
-    if isinstance(option, list) and option:
-        return
-    if isinstance(option, str) and repository.config_exists(f"{group}/{option}"):
+    options = option if isinstance(option, list) and option else [option]
+    wrong = [one for one in options if not repository.config_exists(f"{group}/{one}")]
+    if not wrong:
         return
     known = experiments(*folders) if group == "experiment" else repository.get_group_options(group)
-    hint = nearest(str(option), known)
+    hint = nearest(str(wrong[0]), known)
     raise NotFoundError(f"{override.input_line!r}: no such choice{hint} (choices: {', '.join(known)})")
 
 

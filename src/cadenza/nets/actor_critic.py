@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cadenza.config.networks import HeadConfig, MLPConfig, TorsoConfig
 from cadenza.nets.critic_view import CriticView
+from cadenza.nets.deployed import Deployed
 from cadenza.nets.heads import action_head
 from cadenza.nets.mlp import MLP
 from cadenza.nets.observe import Observed, Observer
@@ -151,3 +152,14 @@ def _act(
     else:
         chosen = net.head.mode(output[0], mask)
     return chosen.cpu().numpy(), map_tree(lambda x: x[0], carries)
+
+
+def deployed(net: ActorCritic, observer: Observer) -> Deployed:
+    """Its most likely actions; the critic and its memory stay behind."""
+
+    def network(obs: Observed, carry: Tree, first: Tensor) -> tuple[Tensor, Tree]:
+        features, after = net.torso(obs, carry, first)
+        return net.actor(features), after
+
+    carry = net.torso.initial_carry if net.remembers else None
+    return Deployed(observer, [net.torso, net.actor, net.head], network, net.head.mode, carry)

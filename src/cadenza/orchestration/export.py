@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium.spaces import Box
 
-from cadenza.data.datasets import merged, refuse_existing, write_dataset
+from cadenza.config.schema import RunConfig
+from cadenza.data.datasets import joined, merged, refuse_existing, write_dataset
 from cadenza.data.replay import Past, ReplayStore
 from cadenza.data.walks import LAST
 from cadenza.envs.seeds import RECORD, EpisodeSeeds
@@ -20,7 +21,7 @@ from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.playback import PLAYING, Player, load_policy
 from cadenza.orchestration.seeding import EVALUATION, Streams
 from cadenza.records.folder import RunFolder
-from cadenza.types import EnvSpec, Mode
+from cadenza.types import Acted, EnvSpec, Mode, Step, Tree
 
 ROWS = 256  # of each environment that wait before they are put aside
 
@@ -45,12 +46,17 @@ def export_dataset(
         past = remembered(folder, player, name)
         source["what"] = "replay"
     else:
-        past = played(player, episodes)
+        past = played(player.workflow, player.config, episodes)
         source |= {"what": "episodes", "seed": episodes.seed, "explore": episodes.explore}
     facts = write_dataset(out, past, player.config, player.spec, source)
+    return summary(out, facts)
+
+
+def summary(out: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """What is told of a dataset that was written."""
     counts = {key: value for key, value in facts.items() if key.startswith("return_")}
     counts = {key: facts[key] for key in ("transitions", "episodes", "unfinished")} | counts
-    return {"dataset": str(out.absolute()), **source, **counts, "digest": facts["digest"]}
+    return {"dataset": str(out.absolute()), **facts["source"], **counts, "digest": facts["digest"]}
 
 
 def remembered(folder: RunFolder, player: Player, checkpoint: str) -> Past:
@@ -65,26 +71,38 @@ def remembered(folder: RunFolder, player: Player, checkpoint: str) -> Past:
     raise ConfigError(f"{algorithm} keeps no replay: --episodes N plays episodes of its policy and writes those")
 
 
-def played(player: Player, wanted: Episodes) -> Past:
-    """Whole episodes of the policy, shared out over environments as in an evaluation."""
-    config, workflow = player.config, player.workflow
+class Acting(Protocol):
+    """The part of a workflow that plays."""
+
+    def initial_carry(self, num_envs: int) -> Tree: ...
+
+    def act(self, step: Step, carry: Tree, mode: Mode) -> Acted: ...
+
+
+def played(policy: Acting, config: RunConfig, wanted: Episodes) -> Past:
+    """Whole episodes of the policy: what ended meanwhile, environment by environment; played as they are taken."""
+    stack = config.environment.frame_stack or 1
+    return Past(merged(whole_episodes(policy, config, wanted)), np.zeros(0, np.int64), stack)
+
+
+def whole_episodes(policy: Acting, config: RunConfig, wanted: Episodes) -> Iterator[dict[str, np.ndarray]]:
+    """Shared out over environments as in an evaluation. Only those that are under way are in memory."""
     num_envs = min(config.evaluation.num_envs, wanted.count)
     env = make_vector(config.environment, EpisodeSeeds(wanted.seed, RECORD), num_envs=num_envs)
     try:
         mode = Mode(wanted.explore, PLAYING, Streams(wanted.seed, branch=(EVALUATION,)))
         share, rest = divmod(wanted.count, num_envs)
         taking = Taking([share + (index < rest) for index in range(num_envs)], env.spec.frame_stack)
-        step, carry = env.current, workflow.initial_carry(num_envs)
+        step, carry = env.current, policy.initial_carry(num_envs)
         while not taking.enough:
-            acted = workflow.act(step, carry, mode)
+            acted = policy.act(step, carry, mode)
             carry = acted.carry
             after = env.step(acted.action)
             if config.environment.clip_actions:  # what was really done
                 acted = acted._replace(action=within_bounds(acted.action, env.spec))
             taking.store.add(step, acted, after)
-            taking.note(after.terminated | after.truncated)
+            yield from taking.note(after.terminated | after.truncated)
             step = after
-        return Past(taking.pieces(), np.zeros(0, np.int64), taking.stack)
     finally:
         env.close()
 
@@ -93,10 +111,10 @@ def played(player: Player, wanted: Episodes) -> Past:
 class Taking:
     """The first episodes of each environment, however long they are: a small replay, emptied now and then."""
 
-    missing: list[int]  # by environment, episodes that are still to end
+    missing: list[int]  # by environment, episodes that are still to be taken
     stack: int
     store: ReplayStore = field(init=False)
-    parts: list[list[dict[str, np.ndarray]]] = field(init=False)
+    parts: list[list[dict[str, np.ndarray]]] = field(init=False)  # by environment, of the episode under way
 
     def __post_init__(self) -> None:
         count = len(self.missing)
@@ -109,28 +127,27 @@ class Taking:
     def enough(self) -> bool:
         return max(self._left) <= 0
 
-    def note(self, ended: np.ndarray) -> None:
-        """A step is in the store."""
+    def note(self, ended: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
+        """A step is in the store; episodes that are whole by now, if it is time to look."""
         for index in np.flatnonzero(ended):
             self._left[index] -= 1
         if (self.store.lengths - self._taken).max() >= ROWS or self.enough:
-            self._put_aside()
+            yield from self._whole()
 
-    def _put_aside(self) -> None:
+    def _whole(self) -> Iterator[dict[str, np.ndarray]]:
         env, rows = self.store.since(self._taken)
         self._taken = self.store.lengths
         for index, parts in enumerate(self.parts):
-            mine = env == index
-            if self.missing[index] > 0 and mine.any():
-                ends = np.flatnonzero(rows["flags"][mine] & LAST)[: self.missing[index]]
-                self.missing[index] -= len(ends)
-                stop = ends[-1] + 1 if self.missing[index] == 0 else None
-                parts.append({path: array[mine][:stop] for path, array in rows.items()})
-
-    def pieces(self) -> Iterator[dict[str, np.ndarray]]:
-        """An environment's rows after those of the one before."""
-        for parts in self.parts:
-            yield from merged(parts.pop(0) for _ in range(len(parts)))
+            mine = {path: array[env == index] for path, array in rows.items()}
+            begin = 0
+            for end in np.flatnonzero(mine["flags"] & LAST)[: self.missing[index]] + 1:
+                parts.append({path: array[begin:end] for path, array in mine.items()})
+                yield joined(parts)
+                parts.clear()
+                self.missing[index] -= 1
+                begin = end
+            if self.missing[index] > 0 and begin < len(mine["flags"]):
+                parts.append({path: array[begin:] for path, array in mine.items()})
 
 
 def within_bounds(action: dict[str, np.ndarray], spec: EnvSpec) -> dict[str, np.ndarray]:

@@ -16,6 +16,8 @@ from cadenza.config.schema import Phase, RunConfig
 from cadenza.data.priorities import Priorities
 from cadenza.data.replay import ReplayStore
 from cadenza.envs.layout import shape_of
+from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
 from cadenza.monitor.console import Console
 from cadenza.monitor.modules import Owned
@@ -97,6 +99,7 @@ class Held:
     at_least: bool = False
     files: int | None = None  # bytes it keeps beside the checkpoints; None: everything is in them
     mapped: int = 0  # bytes of a file it works on: in memory while nobody else needs that, and not counted above
+    renewed: int = 0  # bytes among `files` that each checkpoint has anew
 
 
 def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
@@ -123,7 +126,7 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
             assembly.close()
     outline = outline_of(config, assembly, measured)
     return {
-        "spec": f"{config.environment.id}:{config.algorithm.name}",
+        "spec": f"{config.environment.id}:{config.variant}",
         "experiment": config.experiment,
         "device": assembly.decisions["device"],
         "environments": environments_of(config, assembly),
@@ -142,11 +145,9 @@ def measure_stores(config: RunConfig, spec: EnvSpec) -> dict[str, Held]:
     assembly = assemble(config, spec, {})
     try:
         if assembly.env is None:
-            return {name: measure_replay(assembly.stores[name], spec) for name in assembly.given}
-        step, phase = assembly.env.current, assembly.phases[0]
-        info = PhaseInfo(phase.name, phase.type, 0, assembly.decisions["training.horizon"])
-        carry = assembly.workflow.initial_carry(assembly.env.num_envs)
-        acted = assembly.workflow.act(step, carry, Mode(True, info, assembly.streams))
+            return {name: measure_replay(assembly.stores[name], spec, assembly) for name in assembly.given}
+        step = assembly.env.current
+        acted = first_act(assembly, step)
         after = assembly.env.step(acted.action)
         filled = {
             hook.buffer or phase.buffer for phase in assembly.phases for hook in phase.hooks if hook.name == "collect"
@@ -157,13 +158,21 @@ def measure_stores(config: RunConfig, spec: EnvSpec) -> dict[str, Held]:
         assembly.close()
 
 
+def first_act(assembly: Assembly, step: Step) -> Acted:
+    phase = assembly.phases[0]
+    info = PhaseInfo(phase.name, phase.type, 0, assembly.decisions["training.horizon"])
+    carry = assembly.workflow.initial_carry(len(step.is_first))
+    return assembly.workflow.act(step, carry, Mode(True, info, assembly.streams))
+
+
 def measure_store(store: Store, spec: EnvSpec, step: Step, acted: Acted, after: Step) -> Held:
     if isinstance(store, ReplayStore):
         masks = {group: mask.shape[-1] for group, mask in step.mask.items()}
-        extras = [data for group in acted.extras.values() for name, data in group.items() if name != "carry"]
-        more, slots = sum(data[:1].nbytes for data in extras), store.rows * store.num_envs
+        extras = [item for group in acted.extras.values() for item in group.items() if item[0] != "carry"]
+        more, slots = sum(data[:1].nbytes for _, data in extras), store.rows * store.num_envs
         rows = ReplayStore.bytes_for(spec, store.num_envs, slots, masks=masks, extras=more, stack=store.stack)
-        return held_by_replay(store, rows)
+        revised = sum(data[:1].nbytes for name, data in extras if name in store.revisable)
+        return held_by_replay(store, rows, slots * revised)
     try:
         store.add(step, acted, after)
     except MemoryError as problem:
@@ -174,17 +183,25 @@ def measure_store(store: Store, spec: EnvSpec, step: Step, acted: Acted, after: 
     return held_by(store, (step, acted, after))
 
 
-def measure_replay(store: Store, spec: EnvSpec) -> Held:
+def measure_replay(store: Store, spec: EnvSpec, assembly: Assembly) -> Held:
     """One that is filled from a dataset; it will tell of masks, which are in no space, by itself."""
     assert isinstance(store, ReplayStore)
-    slots = store.rows * store.num_envs
-    return held_by_replay(store, ReplayStore.bytes_for(spec, store.num_envs, slots, stack=store.stack))
+    slots, revised = store.rows * store.num_envs, 0
+    if store.revisable:  # what learning puts beside the rows is as large as what acting would
+        env = make_vector(assembly.config.environment, EpisodeSeeds(assembly.config.seed, TRAIN), num_envs=1)
+        try:
+            noted = first_act(assembly, env.current).extras.values()
+        finally:
+            env.close()
+        revised = sum(extras[name].nbytes for extras in noted for name in store.revisable)
+    rows = ReplayStore.bytes_for(spec, store.num_envs, slots, extras=revised, stack=store.stack)
+    return held_by_replay(store, rows, slots * revised)
 
 
 def held_by(store: Store, passing: Any) -> Held:
     """What the store owns; it may look at what passes through without owning it."""
     if isinstance(store, ReplayStore):
-        return held_by_replay(store, store.bulk)
+        return held_by_replay(store, store.bulk, store.revised_bulk)
     others, arrays = ram.blocks(passing), ram.arrays(store)
     own = {address: held for address, held in ram.blocks(store).items() if address not in others}
     shape = tuple(max(arrays, key=lambda array: array.nbytes).shape) if arrays else ()
@@ -192,13 +209,13 @@ def held_by(store: Store, passing: Any) -> Held:
     return Held(sum(own.values()), shape, files=files)
 
 
-def held_by_replay(store: ReplayStore, rows: int) -> Held:
-    """With rows of so many bytes in all."""
+def held_by_replay(store: ReplayStore, rows: int, revised: int = 0) -> Held:
+    """With rows of so many bytes in all, so many of them of what learning replaces."""
     slots = store.rows * store.num_envs
     weights = 0 if store.alpha is None else Priorities.bytes_for(slots)
     if store.on_disk:
-        return Held(weights, (slots,), files=2 * rows, mapped=rows)
-    return Held(rows + weights, (slots,), files=rows)
+        return Held(weights, (slots,), files=2 * rows, mapped=rows, renewed=revised)
+    return Held(rows + weights, (slots,), files=rows, renewed=revised)
 
 
 def beginning_of(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
@@ -423,7 +440,7 @@ def disk_of(
     if config.logging.episodes and outline["env_steps"]:
         share = max(measured.clock.episodes / max(1, measured.clock.env_steps), 1 / limit if limit else 0.0)
         episodes = outline["env_steps"] * (action + EPISODE_ROW * share) + outline["checkpoints"] * SEGMENT
-    replay = sum(held.files or 0 for held in stores.values())
+    replay = sum((held.files or 0) + (config.checkpoint.keep - 1) * held.renewed for held in stores.values())
     total = kept * (most or typical) + rows * measured.row + episodes + replay
     return {
         "checkpoint_bytes": typical,

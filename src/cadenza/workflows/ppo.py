@@ -20,8 +20,9 @@ from cadenza.config.schedules import Scheduled, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.normalisers import RewardScale, ValueScale
 from cadenza.data.rollout import Rollout, RolloutStore
-from cadenza.nets.actor_critic import ActorCritic, act
+from cadenza.nets.actor_critic import ActorCritic, act, deployed
 from cadenza.nets.critic_view import CriticView
+from cadenza.nets.deployed import Deployed
 from cadenza.nets.observe import Observed, Observer
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.plain import plain
@@ -101,6 +102,9 @@ class PPO:
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
         """Log-probabilities and values are computed at the update, in one batch, by the same networks."""
         return act(self.nets, self.observers, step, carry, mode, self.views)
+
+    def deployed(self, group: str) -> Deployed:
+        return deployed(self.nets[group], self.observers[group])
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)

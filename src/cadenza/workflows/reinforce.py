@@ -16,7 +16,8 @@ from torch import Tensor
 from cadenza.config.schedules import value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.episodes import Episodes, EpisodeStore
-from cadenza.nets.actor_critic import ActorCritic, act
+from cadenza.nets.actor_critic import ActorCritic, act, deployed
+from cadenza.nets.deployed import Deployed
 from cadenza.nets.observe import Observed, Observer
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.plain import plain
@@ -67,6 +68,9 @@ class Reinforce:
 
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
         return act(self.nets, self.observers, step, carry, mode)
+
+    def deployed(self, group: str) -> Deployed:
+        return deployed(self.nets[group], self.observers[group])
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)

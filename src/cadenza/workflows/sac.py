@@ -19,6 +19,7 @@ from cadenza.config.networks import HeadConfig
 from cadenza.config.schedules import Scheduled, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.replay import ReplayStore, Transitions
+from cadenza.nets.deployed import Deployed
 from cadenza.nets.ensemble import Ensemble
 from cadenza.nets.heads import CategoricalHead, SquashedHead
 from cadenza.nets.mlp import MLP
@@ -165,6 +166,14 @@ class SAC:
         if mode.explore:
             return policy.head.sample(output, mask, mode.streams.torch(f"act.{name}", self.device)).cpu().numpy()
         return policy.head.mode(output, mask).cpu().numpy()
+
+    def deployed(self, group: str) -> Deployed:
+        policy = self.policies[group]
+
+        def network(obs: Observed, carry: Tree, first: Tensor) -> tuple[Tensor, Tree]:
+            return policy(obs), {}
+
+        return Deployed(self.observers[group], [policy], network, policy.head.mode)
 
     # learning
 

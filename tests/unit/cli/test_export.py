@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cadenza.config.load import load
 from cadenza.data.datasets import Dataset, open_dataset
 from cadenza.data.walks import LAST
+from cadenza.orchestration.export import Episodes, whole_episodes
+from cadenza.types import SINGLE_GROUP, Acted, Mode, Step, Tree
 from harness.command import TOY, Outcome, cadenza, last, train
 from harness.datasets import SMALL_DQN
 
@@ -107,3 +110,27 @@ def test_a_damaged_replay_is_not_exported(tmp_path: Path) -> None:
     path.write_bytes(content)
     export(root, tmp_path / "a").refused(78, path.name)
     assert not (tmp_path / "a").exists()
+
+
+class Counting:
+    """A policy that does nothing else."""
+
+    calls = 0
+
+    def initial_carry(self, num_envs: int) -> Tree:
+        return {}
+
+    def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
+        self.calls += 1
+        return Acted({SINGLE_GROUP: np.zeros(step.active[SINGLE_GROUP].shape, np.int64)}, {SINGLE_GROUP: {}}, carry)
+
+
+def test_episodes_are_handed_over_while_others_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cadenza.orchestration.export.ROWS", 32)
+    policy, config = Counting(), load("toy/identity:ppo", ["evaluation.num_envs=2"])
+    episodes = whole_episodes(policy, config, Episodes(41))
+    lengths = [len(next(episodes)["flags"])]
+    assert policy.calls <= 33
+    lengths += [len(rows["flags"]) for rows in episodes]
+    assert lengths == [17] * 41
+    assert policy.calls == 21 * 16

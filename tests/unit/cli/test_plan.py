@@ -10,9 +10,13 @@ import pytest
 import torch
 
 from cadenza.config.load import load
+from cadenza.data.replay import ReplayStore
 from cadenza.monitor.modules import Owned
 from cadenza.orchestration import ram
-from cadenza.orchestration.plan import crossings
+from cadenza.orchestration.demonstrate import demonstrate
+from cadenza.orchestration.export import Episodes
+from cadenza.orchestration.launch import check
+from cadenza.orchestration.plan import crossings, measure_stores
 from cadenza.records import episodes
 from cadenza.records.folder import RunFolder
 from cadenza.trees import leaves
@@ -83,6 +87,22 @@ def test_stores_and_networks_are_counted_exactly(lab: Lab) -> None:
     assert learned == sum(distinct.values())
 
 
+def test_what_learning_puts_beside_a_dataset_is_counted(lab: Lab, tmp_path: Path) -> None:
+    demonstrate(load("toy/fork:dreamer_v3"), "fork", tmp_path / "forks", Episodes(5))
+    phases = "training.phases=[{name: learn, type: offline, hooks: [{name: update}]}]"
+    short = ["training.max_updates=1", "algorithm.buffer_size=500", "algorithm.batch_size=2", "evaluation.at_end=false"]
+    config = load(
+        "toy/fork:dreamer_v3", [f"training.dataset={tmp_path / 'forks'}", phases, "algorithm.batch_length=4", *short]
+    )
+    planned = measure_stores(config, check(config))["replay"]
+    run = lab.start(config)
+    run.run()
+    store = run.stores["replay"]
+    assert isinstance(store, ReplayStore)
+    assert (planned.bytes, planned.renewed) == (store.bulk, store.revised_bulk)
+    assert planned.renewed > 500 * 100
+
+
 def test_a_plan_leaves_nothing_behind(tmp_path: Path) -> None:
     planned(*SETTINGS, "--runs-dir", tmp_path / "runs")
     assert list(tmp_path.iterdir()) == []
@@ -120,6 +140,12 @@ def test_stores_that_cannot_even_be_allocated_are_refused() -> None:
 
 def test_mistakes_in_a_spec_are_those_of_train() -> None:
     cadenza("plan", "CartPole-v1:ppo", "algorithm.gama=1").refused(2, "algorithm.gamma")
+
+
+def test_the_spec_is_the_one_that_the_run_will_have() -> None:
+    short = ["--seconds", "0.1", "algorithm.n_steps=8", "algorithm.batch_size=16", "environment.num_envs=2"]
+    told = cadenza("plan", "CartPole-v1:ppo_lstm", *short, "--json").succeeded()
+    assert json.loads(told.out.splitlines()[-1])["spec"] == "CartPole-v1:ppo_lstm"
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,14 @@ def test_file_with_a_defaults_list_and_groups_beside_it(tmp_path: Path) -> None:
         load(str(tmp_path / "mine.yaml"), ["network=larg"])
 
 
+def test_a_choice_called_by_a_number_can_be_taken_back() -> None:
+    plain, small = load("Pendulum-v1:tdmpc2"), load("Pendulum-v1:tdmpc2", ["size=1"])
+    assert small != plain
+    assert load("Pendulum-v1:tdmpc2", ["size=[1]"]) == small
+    for taken_back in ("~size", "~size=1"):
+        assert load("Pendulum-v1:tdmpc2", ["size=1", taken_back]) == plain
+
+
 def test_file_whose_defaults_list_names_an_algorithm_alone(tmp_path: Path) -> None:
     write(tmp_path, {"config.yaml": "defaults:\n  - algorithm: ppo\nenvironment: {id: Acrobot-v1}\nseed: 1\n"})
     config = load(str(tmp_path / "config.yaml"))
