@@ -50,7 +50,7 @@ def _explain(key: str, known: Mapping[str, Any], resolved: Any, layers: Sequence
         key=key,
         value=None if value is MISSING else value,  # a key of a block that is null
         default=None if inner else _default(hint, field),
-        source="" if below else _source(key, layers),
+        source="" if below else source_of(key, layers),
         type=f"part of {name}" if inner else "settings" if below else describe(hint),
         unit=field.metadata.get("unit", ""),  # a field of someone else's algorithm may say nothing
         doc=field.metadata.get("doc", ""),
@@ -109,7 +109,8 @@ def _default(hint: Any, field: Field[Any]) -> Any:
     return to_dict(make())
 
 
-def _source(key: str, layers: Sequence[Layer]) -> str:
+def source_of(key: str, layers: Sequence[Layer]) -> str:
+    """The last layer that says something about the key."""
     for layer in reversed(layers):
         if _sets(layer.data, key.split(".")):
             return layer.source

@@ -235,7 +235,11 @@ def compare(
     folders: Iterable[RunFolder], names: Sequence[str] = (), score: str = "final", by: Sequence[str] = ()
 ) -> Comparison:
     """Put runs in series, by their settings or by the values of the keys in `by`, and name what is measured."""
-    members = [Member.read(folder) for folder in folders]
+    return among([Member.read(folder) for folder in folders], names, score, by)
+
+
+def among(members: list[Member], names: Sequence[str] = (), score: str = "final", by: Sequence[str] = ()) -> Comparison:
+    """The same of runs that have been read."""
     known = {name for member in members for name in metrics.numeric(member.rows)}
     if not known:
         raise NotFoundError("none of these runs has a row of metrics yet")

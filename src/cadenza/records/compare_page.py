@@ -17,6 +17,8 @@ from cadenza.records.plots import AXIS_NAMES, COLOURS
 from cadenza.records.series import Series
 
 SEED_POINTS = 500  # of a single seed's curve, at most: a page is to be sent around
+SCRIPTS = ("plot.js", "compare_page.js")
+START = 'showComparison(JSON.parse(document.getElementById("data").textContent), document.getElementById("page"));\n'
 LAYOUT = """
 body { max-width: 76rem; }
 .controls { display: flex; flex-wrap: wrap; gap: .5rem 1.4rem; align-items: center; margin: 1rem 0; }
@@ -27,6 +29,7 @@ body { max-width: 76rem; }
 figure { margin: 0; position: relative; } figcaption { font-weight: 500; margin-bottom: .2rem; }
 svg { width: 100%; height: auto; display: block; touch-action: none; user-select: none; }
 svg text { font-size: 12px; fill: #1f2937; }
+.grid { stroke: #e5e7eb; } .mark { stroke: #6b7280; } .pull { fill: #0b5cad; opacity: .12; }
 .tip { position: absolute; pointer-events: none; background: #fff; border: 1px solid #9ca3af; border-radius: .3rem; }
 .tip { padding: .35rem .6rem; font-size: 13px; line-height: 1.4; white-space: nowrap; z-index: 1; }
 table { margin: .5rem 0 1rem; font-size: 15px; } td { font-variant-numeric: tabular-nums; }
@@ -35,7 +38,8 @@ table { margin: .5rem 0 1rem; font-size: 15px; } td { font-variant-numeric: tabu
 
 
 def write_page(result: Comparison, path: Path, axis: str) -> None:
-    script = files("cadenza.records").joinpath("compare_page.js").read_text(encoding="utf-8")
+    parts = [files("cadenza.records").joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS]
+    script = "".join(parts) + START
     title = "Comparison: " + ", ".join(result.environments)
     data = dumps(content(result, axis)).replace("<", "\\u003c")  # no text in it ends the element or hides its end
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'

@@ -63,6 +63,25 @@ def count(folder: RunFolder) -> int:
     return sum(_size(path) for path in _segments(folder.episodes))
 
 
+def outline(folder: RunFolder) -> dict[str, Any]:
+    """Every episode but its actions: FIELDS as arrays, WON where there is such a thing, returns [episodes] by group."""
+    import numpy as np
+    from safetensors import SafetensorError, safe_open
+
+    parts: list[dict[str, Any]] = []
+    for path in _segments(folder.episodes):
+        try:
+            with safe_open(path, framework="numpy") as file:
+                wanted = [name for name in file.keys() if not name.startswith(ACTIONS)]  # noqa: SIM118
+                parts.append({name: file.get_tensor(name) for name in wanted})
+        except SafetensorError as problem:
+            raise StorageError(f"{path} is damaged: {problem}") from problem
+    names = list(parts[0]) if parts else [*FIELDS]
+    joined = {name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0, int) for name in names}
+    returns = {name.removeprefix(RETURNS): x.sum(-1) for name, x in joined.items() if name.startswith(RETURNS)}
+    return {**{name: joined[name] for name in FIELDS}, WON: joined.get(WON), "returns": returns}
+
+
 def find(folder: RunFolder, k: int) -> Episode:
     """The k-th recorded episode of the run, counting from 0; reads one segment only."""
     before = 0

@@ -15,7 +15,7 @@ import numpy as np
 from cadenza.config.schema import variant
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, nearest
 from cadenza.records import metrics
-from cadenza.records.folder import RunFolder, find, run_ids
+from cadenza.records.folder import HUB, RunFolder, find, run_ids
 from cadenza.records.index import rows as indexed
 from cadenza.records.json_text import dumps
 from cadenza.records.query import Filters
@@ -45,7 +45,8 @@ class Member:
     pace: Flat  # what its wall time depends on, besides what is compared
 
     @classmethod
-    def read(cls, folder: RunFolder) -> Member:
+    def read(cls, folder: RunFolder, rows: bool = True) -> Member:
+        """All there is; `rows` of metrics may be many, and left for somebody else to choose from."""
         manifest, settings = folder.read_manifest(), dict(leaves(folder.settings()))
         created = (str(manifest.get("created") or ""), folder.manifest.stat().st_mtime_ns)
         machine = manifest.get("machine") or {}
@@ -53,7 +54,8 @@ class Member:
         pace |= {f"machine.{key}": machine.get(key) for key in ("cpu", "cores")}
         with suppress(CheckpointError, KeyError):
             pace["device"] = folder.read_decisions()["device"]  # what `auto` came to
-        return cls(folder, settings, metrics.read(folder.metrics), folder.state(), created, pace)
+        found = metrics.read(folder.metrics) if rows else []
+        return cls(folder, settings, found, folder.state(), created, pace)
 
     @property
     def environment(self) -> str:
@@ -109,7 +111,7 @@ def _meant(root: Path, ref: str) -> list[RunFolder]:
         if not found:
             raise NotFoundError(f"no run in {root} matches '{ref}' (`cadenza list` shows all)")
         return found
-    if ":" in ref and not ref.startswith("@") and not Path(ref).exists():
+    if ":" in ref and not ref.startswith(("@", HUB)) and not Path(ref).exists():
         of_spec = [RunFolder(root / row["run"]) for row in indexed(root) if row["spec"] == ref]
         if not of_spec:
             specs = sorted({row["spec"] for row in indexed(root)})

@@ -1,0 +1,94 @@
+"""`cadenza inspect`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cadenza.cli.output import Json, RunsDir, Trust, print_json
+
+Runs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="RUN …", help="Open at this run, or at a comparison of several. Default: all runs."),
+]
+
+
+def inspect(
+    runs: Runs = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="0 takes any.  [default: 8765, or any that is free]")
+    ] = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    trust: Trust = False,
+    runs_dir: RunsDir = None,
+    json: Json = False,
+) -> None:
+    """Look at runs in a browser: curves, comparisons, settings, and every episode again, step by step. Ctrl-C ends it.
+
+    Example: cadenza inspect
+    Example: cadenza inspect @last
+    """
+    from urllib.parse import quote, urlencode
+
+    from cadenza.errors import NotFoundError
+    from cadenza.inspector.catalog import Catalog
+    from cadenza.inspector.server import Inspector, serve
+    from cadenza.records.folder import runs_root
+    from cadenza.records.series import chosen
+
+    root = runs_root(runs_dir)
+    if runs_dir is not None and not root.is_dir():
+        raise NotFoundError(f"--runs-dir {root}: there is no such folder")
+    named = chosen(root, runs) if runs else []
+    catalog = Catalog(root, named)
+    view = "#/"
+    if len(named) == 1:
+        view = f"#/run/{quote(named[0].id, safe='')}/curves"
+    elif named:
+        view = f"#/compare?{urlencode([('run', folder.id) for folder in named])}"
+    inspector = Inspector(catalog, port, trust)
+    address = inspector.address(view)
+    if json:
+        print_json({"url": address, "port": inspector.server_port})
+        sys.stdout.flush()  # whoever reads it waits for the line, not for the end
+    else:
+        typer.echo(f"{address}\nthe inspector listens on this machine alone; Ctrl-C ends it", err=True)
+    with suppress(KeyboardInterrupt), opened_in_browser(address) if browser and not json else nullcontext():
+        serve(inspector)
+
+
+@contextmanager
+def opened_in_browser(address: str) -> Iterator[None]:
+    """Where there is a screen; else the address is there to be copied."""
+    import webbrowser
+
+    from cadenza.envs.display import has_display
+
+    if not has_display():
+        yield
+        return
+    page = redirect(address)
+    try:
+        webbrowser.open(page.as_uri())
+        yield
+    finally:
+        page.unlink(missing_ok=True)
+
+
+def redirect(address: str) -> Path:
+    """A page for this user's eyes that leads there: everyone can read the arguments that a browser is started with."""
+    import os
+    import tempfile
+    from html import escape
+
+    there = escape(address)
+    head = '<!doctype html><meta charset="utf-8"><title>cadenza</title>'
+    descriptor, name = tempfile.mkstemp(prefix="cadenza-", suffix=".html")  # readable by its owner alone
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(f'{head}<meta http-equiv="refresh" content="0; url={there}"><a href="{there}">the inspector</a>\n')
+    return Path(name)

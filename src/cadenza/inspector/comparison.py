@@ -1,0 +1,43 @@
+"""Runs beside each other for the page, as `cadenza compare` has them; of long runs as many rows as a picture shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cadenza.errors import ConfigError
+from cadenza.inspector.rows import MetricsReader, Row
+from cadenza.records import metrics
+from cadenza.records.compare import AXES, RETURN, among
+from cadenza.records.compare_page import content
+from cadenza.records.folder import RunFolder
+from cadenza.records.series import Member
+
+BIG = 16 << 20  # bytes of metrics that are read whole
+
+
+def comparison(folders: Sequence[RunFolder], wanted: Sequence[str], axis: str) -> dict[str, Any]:
+    if axis not in AXES:
+        raise ConfigError(f"axis '{axis}': there are {', '.join(AXES)}")
+    members = [_member(folder, [*wanted, RETURN]) for folder in folders]
+    result = among(members, wanted)
+    known = sorted({name for member in members for name in metrics.numeric(member.rows) if "/" in name})
+    return content(result, axis) | {"known": known}
+
+
+def _member(folder: RunFolder, wanted: Sequence[str]) -> Member:
+    if _size(folder.metrics) <= BIG:
+        return Member.read(folder)
+    with MetricsReader(folder.metrics) as reader:
+        stretch = reader.stretch()
+        found: dict[Any, Row] = {}
+        for rows in [reader.rows(stretch), *(reader.having(name, stretch) for name in dict.fromkeys(wanted))]:
+            found |= {row.get("env_steps"): row for row in rows}
+    ordered = [row for at, row in sorted(found.items(), key=lambda pair: pair[0] or 0)]
+    return replace(Member.read(folder, rows=False), rows=ordered)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,355 @@
+"""A recorded episode again, from its seed and actions: `python -m cadenza.inspector.replay`, the inspector's child.
+
+It first plays the episode and tells what happened, then plays it with the policy looking on, then answers: pictures of
+single steps, and what a world model imagines from one. Messages are a length, a JSON head and bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cadenza.envs.catalog import make
+from cadenza.envs.display import has_display
+from cadenza.errors import CadenzaError
+from cadenza.inspector.messages import (
+    NUMBERS,
+    Tell,
+    Wishes,
+    as_picture,
+    described,
+    encoded,
+    numbers,
+    rounded,
+    teller,
+)
+from cadenza.records import episodes
+from cadenza.records.folder import RunFolder
+from cadenza.trees import leaves, map_tree
+from cadenza.types import Environment, Episode, Frame
+from cadenza.workflows.ppo_config import PPOConfig
+
+PICTURES = 300  # sent unasked, evenly over the episode
+BATCH = 100  # steps told at once
+KNOWN, HORIZON = 20, 15  # steps that a world model sees before it imagines, and that it then does
+SHOWN = 3  # of those it saw
+USUAL_FPS = 30.0
+
+
+class Replay:
+    """The episode on its environment; `at` says how many of its actions have been taken."""
+
+    def __init__(self, folder: RunFolder, number: int, trust: bool, tell: Tell) -> None:
+        self.folder, self.trust, self.tell = folder, trust, tell
+        self.config = folder.read_config(trust)
+        self.episode: Episode = episodes.find(folder, number)
+        self.env = visible(self.config.environment)
+        self.stride = max(1, -(-self.episode.length // PICTURES))
+        self.shows = True
+        self.at, self.frame = 0, self.env.reset(self.episode.seed)
+        self.terminated = False
+        self.discounts = {group: discounts(self.config.algorithm, group) for group in self.env.spec.groups}
+        self.workflow: Any = None
+
+    def begin(self) -> Frame:
+        self.at, self.frame = 0, self.env.reset(self.episode.seed)
+        return self.frame
+
+    def taken(self) -> dict[str, np.ndarray]:
+        return {group: actions[self.at] for group, actions in self.episode.actions.items()}
+
+    def advance(self) -> Frame:
+        self.frame = self.env.step(self.taken())
+        self.at += 1
+        return self.frame
+
+    def seek(self, step: int) -> Frame:
+        if step < self.at:
+            self.begin()
+        while self.at < step:
+            self.advance()
+        return self.frame
+
+    def happened(self) -> None:
+        """What was seen, done and earned at every step, with pictures of some."""
+        self.tell("episode", **self.facts())
+        told: list[dict[str, Any]] = []
+        begin = 0
+        sums = {group: np.zeros(reward.shape, np.float64) for group, reward in self.frame.reward.items()}
+        frame = self.begin()
+        while True:
+            if self.at % self.stride == 0 or self.at == self.episode.length:
+                self.picture()
+            step: dict[str, Any] = {group: {"obs": numbers(obs)} for group, obs in frame.obs.items()}
+            for group, active in (frame.active or {}).items():
+                step[group]["active"] = active.tolist()
+            told.append(step)
+            if self.at < self.episode.length:
+                for group, action in self.taken().items():
+                    step[group]["action"] = rounded(action.reshape(len(action), -1)[:, :NUMBERS])
+                frame = self.advance()
+                for group, reward in frame.reward.items():
+                    step[group]["reward"] = rounded(reward)
+                    sums[group] += (frame.raw_reward or frame.reward)[group]
+            ended = begin + len(told) > self.episode.length
+            if ended or len(told) >= BATCH:
+                self.tell("steps", begin=begin, steps=told)
+                begin, told = begin + len(told), []
+            if ended:
+                break
+        self.terminated = frame.terminated
+        over = frame.terminated or frame.truncated
+        same = all(np.array_equal(sums[group], values) for group, values in self.episode.returns.items())
+        self.tell("happened", identical=bool(over and same), terminated=frame.terminated, truncated=frame.truncated)
+
+    def facts(self) -> dict[str, Any]:
+        groups = self.env.spec.groups
+        return {
+            "length": self.episode.length,
+            "seed": self.episode.seed,
+            "returns": {group: values.tolist() for group, values in self.episode.returns.items()},
+            "won": self.episode.won,
+            "stride": self.stride,
+            "fps": fps_of(self.env),
+            "groups": {
+                name: {
+                    "agents": list(group.agents),
+                    "team": group.team,
+                    "gamma": self.discounts[name][0],
+                    "trace": self.discounts[name][1],
+                    "action": described(group.action),
+                    "sees": [list(leaf.shape[1:]) for _, leaf in leaves(self.frame.obs[name])],
+                }
+                for name, group in groups.items()
+            },
+        }
+
+    # pictures
+
+    def picture(self) -> None:
+        """What the environment looks like now, and images that agents see."""
+        if self.shows:
+            rendered, why = None, "this environment renders no pictures"
+            try:
+                rendered = self.env.render()
+            except NotImplementedError:
+                pass
+            except Exception as problem:  # a graphics library's: numbers are still worth telling
+                why = f"it cannot be rendered here ({type(problem).__name__}: {problem})"
+            if rendered is None:
+                self.shows = False
+                self.tell("note", text=why)
+            else:
+                self.tell("picture", encoded(rendered), what="frame", step=self.at)
+        seen = self.seen()
+        if seen is not None:
+            self.tell("picture", encoded(seen), what="seen", step=self.at)
+
+    def seen(self) -> np.ndarray | None:
+        """The first image among what the first agent sees, as a picture."""
+        for obs in self.frame.obs.values():
+            for _, leaf in leaves(obs):
+                if (picture := as_picture(leaf[0])) is not None:
+                    return picture
+        return None
+
+    def show(self, begin: int, end: int, jumped: Callable[[int], bool]) -> None:
+        """Pictures of a stretch of steps, until somebody wants others."""
+        self.seek(begin)
+        while True:
+            self.picture()
+            if self.at >= min(end, self.episode.length) or jumped(self.at):
+                return
+            self.advance()
+
+    # the policy
+
+    def judge(self, checkpoint: str) -> None:
+        """What the policy with the weights of a checkpoint makes of every step."""
+        from cadenza.inspector.opinions import opinions, reward_scale
+        from cadenza.orchestration.playback import PLAYING, batch_of_one, load_policy
+        from cadenza.orchestration.seeding import EVALUATION, Streams
+        from cadenza.types import Mode
+
+        player, name = load_policy(self.folder, checkpoint, self.trust)
+        workflow = self.workflow = player.workflow
+        self.tell("judge", checkpoint=name, imagines=hasattr(workflow, "imagine"))
+        streams = Streams(self.config.seed, branch=(EVALUATION,))
+        carry, frame, told, begin = workflow.initial_carry(1), self.begin(), [], 0
+        values: dict[str, list[np.ndarray]] = {}
+        earned: dict[str, list[np.ndarray]] = {}
+        while True:
+            step = batch_of_one(frame, self.at == 0)
+            last = self.at == self.episode.length
+            forced = None if last else {group: action[None] for group, action in self.taken().items()}
+            acted = workflow.act(step, carry, Mode(False, PLAYING, streams, forced))
+            found = opinions(workflow, step, carry, acted.carry)
+            carry = acted.carry
+            told.append({group: {key: rounded(x) for key, x in one.items()} for group, one in found.items()})
+            for group, one in found.items():
+                if "value" in one:
+                    values.setdefault(group, []).append(one["value"])
+            if last or len(told) >= BATCH:
+                self.tell("opinions", begin=begin, steps=told)
+                begin, told = begin + len(told), []
+            if last:
+                break
+            frame = self.advance()
+            for group, reward in frame.reward.items():
+                earned.setdefault(group, []).append(reward)
+        for group, value in values.items():
+            scale, clip = reward_scale(workflow, group)
+            learned_of = np.clip(np.stack(earned[group]) / scale, -clip, clip)
+            advantage = advantages(np.stack(value), learned_of, *self.discounts[group], self.terminated)
+            self.tell("advantages", group=group, values=rounded(advantage), reward_scale=scale)
+        self.tell("judged")
+
+    # a world model
+
+    def imagine(self, step: int) -> None:
+        """What a model makes of the steps up to one, and what it expects of those behind it by the actions alone."""
+        import torch
+
+        begin, end = max(0, step - KNOWN + 1), min(step + HORIZON, self.episode.length)
+        drawn = self.stretch(begin, end)
+        generator = torch.Generator(device=self.workflow.device).manual_seed(step)
+        found = self.workflow.imagine(drawn, step - begin + 1, generator)
+        skip = max(0, step - begin + 1 - SHOWN)
+        both = [{key: x[0, skip:] for key, x in part.items()} for part in (found.obs, found.predicted_obs)]
+        images = [
+            [image for line in part.values() if line.ndim == 4 for x in line if (image := as_picture(x)) is not None]
+            for part in both
+        ]
+        strip = b""
+        if images[0] and len(images[0]) == len(images[1]):
+            strip = encoded(np.concatenate([np.concatenate(line, 1) for line in images]), lossless=True)
+        numbers = [part[key][:, :NUMBERS] for part in both for key in part if part[key].ndim == 2]
+        rewards = (found.reward, found.predicted_reward)
+        self.tell(
+            "dream",
+            strip,
+            step=step,
+            begin=begin + skip,
+            end=end,
+            numbers=[rounded(part) for part in numbers],
+            rewards=[rounded(part[0, skip:]) for part in rewards],
+        )
+
+    def stretch(self, begin: int, end: int) -> Any:
+        """The steps as replay would hold them, with one row before them that only leads there."""
+        from cadenza.data.replay import Sequences
+
+        count, groups = end - begin + 2, list(self.episode.actions)
+        frame = self.seek(max(0, begin - 1))
+        rows: list[tuple[Frame, dict[str, np.ndarray], dict[str, np.ndarray]]] = []
+        nothing = {group: np.zeros_like(actions[0]) for group, actions in self.episode.actions.items()}
+        unpaid = {group: np.zeros_like(reward) for group, reward in frame.reward.items()}
+        if begin == 0:
+            rows.append((frame, nothing, unpaid))
+        while len(rows) < count:
+            if self.at == self.episode.length:
+                rows.append((self.frame, nothing, unpaid))
+                break
+            before, action = self.frame, self.taken()
+            self.advance()
+            rows.append((before, action, self.frame.reward))
+        last = np.array([[begin - 1 + i == self.episode.length for i in range(len(rows))]])
+
+        def column(of: Callable[[tuple[Any, ...]], Any]) -> Any:
+            return map_tree(lambda *x: np.stack(x)[None], of(rows[0]), *(of(row) for row in rows[1:]))
+
+        return Sequences(
+            groups={
+                group: {
+                    "obs": column(lambda row, group=group: row[0].obs[group]),  # type: ignore[misc]
+                    "action": column(lambda row, group=group: row[1][group]),  # type: ignore[misc]
+                    "reward": column(lambda row, group=group: row[2][group]),  # type: ignore[misc]
+                    "active": np.ones((1, len(rows), len(self.frame.reward[group])), bool),
+                    "died": np.zeros((1, len(rows), len(self.frame.reward[group])), bool),
+                }
+                for group in groups
+            },
+            is_first=np.array([[begin - 1 + i <= 0 for i in range(len(rows))]]),
+            terminated=last & self.terminated,
+            truncated=last & (not self.terminated),
+            last=last,
+            index=np.arange(len(rows))[None],
+        )
+
+
+def discounts(algorithm: Any, group: str) -> tuple[float, float]:
+    """Of rewards, and of errors in an advantage; where the algorithm has no such setting one step's error stands."""
+    own = algorithm.of(group) if isinstance(algorithm, PPOConfig) else algorithm
+    trace = getattr(own, "gae_lambda", getattr(own, "return_lambda", 0.0))
+    return float(getattr(own, "gamma", 0.99)), float(trace)
+
+
+def advantages(value: np.ndarray, reward: np.ndarray, gamma: float, trace: float, terminated: bool) -> np.ndarray:
+    """Generalised advantage estimates [T, A]; values [T + 1, A] are those of the observations."""
+    following = value[1:].copy()
+    if terminated:
+        following[-1] = 0.0
+    error = reward + gamma * following - value[:-1]
+    for step in range(len(error) - 2, -1, -1):
+        error[step] += gamma * trace * error[step + 1]
+    return np.asarray(error)
+
+
+def visible(config: Any) -> Environment:
+    """An environment that renders pictures, with or without a screen at hand."""
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if not has_display():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    try:
+        return make(config, render=True)
+    except CadenzaError:
+        return make(config)
+
+
+def fps_of(env: Any) -> float:
+    metadata = getattr(getattr(env, "env", env), "metadata", None) or {}
+    return float(metadata.get("render_fps") or USUAL_FPS)
+
+
+def main(run: str, number: str, checkpoint: str, trust: str) -> None:
+    stream = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is no message
+    with contextlib.suppress(OSError):
+        os.nice(5)
+    tell = teller(stream)
+    try:
+        replay = Replay(RunFolder(Path(run)), int(number), trust == "trust", tell)
+        replay.happened()
+        if checkpoint:
+            try:
+                replay.judge(checkpoint)
+            except BrokenPipeError:
+                raise
+            except Exception as problem:  # an algorithm of somebody else's, maybe: what happened is still worth seeing
+                tell("note", text=f"the policy cannot be asked ({type(problem).__name__}: {problem})")
+                tell("judged")
+        tell("ready")
+        wishes = Wishes()
+        while (asked := wishes.next()) is not None:
+            if "show" in asked:
+                begin, end = asked["show"]
+                replay.show(begin, end, wishes.elsewhere)
+            elif "imagine" in asked and replay.workflow is not None:
+                replay.imagine(int(asked["imagine"]))
+            tell("answered", asked=asked)
+    except BrokenPipeError:
+        os._exit(0)  # nobody listens any more
+    except CadenzaError as problem:
+        tell("failed", message=" ".join(str(problem).split("\n")))
+    except Exception as problem:
+        tell("failed", message=f"{type(problem).__name__}: {' '.join(str(problem).split(chr(10)))}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

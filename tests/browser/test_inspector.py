@@ -1,0 +1,198 @@
+"""The inspector clicked through in a real Chromium: every view, by mouse and keys, without a word on the console."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cadenza.records.folder import RunFolder
+from harness.browser import Browser, program
+from harness.inspecting import Client, inspecting
+
+pytestmark = pytest.mark.skipif(program() is None, reason="there is no Chromium here")
+
+HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1<_script>\'"\n\t‮日本語'
+
+
+@pytest.fixture(scope="module")
+def client(whole: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    root = tmp_path_factory.mktemp("seen") / "runs"
+    for name in (whole.id, HOSTILE):
+        shutil.copytree(whole.path, root / name)
+    odd = root / HOSTILE
+    rows = [{"env_steps": i, "updates": i, HOSTILE: float(i), "eval/return_mean": 1.0 * i} for i in range(20)]
+    (odd / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = {"metric": HOSTILE, "env_steps": 3, "what": HOSTILE, "explanation": HOSTILE, "hint": HOSTILE}
+    (odd / "alerts.jsonl").write_text(json.dumps({"rule": HOSTILE, "severity": HOSTILE, **told}) + "\n")
+    (odd / "logs" / "run.log").write_text(HOSTILE)
+    with inspecting(root) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    browser = Browser(tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()
+
+
+def test_every_view(client: Client, browser: Browser, whole: RunFolder) -> None:
+    browser.prefer("light")
+    browser.open(client.server.address())
+    browser.until("document.querySelectorAll('tbody tr').length === 2")
+    assert browser.run("location.search") == "", "the token stays in the address"
+    assert browser.run("document.documentElement.dataset.theme") == "light"
+    browser.key("t")
+    assert browser.run("document.documentElement.dataset.theme") == "dark"
+    browser.key("?")
+    browser.until("document.querySelector('dialog')?.innerText.includes('next run')")
+    browser.key("Escape")
+    browser.until("!document.querySelector('dialog')")
+    browser.until("[...document.querySelectorAll('tbody canvas')].some((one) => one.width > 0)")
+
+    # a filter, by words and as in `cadenza list`
+    browser.key("/")
+    browser.run("document.activeElement.value = 'run=toy* identity'")
+    browser.run("document.activeElement.dispatchEvent(new Event('input'))")
+    browser.until("document.querySelectorAll('tbody tr').length === 1")
+    browser.key("Escape")
+    browser.key("x")
+    browser.key("Enter")
+    browser.until(f"document.querySelector('h1')?.textContent === {json.dumps(whole.id)}")
+
+    # curves: drawn, looked at closer, all of it again
+    browser.until("document.querySelectorAll('.chart').length >= 4")
+    place = browser.run(
+        "(({x, y, width, height}) => [x, y, width, height])(document.querySelector('.over').getBoundingClientRect())"
+    )
+    y = place[1] + place[3] / 2
+    browser.drag((place[0] + 0.4 * place[2], y), (place[0] + 0.7 * place[2], y))
+    browser.until(
+        "[...document.querySelectorAll('button')].some((one) => one.textContent === 'whole run' && !one.hidden)"
+    )
+    browser.key("w")
+    browser.until(
+        "[...document.querySelectorAll('button')].every((one) => one.textContent !== 'whole run' || one.hidden)"
+    )
+    browser.key("s")
+    browser.until("document.querySelector('output').textContent !== '0'")
+
+    # what else there is about a run
+    browser.key("3")
+    browser.until("document.querySelector('.config')?.innerText.includes('algorithm.n_steps')")
+    browser.until("document.querySelector('.config').innerText.includes('default in the schema')")
+    browser.key("4")
+    browser.until("document.body.innerText.includes('step-000000002048')")
+    browser.key("5")
+    browser.until("document.body.innerText.includes('Decided by itself')")
+    browser.key("6")
+    browser.until("document.querySelector('.log')?.textContent.includes('toy/identity')")
+
+    # an episode
+    browser.key("2")
+    browser.until("document.querySelectorAll('tbody tr').length > 20")
+    browser.click("tbody tr:nth-child(2) a")
+    browser.until("/to the last bit/.test(document.querySelector('main p')?.textContent)")
+    browser.until("document.querySelector('main').innerText.includes('Action probabilities')")
+    browser.until("document.querySelectorAll('.strips .chart').length === 4")
+    before = browser.run("document.querySelector('.transport .number').textContent")
+    assert before.startswith("0 /")
+    browser.key("ArrowRight")
+    browser.key("ArrowRight")
+    browser.until("document.querySelector('.transport .number').textContent.startsWith('2 /')")
+    browser.key(" ")
+    browser.until("parseInt(document.querySelector('.transport .number').textContent) > 4")
+
+    # beside another
+    browser.key("r")
+    browser.until("document.querySelectorAll('tbody tr').length >= 1")
+    browser.key("c")
+    browser.until("document.querySelectorAll('.comparison svg path').length > 2")
+    assert browser.problems == []
+
+
+def test_an_episode_that_is_left_and_looked_at_by_keys(client: Client, browser: Browser, whole: RunFolder) -> None:
+    counter = "document.querySelector('.transport .number')?.textContent"
+    browser.open(client.server.address(f"#/run/{whole.id}/episode/1?checkpoint="))
+    browser.until("/to the last bit/.test(document.querySelector('main p')?.textContent)")
+    browser.run("document.querySelector('[aria-label^=\"next step\"]').focus()")
+    browser.key(" ")  # the button's, not `play`
+    browser.until(f"{counter}?.startsWith('1 /')")
+    assert browser.run("document.querySelector('[aria-label=\"play or pause\"]').textContent") == "▶"
+
+    # what was begun there does not reach into the next view
+    browser.run("document.activeElement.blur()")
+    browser.key("ArrowRight")
+    browser.run("location.hash = '#/'")
+    browser.until("document.querySelectorAll('tbody tr').length >= 1")
+    browser.run("new Promise((done) => setTimeout(done, 250))")
+    assert browser.run("location.hash") == "#/"
+    assert browser.problems == []
+
+
+def test_choices_that_are_gone_and_comparisons_of_many_seeds(
+    client: Client, browser: Browser, whole: RunFolder
+) -> None:
+    browser.open(client.server.address())
+    browser.until("document.querySelectorAll('tbody tr').length >= 1")
+    chosen = json.dumps(json.dumps(["gone", whole.id]))
+    browser.run(f"localStorage.setItem('cadenza.chosen', {chosen})")
+    browser.run("location.reload()")
+    browser.until("document.querySelector('nav')?.innerText.includes('Compare 2')")
+    browser.key("c")
+    browser.until("document.querySelector('.comparison')?.innerText.includes('gone is not there any more')")
+    assert "Compare 1" in browser.run("document.querySelector('nav').innerText")
+    many = f"""
+        fetch('/api/compare?run={whole.id}').then((one) => one.json()).then((found) => {{
+            const seed = {{ x: Array.from({{ length: 1000 }}, (_, i) => i), y: Array(1000).fill(1) }};
+            for (const curve of found.series.flatMap((one) => Object.values(one.curves).flatMap(Object.values)))
+                curve.seeds = Array(200).fill(seed);
+            const page = document.createElement('div');
+            showComparison(found, page);
+            return page.querySelectorAll('path').length;
+        }})"""
+    assert browser.run(many) > 200
+    assert browser.problems == []
+
+
+def test_hostile_names_are_shown_and_do_nothing(client: Client, browser: Browser) -> None:
+    browser.open(client.server.address())
+    browser.until("!!document.querySelector('[data-filter]')")
+    browser.run("localStorage.clear()")
+    browser.open(client.server.address("#/"))
+    browser.run("location.reload()")
+    browser.until("document.querySelectorAll('tbody tr').length === 2")
+    name = json.dumps(HOSTILE)
+    browser.until(f"[...document.querySelectorAll('tbody a')].some((one) => one.textContent === {name})")
+    for tab in ("curves", "config", "checkpoints", "machine", "log", "episodes"):
+        browser.run(f"location.hash = '#/run/' + encodeURIComponent({name}) + '/{tab}'")
+        browser.until(
+            f"document.querySelector('h1')?.textContent === {name} && !!document.querySelector('.body').children.length"
+        )
+    browser.run(f"location.hash = '#/compare?run=' + encodeURIComponent({name})")
+    browser.until("document.querySelectorAll('.comparison svg').length > 0")
+    assert browser.run("window.pwned") is None
+    assert browser.run("document.querySelectorAll('img[src=x]').length") == 0
+    assert browser.problems == []
+
+
+def test_a_page_of_another_origin_learns_nothing(client: Client, browser: Browser, tmp_path: Path) -> None:
+    """It is opened as a file while the token's cookie is there."""
+    page = tmp_path / "evil.html"
+    page.write_text("<!doctype html><title>evil</title>")
+    browser.open(page.as_uri())
+    browser.until("document.title === 'evil'")
+    target = f"http://127.0.0.1:{client.server.server_port}/api/runs"
+    script = f"fetch({json.dumps(target)}, {{credentials: 'include'}}).then((one) => one.text(), () => 'refused')"
+    assert browser.run(script) == "refused"
+    framed = f"new Promise((done) => {{ const f = document.createElement('script'); f.src = {json.dumps(target)}; "
+    assert (
+        browser.run(
+            framed + "f.onload = () => done('ran'); f.onerror = () => done('refused'); document.head.append(f); })"
+        )
+        == "refused"
+    )

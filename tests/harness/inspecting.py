@@ -1,0 +1,56 @@
+"""The inspector's server in this process, asked over real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from cadenza.inspector.catalog import Catalog
+from cadenza.inspector.server import ADDRESS, Inspector
+
+
+class Client:
+    """Asks as the page does, or otherwise where a test says so."""
+
+    def __init__(self, server: Inspector) -> None:
+        self.server = server
+        self.cookie = f"{server.cookie}={server.token}"
+
+    def send(
+        self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET"
+    ) -> tuple[int, Any, bytes]:
+        """Status, headers and content; the target goes out as it is."""
+        connection = http.client.HTTPConnection(ADDRESS, self.server.server_port, timeout=60)
+        connection._validate_path = lambda path: None  # type: ignore[attr-defined]  # hostile ones, too
+        try:
+            connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
+            own = {"Host": f"{ADDRESS}:{self.server.server_port}", "Cookie": self.cookie, **(headers or {})}
+            for name, value in own.items():
+                connection.putheader(name, value)
+            connection.endheaders()
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+        finally:
+            connection.close()
+
+    def ask(self, what: str, **query: Any) -> Any:
+        status, _, content = self.send(f"/api/{what}?{urlencode(query, doseq=True)}")
+        assert status == 200, content
+        return json.loads(content)
+
+
+@contextmanager
+def inspecting(root: Path, trust: bool = False) -> Iterator[Client]:
+    server = Inspector(Catalog(root), port=0, trust=trust)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield Client(server)
+    finally:
+        server.shutdown()
+        server.server_close()
