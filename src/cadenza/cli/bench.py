@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cadenza.bench.tasks import Task
 
 NUMBER = "{:,.0f}"
+FEW = "{:.3g}"  # where whole numbers would say too little
 SECONDS = "{:,.2f}"
 Tasks = Annotated[list[str] | None, typer.Argument(metavar="TASK …", help="names, or JSON files; without one: all")]
 Timesteps = Annotated[int | None, typer.Option(min=1, help="env_steps, instead of the task's own")]
@@ -198,7 +199,7 @@ def given(names: Sequence[str] | None, timesteps: int | None, threads: int | Non
 
 
 def say(task: str, number: int, who: str, row: Mapping[str, Any]) -> None:
-    what = row.get("error") or f"{row['env_steps_per_s']:,.0f} env_steps/s"
+    what = row.get("error") or f"{rate(row['env_steps_per_s']).format(row['env_steps_per_s'])} env_steps/s"
     typer.echo(f"{task} round {number + 1}: {who} {what}", err=True)
 
 
@@ -230,6 +231,11 @@ def describe(task: Mapping[str, Any]) -> str:
     return f"{task['algorithm'].upper()} on {task['env']}, {task['work']}, {length}, {task['threads']} thread(s)"
 
 
+def rate(value: float) -> str:
+    """How to write it."""
+    return NUMBER if value >= 10 else FEW
+
+
 def rows(outcome: Mapping[str, Any], solving: bool) -> list[list[str]]:
     """One for each contestant, and one below it for the spread of its figures."""
     from cadenza.bench.picture import label as labelled
@@ -243,7 +249,8 @@ def rows(outcome: Mapping[str, Any], solving: bool) -> list[list[str]]:
             continue
         figures, ratios = outcome["summary"][name], outcome["ratios"].get(name, {})
         label = labelled(measured, name) + (f"\n{len(errors)} of {len(measured)} rounds failed" if errors else "")
-        columns = [("env_steps_per_s", NUMBER), ("steady_env_steps_per_s", NUMBER), ("start_s", SECONDS)]
+        pace = rate(figures["env_steps_per_s"]["median"])
+        columns = [("env_steps_per_s", pace), ("steady_env_steps_per_s", pace), ("start_s", SECONDS)]
         columns += [("peak_mb", NUMBER), ("cpu_s", SECONDS), *([("solved_s", SECONDS)] if solving else [])]
         cells = [label, *(cell(figures[key], ratios.get(key), shape) for key, shape in columns)]
         found += map(list, zip_longest(*(text.split("\n") for text in cells), fillvalue=""))

@@ -16,15 +16,20 @@ from cadenza.cli.bench import app as bench_app
 from cadenza.cli.cleanup import cleanup
 from cadenza.cli.compare import compare
 from cadenza.cli.config import app as config_app
+from cadenza.cli.dashboard import dashboard
 from cadenza.cli.debug import debug
+from cadenza.cli.demonstrate import demonstrate
 from cadenza.cli.diff import diff
 from cadenza.cli.doctor import doctor
 from cadenza.cli.envs import envs
 from cadenza.cli.evaluate import evaluate
 from cadenza.cli.export import export
+from cadenza.cli.inspect import inspect
 from cadenza.cli.list import list_runs
+from cadenza.cli.new import new
 from cadenza.cli.plan import plan
 from cadenza.cli.play import play
+from cadenza.cli.publish import publish
 from cadenza.cli.report import report
 from cadenza.cli.resume import resume
 from cadenza.cli.show import show
@@ -70,13 +75,18 @@ app.command()(play)
 app.command("list")(list_runs)
 app.command()(show)
 app.command()(top)
+app.command()(inspect)
 app.command()(compare)
 app.command()(diff)
 app.command()(verify)
 app.command()(debug)
 app.command()(report)
 app.command()(export)
+app.command()(publish)
+app.command()(demonstrate)
 app.command()(cleanup)
+app.command()(dashboard)
+app.command()(new)
 app.command()(envs)
 app.command()(algorithms)
 app.command()(doctor)

@@ -14,6 +14,7 @@ from typing import Any
 from cadenza.errors import MissingExtraError, install
 from cadenza.orchestration.events import Ended, Event, Row, Started
 from cadenza.records import metrics
+from cadenza.records.folder import evaluation_video
 
 try:
     from tensorboard.compat.proto.event_pb2 import Event as Record
@@ -45,6 +46,7 @@ class TensorBoard:
             self._warn(f"no more TensorBoard events until the run is resumed: {problem.strerror or problem}")
 
     def _open(self, started: Started) -> None:
+        self._folder = started.folder
         folder = started.folder.path / "tensorboard"
         folder.mkdir(exist_ok=True)
         before = list(folder.glob("events.out.tfevents.*"))
@@ -64,6 +66,12 @@ class TensorBoard:
     def _write(self, row: Mapping[str, Any]) -> None:
         numbers = {key: value for key, value in row.items() if isinstance(value, int | float) and key != self._unit}
         values = [Summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
+        film = evaluation_video(self._folder, row["env_steps"])
+        if film is not None and film.suffix == ".gif":  # among its pictures: it plays no other films
+            content = film.read_bytes()
+            width, height = int.from_bytes(content[6:8], "little"), int.from_bytes(content[8:10], "little")
+            image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=content)
+            values.append(Summary.Value(tag="eval/video", image=image))
         self._record(Record(step=row[self._unit], summary=Summary(value=values)), row["time/seconds"])
 
     def _record(self, record: Any, seconds: float = 0.0) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from cadenza.monitor.wandb_sink import UNSENT
 from cadenza.records import atomic
-from cadenza.records.folder import RunFolder, read_object
+from cadenza.records.folder import RunFolder, evaluation_video, read_object
 
 LOOK_SECONDS = 1.0
 INIT_SECONDS = 30.0
@@ -57,12 +57,17 @@ def follow(folder: RunFolder, over: threading.Event) -> int:
         last = over.wait(LOOK_SECONDS)
         for number, row in follower.new():
             if number >= told:
-                run.log({key: value for key, value in row.items() if isinstance(value, int | float)}, step=number)
+                numbers = {key: value for key, value in row.items() if isinstance(value, int | float)}
+                film = evaluation_video(folder, row["env_steps"])
+                shown = {} if film is None else {"eval/video": wandb.Video(str(film), format=film.suffix[1:])}
+                run.log(numbers | shown, step=number)
         if follower.rows > told:
             told = follower.rows
             atomic.write_json(memory, {"id": run.id, "rows": told})
         if last:
             break
+    for film in folder.videos.glob("step-*.gif"):  # of the end: no row comes after it
+        run.save(str(film), base_path=str(folder.path), policy="now")
     run.finish(exit_code=0 if folder.read_status().get("status") in ("finished", "interrupted") else 1)
     return 0 if reached else UNSENT
 

@@ -1,8 +1,8 @@
 """Checkpoints on disk: staged, synced, renamed, verified by hash. The last good one is never removed.
 
-    checkpoints/step-<env_steps>-<updates>/{state.json, <part>.safetensors …, MANIFEST.json}
-    checkpoints/last, checkpoints/best      one-line files naming one of them
-    replay/<store>/*.safetensors            rows of stores: several checkpoints rely on one such file, and name its hash
+checkpoints/step-<env_steps>-<updates>/{state.json, <part>.safetensors …, MANIFEST.json}
+checkpoints/last, checkpoints/best      one-line files naming one of them
+replay/<store>/*.safetensors            rows of stores: several checkpoints rely on one such file, and name its hash
 """
 
 from __future__ import annotations

@@ -102,6 +102,9 @@ def resume(
     on_event: Iterable[Listener] = (),
 ) -> Result:
     """The same run, from its newest valid checkpoint to its end, as if it had never stopped."""
+    if folder.published is not None:
+        way = "`cadenza train SPEC --init-from hf:user/repo` starts a new run from them"
+        raise ConfigError(f"{folder.id}: a published run has weights only ({way})")
     with RunLock(folder.path), Signals() as signals:
         config, decisions = folder.read_config(trust), folder.read_decisions()
         longer = with_budget(config, max_timesteps, max_updates)
@@ -167,7 +170,11 @@ def listen(run: Orchestrator, sinks: Iterable[Sink], on_event: Iterable[Listener
     def warn(text: str) -> None:
         run.console.note(text, warning=True)
 
-    watching = [Alerts(run.console.note)] if run.config.logging.alerts.enabled else []
+    watching: list[Listener] = [Alerts(run.console.note)] if run.config.logging.alerts.enabled else []
+    if run.config.evaluation.video_every:
+        from cadenza.view.evaluation_video import EvaluationVideos
+
+        watching.append(EvaluationVideos(run, warn))  # before the sinks, which look for its files
     run.listeners += [*watching, *(sink(warn) for sink in sinks), *on_event]
 
 

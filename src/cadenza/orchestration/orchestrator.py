@@ -1,8 +1,8 @@
 """The training loop. It knows phases, stores and the run folder, and no algorithm by name.
 
-    while the run is not over:
-        do what the scheduler says (collect, evaluate, or one of the workflow's update hooks)
-        at the end of a cycle: evaluate, write a row, save, each if it is due
+while the run is not over:
+    do what the scheduler says (collect, evaluate, or one of the workflow's update hooks)
+    at the end of a cycle: evaluate, write a row, save, each if it is due
 """
 
 from __future__ import annotations

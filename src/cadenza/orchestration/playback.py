@@ -85,9 +85,7 @@ def load_policy(folder: RunFolder, checkpoint: str = "last", trust: bool = False
     return Player(workflow, config, spec), name
 
 
-def evaluate_run(
-    folder: RunFolder, episodes: int, seed: int, checkpoint: str, trust: bool = False
-) -> dict[str, Any]:
+def evaluate_run(folder: RunFolder, episodes: int, seed: int, checkpoint: str, trust: bool = False) -> dict[str, Any]:
     """What `cadenza evaluate --json` prints."""
     player, name = load_policy(folder, checkpoint, trust)
     settings = replace(player.config.evaluation, episodes=episodes, timeout_seconds=None)

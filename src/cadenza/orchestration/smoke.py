@@ -25,6 +25,7 @@ from cadenza.types import EnvSpec
 ENVS = 2
 SIZES = ("vec_steps", "env_steps", "episodes")  # units of the settings that make a cycle long
 SMALLEST, LARGEST = 16, 1 << 20
+UPDATES = 2  # of a setting in that unit: how long something is learned before anything else happens
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,12 @@ def try_experiment(name: str, timesteps: int, root: Path) -> None:
     config = shrunk(load(name), timesteps)
     first = uninterrupted(train(config, root, ["cadenza", "smoke"], quiet=True))
     done = first.summary()
-    by_steps = config.training.max_timesteps is not None
-    more = {"max_timesteps": done["env_steps"] + 1} if by_steps else {"max_updates": done["updates"] + 1}
-    after = uninterrupted(resume(first.folder, **more, quiet=True)).summary()
-    if after["env_steps"] <= done["env_steps"] and after["updates"] <= done["updates"]:
-        raise CadenzaError(f"resumed at step {done['env_steps']}, the run did not go on")
+    budget = config.training.max_timesteps
+    more = {"max_timesteps": done["env_steps"] + 1} if budget else {"max_updates": done["updates"] + 1}
+    if not budget or done["env_steps"] >= budget:  # else its last phase was over: there is nothing to go on with
+        after = uninterrupted(resume(first.folder, **more, quiet=True)).summary()
+        if after["env_steps"] <= done["env_steps"] and after["updates"] <= done["updates"]:
+            raise CadenzaError(f"resumed at step {done['env_steps']}, the run did not go on")
     from cadenza.orchestration.playback import evaluate_run
 
     evaluate_run(first.folder, episodes=1, seed=0, checkpoint="last")
@@ -94,13 +96,16 @@ def shrunk(config: RunConfig, timesteps: int) -> RunConfig:
         training=replace(config.training, early_stop=None, **budgets),
         evaluation=replace(config.evaluation, every_steps=None, episodes=1, num_envs=1, video=False),
         logging=replace(config.logging, every_steps=1),
+        runtime=replace(config.runtime, threads=1),  # two that wait for each other on busy cores take ten times as long
     )
 
 
 def with_short_cycles(algorithm: Any, spec: EnvSpec, num_envs: int) -> Any:
     """Its counts of steps and episodes no larger than the smallest power of two that it accepts."""
-    sizes = {field.name for field in fields(algorithm) if field.metadata.get("unit") in SIZES}
-    numbers = {name: value for name in sizes if isinstance(value := getattr(algorithm, name), int | float)}
+    units = {field.name: field.metadata.get("unit") for field in fields(algorithm)}
+    values = {name: value for name in units if isinstance(value := getattr(algorithm, name), int | float)}
+    numbers = {name: value for name, value in values.items() if units[name] in SIZES}
+    algorithm = replace(algorithm, **{n: min(v, UPDATES) for n, v in values.items() if units[n] == "updates"})
     most = SMALLEST
     while most < LARGEST:
         try:

@@ -20,6 +20,20 @@ img, video { max-width: 100%; }
 """
 
 
+# the page of a report follows what its reader prefers
+SHADES = """
+:root { color-scheme: light dark; --ink: #1f2937; --faint: #e5e7eb; --quiet: #6b7280; --box: #f3f4f6; --page: #fff; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e5e7eb; --faint: #374151; --quiet: #9ca3af; --box: #1f2937; --page: #111827; }
+}
+body { color: var(--ink); background: var(--page); }
+tr { border-color: var(--faint); } th { color: var(--quiet); } pre { background: var(--box); }
+figure { margin: 0; overflow-x: auto; } figure svg { max-width: 100%; height: auto; display: block; }
+.scroll { overflow-x: auto; }
+summary { cursor: pointer; margin: .6rem 0; } summary:focus-visible { outline: 2px solid #2563eb; }
+"""
+
+
 @dataclass(frozen=True)
 class Heading:
     text: str
@@ -48,13 +62,22 @@ class Media:
 
     path: Path
     alt: str
+    drawing: str | None = None  # the same as SVG, which an HTML page shows in its own colours
 
     @property
     def film(self) -> bool:
         return self.path.suffix in (".mp4", ".webm")
 
 
-Block = Heading | Paragraph | Table | Code | Media
+@dataclass(frozen=True)
+class Folded:
+    """A long text behind its title."""
+
+    title: str
+    text: str
+
+
+Block = Heading | Paragraph | Table | Code | Media | Folded
 
 
 def markdown(blocks: Sequence[Block], folder: Path) -> str:
@@ -73,6 +96,8 @@ def _markdown(block: Block, folder: Path) -> str:
         case Table(head, rows):
             lines = [head, ["---"] * len(head), *([_one_line(cell) for cell in row] for row in rows)]
             return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        case Folded(title, text):
+            return f"<details><summary>{escape(title)}</summary>\n\n```\n{text}\n```\n\n</details>"
         case Media(path, alt):
             place = path.relative_to(folder).as_posix()
             return f"[{alt}]({place})" if block.film else f"![{alt}]({place})"
@@ -86,7 +111,7 @@ def html(blocks: Sequence[Block], title: str) -> str:
     """One file that needs nothing beside it."""
     body = "\n".join(_html(block) for block in blocks)
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-    head += f"<style>{STYLE}</style>"
+    head += f"<style>{STYLE}{SHADES}</style>"
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
 
@@ -101,7 +126,12 @@ def _html(block: Block) -> str:
         case Table(head, rows):
             top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
             lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
-            return f"<table><tr>{top}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+            table = f"<table><tr>{top}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+            return f'<div class="scroll">{table}</div>'
+        case Folded(title, text):
+            return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+        case Media(_, alt, drawing) if drawing is not None:
+            return f'<figure role="img" aria-label="{escape(alt)}">{drawing}</figure>'
         case Media(path, alt):
             kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
             source = f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"

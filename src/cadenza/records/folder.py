@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 LAST = "@last"
 BEST = "@best"
+HUB = "hf:"  # a published run, `hf:user/repo` or `hf:user/repo@revision`
+PLAIN = re.compile(r"[\w.-]+")  # an id that is no path and moves no cursor
 STATUSES = ("running", "finished", "interrupted", "failed")
 
 
@@ -32,10 +34,16 @@ class RunFolder:
     """One run's folder. Attributes are paths; `read_*` and `write_*` touch the disk."""
 
     path: Path
+    published: str | None = None  # the id it was published under, of a copy in the Hub's cache, which stays as it is
 
     @property
     def id(self) -> str:
-        return self.path.name
+        return self.published or self.path.name
+
+    @property
+    def outlet(self) -> Path:
+        """Where to put what is made of the run: its own folder, or the current one for a published run."""
+        return Path() if self.published else self.path
 
     @property
     def config(self) -> Path:
@@ -122,6 +130,10 @@ class RunFolder:
         found = read_object(self.decisions)
         if not found and any(self.checkpoints.glob("step-*")):
             raise CheckpointError(f"{self.decisions} is damaged (empty): put it back from a copy of the run")
+        threads = found.get("runtime.threads", 1)
+        if type(threads) is not int or threads < 1:
+            way = "put it back from a copy of the run"
+            raise CheckpointError(f"{self.decisions} is damaged (runtime.threads={str(threads)[:20]!r}): {way}")
         return found
 
     def write_decisions(self, decisions: dict[str, Any]) -> None:
@@ -270,9 +282,15 @@ def run_ids(root: Path) -> list[str]:
 
 
 def find(root: Path, ref: str) -> RunFolder:
-    """The run that an id, a unique prefix, a path, `@last` or `@best[:SPEC]` names."""
+    """The run that an id, a unique prefix, a path, `@last`, `@best[:SPEC]` or `hf:user/repo` names."""
     if ref == LAST:
         return _last(root)
+    if ref.startswith(HUB):
+        from cadenza.records.hub import download
+
+        path = download(ref.removeprefix(HUB))
+        told = read_object(path / "manifest.json").get("run")
+        return RunFolder(path, told if isinstance(told, str) and PLAIN.fullmatch(told) else ref)
     if ref == BEST or ref.startswith(f"{BEST}:"):
         return _best(root, ref[len(BEST) + 1 :])
     if ref.startswith("@"):
@@ -342,6 +360,16 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} is damaged (no JSON object): put it back from a copy of the run")
     return found
+
+
+def evaluation_video(folder: RunFolder, env_steps: int) -> Path | None:
+    """The film of the evaluation at this step, where one was made (`evaluation.video_every`)."""
+    name = evaluation_video_name(env_steps)
+    return next((path for kind in (".gif", ".mp4") if (path := folder.videos / f"{name}{kind}").exists()), None)
+
+
+def evaluation_video_name(env_steps: int) -> str:
+    return f"eval-{env_steps:012d}"
 
 
 def file_digest(path: Path) -> str:

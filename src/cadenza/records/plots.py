@@ -34,11 +34,11 @@ def draw(result: Comparison, path: Path, axis: str) -> None:
     kind, picture = path.suffix.lower().removeprefix("."), BytesIO()
     # the same picture is the same file; a dollar in a name is a dollar
     with rc_context({"svg.hashsalt": "cadenza", "text.parse_math": False}):
-        _figure(result, axis).savefig(picture, format=kind, metadata={"Date": None} if kind == "svg" else None)
+        whole_figure(result, axis).savefig(picture, format=kind, metadata={"Date": None} if kind == "svg" else None)
     atomic.write_bytes(path, picture.getvalue())
 
 
-def _figure(result: Comparison, axis: str) -> Figure:
+def whole_figure(result: Comparison, axis: str) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 

@@ -6,32 +6,36 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.monitor.sparkline import duration, number
-from cadenza.records import atomic, curves, metrics
-from cadenza.records.document import Block, Code, Heading, Media, Paragraph, Table, html, markdown
+from cadenza.records import alerts, atomic, curves, metrics
+from cadenza.records.document import Block, Code, Folded, Heading, Media, Paragraph, Table, html, markdown
 from cadenza.records.folder import RunFolder
 from cadenza.records.json_text import dumps
 from cadenza.trees import leaves
 
 FILMS = (".gif", ".mp4", ".webm")  # the first kind found is shown: a GIF plays inside a Markdown page
+APART_FILMS = ("imagination", "episode-", "play-")  # none of the trained policy, or made for somebody's eyes
+PARTS = ("collect", "update", "evaluate", "video", "save")
 SECTIONS = ("algorithm.", "environment.", "training.")
 APART = ("environment.id", "algorithm.name", "training.phases")  # said elsewhere, or too long for a table
+FEW = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # for 1 to 10 degrees of freedom
 BUDGETS = (("max_timesteps", "env_steps"), ("max_updates", "updates"))
 
 
 def write_report(folder: RunFolder) -> Path:
     """Write report.md and its curve into the run folder."""
-    atomic.write_text(folder.report, markdown(_blocks(folder), folder.path))
+    atomic.write_text(folder.report, markdown(_blocks(folder, page=False), folder.path))
     return folder.report
 
 
 def write_html(folder: RunFolder) -> Path:
     """The same page as one self-contained HTML file."""
     path = folder.path / "report.html"
-    atomic.write_text(path, html(_blocks(folder), folder.id))
+    atomic.write_text(path, html(_blocks(folder, page=True), folder.id))
     return path
 
 
-def _blocks(folder: RunFolder) -> list[Block]:
+def _blocks(folder: RunFolder, page: bool) -> list[Block]:
+    """`page`: for HTML, where drawings take the page's colours."""
     rows = metrics.read(folder.metrics)
     settings, manifest, status = folder.settings(), folder.read_manifest(), folder.read_status()
     decisions = folder.read_decisions()
@@ -41,11 +45,18 @@ def _blocks(folder: RunFolder) -> list[Block]:
         Paragraph(f"Run {folder.id}"),
         Table(("", ""), _summary(folder, rows, settings, status)),
     ]
-    if curves.draw(rows, folder.curves, f"{spec}, seed {settings.get('seed')}", status.get("return_threshold")):
-        blocks += [Heading("Learning curve"), Media(folder.curves, f"return over env_steps of {spec}")]
-    film = _film(folder)
+    title, threshold = f"{spec}, seed {settings.get('seed')}", status.get("return_threshold")
+    if curves.draw(rows, folder.curves, title, threshold):
+        curve = Media(folder.curves, f"return over env_steps of {spec}", _drawing(page, rows, title, threshold))
+        blocks += [Heading("Learning curve"), curve]
+    film = _film(folder, page)
     if film is not None:
         blocks += [Heading("Video"), Media(film, "an episode of the trained policy")]
+    if page and (measured := curves.training(rows)) is not None:
+        blocks += [Heading("Training"), Media(folder.curves, "what updates measured", curves.as_svg(measured))]
+    blocks += [Heading("Alerts"), *_alerts(folder)]
+    if times := _times(rows, status.get("seconds") or 0.0):
+        blocks += [Heading("Time"), Table(("part", "time", "share"), times)]
     blocks += [Heading("Settings"), Paragraph(_origin(settings)), Table(("key", "value"), highlights(settings))]
     if decisions:
         blocks += [Heading("Decided automatically"), Table(("what", "choice"), _pairs(decisions))]
@@ -56,7 +67,37 @@ def _blocks(folder: RunFolder) -> list[Block]:
         Heading("Go on from here"),
         Code(_commands(folder)),
     ]
-    return blocks
+    return blocks if not page else [*blocks, Folded("The whole config", folder.config.read_text(errors="replace"))]
+
+
+def _drawing(page: bool, rows: list[dict[str, Any]], title: str, threshold: float | None) -> str | None:
+    figure = curves.learning(rows, title, threshold) if page else None
+    return None if figure is None else curves.as_svg(figure)
+
+
+def _alerts(folder: RunFolder) -> list[Block]:
+    """Each rule that found something, with how often and what it said first."""
+    found: dict[str, list[alerts.Alert]] = {}
+    for alert in alerts.read(folder.alerts):
+        found.setdefault(str(alert.get("rule")), []).append(alert)
+    if not found:
+        return [Paragraph("None.")]
+    rows = []
+    for rule, told in found.items():
+        first = told[0]
+        said = (str(first.get("what")), str(first.get("hint") or ""))
+        rows.append((rule, str(len(told)), str(first.get("env_steps")), *said))
+    return [Table(("rule", "times", "first at", "what", "try"), rows)]
+
+
+def _times(rows: list[dict[str, Any]], seconds: float) -> list[tuple[str, str, str]]:
+    """Where the time went, by part of the loop."""
+    spent = {name: sum(row.get(f"time/{name}") or 0.0 for row in rows) for name in PARTS}
+    spent = {name: value for name, value in spent.items() if value > 0}
+    if not spent or seconds <= 0:
+        return []
+    spent["the rest"] = max(0.0, seconds - sum(spent.values()))
+    return [(name, duration(value), f"{100 * value / seconds:.0f} %") for name, value in spent.items()]
 
 
 def _summary(
@@ -85,14 +126,28 @@ def _evaluation(row: dict[str, Any]) -> str:
         text += f" ± {number(row['eval/return_std'])}"
     if row.get("eval/return_min") is not None and row.get("eval/return_max") is not None:
         text += f" (from {number(row['eval/return_min'])} to {number(row['eval/return_max'])})"
-    if row.get("eval/episodes"):
-        text += f", {row['eval/episodes']} episodes"
+    episodes, std = row.get("eval/episodes"), row.get("eval/return_std")
+    if episodes:
+        text += f", {episodes} episodes"
+    if episodes and episodes > 1 and std is not None:
+        half = student_t(episodes - 1) * std / (episodes - 1) ** 0.5  # the standard deviation is that of these episodes
+        low, high = row["eval/return_mean"] - half, row["eval/return_mean"] + half
+        text += f", 95 % interval of the mean [{number(low)}, {number(high)}]"
     return f"{text}, at {row['env_steps']:,} env_steps"
 
 
-def _film(folder: RunFolder) -> Path | None:
-    for kind in FILMS:
-        found = sorted(folder.videos.glob(f"*{kind}"))
+def student_t(freedom: int) -> float:
+    """How many standard errors around a mean 95 % of them lie within, by Student's distribution."""
+    if freedom <= len(FEW):
+        return FEW[freedom - 1]
+    z = 1.959964
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96  # of its expansion in 1 / freedom
+    return z + first / freedom + second / freedom**2
+
+
+def _film(folder: RunFolder, page: bool) -> Path | None:
+    for kind in reversed(FILMS) if page else FILMS:  # a page plays anything
+        found = [path for path in sorted(folder.videos.glob(f"*{kind}")) if not path.name.startswith(APART_FILMS)]
         if found:
             return found[-1]
     return None

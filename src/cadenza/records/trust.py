@@ -27,9 +27,15 @@ from cadenza.records.json_text import canonical
 
 KEY_BYTES = 32
 SIGNED = ("environment", "algorithm")  # the blocks whose settings are used by the code they name
+SEPARATORS = ("/", "\\")
 
 
 def code_named(config: dict[str, Any]) -> list[str]:
+    """Whatever may make a config run somebody's code: what it imports, and files its environment is made from."""
+    return [*imports_named(config), *files_named(config)]
+
+
+def imports_named(config: dict[str, Any]) -> list[str]:
     """Every import path where one may be honoured: the environment, its wrappers, the algorithm and its networks."""
     environment, algorithm = (_block(config, name) for name in SIGNED)
     wrappers = environment.get("wrappers")
@@ -44,9 +50,33 @@ def code_named(config: dict[str, Any]) -> list[str]:
     return [str(place) for place in (*places, *parts) if ":" in str(place)]
 
 
+def files_named(config: dict[str, Any]) -> list[str]:
+    """Texts among the arguments of the environment and its wrappers that may be files: a scenario starts programs."""
+    return [text for key, text in _arguments(config) if key.endswith("path") or _may_be_a_file(text)]
+
+
+def _arguments(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    environment = _block(config, "environment")
+    wrappers = environment.get("wrappers")
+    arguments = [one for one in wrappers if isinstance(one, dict)] if isinstance(wrappers, list) else []
+    given = [{key: value for key, value in one.items() if key != "id"} for one in arguments]
+    return _texts([environment.get("kwargs"), *given], "kwargs")
+
+
+def _may_be_a_file(text: str) -> bool:
+    try:
+        return any(sign in text for sign in SEPARATORS) or Path(text).is_file()
+    except (OSError, ValueError):  # longer than any name, or with a NUL
+        return True
+
+
 def signatures(stored: dict[str, Any]) -> list[str]:
-    """What this user's key makes of the blocks that name code, as they are stored; nothing where none does."""
-    if not code_named(migrate(stored)):
+    """What this user's key makes of the blocks that may name code, as they are stored; nothing where none does.
+
+    Any text given to an environment may be a file's name, which depends on where one stands.
+    """
+    config = migrate(stored)
+    if not imports_named(config) and not any(_arguments(config)):
         return []
     try:
         signed = canonical({block: stored.get(block) for block in SIGNED})
@@ -63,10 +93,12 @@ def is_own(stored: dict[str, Any], manifest: dict[str, Any]) -> bool:
 
 
 def require_trust(stored: dict[str, Any], manifest: dict[str, Any], where: Path) -> None:
-    named = code_named(migrate(stored))
-    if named and not is_own(stored, manifest):
-        listed = ", ".join(f"'{path}'" for path in named)
-        raise ConfigError(f"{where} would import {listed} and was not made here: add --trust if you trust its author")
+    config = migrate(stored)
+    does = {"import": imports_named(config), "open": files_named(config)}
+    if any(does.values()) and not is_own(stored, manifest):
+        told = [f"{verb} '" + "', '".join(named) + "'" for verb, named in does.items() if named]
+        way = "add --trust if you trust its author"
+        raise ConfigError(f"{where} would {' and '.join(told)} and was not made here: {way}")
 
 
 def require_trust_of_file(spec: str) -> None:

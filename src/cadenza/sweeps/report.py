@@ -8,7 +8,7 @@ from typing import Any
 
 from cadenza.monitor.sparkline import number
 from cadenza.records import atomic
-from cadenza.records.document import Block, Code, Heading, Media, Paragraph, Table, markdown
+from cadenza.records.document import Block, Code, Heading, Media, Paragraph, Table, html, markdown
 from cadenza.records.json_text import dumps
 from cadenza.sweeps.drive import Sweep
 from cadenza.sweeps.importance import importance
@@ -46,10 +46,12 @@ def shares(sweep: Sweep) -> dict[str, float]:
 
 
 def write_report(sweep: Sweep, command: list[str]) -> Path:
-    """result.json, the pictures and report.md, in the sweep's folder."""
+    """result.json, the pictures, report.md and report.html, in the sweep's folder."""
     folder = sweep.folder
     atomic.write_json(folder.path / "result.json", result(sweep))
-    atomic.write_text(folder.report, markdown(_blocks(sweep, command), folder.path))
+    blocks = _blocks(sweep, command)
+    atomic.write_text(folder.report, markdown(blocks, folder.path))
+    atomic.write_text(folder.report.with_suffix(".html"), html(blocks, sweep.plan.id))
     return folder.report
 
 

@@ -4,25 +4,52 @@ from __future__ import annotations
 
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from cadenza.data.replay import ReplayStore, Sequences
+from cadenza.envs.seeds import PLAY, EpisodeSeeds
+from cadenza.envs.vector import make_vector
+from cadenza.errors import ConfigError
+from cadenza.orchestration.playback import PLAYING, load_policy
+from cadenza.orchestration.seeding import EVALUATION, Streams
 from cadenza.records import atomic
+from cadenza.records.folder import RunFolder
 from cadenza.trees import map_tree
+from cadenza.types import Imagination, Mode
 from cadenza.view.video import open_video
-
-if TYPE_CHECKING:
-    from cadenza.workflows.dreamer import Imagination
 
 SEQUENCES, KNOWN, STEPS = 4, 5, 45  # side by side; steps the model sees, and in all at most
 TRIED = 24  # sequences that the best are chosen from
+PLAYED = 400  # steps of the policy to choose from, where there is no replay at hand
 CURVES = 6  # numbers of an observation that are drawn, at most
 
 
-def record_imagination(workflow: Any, stores: dict[str, Any], folder: Path) -> list[Path]:
+def imagine_run(folder: RunFolder, seed: int, checkpoint: str, trust: bool = False) -> list[Path]:
+    """What `cadenza play --imagine` writes: the policy plays for a while, and its model tells what it expects."""
+    player, name = load_policy(folder, checkpoint, trust)
+    workflow, config = player.workflow, player.config
+    like = workflow.stores().get("replay")
+    if not hasattr(workflow, "imagine") or not isinstance(like, ReplayStore):
+        raise ConfigError(f"run {folder.id}: {config.algorithm.name} learns no model of the world that could imagine")
+    store = ReplayStore(PLAYED + like.stack + 2, 1, stack=like.stack, revisable=like.revisable)
+    mode = Mode(explore=False, phase=PLAYING, streams=Streams(seed, branch=(EVALUATION,)))
+    env = make_vector(config.environment, EpisodeSeeds(seed, PLAY), num_envs=1)
+    try:
+        step, carry = env.current, workflow.initial_carry(1)
+        for _ in range(PLAYED):
+            acted = workflow.act(step, carry, mode)
+            after = env.step(acted.action)
+            store.add(step, acted, after)
+            step, carry = after, acted.carry
+    finally:
+        env.close()
+    return record_imagination(workflow, {"replay": store}, folder.outlet / "videos", f"imagination-{name}-seed{seed}")
+
+
+def record_imagination(workflow: Any, stores: dict[str, Any], folder: Path, title: str = "imagination") -> list[Path]:
     """Files for the run of a workflow that can `imagine`, from its own replay; none for others."""
     store = stores.get("replay")
     if not hasattr(workflow, "imagine") or not isinstance(store, ReplayStore) or not store.ready():
@@ -31,11 +58,11 @@ def record_imagination(workflow: Any, stores: dict[str, Any], folder: Path) -> l
     generator = torch.Generator(device=workflow.device).manual_seed(0)
     found: Imagination = workflow.imagine(drawn, KNOWN, generator)
     folder.mkdir(parents=True, exist_ok=True)
-    made = [write_curves(found, folder / "imagination.png")]
+    made = [write_curves(found, folder / f"{title}.png")]
     for key, seen in found.obs.items():
         if seen.ndim == 5:
             name = key.removeprefix("image.").replace(".", "-")
-            path = folder / (f"imagination-{name}.gif" if name else "imagination.gif")
+            path = folder / (f"{title}-{name}.gif" if name else f"{title}.gif")
             made.append(write_video(seen, found.predicted_obs[key], path))
     return made
 

@@ -19,6 +19,7 @@ from cadenza.errors import CadenzaError, ConfigError, EnvironmentFault
 from cadenza.records import episodes as recorded
 from cadenza.records.folder import RunFolder
 from cadenza.types import Environment, Frame
+from cadenza.view.terminal import Terminal
 from cadenza.view.video import Screen, open_video
 from cadenza.view.window import Closed, Window
 
@@ -27,6 +28,16 @@ USUAL_FPS = 30.0
 RECORDED_PICTURES = 400  # in the video that a training run leaves, which should stay small
 
 Choose = Callable[[int, Frame], dict[str, np.ndarray]]  # (step of the episode, what is shown) -> actions
+Watch = Callable[[Frame, dict[str, np.ndarray], Frame], None]  # before, actions, after
+
+
+@dataclass(frozen=True)
+class On:
+    """Where to show, if it was said: a file, or the terminal; and how many steps make a second."""
+
+    video: Path | None = None
+    terminal: bool = False
+    fps: float | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,7 @@ def show_policy(
     seed: int = 0,
     checkpoint: str | None = None,
     explore: bool = False,
-    video: Path | None = None,
+    shown_on: On | None = None,
     trust: bool = False,
 ) -> Shown:
     """Play with the weights of a checkpoint: the best, where none is named and there is one."""
@@ -70,10 +81,10 @@ def show_policy(
 
     player, name = load_policy(folder, checkpoint or folder.best_or_last, trust)
     seeds, played = EpisodeSeeds(seed, PLAY), []
-    otherwise = folder.videos / f"play-{name}-seed{seed}.gif"
+    otherwise = folder.outlet / "videos" / f"play-{name}-seed{seed}.gif"
     with (
         closing(make_visible(player.config.environment)) as env,
-        screen_for(env, video, otherwise, folder.id) as screen,
+        screen_for(env, shown_on or On(), otherwise, folder.id) as screen,
         suppress(Closed),
     ):
         for number in range(episodes):
@@ -82,7 +93,7 @@ def show_policy(
     return Shown(name, played, screen.path)
 
 
-def show_episode(folder: RunFolder, k: int, video: Path | None = None, trust: bool = False) -> Shown:
+def show_episode(folder: RunFolder, k: int, shown_on: On | None = None, trust: bool = False) -> Shown:
     """Training episode `k` again, from its seed and actions; needs no policy."""
     config = folder.read_config(trust)
     episode = recorded.find(folder, k)
@@ -90,8 +101,11 @@ def show_episode(folder: RunFolder, k: int, video: Path | None = None, trust: bo
     def taken(step: int, _: Frame) -> dict[str, np.ndarray]:
         return {group: actions[step] for group, actions in episode.actions.items()}
 
-    otherwise, source = folder.videos / f"episode-{k}.gif", f"episode {k}"
-    with closing(make_visible(config.environment)) as env, screen_for(env, video, otherwise, folder.id) as screen:
+    otherwise, source = folder.outlet / "videos" / f"episode-{k}.gif", f"episode {k}"
+    with (
+        closing(make_visible(config.environment)) as env,
+        screen_for(env, shown_on or On(), otherwise, folder.id) as screen,
+    ):
         try:
             played = show(env, k, episode.seed, taken, screen, episode.length)
         except Closed:
@@ -100,20 +114,29 @@ def show_episode(folder: RunFolder, k: int, video: Path | None = None, trust: bo
     return Shown(source, [played], screen.path, same and played.ended and played.length == episode.length)
 
 
-def record(folder: RunFolder, checkpoint: str, trust: bool = False) -> Path:
-    """Write `videos/<checkpoint>.gif`, the beginning of an episode, and return its path."""
+def record(folder: RunFolder, checkpoint: str, trust: bool = False, path: Path | None = None) -> Path:
+    """Write `videos/<checkpoint>.gif` or the file given, the beginning of an episode, and return its path."""
     from cadenza.orchestration.playback import load_policy
 
     player, name = load_policy(folder, checkpoint, trust)
-    path = folder.videos / f"{name}.gif"
+    path = path or folder.videos / f"{name}.gif"
     with closing(make_visible(player.config.environment)) as env, open_video(path, fps_of(env)) as screen:
         limit = RECORDED_PICTURES * screen.stride
         show(env, 0, EpisodeSeeds(0, PLAY)(0, 0), lambda _, frame: player.act(frame), screen, limit)
     return path
 
 
-def show(env: Environment, number: int, seed: int, choose: Choose, screen: Screen, limit: int | None = None) -> Played:
-    """One episode on a screen, until it ends or reaches the limit."""
+def show(
+    env: Environment,
+    number: int,
+    seed: int,
+    choose: Choose,
+    screen: Screen,
+    limit: int | None = None,
+    watch: Watch | None = None,
+    title: str | None = None,
+) -> Played:
+    """One episode on a screen, until it ends or reaches the limit; the caption begins with `title`, else its number."""
     if limit is None:
         limit = env.spec.max_episode_steps or STEP_LIMIT
     frame, length = env.reset(seed), 0
@@ -122,10 +145,13 @@ def show(env: Environment, number: int, seed: int, choose: Choose, screen: Scree
         ended = frame.terminated or frame.truncated
         if length % screen.stride == 0 or ended:
             total = sum(values.sum() for values in returns.values())
-            screen.show(rendered(env), f"episode {number}   step {length}   return {total:.2f}")
+            screen.show(rendered(env), f"{title or f'episode {number}'}   step {length}   return {total:.2f}")
         if ended or length >= limit:
             return Played(number, seed, length, returns, ended)
-        frame = env.step(choose(length, frame))
+        before, action = frame, choose(length, frame)
+        frame = env.step(action)
+        if watch is not None:
+            watch(before, action, frame)
         for group, reward in (frame.raw_reward or frame.reward).items():
             returns[group] += reward
         length += 1
@@ -160,8 +186,11 @@ def fps_of(env: Environment) -> float:
     return float(metadata.get("render_fps") or USUAL_FPS)
 
 
-def screen_for(env: Environment, video: Path | None, otherwise: Path, title: str) -> Screen:
-    """The file asked for, else a window where there is a display, else a file in the run's folder."""
-    if video is None and has_display():
-        return Window(fps_of(env), title)
-    return open_video(video or otherwise, fps_of(env))
+def screen_for(env: Environment, on: On, otherwise: Path, title: str) -> Screen:
+    """What was asked for, else a window where there is a display, else a file beside the run."""
+    pace = on.fps or fps_of(env)
+    if on.terminal:
+        return Terminal(pace, title)
+    if on.video is None and has_display():
+        return Window(pace, title)
+    return open_video(on.video or otherwise, pace)

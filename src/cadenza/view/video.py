@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -35,15 +36,17 @@ class Screen(Protocol):
     ) -> None: ...
 
 
+def can_mp4() -> bool:
+    """Whether PyAV is installed."""
+    return find_spec("av") is not None
+
+
 def check_video(path: Path) -> None:
     """Refuse a file that could not be written in the end."""
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"--video {path}: the name must end in {' or '.join(FORMATS)}")
-    if path.suffix.lower() == ".mp4":
-        try:
-            import av  # noqa: F401
-        except ImportError:
-            raise MissingExtraError(f".mp4 videos need an extra: {install('video')} (.gif needs none)") from None
+    if path.suffix.lower() == ".mp4" and not can_mp4():
+        raise MissingExtraError(f".mp4 videos need an extra: {install('video')} (.gif needs none)")
 
 
 def open_video(path: Path, fps: float) -> Screen:

@@ -86,6 +86,7 @@ def test_latex_escapes() -> None:
         ([], "say --format"),
         (["--format", "csv", "--json"], "--out FILE"),
         (["--format", "csv", "--episodes", "3"], "about --format dataset"),
+        (["--format", "csv", "--checkpoint", "best"], "--checkpoint is about --format onnx, torchscript and dataset"),
         (["--format", "csv", "--by", "seed"], "about --format latex"),
         (["--format", "dataset"], "--out DIR"),
         (["--format", "csv", "--out", "nodir/x.csv"], "there is no folder nodir"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -8,8 +9,11 @@ import pytest
 
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricsFile
-from cadenza.records.report import write_html, write_report
+from cadenza.records.report import student_t, write_html, write_report
+from harness.command import cadenza
 
+# what kinds of XML are called: nothing is fetched from there
+NAMES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 PIXEL = bytes.fromhex("47494638396101000100800000ffffff00000021f90401000000002c00000000010001000002024401003b")
 
 
@@ -99,9 +103,39 @@ def test_the_html_page_needs_no_other_file_and_escapes_text(folder: RunFolder) -
             sources.extend(value or "" for name, value in attributes if name in ("src", "href"))
 
     Reader().feed(text)
-    assert [source.partition(",")[0] for source in sources] == ["data:image/png;base64", "data:image/gif;base64"]
+    films = [source for source in sources if not source.startswith("#")]  # parts of a drawing name each other
+    assert [source.partition(",")[0] for source in films] == ["data:image/gif;base64"]
+    assert "svg" in tags
     assert "script" not in tags
-    assert not re.search(r"https?://", text)
+    assert set(re.findall(r"https?://[^\s\"]*", text)) <= NAMES
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_alerts_and_times_are_told(folder: RunFolder) -> None:
+    assert "## Alerts\n\nNone." in write_report(folder).read_text()
+    alert = {"rule": "no_progress", "env_steps": 3000, "what": "it <b>stands</b> still", "hint": "rest"}
+    folder.alerts.write_text(f"{json.dumps(alert)}\n{json.dumps(alert | {'env_steps': 4000})}\n")
+    MetricsFile(folder.metrics).append({"env_steps": 5000, "updates": 100, "time/collect": 2.0, "time/update": 5.0})
+    text = write_report(folder).read_text()
+    assert "| no_progress | 2 | 3000 | it <b>stands</b> still | rest |" in text
+    assert "| update | 0:00:05 | 62 % |" in text
+    page = write_html(folder).read_text()
+    assert "it &lt;b&gt;stands&lt;/b&gt; still" in page
+    assert "<details><summary>The whole config</summary>" in page
+
+
+def test_several_runs_make_a_report_of_their_comparison(make_curve, tmp_path: Path) -> None:
+    for seed, last in ((0, 10.0), (1, 12.0), (2, 11.0)):
+        make_curve([1.0, 5.0, last], seed=seed)
+        make_curve([1.0, 3.0, last - 4], seed=seed, gamma=0.5)
+    out = tmp_path / "out"
+    cadenza("report", "*", "--out", out, "--runs-dir", tmp_path / "runs").succeeded()
+    text, page = (out / "report.md").read_text(), (out / "report.html").read_text()
+    assert "| CartPole-v1 | gamma=0.5 | 3 | 7 | [6, 8] | 6 | 8 |" in text
+    assert "![eval/return_mean of " in text
+    assert "<svg" in page
+    assert set(re.findall(r"https?://[^\s\"]*", page)) <= NAMES
+    cadenza("report", "*", "--runs-dir", tmp_path / "runs").refused(2, "--out DIR")
 
 
 def test_no_torch_is_needed_and_pyplot_is_not_touched(folder: RunFolder) -> None:
@@ -115,3 +149,8 @@ def test_no_torch_is_needed_and_pyplot_is_not_touched(folder: RunFolder) -> None
     )
     done = subprocess.run([sys.executable, "-c", code, str(folder.path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("freedom", "expected"), [(1, 12.706), (4, 2.776), (11, 2.201), (19, 2.093), (99, 1.984)])
+def test_intervals_of_few_episodes_are_wider(freedom: int, expected: float) -> None:
+    assert student_t(freedom) == pytest.approx(expected, rel=1e-3)

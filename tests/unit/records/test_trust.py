@@ -76,6 +76,38 @@ def test_text_that_nothing_imports_is_no_code(key: str, value: Any) -> None:
     assert code_named(placed(key, value)) == []
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("environment.kwargs", {"config_path": "e.cfg"}),
+        ("environment.kwargs", {"xml_file": "/a/robot.xml"}),
+        ("environment.kwargs", {"deep": [{"scenario": "..\\e.cfg"}]}),
+        ("environment.kwargs", {"scenario": "here.txt"}),
+        ("environment.wrappers", [{"id": "RecordVideo", "video_folder": "~/films"}]),
+    ],
+)
+def test_a_file_that_an_environment_would_open_is_named(
+    key: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here.txt").touch()
+    (named,) = code_named(placed(key, value))
+    assert named in str(value).replace("\\\\", "\\")
+    folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
+    folder.config.write_text(yaml.safe_dump(placed(key, value)))
+    with pytest.raises(ConfigError, match=r"would open .* and was not made here: add --trust"):
+        folder.read_config()
+
+
+def test_ones_own_run_stays_ones_own_wherever_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load("toy/identity:ppo")
+    config = replace(config, environment=replace(config.environment, kwargs={"scenario": "here.txt"}))
+    folder = create(tmp_path / "runs", config, ["test"])
+    monkeypatch.chdir(tmp_path)
+    Path("here.txt").touch()
+    assert folder.read_config() == config
+
+
 def test_one_of_a_few_words_is_no_code_and_any_other_text_may_be(forgotten: None) -> None:
     registry.register_algorithm("choosy", config=ChoosyConfig)(Memory)
     data = to_dict(load("toy/identity:choosy"))

@@ -1,0 +1,41 @@
+"""`cadenza new` gives packages whose own tests pass as they are."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from harness.command import cadenza
+from harness.page import script
+
+TEST = """
+import pytest
+assert pytest.main(["-q", "-p", "no:cacheprovider", "-c", "pyproject.toml"]) == 0
+"""
+
+
+@pytest.mark.parametrize("kind", ["algorithm", "env", "wrapper"])
+def test_a_new_package_passes_its_own_test(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "somewhere"
+    cadenza("new", kind, f"fresh-{kind}", "--out", folder).succeeded()
+    points = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["entry-points"]
+    (named,) = (value for group in points.values() for value in group.values())
+    assert named == f"fresh_{kind}.{kind}:Fresh{kind.capitalize()}"
+    script(TEST, folder)
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    cadenza("new", "algoritm", "x").refused(2, "did you mean 'algorithm'?")
+    cadenza("new", "env", "random").refused(2, "there is a module 'random' already")
+    for kind, name, taken in (
+        ("algorithm", "droq", "droq"),
+        ("env", "toy", "toy"),
+        ("wrapper", "time-limit", "TimeLimit"),
+    ):
+        cadenza("new", kind, name).refused(2, f"'{taken}' is among the")
+    for name in ("My", "1x", "class", "../x", "a b", "x-"):
+        cadenza("new", "env", name).refused(2, "my-walker")
+    (tmp_path / "there").mkdir()
+    cadenza("new", "env", "fine", "--out", tmp_path / "there").refused(2, "exists")
