@@ -14,7 +14,7 @@ setup: .venv/core
 
 # with every family and sink that the tests use
 .venv/dev: .venv/core
-	$(PIP) --editable '.[dev,box2d,mujoco,dmc,marl,vmas,tensorboard,tune,video,team,parquet]'
+	$(PIP) --editable '.[dev,atari,box2d,dmc,marl,minigrid,mujoco,robotics,vizdoom,vmas,tensorboard,tune,video,team,parquet,onnx,hub]'
 	touch $@
 
 demo: .venv/core

@@ -21,20 +21,25 @@ from outcome import keep, machine, versions
 from cadenza.orchestration.verify import compare, uninterrupted
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from harness import dream_runs, forgetful_runs, replay_runs
+from harness import chunk_runs, dream_runs, forgetful_runs, plan_runs, replay_runs, world_model_runs
 from harness.command import episode_records
 from harness.killing import OFTEN, SAVING, SEALING, digests, fresh, kill_and_resume
 
 REPLAY = {name: [*command, "--max-timesteps", "10000"] for name, command in replay_runs.RUNS.items()}
 DREAMS = {name: [*command, "--max-timesteps", "3000"] for name, command in dream_runs.RUNS.items()}
+LONGER = ["algorithm.vision_updates=400", "algorithm.memory_updates=400", "algorithm.generations=150"]
+CHUNKS = {name: [*command, "--max-timesteps", "6000"] for name, command in chunk_runs.RUNS.items()}
+PLANS = {name: [*command, "--max-timesteps", "6000"] for name, command in plan_runs.RUNS.items()}
+PHASES = {name: [*command, *LONGER] for name, command in world_model_runs.RUNS.items()}
 OTHERS = {name: [*command, *OFTEN, "--max-timesteps", "60000"] for name, command in forgetful_runs.RUNS.items()}
-RUNS = {"replay": REPLAY, "dreams": DREAMS, "others": OTHERS, "all": REPLAY | DREAMS | OTHERS}
+RUNS = {"replay": REPLAY, "dreams": DREAMS, "phases": PHASES, "chunks": CHUNKS, "plans": PLANS, "others": OTHERS}
+RUNS["all"] = REPLAY | DREAMS | PHASES | CHUNKS | PLANS | OTHERS
 
 
 def killed_and_left_alone(command: list[str], kills: int, seed: int, root: Path) -> dict[str, Any]:
     began = time.monotonic()
     whole = uninterrupted(command, root / "whole")
-    replay = command in (REPLAY | DREAMS).values()
+    replay = command in (REPLAY | DREAMS | PHASES | CHUNKS | PLANS).values()
     named = [*SAVING, *2 * SEALING] if replay else [*SAVING]  # about half of them while rows are put into segments
     rng, tasks = random.Random(seed), 64 if replay else 8
     killed, moments = kill_and_resume(command, root / "killed", kills, rng, rng.sample(named, len(named)), fresh, tasks)

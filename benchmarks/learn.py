@@ -1,6 +1,6 @@
 """A learning proof: train several seeds, evaluate each final policy, report every seed and the interquartile mean.
 
-    python benchmarks/learn.py CartPole-v1:ppo --seeds 10 --episodes 300 --out benchmarks/results/ppo-cartpole.json
+python benchmarks/learn.py CartPole-v1:ppo --seeds 10 --episodes 300 --out benchmarks/results/ppo-cartpole.json
 """
 
 from __future__ import annotations

@@ -51,6 +51,23 @@ SUBJECTS = {
         "algorithm.tau=0.1",
     ],
     "qlearning, double sarsa": ["qlearning", "algorithm.target=sarsa", "algorithm.double=true"],
+    "world models, planning in a plain one": [
+        "world_models",
+        "algorithm.controller=plan",
+        "algorithm.dynamics=mlp",
+        "algorithm.train_ratio=0.1",
+        "algorithm.horizon=3",
+        *(f"algorithm.planning.{key}" for key in ("candidates=6", "elites=2", "iterations=2")),
+        "algorithm.trials=16",  # nothing evolves: as they are
+        "algorithm.evolution.population=64",
+    ],
+    "diffusion_policy": ["diffusion_policy", "algorithm.unet.widths=[8,16]"],
+    "diffusion policy, transformer": [
+        "diffusion_policy",
+        "algorithm.denoiser=transformer",
+        "algorithm.sampler=ddpm",
+        *(f"algorithm.transformer.{key}" for key in ("size=8", "layers=1", "heads=2")),
+    ],
 }
 STEPS = 400
 SHORT = [
@@ -89,20 +106,70 @@ DREAMS = [
     "runtime.threads=1",
 ]
 DREAMERS = {name: DREAMS for name in ("dreamer_v1", "dreamer_v2", "dreamer_v3")}
+# it learns from demonstrations; random ones will do, and its own, so that chunks are cut by ends and by resumptions
+DEMONSTRATED = [
+    "environment.num_envs=4",
+    "training.phases=[{name: random, hooks: [{name: collect, steps: 100}], actions: random, duration_cycles: 1}, "
+    "{name: clone, hooks: [{name: collect, steps: 20}, {name: update, ratio: 0.11}]}]",
+    "algorithm.buffer_size=300",
+    "algorithm.batch_size=8",
+    "algorithm.horizon=4",
+    "algorithm.executed=3",
+    "algorithm.noise_steps=8",
+    "algorithm.sampling_steps=2",
+    "algorithm.torso.hidden_sizes=[16]",
+    *FEW_FEATURES,
+]
+WORLD_MODELS = [
+    "environment.num_envs=4",
+    "algorithm.buffer_size=200",
+    "algorithm.rollout_steps=60",
+    "algorithm.vision_updates=3",
+    "algorithm.memory_updates=3",
+    "algorithm.batch_length=6",
+    "algorithm.trials=2",
+    "algorithm.evolution.population=5",
+    "algorithm.vision.latent=3",
+    "algorithm.vision.depth=2",
+    "algorithm.memory.hidden=8",
+    *(f"algorithm.{part}.batch_size=4" for part in ("vision", "memory")),
+    "runtime.threads=1",
+]
 SEARCH = ["algorithm.planning.candidates=6", "algorithm.planning.elites=2", "algorithm.planning.iterations=2"]
+# plans that get longer in the middle of a run, and stretches longer than what is left of an episode
+LATENTS = [
+    "environment.num_envs=4",
+    "algorithm.buffer_size=200",
+    "algorithm.warmup_steps=50",
+    "algorithm.pretrain_updates=3",
+    "algorithm.train_every=12",
+    "algorithm.update_ratio=0.17",
+    "algorithm.batch_size=8",
+    "algorithm.horizon=4",
+    "algorithm.target_every=3",
+    "algorithm.planning.horizon={schedule: linear, start_value: 1, end_value: 3, end: 300}",
+    *(f"algorithm.planning.{key}" for key in ("samples=12", "policy_samples=3", "elites=4", "iterations=2")),
+    *(f"algorithm.model.{key}" for key in ("latent=16", "units=8", "encoder_units=8", "critics=3")),
+    "runtime.threads=1",
+]
 SMALL = {
     **DREAMERS,
+    "tdmpc2": LATENTS,
+    "tdmpc": [*LATENTS, "algorithm.model.critics=2"],
     "planet": [*DREAMS, *SEARCH],
+    "world_models": WORLD_MODELS,
     **{name: PPO for name in ("ppo", "ippo", "mappo", "happo")},
     "a2c": FEW_FEATURES,
     "reinforce": ["algorithm.episodes_per_update=3", *FEW_FEATURES],
+    "diffusion_policy": DEMONSTRATED,
     "qlearning": ["algorithm.n_steps=16", "algorithm.epsilon=lin_0.5"],
     "sac": [*REPLAY, "algorithm.policy_every=2", *NARROW],
     "droq": [*REPLAY, "algorithm.policy_every=3", *NARROW],
     "dqn": [*REPLAY, "algorithm.target_every=7"],
     "rainbow": [*REPLAY, "algorithm.target_every=7"],
 }
-ENVIRONMENTS = [name for name in toy.ids("toy") if name not in ("toy/faulty", "toy/dot")]  # a dot is a large image
+# a dot is a large image, a fork is of the same kind as toy/identity_box, a glimpse as toy/image
+ENVIRONMENTS = [name for name in toy.ids("toy") if name not in ("toy/faulty", "toy/dot", "toy/fork", "toy/glimpse")]
 # The first algorithm of each workflow goes through every toy; what shares its code, through some of every kind, or
 # through those that ask for what it has of its own: a state for each sequence, group, picture or mask.
 FIRST = set({entry.workflow: name for name, entry in reversed(ALGORITHMS.items())}.values())
@@ -112,6 +179,8 @@ OWN = {
     "dreamer_v2": ("toy/image", "toy/identity_box"),
     "dreamer_v1": ("toy/masked", "toy/identity_box"),
     "planet": ("toy/identity_box",),
+    "tdmpc2": ("toy/identity_box",),
+    "tdmpc": ("toy/identity_box",),
     "ippo": ("toy/dict", "toy/pair", "toy/trio"),
     "mappo": ("toy/image", "toy/pair", "toy/trio"),
     "happo": ("toy/dials", "toy/pair", "toy/trio"),
@@ -123,6 +192,10 @@ OWN = {
     "dqn, quantiles by priority from disk": ("toy/masked", "toy/dict", "toy/image"),
     "rainbow": ("toy/masked", "toy/dict", "toy/image"),
     "qlearning, double sarsa": ("toy/identity",),
+    "world_models": ("toy/masked", "toy/image", "toy/identity_box"),
+    "world models, planning in a plain one": ("toy/identity_box",),
+    "diffusion_policy": ("toy/masked", "toy/image", "toy/pair"),
+    "diffusion policy, transformer": ("toy/dict",),
 }
 
 
@@ -202,7 +275,7 @@ def test_evaluating_does_not_disturb_training(
     lab: Lab, undisturbed: Callable[[str, str], RunFolder], subject: str
 ) -> None:
     discrete = subject.startswith(("qlearning", "dqn", "rainbow"))  # actions alone, and toy/pair has others too
-    alone = subject.startswith(("dreamer", "planet"))
+    alone = subject.startswith(("dreamer", "planet", "world", "tdmpc"))
     environment = "toy/identity" if discrete else "toy/identity_box" if alone else "toy/pair"
     often, config = undisturbed(subject, environment), config_for(subject, environment)
     silent = replace(config, evaluation=replace(config.evaluation, every_steps=None, at_end=False))

@@ -42,7 +42,9 @@ class Contestant:
         return HERE / "peers" / f"{self.name}.py"
 
 
-CADENZA = Contestant("cadenza", "cadenza", ("cadenza",), dict.fromkeys(("ppo", "dqn", "sac", "mappo", "happo"), ()))
+CADENZA = Contestant(
+    "cadenza", "cadenza", ("cadenza",), dict.fromkeys(("ppo", "dqn", "sac", "mappo", "happo", "dreamer_v3"), ())
+)
 PEERS = {
     peer.name: peer
     for peer in (
@@ -73,7 +75,8 @@ PEERS = {
                 "ppo": (
                     "has a standard deviation for each state where actions are continuous",
                     "computes no diagnostics but losses",
-                )
+                ),
+                "dreamer_v3": ("has no bias before a layer norm", "computes no diagnostics but losses"),
             },
         ),
         Contestant("torchrl", "torchrl", ("torchrl", "tensordict"), {"ppo": ()}),

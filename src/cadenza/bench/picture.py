@@ -94,7 +94,8 @@ def bars(axes: Axes, panel: Panel) -> None:
         axes.barh(row, middle, height=0.72 if steady is None else 0.44, color=BLUE if own else GREY, linewidth=0)
         if high is not None and high > low:
             axes.plot([low, high], [row, row], color=INK, linewidth=1.1, solid_capstyle="butt")
-        text = f"{middle:,.0f}" if panel.more_is_better else f"{middle:.1f} s"
+        text = f"{middle:,.0f}" if middle >= 10 else f"{middle:.3g}"
+        text = text if panel.more_is_better else f"{middle:.1f} s"
         ratio = ratios.get(name, {}).get(panel.figure)
         if ratio is not None:
             text += f"   cadenza {ratio if panel.more_is_better else 1 / ratio:.1f}x"

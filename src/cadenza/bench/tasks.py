@@ -119,6 +119,35 @@ class SAC:
         return turns(self, num_envs)
 
 
+@dataclass(frozen=True)
+class DreamerV3:
+    """DreamerV3 on vectors, as every contestant can do it: a GRU with a layer norm, no states kept in the replay."""
+
+    warmup_steps: int = setting(128, "random actions before anything is learned", "env_steps")
+    train_every: int = setting(1, "steps collected between updates", "env_steps")
+    gradient_steps: int = setting(1, "of each update: world model, actor and critic", "updates")
+    batch_size: int = setting(16, "sequences in a gradient step")
+    batch_length: int = setting(64, "steps of each", "vec_steps")
+    buffer_size: int = setting(10_000, "steps kept")
+    horizon: int = setting(15, "steps imagined from each state", "steps")
+    learning_rate: float = setting(1e-4, "Adam's step size, for all three")
+    gamma: float = setting(0.997, "discount")
+    deter: int = setting(128, "units of the deterministic state")
+    stoch: int = setting(8, "variables of the stochastic state")
+    classes: int = setting(8, "of each")
+    units: int = setting(64, "of every hidden layer")
+    layers: int = setting(1, "hidden layers of encoder, decoder, actor, critic and of what predicts rewards and ends")
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "train_every", "gradient_steps", "batch_size", "buffer_size", "horizon", "units", "layers")
+
+    def rhythm(self, num_envs: int) -> Rhythm:
+        return replayed("dreamer_v3", self, num_envs)
+
+    def work(self, num_envs: int) -> str:
+        return turns(self, num_envs, f"{self.batch_size} x {self.batch_length}")
+
+
 def at_least_one(settings: Any, *keys: str) -> None:
     for key in keys:
         if getattr(settings, key) < 1:
@@ -131,37 +160,38 @@ def require_multiple(key: str, value: int, of: str, unit: int) -> None:
         raise ConfigError(f"{key}={value}: must be a multiple of {of}={unit}")
 
 
-def replayed(name: str, settings: DQN | SAC, num_envs: int) -> Rhythm:
+def replayed(name: str, settings: DQN | SAC | DreamerV3, num_envs: int) -> Rhythm:
     require_multiple(f"{name}.train_every", settings.train_every, "num_envs", num_envs)
     require_multiple(f"{name}.warmup_steps", settings.warmup_steps, f"{name}.train_every", settings.train_every)
     return Rhythm(settings.warmup_steps, settings.train_every, settings.gradient_steps)
 
 
-def turns(settings: DQN | SAC, num_envs: int) -> str:
+def turns(settings: DQN | SAC | DreamerV3, num_envs: int, batch: str = "") -> str:
     environments, steps = counted(num_envs, "environment"), counted(settings.train_every, "step")
     updates = counted(settings.gradient_steps, "gradient step")
-    return f"{environments}, {steps} and {updates} of {settings.batch_size} in turn"
+    return f"{environments}, {steps} and {updates} of {batch or settings.batch_size} in turn"
 
 
 def counted(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number > 1)}"
 
 
-ALGORITHMS = ("ppo", "dqn", "sac", "mappo", "happo")
+ALGORITHMS = ("ppo", "dqn", "sac", "mappo", "happo", "dreamer_v3")
 
 
 @dataclass(frozen=True)
 class Task:
     """The same work for everyone. Nobody evaluates, nobody normalises observations or rewards."""
 
-    env: str = setting(doc="an id of Gymnasium's, or of cadenza's for teams")
+    env: str = setting(doc="an id of Gymnasium's, or of cadenza's for teams; ALE/…: 84 x 84, 4 frames")
     num_envs: int = setting(doc="environments stepped together")
     timesteps: int = setting(doc="how long to train, rounded up to whole iterations", unit="env_steps")
-    ppo: PPO | None = setting(None, "the algorithm and its settings; one of the five")
-    dqn: DQN | None = setting(None, "the algorithm and its settings; one of the five")
-    sac: SAC | None = setting(None, "the algorithm and its settings; one of the five")
-    mappo: Team | None = setting(None, "the algorithm and its settings; one of the five")
-    happo: Team | None = setting(None, "the algorithm and its settings; one of the five")
+    ppo: PPO | None = setting(None, "the algorithm and its settings; one of the six")
+    dqn: DQN | None = setting(None, "the algorithm and its settings; one of the six")
+    sac: SAC | None = setting(None, "the algorithm and its settings; one of the six")
+    mappo: Team | None = setting(None, "the algorithm and its settings; one of the six")
+    happo: Team | None = setting(None, "the algorithm and its settings; one of the six")
+    dreamer_v3: DreamerV3 | None = setting(None, "the algorithm and its settings; one of the six")
     solved_at: float | None = setting(None, "mean return of the last 100 training episodes to reach; null: not asked")
     threads: int = setting(1, "threads of the numerical libraries")
     seed: int = setting(1, "of the first round; each round adds one")
@@ -182,8 +212,8 @@ class Task:
         return next(name for name in ALGORITHMS if getattr(self, name) is not None)
 
     @property
-    def settings(self) -> PPO | DQN | SAC:
-        found: PPO | DQN | SAC = getattr(self, self.algorithm)
+    def settings(self) -> PPO | DQN | SAC | DreamerV3:
+        found: PPO | DQN | SAC | DreamerV3 = getattr(self, self.algorithm)
         return found
 
     @property
@@ -206,6 +236,9 @@ class Task:
 CARTPOLE = PPO(n_steps=128, batch_size=256)
 CARTPOLE_ZOO = PPO(32, 256, n_epochs=20, learning_rate=1e-3, anneal=True, gamma=0.98, gae_lambda=0.8)  # rl-zoo3's
 HALFCHEETAH = PPO(n_steps=2048, batch_size=64)
+PONG = PPO(
+    128, 256, n_epochs=4, learning_rate=2.5e-4, anneal=True, clip_range=0.1, entropy_coef=0.01, hidden_sizes=()
+)  # rl-zoo3's for Atari; the layers before are Mnih et al.'s
 # rl-zoo3's too: it copies to the target every 10 steps, once between two updates; its learning_starts of 1000 come to
 # a first update after 1024 steps
 CARTPOLE_DQN = DQN(
@@ -234,8 +267,10 @@ TASKS = {
     "ppo-cartpole-solve": Task("CartPole-v1", 8, 100_000, CARTPOLE_ZOO, solved_at=475.0),
     "ppo-halfcheetah": Task("HalfCheetah-v5", 1, 30_000, HALFCHEETAH),
     "ppo-halfcheetah-8": Task("HalfCheetah-v5", 8, 40_000, replace(HALFCHEETAH, n_steps=256)),
+    "ppo-pong": Task("ALE/Pong-v5", 8, 10_240, PONG),
     "dqn-cartpole": Task("CartPole-v1", 1, 20_000, dqn=CARTPOLE_DQN),
     "sac-halfcheetah": Task("HalfCheetah-v5", 1, 4_000, sac=SAC()),
+    "dreamer-cartpole": Task("CartPole-v1", 1, 160, dreamer_v3=DreamerV3()),
     "mappo-spread": Task("mpe/simple_spread_v3", 4, 16_000, mappo=TEAM),
     "happo-spread": Task("mpe/simple_spread_v3", 4, 16_000, happo=replace(TEAM, groups=3)),
     "happo-halfcheetah-2x3": Task("mamujoco/HalfCheetah-2x3", 4, 16_000, happo=replace(TEAM, groups=2)),

@@ -32,6 +32,7 @@ class Family:
     extra: str | None = None  # what to install: pip install 'cadenza[extra]'
     requires: tuple[str, ...] = ()  # what that installs and the module imports only when an environment is made
     by_hand: str | None = None  # what to get instead of an extra, where pip alone cannot
+    prefix: str = "\0"  # how ids begin that cannot be listed without the packages
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -122,6 +123,30 @@ ALGORITHMS: dict[str, Algorithm] = {
             "cadenza.workflows.dreamer:Dreamer",
         ),
         Algorithm(
+            "diffusion_policy",
+            "Diffusion Policy (Chi et al. 2023): chunks of actions out of noise, learned from demonstrations",
+            "cadenza.workflows.diffusion_policy_config:DiffusionPolicyConfig",
+            "cadenza.workflows.diffusion_policy:DiffusionPolicy",
+        ),
+        Algorithm(
+            "tdmpc2",
+            "TD-MPC2 (Hansen et al. 2024): plans in a latent model, with values beyond them, for any continuous task",
+            "cadenza.workflows.tdmpc_config:TDMPCConfig",
+            "cadenza.workflows.tdmpc:TDMPC",
+        ),
+        Algorithm(
+            "tdmpc",
+            "TD-MPC (Hansen et al. 2022): plans in a latent model, with values beyond them",
+            "cadenza.workflows.tdmpc_config:TDMPCConfig",
+            "cadenza.workflows.tdmpc:TDMPC",
+        ),
+        Algorithm(
+            "world_models",
+            "World Models (Ha and Schmidhuber 2018): an autoencoder sees, a memory predicts, and CMA-ES finds who acts",
+            "cadenza.workflows.world_models_config:WorldModelsConfig",
+            "cadenza.workflows.world_models:WorldModels",
+        ),
+        Algorithm(
             "qlearning",
             "tabular Q-learning, SARSA, expected SARSA, double Q-learning; bandits (Watkins 1989, Sutton & Barto 2018)",
             "cadenza.workflows.qlearning_config:QLearningConfig",
@@ -138,6 +163,18 @@ FAMILIES: dict[str, Family] = {
         Family("box2d", "Gymnasium's landers, walkers and cars", "cadenza.envs.gym", "box2d", ("Box2D",)),
         Family("mujoco", "Gymnasium's robots (v5)", "cadenza.envs.gym", "mujoco", ("mujoco", "imageio")),
         Family("dmc", "DeepMind Control: states and pixels", "cadenza.envs.dmc", "dmc", ("dm_control", "mujoco")),
+        Family("ALE", "Atari games: images, memory, objects", "cadenza.envs.atari", "atari", ("ale_py",)),
+        Family("minigrid", "rooms, keys and doors (MiniGrid)", "cadenza.envs.minigrid", "minigrid", ("minigrid",)),
+        Family("vizdoom", "Doom's scenarios", "cadenza.envs.vizdoom", "vizdoom", ("vizdoom",), prefix="VizDoom-"),
+        Family("gym_pusht", "pushing a block into place", "cadenza.envs.pusht", "pusht", ("gym_pusht", "pymunk")),
+        Family(
+            "robotics",
+            "mazes for a ball and an ant (Gymnasium-Robotics)",
+            "cadenza.envs.robotics",
+            "robotics",
+            ("gymnasium_robotics", "mujoco", "imageio"),
+        ),
+        Family("Retro", "games of old consoles", "cadenza.envs.retro", "retro", ("stable_retro",)),
         Family("Bandit", "arms with noisy rewards: fixed, wandering, or by context", "cadenza.envs.bandit"),
         Family("skirmish", "battles of unlike units against a scripted enemy", "cadenza.envs.skirmish"),
         Family("toy", "tiny environments with known answers, for tests and first steps", "cadenza.envs.toy"),
@@ -176,6 +213,9 @@ WRAPPERS: dict[str, Any] = {
     "HideVelocity": "cadenza.envs.wrappers:HideVelocity",
     "SignReward": "cadenza.envs.wrappers:SignReward",
 }
+
+# Scripted policies that `cadenza demonstrate` can name: import paths.
+EXPERTS: dict[str, str] = {"fork": "cadenza.envs.fork:either_way"}
 
 # What other packages and running programs add by id: a function or class that makes a gymnasium.Env.
 ENVIRONMENTS: dict[str, Callable[..., Any]] = {}

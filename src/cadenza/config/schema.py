@@ -49,7 +49,7 @@ class EnvironmentConfig:
     teams: Mapping[str, tuple[str, ...]] = setting(
         doc="who plays against whom: {name: [groups]}; empty: as the environment knows it", factory=dict
     )
-    vectorize: Literal["auto", "in_process", "workers", "native", "gymnasium"] = setting(
+    vectorize: Literal["auto", "in_process", "workers", "native", "gymnasium", "envpool"] = setting(
         "auto", "how environments are stepped together; auto takes the fastest that can be restored exactly"
     )
     workers: int | Literal["auto"] = setting("auto", "processes for vectorize=workers; auto: one per core")
@@ -214,12 +214,15 @@ class EvaluationConfig:
     num_envs: int = setting(8, "environments stepped together (never more than episodes)")
     timeout_seconds: float | None = setting(None, "give up after this long and use what is finished", "s")
     video: bool = setting(False, "record one episode as a video when the run ends")
+    video_every: int = setting(
+        0, "and one at every so manieth evaluation (.mp4 with the extra video, else .gif); 0: none", "evaluations"
+    )
 
     def __post_init__(self) -> None:
         for key in ("episodes", "num_envs"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"evaluation.{key}={getattr(self, key)}: must be at least 1")
-        for key in ("every_steps", "every_updates", "warmup_steps"):
+        for key in ("every_steps", "every_updates", "warmup_steps", "video_every"):
             if (getattr(self, key) or 0) < 0:
                 raise ConfigError(f"evaluation.{key}={getattr(self, key)}: cannot be negative")
 
@@ -270,7 +273,9 @@ class RuntimeConfig:
         "auto", "what plain networks are computed with; auto: numpy on a CPU, which is quicker there, else torch"
     )
     compile: bool | Literal["auto"] = setting(
-        "auto", "ppo's loss by torch's compiler; auto: for such images on a CPU, if the run is long enough to repay it"
+        "auto",
+        "ppo's and dqn's loss by torch's compiler; auto: for such images on a CPU, if the run is long enough to repay"
+        " it. dreamer's and planet's update as one CUDA graph; auto: on CUDA",
     )
 
     def __post_init__(self) -> None:

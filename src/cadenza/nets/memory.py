@@ -64,9 +64,7 @@ class Recurrent(nn.Module):
         count = int(opened[-1, -1]) + 1
         pieces = x.new_zeros(steps, count, x.shape[-1]).index_put((since, opened), x)
         goes_on = ~first[0]
-        starts = map_tree(
-            lambda h: h.new_zeros(count, self.size).index_put((opened[0][goes_on],), h[goes_on]), carry
-        )
+        starts = map_tree(lambda h: h.new_zeros(count, self.size).index_put((opened[0][goes_on],), h[goes_on]), carry)
         return self._run(pieces, starts)[0][since, opened]
 
 

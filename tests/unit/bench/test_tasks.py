@@ -34,7 +34,7 @@ def test_cadenza_is_told_the_whole_task(name: str) -> None:
     assert (config.environment.id, config.environment.num_envs) == (task.env, task.num_envs)
     assert config.algorithm.name == task.algorithm
     assert config.algorithm.gamma == task.settings.gamma
-    assert config.algorithm.normalize_obs is False
+    assert not getattr(config.algorithm, "normalize_obs", False)  # a world model has no such setting
     assert config.experiment is None  # nothing of a tuned one
     assert (config.evaluation.every_steps, config.evaluation.at_end) == (None, False)
 
@@ -64,6 +64,7 @@ def test_cadenzas_sac_is_the_plain_one() -> None:
         ("dqn-cartpole", 1025, 768 + 2 * 256, 2 * 128),
         ("dqn-cartpole", 10, 768 + 256, 128),  # nothing would be learned before
         ("sac-halfcheetah", 4000, 4000, 3000),
+        ("dreamer-cartpole", 160, 160, 32),
     ],
 )
 def test_only_whole_iterations_are_work(name: str, timesteps: int, whole: int, updates: int) -> None:
@@ -84,6 +85,13 @@ def test_cadenza_updates_as_often_as_asked(train_every: int, gradient_steps: int
         assert task is not None
         assert (task.hook.name, task.amount) == ("update", gradient_steps)
         scheduler.advance(gradient_steps)
+
+
+def test_cadenzas_dreamer_is_the_one_that_all_can_do() -> None:
+    algorithm = finish(config_of(TASKS["dreamer-cartpole"].order())).algorithm
+    assert algorithm.updates_per_step == 1.0
+    assert (algorithm.model.cell, algorithm.model.norm, algorithm.stored_latents) == ("norm_gru", "layer", False)
+    assert (algorithm.replay_value_scale, algorithm.optimizer.name, algorithm.optimizer.agc) == (0.0, "adam", 0.0)
 
 
 @pytest.mark.parametrize(

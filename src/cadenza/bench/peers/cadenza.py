@@ -39,7 +39,7 @@ def train(task: Task, watch: Watch) -> dict[str, Any]:
     return watch.figures(env_steps=status["env_steps"], updates=status["updates"], parameters=parameters(run))
 
 
-ppo = dqn = sac = mappo = happo = train
+ppo = dqn = sac = mappo = happo = dreamer_v3 = train
 
 
 def earned(step: Any) -> tuple[Any, Any]:
@@ -50,7 +50,7 @@ def config_of(task: Task) -> dict[str, Any]:
     """The task as a config file; settings it does not name have cadenza's defaults: the plain algorithm's."""
     algorithm = task["algorithm"]
     return {
-        "environment": {"id": task["env"], "num_envs": task["num_envs"]},
+        "environment": {"id": task["env"], "num_envs": task["num_envs"], **atari(task)},
         "algorithm": {"name": algorithm, **SETTINGS[algorithm](task[algorithm])},
         "training": {"max_timesteps": task["timesteps"]},
         "evaluation": {"every_steps": None, "at_end": False},
@@ -58,6 +58,14 @@ def config_of(task: Task) -> dict[str, Any]:
         "device": "cpu",
         "seed": task["seed"],
     }
+
+
+def atari(task: Task) -> dict[str, Any]:
+    """What other libraries' wrappers for Atari do."""
+    if not task["env"].startswith("ALE/"):
+        return {}
+    usual = dict.fromkeys(("terminal_on_life_loss", "clip_rewards", "fire_reset"), True)
+    return {"frame_stack": 4, "kwargs": {"repeat_action_probability": 0.0, **usual}}
 
 
 def ppo_settings(given: Task) -> dict[str, Any]:
@@ -95,7 +103,26 @@ def team_settings(given: Task) -> dict[str, Any]:
     return {**settings, "rewards": "team", "update": "sequential" if given["groups"] > 1 else "together"}
 
 
+def dreamer_settings(given: Task) -> dict[str, Any]:
+    """What others do not have is switched off: states kept in the replay, a critic that learns from it, AGC."""
+    layers = dict.fromkeys(("encoder_layers", "decoder_layers", "reward_layers", "continue_layers"), given["layers"])
+    model = {"hidden": given["units"], **{key: given[key] for key in ("deter", "stoch", "classes", "units")}, **layers}
+    return {
+        "train_ratio": given["gradient_steps"] / given["train_every"] * given["batch_size"] * given["batch_length"],
+        "stored_latents": False,
+        "replay_value_scale": 0.0,
+        "model": {**model, "cell": "norm_gru", "norm": "layer", "prior_layers": 1},
+        "actor_layers": given["layers"],
+        "critic_layers": given["layers"],
+        "optimizer": {"name": "adam", "eps": 1e-8, "agc": 0.0, "warmup": 0},
+        "max_grad_norm": 1000.0,
+        **{key: given[key] for key in ("batch_length", "horizon")},
+        **{key: given[key] for key in REPLAY},
+    }
+
+
 SETTINGS = {
+    "dreamer_v3": dreamer_settings,
     "ppo": ppo_settings,
     "dqn": dqn_settings,
     "sac": sac_settings,

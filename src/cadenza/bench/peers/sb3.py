@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stable_baselines3 import DQN, PPO, SAC
-from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.vec_env import VecFrameStack
 
 if TYPE_CHECKING:
     from cadenza.bench.process import Task, Watch
@@ -21,7 +22,7 @@ def ppo(task: Task, watch: Watch) -> dict[str, Any]:
         return (lambda left: value * left) if settings["anneal"] else value
 
     model = PPO(
-        "MlpPolicy",
+        "CnnPolicy" if is_atari(task) else "MlpPolicy",
         environment(task, watch),
         n_steps=settings["n_steps"],
         batch_size=settings["batch_size"],
@@ -67,9 +68,22 @@ def sac(task: Task, watch: Watch) -> dict[str, Any]:
 
 def environment(task: Task, watch: Watch) -> Any:
     torch.set_num_threads(task["threads"])
-    env = make_vec_env(task["env"], n_envs=task["num_envs"], seed=task["seed"])
+    env: Any
+    if is_atari(task):
+        import ale_py
+        import gymnasium
+
+        gymnasium.register_envs(ale_py)
+        plain = {"frameskip": 1, "repeat_action_probability": 0.0}
+        env = VecFrameStack(make_atari_env(task["env"], task["num_envs"], task["seed"], env_kwargs=plain), 4)
+    else:
+        env = make_vec_env(task["env"], n_envs=task["num_envs"], seed=task["seed"])
     watch.follow(env, "step_wait", lambda result: (result[1], result[2]))
     return env
+
+
+def is_atari(task: Task) -> bool:
+    return str(task["env"]).startswith("ALE/")
 
 
 def replay(task: Task, settings: Any) -> dict[str, Any]:
