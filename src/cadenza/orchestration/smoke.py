@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
@@ -26,6 +26,7 @@ ENVS = 2
 SIZES = ("vec_steps", "env_steps", "episodes")  # units of the settings that make a cycle long
 SMALLEST, LARGEST = 16, 1 << 20
 UPDATES = 2  # of a setting in that unit: how long something is learned before anything else happens
+RATIO, BATCH = 0.125, 32  # gradient steps per env_step from a replay, and how much each takes of it, at most
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,12 @@ def with_short_cycles(algorithm: Any, spec: EnvSpec, num_envs: int) -> Any:
     values = {name: value for name in units if isinstance(value := getattr(algorithm, name), int | float)}
     numbers = {name: value for name, value in values.items() if units[name] in SIZES}
     algorithm = replace(algorithm, **{n: min(v, UPDATES) for n, v in values.items() if units[n] == "updates"})
+    if "update_ratio" in values:
+        less = {"update_ratio": min(values["update_ratio"], RATIO), "batch_size": min(values["batch_size"], BATCH)}
+        algorithm = replace(algorithm, **less)
+    if "planning" in units:  # each action is searched for
+        with suppress(ConfigError):  # unless that is another variant's
+            algorithm = replace(algorithm, planning=replace(algorithm.planning, iterations=1))
     most = SMALLEST
     while most < LARGEST:
         try:
