@@ -26,6 +26,16 @@ def collected(assembly: Assembly, times: int = 1) -> Any:
     return taken
 
 
+def filled(assembly: Assembly, phase: PhaseInfo = PHASE) -> Any:
+    """The store of the first phase after one collection."""
+    task = PhaseScheduler(assembly.phases).next()
+    assert task is not None
+    assert assembly.env is not None
+    store, mode = assembly.stores[task.buffer], Mode(explore=True, phase=phase, streams=assembly.streams)
+    Collector(assembly.env, assembly.workflow).collect(task, store, mode, lambda: False)
+    return store
+
+
 class Holding:
     """A store that hands out one batch, again and again."""
 

@@ -18,13 +18,13 @@ from cadenza.data.replay import ReplayStore
 from cadenza.errors import ConfigError
 from cadenza.ops.td import projected, quantile_huber
 from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.collector import Collector
 from cadenza.orchestration.launch import check
 from cadenza.orchestration.scheduler import PhaseScheduler
 from cadenza.orchestration.seeding import Streams
 from cadenza.types import Context, EnvSpec, GroupSpec, Mode, PhaseInfo, Step
 from cadenza.workflows.dqn import DQN
 from cadenza.workflows.dqn_config import DQNConfig
+from harness.collecting import filled
 from harness.experience import Experience
 
 PHASE = PhaseInfo("train", "online", 300, 1000)
@@ -40,12 +40,7 @@ def warmed_up() -> Iterator[Callable[..., tuple[Any, ReplayStore]]]:
         config = load(spec, [*SMALL, *overrides])
         assembly = assemble(config, check(config), {})
         made.append(assembly)
-        store: Any = assembly.stores["replay"]
-        task = PhaseScheduler(assembly.phases).next()
-        assert task is not None
-        assert assembly.env is not None
-        mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
-        Collector(assembly.env, assembly.workflow).collect(task, store, mode, lambda: False)
+        store = filled(assembly, PHASE)
         return stirred(assembly.workflow), store
 
     yield warm_up

@@ -23,10 +23,7 @@ from cadenza.monitor.statistics import Statistics
 from cadenza.nets import world_model
 from cadenza.nets.rssm import State
 from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.collector import Collector
 from cadenza.orchestration.launch import check
-from cadenza.orchestration.scheduler import PhaseScheduler
-from cadenza.types import Mode
 from cadenza.view.imagination import record_imagination
 from cadenza.workflows import dreamer
 from cadenza.workflows.dreamer_behaviour import (
@@ -42,7 +39,7 @@ from cadenza.workflows.dreamer_behaviour import (
 )
 from cadenza.workflows.dreamer_latents import packed
 from cadenza.workflows.dreamer_model import divergence_losses, model_loss
-from harness.collecting import PHASE
+from harness.collecting import PHASE, filled
 
 SMALL = [
     "environment.num_envs=2",
@@ -66,12 +63,7 @@ def warmed() -> Iterator[Any]:
         config = load(spec, [*SMALL, *overrides])
         assembly = assemble(config, check(config), {})
         made.append(assembly)
-        task = PhaseScheduler(assembly.phases).next()
-        assert task is not None
-        assert assembly.env is not None
-        mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
-        Collector(assembly.env, assembly.workflow).collect(task, assembly.stores["replay"], mode, lambda: False)
-        return assembly.workflow, assembly.stores["replay"]
+        return assembly.workflow, filled(assembly)
 
     yield warm
     for assembly in made:

@@ -15,11 +15,8 @@ from cadenza.config.networks import MLPConfig, OptimizerConfig
 from cadenza.errors import ConfigError
 from cadenza.nets.observe import VECTOR
 from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.collector import Collector
 from cadenza.orchestration.launch import check
-from cadenza.orchestration.scheduler import PhaseScheduler
-from cadenza.types import Mode
-from harness.collecting import PHASE
+from harness.collecting import PHASE, filled
 
 SMALL = "algorithm.batch_size=16", "algorithm.buffer_size=500", "algorithm.warmup_steps=64"
 NARROW = "algorithm.actor.hidden_sizes=[16]", "algorithm.critic.hidden_sizes=[16, 8]"
@@ -34,12 +31,7 @@ def warmed() -> Iterator[Any]:
         config = load(spec, [*SMALL, *NARROW, *overrides])
         assembly = assemble(config, check(config), {})
         made.append(assembly)
-        task = PhaseScheduler(assembly.phases).next()
-        assert task is not None
-        assert assembly.env is not None
-        mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
-        Collector(assembly.env, assembly.workflow).collect(task, assembly.stores["replay"], mode, lambda: False)
-        return assembly.workflow, assembly.stores["replay"]
+        return assembly.workflow, filled(assembly)
 
     yield warm
     for assembly in made:

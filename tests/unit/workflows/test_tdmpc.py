@@ -21,12 +21,10 @@ from cadenza.data.normalisers import PercentileScale
 from cadenza.errors import ConfigError
 from cadenza.nets.latent_model import LatentModel
 from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.collector import Collector
 from cadenza.orchestration.launch import check, train
-from cadenza.orchestration.scheduler import PhaseScheduler
 from cadenza.types import Mode
 from cadenza.workflows.tdmpc_steps import Batch, Noise, PlanNoise, Slow, model_loss, plan, policy_loss
-from harness.collecting import PHASE
+from harness.collecting import PHASE, filled
 from harness.lab import Lab
 
 SMALL = [
@@ -54,12 +52,7 @@ def warmed() -> Iterator[Any]:
         config = load(spec, [*SMALL, *overrides])
         assembly = assemble(config, check(config), {})
         made.append(assembly)
-        task = PhaseScheduler(assembly.phases).next()
-        assert task is not None
-        assert assembly.env is not None
-        mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
-        Collector(assembly.env, assembly.workflow).collect(task, assembly.stores["replay"], mode, lambda: False)
-        return assembly.workflow, assembly.stores["replay"]
+        return assembly.workflow, filled(assembly)
 
     yield warm
     for assembly in made:

@@ -19,16 +19,14 @@ from cadenza.data.trials import TRIAL
 from cadenza.errors import ConfigError
 from cadenza.nets.mdn import Memory
 from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.collector import Collector
 from cadenza.orchestration.launch import check, train
 from cadenza.orchestration.orchestrator import Orchestrator
-from cadenza.orchestration.scheduler import PhaseScheduler
 from cadenza.orchestration.verify import compare
 from cadenza.records.metrics import read
 from cadenza.types import Mode
 from cadenza.view.imagination import record_imagination
 from cadenza.workflows.world_models import WorldModels
-from harness.collecting import PHASE
+from harness.collecting import PHASE, filled
 from harness.lab import Lab
 from harness.world_model_runs import RUNS, SMALL
 
@@ -42,13 +40,8 @@ def rolled() -> Iterator[Any]:
         config = load(spec, [*SMALL, *overrides])
         assembly = assemble(config, check(config), {})
         made.append(assembly)
-        task = PhaseScheduler(assembly.phases).next()
-        assert task is not None
-        assert assembly.env is not None
         assert isinstance(assembly.workflow, WorldModels)
-        mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
-        store = assembly.stores["replay"]
-        Collector(assembly.env, assembly.workflow).collect(task, store, mode, lambda: False)
+        store = filled(assembly)
         assert isinstance(store, ReplayStore)
         return assembly.workflow, store
 
