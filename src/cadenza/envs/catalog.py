@@ -62,7 +62,9 @@ def resolve(id: str) -> str:
     if id.startswith(FROM_PYTHON):
         way = f"cadenza.register_environment('{id}')(its factory), then cadenza.Run.find(…).resume()"
         raise NotFoundError(f"environment '{id}' was given from Python and is known only there; go on there: {way}")
-    near = nearest(id, [name for names in families().values() for name in names])
+    known = [name for _, names in (*families().items(), *_uninstalled()) for name in names]
+    whole = [name for name in known if name.endswith(f"/{id}")]  # its family left out
+    near = nearest(whole[0] if whole else id, known)
     hint = "" if near else "; one of your own is found by an entry point, or as package.module:factory"
     raise NotFoundError(f"unknown environment '{id}'{near} (`cadenza envs` lists them{hint})")
 

@@ -49,7 +49,13 @@ def test_ids_are_found_exactly_or_by_their_newest_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right"), [("CartPoole-v1", "CartPole-v1"), ("Taxi-v3", "Taxi-v4"), ("toy/cain", "toy/chain")]
+    ("wrong", "right"),
+    [
+        ("CartPoole-v1", "CartPole-v1"),
+        ("Taxi-v3", "Taxi-v4"),
+        ("toy/cain", "toy/chain"),
+        ("PushT-v0", "gym_pusht/PushT-v0"),  # its family left out, installed or not
+    ],
 )
 def test_an_unknown_id_names_the_nearest(wrong: str, right: str) -> None:
     with pytest.raises(NotFoundError, match=rf"unknown environment '{wrong}'; did you mean '{right}'\?.*cadenza envs"):

@@ -83,7 +83,7 @@ export async function runsView(view) {
   function draw() {
     drawHead();
     const running = state.rows.filter((row) => row.live).length;
-    count.textContent = `${state.shown.length === state.rows.length ? "" : `${state.shown.length} of `}${state.rows.length} runs${running ? `, ${running} running` : ""}`;
+    count.textContent = `${state.shown.length === state.rows.length ? "" : `${state.shown.length} of `}${state.rows.length} ${state.rows.length === 1 ? "run" : "runs"}${running ? `, ${running} running` : ""}`;
     seen.disconnect();
     const rows = state.shown.slice(0, state.limit).map(line);
     body.replaceChildren(...rows);
