@@ -75,7 +75,8 @@ def start(weight: Tensor, style: LayerStyle) -> None:
 class Critics(nn.Module):
     """[B, F] to [E, B, O]: networks of two hidden layers computed together; zero at first.
 
-    `members` [K] asks only those, which costs only theirs. Dropout is on where a generator is given to draw it from.
+    `members` [K] asks only those, which costs only theirs. Dropout is on where it is told which units [E, B, F] are
+    `kept` by it (1, or 0).
     """
 
     def __init__(self, members: int, inputs: int, units: int, outputs: int, style: LayerStyle, dropout: float) -> None:
@@ -95,7 +96,7 @@ class Critics(nn.Module):
         self.shifts = nn.ParameterList([torch.zeros(members, 1, size) for size in normed])
         self.activations = [layer.activation() for layer in self.after]
 
-    def forward(self, x: Tensor, members: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+    def forward(self, x: Tensor, members: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
         weights, biases, scales, shifts = (
             [values if members is None else values.index_select(0, members) for values in kind]
             for kind in (self.weights, self.biases, self.scales, self.shifts)
@@ -104,8 +105,7 @@ class Critics(nn.Module):
         x = x.expand(len(weights[0]), *x.shape)
         for number, after in enumerate(self.after):
             x = torch.baddbmm(biases[number], x, weights[number])
-            if after.dropout and generator is not None:
-                kept = torch.empty_like(x).bernoulli_(1 - after.dropout, generator=generator)
+            if after.dropout and kept is not None:
                 x = x * kept / (1 - after.dropout)
             if after.norm:
                 scale, shift = next(norms)
@@ -232,9 +232,9 @@ class LatentModel(nn.Module):
         return self.numbers.mean(self.reward(torch.cat([latent, action], -1)))
 
     def values(
-        self, critics: Critics, latent: Tensor, action: Tensor, pair: Tensor, generator: torch.Generator | None = None
+        self, critics: Critics, latent: Tensor, action: Tensor, pair: Tensor, kept: Tensor | None = None
     ) -> Tensor:
         """Of two of these critics, [2, *]."""
         inputs = torch.cat([latent, action], -1)
-        outputs = critics(inputs.flatten(0, -2), pair, generator)
+        outputs = critics(inputs.flatten(0, -2), pair, kept)
         return self.numbers.mean(outputs).view(len(outputs), *inputs.shape[:-1])

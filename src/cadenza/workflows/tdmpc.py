@@ -7,21 +7,24 @@ H steps, B stretches, N environments, D numbers of an action.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cadenza.config.schedules import Scheduled, value_at
+from cadenza.config.schedules import value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.normalisers import PercentileScale
 from cadenza.data.replay import ReplayStore, Stretches
+from cadenza.data.transfer import send
 from cadenza.nets.actors import Actions
 from cadenza.nets.latent_model import LatentModel
 from cadenza.nets.observe import Observer
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.target import Target
+from cadenza.ops.planning import Found
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.parts import Parts, load_parts, parts_state
@@ -55,6 +58,8 @@ class TDMPC:
             self.targets["encoder"] = Target(self.model.encoder, self.optimizers["encoder"])
         self.scale = PercentileScale(self.device) if config.scale_values else None
         self.updates = 0
+        self._learn: Callable[[Tree], Tree] = context.captured(self.learn)
+        self._search: Callable[[Tree], Tree] = context.captured(self.search)
         self.stood = (0, 1)  # how far the run was when it last learned, of how much: an evaluation is told neither
 
     # acting
@@ -70,14 +75,16 @@ class TDMPC:
             return Acted(mode.forced, {name: {}}, self.initial_carry(count))
         search, at = self.config.planning, (mode.phase.now, mode.phase.horizon) if mode.explore else self.stood
         horizon = int(value_at(search.horizon, *at))
-        min_std = torch.tensor(value_at(search.min_std, *at), device=self.device)
         generator = mode.streams.torch("act", self.device)
-        obs = map_tree(lambda x: x[:, 0], self.observer(step.obs[name]))  # [N, …]
         start = torch.zeros_like(carry[MEAN][:, :horizon])
-        again = torch.from_numpy(~step.is_first).to(self.device)[:, None, None]
-        start[:, :-1] = carry[MEAN][:, 1:horizon] * again
-        noise = self._plan_noise(count, horizon, generator)
-        found = plan(self.model, self.model.encoder(obs), start, noise, min_std, self.gamma, self.config)
+        start[:, :-1] = carry[MEAN][:, 1:horizon] * send(~step.is_first, self.device)[:, None, None]
+        given = {
+            "obs": self.observer.seen(map_tree(lambda x: send(x[:, 0], self.device), step.obs[name])),  # [N, …]
+            "start": start,
+            "noise": self._plan_noise(count, horizon, generator)._asdict(),
+            "min_std": send(np.array(value_at(search.min_std, *at), np.float32), self.device),
+        }
+        found = Found(**self._search(given))
         action = found.action
         if mode.explore:
             drawn = torch.empty_like(action).normal_(generator=generator)
@@ -85,6 +92,11 @@ class TDMPC:
         mean = torch.zeros_like(carry[MEAN])
         mean[:, :horizon] = found.mean
         return Acted({name: self.actions.decode(action.clamp(-1, 1))[:, None]}, {name: {}}, {MEAN: mean})
+
+    def search(self, given: Tree) -> Tree:
+        """The plan itself, on tensors alone."""
+        noise, latent = PlanNoise(**given["noise"]), self.model.encoder(given["obs"])
+        return plan(self.model, latent, given["start"], noise, given["min_std"], self.gamma, self.config)._asdict()
 
     def _plan_noise(self, count: int, horizon: int, generator: torch.Generator) -> PlanNoise:
         search, size = self.config.planning, self.actions.size
@@ -97,13 +109,14 @@ class TDMPC:
             plans=normal(rounds, count, made, horizon, size),
             policy=normal(horizon, count, search.policy_samples, size),
             after=normal(rounds, count, search.samples, size),
-            pairs=torch.stack([self._pair(generator) for _ in range(rounds)]),
+            pairs=self._pairs(rounds, generator),
             waiting=torch.empty(count, search.elites, device=self.device).exponential_(generator=generator),
         )
 
-    def _pair(self, generator: torch.Generator) -> Tensor:
-        """Numbers of two critics."""
-        return torch.randperm(self.config.model.critics, generator=generator, device=self.device)[:2]
+    def _pairs(self, count: int, generator: torch.Generator) -> Tensor:
+        """[count, 2] numbers of two critics each."""
+        drawn = torch.rand(count, self.config.model.critics, generator=generator, device=self.device)
+        return drawn.topk(2).indices
 
     # learning
 
@@ -112,26 +125,25 @@ class TDMPC:
         config, streams = self.config, self.context.streams
         beta = value_at(config.priority_beta, phase.now, phase.horizon)
         drawn = store.stretches(config.batch_size, config.horizon, streams.numpy("replay"), beta)
-        rate = self._now(config.learning_rate, phase)
-        entropy_coef = self._now(config.entropy_coef, phase)
-        dropout = streams.torch("dropout", self.device) if config.model.dropout else None
-        error, metrics = self.learn(self._batch(drawn), self._noise(), dropout, rate, entropy_coef)
+        given = {"batch": self._batch(drawn)._asdict(), "noise": self._noise(), "now": self._now(phase)}
+        learned = self._learn(given)
         self.updates += 1
         self.stood = (phase.now, phase.horizon)
         if self.updates % config.target_every == 0:
             for target in self.targets.values():
                 target.follow(config.tau)
         if config.priority_alpha is not None:
-            store.update_priorities(drawn.index, error.cpu().numpy() + 1e-6)
-        return Updated(1, {f"train/{name}": value for name, value in metrics.items()})
+            store.update_priorities(drawn.index, learned["error"].cpu().numpy() + 1e-6)
+        # in memory of their own: those of a captured step are written again by the next
+        metrics = zip(learned["metrics"], torch.stack(list(learned["metrics"].values())), strict=True)
+        return Updated(1, {f"train/{name}": value for name, value in metrics})
 
-    def learn(
-        self, batch: Batch, noise: Noise, dropout: torch.Generator | None, rate: Tensor, entropy_coef: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def learn(self, given: Tree) -> Tree:
         """The gradient steps themselves, on tensors alone: shapes never change, and nothing is read back."""
         config, model = self.config, self.model
+        batch, noise, (rate, entropy_coef) = Batch(**given["batch"]), Noise(**given["noise"]), given["now"]
         slow = Slow(**{name: target.net for name, target in self.targets.items()})
-        found = model_loss(model, slow, batch, noise, dropout, self.gamma, config)
+        found = model_loss(model, slow, batch, noise, self.gamma, config)
         self._zero_grad()
         found.loss.backward(inputs=self.taught)  # type: ignore[no-untyped-call]
         limit = float("inf") if config.max_grad_norm is None else config.max_grad_norm
@@ -140,43 +152,56 @@ class TDMPC:
             if name != POLICY:
                 one.step(rate * config.encoder_rate if name == "encoder" else rate)
         metrics = {**found.metrics, "grad_norm/model": norm, "learning_rate": rate}
-        loss, figures = policy_loss(model, found.latents, batch, noise, dropout, self.scale, entropy_coef, config)
+        loss, figures = policy_loss(model, found.latents, batch, noise, self.scale, entropy_coef, config)
         loss.backward(inputs=list(model.policy.parameters()))  # type: ignore[no-untyped-call]
         norm = self.optimizers[POLICY].step(rate, config.policy_max_grad_norm)["all"]
         metrics |= {**figures, "grad_norm/policy": norm}
-        return found.error, metrics
+        return {"error": found.error, "metrics": metrics}
 
     def _zero_grad(self) -> None:
         for one in self.optimizers.values():
             one.zero_grad()
 
-    def _now(self, schedule: Scheduled, phase: PhaseInfo) -> Tensor:
-        return torch.tensor(value_at(schedule, phase.now, phase.horizon), device=self.device)
+    def _now(self, phase: PhaseInfo) -> Tensor:
+        """What schedules say: the step size, and the weight of the policy's entropy."""
+        schedules = (self.config.learning_rate, self.config.entropy_coef)
+        return send(np.array([value_at(one, phase.now, phase.horizon) for one in schedules], np.float32), self.device)
 
-    def _noise(self) -> Noise:
+    def _noise(self) -> dict[str, Tensor]:
+        """What `Noise` holds; no dropout where there is none."""
         config, size = self.config, self.actions.size
+        steps, many, share = config.horizon, config.batch_size, config.model.dropout
         generator = self.context.streams.torch("update", self.device)
 
         def normal(steps: int) -> Tensor:
-            return torch.empty(steps, config.batch_size, size, device=self.device).normal_(generator=generator)
+            return torch.empty(steps, many, size, device=self.device).normal_(generator=generator)
 
-        return Noise(normal(config.horizon), normal(config.horizon + 1), self._pair(generator), self._pair(generator))
+        def kept(members: int, states: int) -> Tensor:
+            blank = torch.empty(members, states, config.model.units, device=self.device)
+            return blank.bernoulli_(1 - share, generator=self.context.streams.torch("dropout", self.device))
+
+        pairs = self._pairs(2, generator)
+        noise = Noise(normal(steps), normal(steps + 1), pairs[0], pairs[1])
+        if share:
+            kept_of = (kept(config.model.critics, steps * many), kept(2, (steps + 1) * many))
+            noise = noise._replace(value_kept=kept_of[0], policy_kept=kept_of[1])
+        return {name: drawn for name, drawn in noise._asdict().items() if drawn is not None}
 
     def _batch(self, drawn: Stretches) -> Batch:
         """What was drawn, time first."""
         data = drawn.groups[self.group]
 
         def tensor(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array.swapaxes(0, 1))).to(self.device)
+            return send(array.swapaxes(0, 1), self.device)
 
         weight = np.ones(len(drawn.index), np.float32) if drawn.weight is None else drawn.weight
         return Batch(
-            obs=self.observer(map_tree(lambda x: np.ascontiguousarray(x[:, :, 0].swapaxes(0, 1)), data["obs"])),
+            obs=self.observer.seen(map_tree(lambda x: tensor(x[:, :, 0]), data["obs"])),
             action=self.actions.encode(tensor(data["action"][:, :, 0])),
             reward=tensor(data["reward"][:, :, 0]),
             terminated=tensor(drawn.terminated).float(),
             taken=tensor(drawn.taken).float(),
-            weight=torch.from_numpy(weight).to(self.device),
+            weight=send(weight, self.device),
         )
 
     # phases and state

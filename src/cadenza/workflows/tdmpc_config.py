@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from cadenza.config.checks import ends, in_unit_interval, positive, refuse_unused
 from cadenza.config.networks import OptimizerConfig
@@ -28,6 +28,8 @@ def _policy_adam() -> OptimizerConfig:
 @dataclass(frozen=True)
 class TDMPCConfig:
     """Plans in a learned latent model, with values beyond them. The defaults are TD-MPC2."""
+
+    one_graph: ClassVar[bool] = True  # an update is one function of tensors, which CUDA can replay as a graph
 
     name: str = setting("tdmpc2", "name of the variant")
     buffer_size: int = setting(1_000_000, "rows of the replay: transitions, and one for each end of an episode")

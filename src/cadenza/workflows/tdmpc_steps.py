@@ -29,12 +29,14 @@ class Batch(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """All randomness of an update, but for dropout."""
+    """All randomness of an update."""
 
     target: Tensor  # [H, B, D]
     policy: Tensor  # [H + 1, B, D]
     target_pair: Tensor  # [2] which critics
     policy_pair: Tensor  # [2]
+    value_kept: Tensor | None = None  # [E, H B, units] which units of the critics are kept; None: all
+    policy_kept: Tensor | None = None  # [2, (H + 1) B, units] and where the policy asks them
 
 
 class Slow(NamedTuple):
@@ -56,7 +58,6 @@ def model_loss(
     slow: Slow,
     batch: Batch,
     noise: Noise,
-    dropout: torch.Generator | None,
     gamma: float,
     config: TDMPCConfig,
 ) -> ModelLoss:
@@ -83,7 +84,7 @@ def model_loss(
         "reward": weighed(model.numbers.loss(model.reward(inputs), batch.reward)),
     }
     target = td_target(model, slow, online, batch, noise, gamma)
-    outputs = model.critics(inputs.flatten(0, 1), None, dropout)
+    outputs = model.critics(inputs.flatten(0, 1), None, noise.value_kept)
     outputs = outputs.view(len(outputs), *batch.reward.shape, -1)  # [E, H, B, …]
     losses["value"] = weighed(model.numbers.loss(outputs, target.expand(outputs.shape[:-1])).mean(0))
     if model.ends is not None:
@@ -117,14 +118,13 @@ def policy_loss(
     latents: Tensor,
     batch: Batch,
     noise: Noise,
-    dropout: torch.Generator | None,
     scale: PercentileScale | None,
     entropy_coef: Tensor,
     config: TDMPCConfig,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The policy climbs the critics at the states that the model unrolled; `scale` takes in what it finds there."""
     action, log_prob = model.policy(latents, noise.policy)
-    value = trusted(model.values(model.critics, latents, action, noise.policy_pair, dropout), config)
+    value = trusted(model.values(model.critics, latents, action, noise.policy_pair, noise.policy_kept), config)
     if scale is not None:
         scale.learn(value[0])
     entropy = -log_prob * action.shape[-1]

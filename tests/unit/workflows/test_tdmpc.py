@@ -113,7 +113,7 @@ def test_the_models_loss_is_what_a_walk_along_each_stretch_gives(warmed: Any, va
     config, model, gamma = workflow.config, workflow.model, workflow.gamma
     batch, noise = batch_of(workflow)
     slow = Slow(**{name: target.net for name, target in workflow.targets.items()})
-    found = model_loss(model, slow, batch, noise, None, gamma, config)
+    found = model_loss(model, slow, batch, noise, gamma, config)
     steps, many = batch.reward.shape
     total, errors = 0.0, np.zeros(many)
     with torch.no_grad():
@@ -155,7 +155,7 @@ def test_the_policy_climbs_what_it_trusts() -> None:
         batch, noise = batch_of(workflow, actions=2)
         latents = torch.rand(config.horizon + 1, config.batch_size, 16, generator=torch.Generator().manual_seed(1))
         coef = torch.tensor(0.3)
-        loss, _ = policy_loss(model, latents, batch, noise, None, scale, coef, config)
+        loss, _ = policy_loss(model, latents, batch, noise, scale, coef, config)
         spread = 1.0 if scale is None else float(scale.spread())
         assert scale is None or abs(spread - 1) > 0.1
         total = 0.0
@@ -210,8 +210,8 @@ def test_slow_copies_move_at_every_second_update_and_priorities_are_the_errors(w
     states = numbers.bit_generator.state, normals.get_state()
     drawn = store.stretches(6, 3, numbers, 0.4)
     copies = Slow(**{name: target.net for name, target in workflow.targets.items()})
-    batch, noise = workflow._batch(drawn), workflow._noise()
-    found = model_loss(workflow.model, copies, batch, noise, None, workflow.gamma, workflow.config)
+    batch, noise = workflow._batch(drawn), Noise(**workflow._noise())
+    found = model_loss(workflow.model, copies, batch, noise, workflow.gamma, workflow.config)
     numbers.bit_generator.state = states[0]
     normals.set_state(states[1])
     workflow.update(store, PHASE)
