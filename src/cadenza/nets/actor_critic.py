@@ -16,7 +16,7 @@ from cadenza.nets.critic_view import CriticView
 from cadenza.nets.deployed import Deployed
 from cadenza.nets.heads import action_head
 from cadenza.nets.mlp import MLP
-from cadenza.nets.observe import Observed, Observer
+from cadenza.nets.observe import Observed, Observer, images
 from cadenza.nets.torso import Torso
 from cadenza.trees import map_tree
 from cadenza.types import Acted, GroupSpec, Mode, Step, Tree
@@ -59,6 +59,8 @@ class ActorCritic(nn.Module):
         if critic_space is not None or not config.torso.shared:
             self.critic_torso = Torso(critic_space or group.observation, config.torso)
         self.critic = MLP((self.critic_torso or self.torso).features, 1, config.critic)
+        # one look at images is all that policy and value take, and so dear that it is not to be had twice
+        self.looks = bool(images(group.observation)) and not self.remembers and self.critic_torso is None
 
     @property
     def remembers(self) -> bool:
@@ -110,10 +112,12 @@ def act(
     carry: Tree,
     mode: Mode,
     views: Mapping[str, CriticView] = MappingProxyType({}),
+    judges: bool = False,
 ) -> Acted:
     """Sample (or take the most likely) actions [N, A, …] of every group; the memory before them goes with them.
 
-    `views` are those of critics that see something else than the policy: their memory needs it.
+    `views` are those of critics that see something else than the policy: their memory needs it. With `judges`, networks
+    that look at images leave what they made of them beside the actions: `output` and `value`, as in `Judged`.
     """
     action: dict[str, np.ndarray] = {}
     extras: dict[str, dict[str, Any]] = {}
@@ -125,8 +129,8 @@ def act(
             extras[name], after[name] = {}, {}
         else:
             critic_obs = views[name](step.obs, step.state) if name in views and net.remembers else None
-            action[name], after[name] = _act(name, net, observers[name], step, carry[name], mode, critic_obs)
-            extras[name] = {"carry": map_tree(lambda x: x.cpu().numpy(), carry[name])} if net.remembers else {}
+            of = (name, net, observers[name], step, carry[name], mode, critic_obs)
+            action[name], after[name], extras[name] = _act(*of, judges and net.looks)
     return Acted(action, extras, after)
 
 
@@ -139,19 +143,26 @@ def _act(
     carry: Tree,
     mode: Mode,
     critic_obs: Observed | None,
-) -> tuple[np.ndarray, Tree]:
-    """One group's actions by torch, and its memory after them."""
+    judges: bool,
+) -> tuple[np.ndarray, Tree, dict[str, Any]]:
+    """One group's actions by torch, its memory after them, and what is kept beside them."""
     device = observer.device
     obs = map_tree(lambda x: x[None], observer(step.obs[name]))  # a sequence of one step
     first = torch.from_numpy(step.is_first).to(device)[None, :, None].expand(1, *step.active[name].shape)
     beside = None if critic_obs is None else map_tree(lambda x: x[None], critic_obs)
-    output, carries = net.policy(obs, carry, first, critic_obs=beside)
+    kept: Tree = {"carry": carry} if net.remembers else {}
+    if judges:
+        output, value, carries = net(obs, carry, first)
+        kept = {"output": output[0], "value": value[0]}
+    else:
+        output, carries = net.policy(obs, carry, first, critic_obs=beside)
     mask = torch.from_numpy(step.mask[name]).to(device) if name in step.mask else None
     if mode.explore:
         chosen = net.head.sample(output[0], mask, mode.streams.torch(f"act.{name}", device))
     else:
         chosen = net.head.mode(output[0], mask)
-    return chosen.cpu().numpy(), map_tree(lambda x: x[0], carries)
+    extras = map_tree(lambda x: x.cpu().numpy(), kept)
+    return chosen.cpu().numpy(), map_tree(lambda x: x[0], carries), extras
 
 
 def deployed(net: ActorCritic, observer: Observer) -> Deployed:

@@ -20,7 +20,7 @@ from cadenza.config.schedules import Scheduled, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.normalisers import RewardScale, ValueScale
 from cadenza.data.rollout import Rollout, RolloutStore
-from cadenza.nets.actor_critic import ActorCritic, act, deployed
+from cadenza.nets.actor_critic import ActorCritic, Judged, act, deployed
 from cadenza.nets.critic_view import CriticView
 from cadenza.nets.deployed import Deployed
 from cadenza.nets.observe import Observed, Observer
@@ -100,8 +100,11 @@ class PPO:
         return {name: net.initial_carry(num_envs, len(groups[name].agents)) for name, net in self.nets.items()}
 
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
-        """Log-probabilities and values are computed at the update, in one batch, by the same networks."""
-        return act(self.nets, self.observers, step, carry, mode, self.views)
+        """Log-probabilities and values are computed at the update, in one batch, by the same networks.
+
+        Those that look at images have them from acting: there they are a head more, later a look at all images again.
+        """
+        return act(self.nets, self.observers, step, carry, mode, self.views, judges=True)
 
     def deployed(self, group: str) -> Deployed:
         return deployed(self.nets[group], self.observers[group])
@@ -161,7 +164,10 @@ class PPO:
         reward, terminated = self._earned(name, rollout)
         done = terminated | self._tensor(rollout.truncated)[..., None]
 
-        judged = net(obs, map_tree(lambda x: x[0], carry), first, True, critic_obs)
+        if net.looks:
+            judged = Judged(self._tensor(data["output"]), self._tensor(data["value"]), {})
+        else:
+            judged = net(obs, map_tree(lambda x: x[0], carry), first, True, critic_obs)
         following = one_step(observer(rollout.after_obs[name]))
         following_critic = one_step(self._critic_obs(name, rollout.after_obs, rollout.after_state))
         last = net(following, map_tree(lambda x: x[-1], judged.carries), done[-1:], False, following_critic).value

@@ -131,6 +131,23 @@ def test_advantages_loss_and_gradients_equal_a_plain_implementation(collected: A
             torch.testing.assert_close(ours.grad, theirs, atol=1e-5, rtol=1e-5)
 
 
+def test_what_was_seen_of_images_while_acting_is_not_looked_at_again(collected: Any) -> None:
+    workflow, rollout = collected("toy/dot:ppo", "algorithm.n_steps=4", "algorithm.batch_size=8")
+    net, data = workflow.nets["agent"], rollout.groups["agent"]
+    samples, cnn = workflow._prepare("agent", rollout), net.torso.encoder.cnns[0]
+    with torch.no_grad():
+        seen = cnn(torch.from_numpy(data["obs"]))
+        value, output = net.critic(net.torso.mix(seen)), net.actor(net.torso.mix(seen))
+        log_prob, _ = net.head.evaluate(output, None, torch.from_numpy(data["action"]))
+    torch.testing.assert_close(samples.old_value.flatten(), value.flatten())
+    torch.testing.assert_close(samples.old_log_prob.flatten(), log_prob.flatten())
+    looked: list[int] = []
+    cnn.register_forward_hook(lambda module, given, made: looked.append(len(given[0].flatten(0, -4))))
+    workflow._prepare("agent", rollout)
+    ended = len(rollout.final_index[0])
+    assert sum(looked) == workflow.context.num_envs + ended  # what follows the rollout, and last states
+
+
 def always_forward_with_true_values(workflow: Any) -> None:
     """Make the critic the true value function of the chain and the actor walk forward."""
     values = torch.from_numpy(chain_values(workflow.config.gamma)).float()

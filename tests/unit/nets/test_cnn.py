@@ -1,0 +1,29 @@
+"""Convolutions on bytes and numbers, in the layout that suits the machine, against torch's layers one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from cadenza.config.networks import CNNConfig
+from cadenza.nets.cnn import CNN
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_features_and_gradients_are_those_of_the_plain_layers(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (2, 3, 4, 36, 40), generator=generator).to(dtype)
+    cnn = CNN((4, 36, 40), CNNConfig())
+    made = cnn(images)
+    x = images.flatten(0, 1).float() / (255 if dtype == torch.uint8 else 1)
+    for layer in cnn:
+        x = layer(x)
+    torch.testing.assert_close(made, x.view(2, 3, -1), rtol=1e-4, atol=1e-4)
+    away = torch.randn(made.shape, generator=generator)
+    parameters = [p for layer in cnn if isinstance(layer, (nn.Conv2d, nn.Linear)) for p in layer.parameters()]
+    assert len(parameters) == 8
+    for ours, theirs in zip(
+        torch.autograd.grad(made, parameters, away), torch.autograd.grad(x, parameters, away.flatten(0, 1)), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
