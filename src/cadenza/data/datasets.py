@@ -21,7 +21,8 @@ from gymnasium import spaces
 
 from cadenza.config.convert import to_dict
 from cadenza.config.schema import MINARI, RunConfig
-from cadenza.data.replay import SEGMENT_BYTES, Past, ReplayStore
+from cadenza.data.batches import Past
+from cadenza.data.replay import SEGMENT_BYTES, ReplayStore
 from cadenza.data.segments import Segment, file_sha256, read_segment, write_segment
 from cadenza.data.walks import FIRST, LAST
 from cadenza.errors import CheckpointError, ConfigError

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from cadenza.config.schema import EnvironmentConfig, RunConfig
+from cadenza.data.batches import Past
 from cadenza.data.datasets import merged, write_dataset
-from cadenza.data.replay import Past
 from cadenza.data.walks import FIRST, LAST, TERMINATED, TRUNCATED
 from cadenza.envs.gym import as_dict_space, observer
 from cadenza.errors import ConfigError, MissingExtraError, install

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from cadenza.data.batches import Past, Sequences, Stretches, Transitions, Windows
 from cadenza.data.priorities import Priorities
 from cadenza.data.segments import Segment, name_of, read_segment, write_segment
 from cadenza.data.walks import (
@@ -44,60 +44,6 @@ from cadenza.types import Acted, EnvSpec, Step, Tree
 Fetched = Callable[[], Mapping[str, np.ndarray]]  # waits for what it gives
 FILES = "files"  # in the place of groups, where what is revised lies in files
 SEGMENT_BYTES = 64 << 20  # what a segment holds at most, so that writing one never needs much memory
-
-
-@dataclass(frozen=True)
-class Transitions:
-    """A batch of n steps each; the arrays are its own."""
-
-    groups: dict[str, dict[str, Tree]]  # obs, action, reward, next_obs, terminated, active, (next_)mask?, extras …
-    discount: np.ndarray  # [B] float32, what the value of next_obs counts: gamma to the number of steps really walked
-    index: np.ndarray  # [B] where they lie, for `update_priorities`
-    weight: np.ndarray | None = None  # [B] float32 importance weights, where there are priorities
-    state: np.ndarray | None = None  # [B, …] where the environment has a central state
-    next_state: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """A batch of stretches of streams, [B, L, …]; a new episode may begin within one, and `is_first` says so.
-
-    In a row that is `last`, what was seen is the end of its episode (terminal if `terminated`); nothing was done there.
-    """
-
-    groups: dict[str, dict[str, Tree]]  # obs, action, reward (for that action), active, died, mask?, extras …
-    is_first: np.ndarray  # [B, L] nothing before belongs to it
-    terminated: np.ndarray  # [B, L] in an episode's last transition and in its last row
-    truncated: np.ndarray  # [B, L] likewise
-    last: np.ndarray  # [B, L]
-    index: np.ndarray  # [B, L]
-    state: np.ndarray | None = None  # [B, L, …]
-
-
-@dataclass(frozen=True)
-class Windows:
-    """A batch of moments with what was seen up to them and what was done from them on, within their episodes."""
-
-    groups: dict[str, dict[str, Tree]]  # obs [B, behind, A, …], action [B, on, A, …], active [B, on, A]
-
-
-@dataclass(frozen=True)
-class Stretches:
-    """A batch of L steps each, within one episode; where it ends before, what was reached last is repeated."""
-
-    groups: dict[str, dict[str, Tree]]  # obs [B, L + 1, …]; action, reward, active, … [B, L, …]
-    taken: np.ndarray  # [B, L] whether there was such a step
-    terminated: np.ndarray  # [B, L] it was the last, and nothing can follow
-    index: np.ndarray  # [B] where they begin, for `update_priorities`
-    weight: np.ndarray | None = None  # [B] float32 importance weights, where there are priorities
-
-
-class Past(NamedTuple):
-    """Rows in the order they happened, each stretch from its first row to its last: what a dataset is made of."""
-
-    pieces: Iterable[dict[str, np.ndarray]]  # consecutive rows by path
-    partial: np.ndarray  # numbers of rows in stretches of which there was more, before or after
-    stack: int = 1
 
 
 class ReplayStore:
@@ -347,14 +293,16 @@ class ReplayStore:
 
         Rewards are summed over `n_step` steps, or fewer where the episode or what is known of it ends before.
         """
+        index, weight = self._drawn(batch, generator, beta)
+        return self._transitions(index, n_step, gamma, weight)
+
+    def _drawn(self, batch: int, generator: np.random.Generator, beta: float) -> tuple[np.ndarray, np.ndarray | None]:
+        """Transitions, and their weights where there are priorities."""
         if not self.ready():
             raise ConfigError("the replay is empty: collect before sampling from it")
-        weight = None
         if self.priorities is None:
-            index = self._draw_transitions(batch, generator)
-        else:
-            index, weight = self.priorities.sample(batch, generator, beta)
-        return self._transitions(index, n_step, gamma, weight)
+            return self._draw_transitions(batch, generator), None
+        return self.priorities.sample(batch, generator, beta)
 
     def _draw_transitions(self, batch: int, generator: np.random.Generator) -> np.ndarray:
         index = self._draw(batch, generator, 1)
@@ -382,13 +330,7 @@ class ReplayStore:
 
     def stretches(self, batch: int, steps: int, generator: np.random.Generator, beta: float = 1.0) -> Stretches:
         """Steps that follow each other, begun with transitions drawn as by `sample`."""
-        if not self.ready():
-            raise ConfigError("the replay is empty: collect before sampling from it")
-        weight = None
-        if self.priorities is None:
-            index = self._draw_transitions(batch, generator)
-        else:
-            index, weight = self.priorities.sample(batch, generator, beta)
+        index, weight = self._drawn(batch, generator, beta)
         flags = self._arrays["flags"]
         walk, taken = onward(flags, index, self._head, self.rows, steps)
         groups = {

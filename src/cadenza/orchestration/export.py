@@ -11,8 +11,9 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from cadenza.config.schema import RunConfig
+from cadenza.data.batches import Past
 from cadenza.data.datasets import joined, merged, refuse_existing, write_dataset
-from cadenza.data.replay import Past, ReplayStore
+from cadenza.data.replay import ReplayStore
 from cadenza.data.walks import LAST
 from cadenza.envs.seeds import RECORD, EpisodeSeeds
 from cadenza.envs.vector import make_vector

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from cadenza.config.schema import RunConfig
+from cadenza.data.batches import Past
 from cadenza.data.datasets import merged, refuse_existing, write_dataset
-from cadenza.data.replay import Past, ReplayStore
+from cadenza.data.replay import ReplayStore
 from cadenza.envs.display import has_display
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import PLAY, EpisodeSeeds

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from cadenza.data.replay import ReplayStore, Sequences
+from cadenza.data.batches import Sequences
+from cadenza.data.replay import ReplayStore
 from cadenza.envs.seeds import PLAY, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from cadenza.config.schedules import Scheduled, value_at
 from cadenza.config.schema import Hook, Phase
+from cadenza.data.batches import Transitions as Sampled
 from cadenza.data.replay import ReplayStore
-from cadenza.data.replay import Transitions as Sampled
 from cadenza.nets.deployed import Deployed
 from cadenza.nets.observe import Observed, Observer
 from cadenza.nets.optimizers import Optimizer, optimizer

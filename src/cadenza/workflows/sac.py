@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from cadenza.config.networks import HeadConfig
 from cadenza.config.schedules import Scheduled, value_at
 from cadenza.config.schema import Hook, Phase
-from cadenza.data.replay import ReplayStore, Transitions
+from cadenza.data.batches import Transitions
+from cadenza.data.replay import ReplayStore
 from cadenza.nets.deployed import Deployed
 from cadenza.nets.ensemble import Ensemble
 from cadenza.nets.heads import CategoricalHead, SquashedHead

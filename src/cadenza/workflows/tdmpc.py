@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from cadenza.config.schedules import value_at
 from cadenza.config.schema import Hook, Phase
+from cadenza.data.batches import Stretches
 from cadenza.data.normalisers import PercentileScale
-from cadenza.data.replay import ReplayStore, Stretches
+from cadenza.data.replay import ReplayStore
 from cadenza.data.transfer import send
 from cadenza.nets.actors import Actions
 from cadenza.nets.latent_model import LatentModel

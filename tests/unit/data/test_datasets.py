@@ -13,8 +13,9 @@ from gymnasium import spaces
 
 from cadenza.config.load import load
 from cadenza.config.schema import RunConfig
+from cadenza.data.batches import Past
 from cadenza.data.datasets import Dataset, dealt, described_space, digest, open_dataset, write_dataset
-from cadenza.data.replay import Past, ReplayStore
+from cadenza.data.replay import ReplayStore
 from cadenza.data.walks import FIRST, LAST, TRUNCATED
 from cadenza.errors import ConfigError
 from cadenza.orchestration.launch import check, found_from_anywhere

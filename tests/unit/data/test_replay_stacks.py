@@ -9,7 +9,8 @@ import pytest
 
 from cadenza.config.load import load
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.data.replay import ReplayStore, Sequences, Transitions
+from cadenza.data.batches import Sequences, Transitions
+from cadenza.data.replay import ReplayStore
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
