@@ -18,7 +18,6 @@ from cadenza.nets.heads import LOG_2PI
 from cadenza.ops.latents import sample_categorical, unimix
 
 ActorHead = Literal["bounded_normal", "tanh_normal", "trunc_normal"]
-FIRST_STD = 5.0  # of tanh_normal, before anything is learned
 WITHIN = 1 - 1e-6  # how far out a truncated action is taken to lie, at most
 
 
@@ -84,9 +83,12 @@ class NormalActor(nn.Module):
     `tanh_normal` (v1): a wide normal squashed into the bounds. `trunc_normal` (v2): one cut off at the bounds.
     """
 
-    def __init__(self, inputs: int, actions: int, units: int, layers: int, style: Style, kind: ActorHead) -> None:
+    def __init__(
+        self, inputs: int, actions: int, units: int, layers: int, style: Style, kind: ActorHead, std: float = 5.0
+    ) -> None:
+        """`std` is the deviation of a `tanh_normal` before anything is learned."""
         super().__init__()
-        self.actions, self.kind = actions, kind
+        self.actions, self.kind, self.std = actions, kind, std
         self.net = Head(inputs, 2 * actions, units, layers, style, scale=0.01 if style.norm == "rms" else 1.0)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -96,7 +98,7 @@ class NormalActor(nn.Module):
             mean, std = torch.tanh(mean), 0.9 * torch.sigmoid(std + 2) + 0.1
         elif self.kind == "tanh_normal":
             mean = 5 * torch.tanh(mean / 5)
-            std = nn.functional.softplus(std + math.log(math.expm1(FIRST_STD))) + 1e-4
+            std = nn.functional.softplus(std + math.log(math.expm1(self.std))) + 1e-4
         else:
             mean, std = torch.tanh(mean), 2 * torch.sigmoid(std / 2) + 0.1
         return torch.cat([mean, std], -1)

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from cadenza.config.schedules import value_at
 from cadenza.config.schema import Hook, Phase
+from cadenza.data.batches import Sequences
 from cadenza.data.normalisers import PercentileScale
-from cadenza.data.replay import ReplayStore, Sequences
+from cadenza.data.replay import ReplayStore
 from cadenza.data.transfer import Fetch, send
 from cadenza.nets.actors import Actions, Actor, CategoricalActor, NormalActor
 from cadenza.nets.dense import Style
@@ -61,6 +62,7 @@ class Dreamer:
         if config.behaviour != "plan":
             self.behaviour = self._make_behaviour()
         self._learn: Callable[[Tree], Tree] = context.captured(partial(self.learn, behaviour=self.behaviour))
+        self._plan: Callable[[Tree], Tree] = context.captured(self.plan)
         self._learn_model: Callable[[Tree], Tree] = context.captured(partial(self.learn, behaviour=None))
 
     def _make_behaviour(self) -> Behaviour:
@@ -70,7 +72,7 @@ class Dreamer:
         if self.actions.discrete:
             actor = CategoricalActor(*shape, config.actor_layers, style, config.actor_unimix)
         else:
-            actor = NormalActor(*shape, config.actor_layers, style, config.actor_head)
+            actor = NormalActor(*shape, config.actor_layers, style, config.actor_head, config.actor_std)
         critic = NumberHead(model.reward, model.feature_size, model.units, config.critic_layers, style)
         made: dict[str, nn.Module] = {"actor": actor, "critic": critic}
         for name, net in made.items():
@@ -120,7 +122,8 @@ class Dreamer:
             tried = (search.iterations, count, search.candidates, config.horizon, self.actions.size)
             drawn = torch.empty(tried, device=self.device).normal_(generator=generator)
             latents = self.model.rssm.noise(config.horizon, count * search.candidates, generator=generator)
-            encoded = plan(self.model, state, drawn, latents, config)
+            given = {DETER: state.deter, STOCH: state.stoch, "tried": drawn, "noise": latents}
+            encoded = self._plan(given)["action"].clone()  # a captured one is written again by the next
         else:
             actor = self.behaviour.actor
             output = actor(state.features())
@@ -132,6 +135,11 @@ class Dreamer:
             encoded = actor.sample(output, actor.noise(count, generator=generator))
         amount = value_at(config.exploration_noise, mode.phase.now, mode.phase.horizon) if mode.explore else 0.0
         return self._disturbed(encoded, allowed, amount, generator) if amount else encoded
+
+    def plan(self, given: Tree) -> Tree:
+        """The search itself, on tensors alone."""
+        start = State(given[DETER], given[STOCH])
+        return {"action": plan(self.model, start, given["tried"], given["noise"], self.config)}
 
     def _disturbed(self, encoded: Tensor, allowed: Tensor, amount: float, generator: torch.Generator) -> Tensor:
         """With noise (continuous), or any action now and then (discrete)."""

@@ -62,6 +62,7 @@ class DreamerConfig:
     actor_head: Literal["bounded_normal", "tanh_normal", "trunc_normal"] = setting(
         "bounded_normal", "how continuous actions are distributed: in v3, v1, v2"
     )
+    actor_std: float = setting(5.0, "actor_head=tanh_normal: deviation below the tanh at the start")
     actor_layers: int = setting(3, "hidden layers of the policy")
     actor_unimix: float = setting(0.01, "share of the probability that is spread evenly over discrete actions")
     critic_layers: int = setting(3, "hidden layers of the critic")
@@ -86,7 +87,7 @@ class DreamerConfig:
             self._at_least(key, 0)
         self._at_least("batch_length", 2)
         positive(self, "train_ratio", "learning_rate", "actor_learning_rate", "critic_learning_rate", "max_grad_norm")
-        positive(self, "slow_critic_rate")
+        positive(self, "slow_critic_rate", "actor_std")
         in_unit_interval(self, "gamma", "return_lambda", "kl_balance", "slow_critic_rate", "actor_unimix")
         for key in ("free_nats", "kl_scale", "representation_scale", "reward_scale", "continue_scale"):
             self._at_least(key, 0)
@@ -129,6 +130,7 @@ class DreamerConfig:
             "behaviour=plan": () if not learned else ("planning.candidates", "planning.elites", "planning.iterations"),
             "an actor (behaviour=v1, v2 or v3)": () if learned else (*actor, "critic_layers", "critic_learning_rate"),
             "a slow critic (slow_critic_every)": () if self.slow_critic_every else ("slow_critic_rate",),
+            "actor_head=tanh_normal": () if self.actor_head == "tanh_normal" else ("actor_std",),
             "model.continues=true": () if model.continues else ("continue_scale", "model.continue_layers"),
             "model.latent=categorical": () if model.latent == "categorical" else ("model.unimix",),
             "model.latent=gaussian": () if model.latent == "gaussian" else ("model.std", "model.min_std"),

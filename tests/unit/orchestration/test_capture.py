@@ -29,10 +29,17 @@ SMALL = [
     "algorithm.buffer_size=400",
     "algorithm.warmup_steps=80",
     "algorithm.batch_size=3",
-    "algorithm.batch_length=7",
     "algorithm.horizon=4",
     "algorithm.pretrain_updates=0",
+]
+DREAMS = [
+    "algorithm.batch_length=7",
     *(f"algorithm.model.{key}" for key in ("deter=8", "hidden=8", "stoch=3", "classes=4", "units=8", "depth=2")),
+]
+
+LATENTS = [
+    *(f"algorithm.planning.{key}" for key in ("horizon=3", "samples=10", "policy_samples=2", "elites=4")),
+    *(f"algorithm.model.{key}" for key in ("latent=16", "units=8", "encoder_units=8")),
 ]
 
 
@@ -54,11 +61,12 @@ def test_every_call_is_one_call() -> None:
 
 
 @on_cuda
-@pytest.mark.parametrize("variant", ["dreamer_v1", "dreamer_v2", "dreamer_v3", "planet"])
-def test_a_captured_update_is_the_eager_one(variant: str) -> None:
+@pytest.mark.parametrize("variant", ["dreamer_v1", "dreamer_v2", "dreamer_v3", "planet", "tdmpc", "tdmpc2"])
+def test_captured_updates_and_plans_are_the_eager_ones(variant: str) -> None:
     found = []
+    sizes = LATENTS if variant.startswith("tdmpc") else DREAMS
     for compile in ("auto", "false"):
-        config = load(f"toy/identity_box:{variant}", [*SMALL, f"runtime.compile={compile}"])
+        config = load(f"toy/identity_box:{variant}", [*SMALL, *sizes, f"runtime.compile={compile}"])
         assembly = assemble(config, check(config), {})
         assert assembly.decisions["runtime.compile"] == (compile == "auto")
         task = PhaseScheduler(assembly.phases).next()
@@ -71,7 +79,13 @@ def test_a_captured_update_is_the_eager_one(variant: str) -> None:
         workflow: Any = assembly.workflow
         metrics = [workflow.update(store, PHASE).metrics for _ in range(WARM + 3)]
         states = [leaf for _, leaf in leaves(workflow.state_dict()) if isinstance(leaf, torch.Tensor)]
-        found.append((metrics, states))
+        step, carry = assembly.env.reset(), workflow.initial_carry(2)
+        actions = []
+        for _ in range(WARM + 3):
+            acted = workflow.act(step, carry, mode)
+            carry = acted.carry
+            actions.append(acted.action["agent"])
+        found.append((metrics, states, actions))
         assembly.close()
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
 
