@@ -39,6 +39,7 @@ def one_seed(spec: str, overrides: list[str], seed: int, episodes: int, root: st
         "return_mean": measured["return_mean"],
         "return_std": measured["return_std"],
         "return_min": measured["return_min"],
+        **{key: measured[key] for key in ("win_rate",) if key in measured},
         "env_steps": run["env_steps"],
         "seconds": round(seconds, 1),
     }

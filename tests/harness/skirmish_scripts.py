@@ -38,12 +38,18 @@ def _focus(fights: Battles) -> np.ndarray:
     return scores
 
 
-def charge(fights: Battles) -> dict[str, np.ndarray]:
-    """Everybody as a bruiser would: run at the nearest enemy, then strike the weakest."""
+def charge(fights: Battles, who: str | None = None) -> dict[str, np.ndarray]:
+    """Everybody, or one type, as a bruiser would: run at the nearest enemy, then strike the weakest."""
     scores = _focus(fights)
     for unit in range(fights.allies):
-        scores[:, unit] += np.where(_gaps(fights, unit).min(1) > 2, 2 * BEST, 1)[:, None] * _towards(fights, unit)
+        if who in (None, fights.armies.allies[unit].name):
+            scores[:, unit] += np.where(_gaps(fights, unit).min(1) > 2, 2 * BEST, 1)[:, None] * _towards(fights, unit)
     return obeyed(fights, scores)
+
+
+def guards_ahead(fights: Battles) -> dict[str, np.ndarray]:
+    """Guards up to the enemy, who then fires at them; the others fire from afar."""
+    return charge(fights, "guard")
 
 
 def line(fights: Battles) -> dict[str, np.ndarray]:

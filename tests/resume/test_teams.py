@@ -27,6 +27,7 @@ SMALL = [
         ("classic/tictactoe", []),
         ("mamujoco/HalfCheetah-2x3", ["environment.max_episode_steps=80"]),
         ("harness.teams:dying_pair", []),
+        ("skirmish/2m1x1h", ["environment.groups=one", "environment.padding=types"]),
     ],
 )
 def test_it_trains_and_resumes_bit_for_bit(lab: Lab, id: str, settings: list[str]) -> None:

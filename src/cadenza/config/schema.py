@@ -46,6 +46,11 @@ class EnvironmentConfig:
         "who shares networks: by type, by equal spaces, each agent alone, all, or {name: [agents]}; "
         "auto: by type, or each alone where they learn in turn (algorithm.update=sequential)",
     )
+    padding: Literal["none", "spaces", "types"] = setting(
+        "none",
+        "one observation and one action space for unlike agents, so that environment.groups may join them: zeros after "
+        "what is seen, actions that are never allowed; types: then its type, as one of as many columns",
+    )
     teams: Mapping[str, tuple[str, ...]] = setting(
         doc="who plays against whom: {name: [groups]}; empty: as the environment knows it", factory=dict
     )

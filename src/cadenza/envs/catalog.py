@@ -96,15 +96,16 @@ def _never(id: str) -> bool:
 
 def make(config: EnvironmentConfig, render: bool = False) -> Environment:
     """One environment. Mistakes in `environment.kwargs` are told as such."""
-    from cadenza.envs.grouping import regrouped
+    from cadenza.envs.padding import arranged, by_type
     from cadenza.envs.wrapping import dress, needs_pictures
 
     config = dataclasses.replace(config, id=resolve(config.id))
     found = family_of(config.id)
     render = render or needs_pictures(config)
+    bare = by_type(config)
     try:
-        made: Environment = _own(config, render) if found is None else found[1].make(config, render)
-        return regrouped(dress(made, config), config)
+        made: Environment = _own(bare, render) if found is None else found[1].make(bare, render)
+        return arranged(dress(made, config), config)
     except CadenzaError:
         raise
     except Exception as problem:

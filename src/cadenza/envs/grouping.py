@@ -70,9 +70,8 @@ def arrange(own: Mapping[str, GroupSpec], config: EnvironmentConfig) -> dict[str
     elif wanted == "one":
         blocks = _alike(agents.values(), lambda agent: ())
         if len(blocks) > 1:
-            raise ConfigError(
-                f"environment.groups=one: {_difference(blocks[0][0], blocks[1][0])}; use auto, space or agent"
-            )
+            told = f"environment.groups=one: {_difference(blocks[0][0], blocks[1][0])}"
+            raise ConfigError(f"{told}; use auto, space or agent, or make them alike by environment.padding=spaces")
         groups = _named(blocks)
     else:
         groups = _as_listed(wanted, agents)

@@ -35,10 +35,11 @@ TYPES = (
     UnitType("x", "bruiser", health=120, armour=3, sight=8, reach=2, speed=1.2, damage=18, period=2, braces=True),
     UnitType("h", "healer", health=40, armour=0, sight=9, reach=5, speed=1.0, damage=0, period=1, heals=7, energy=20),
     UnitType("s", "scout", health=35, armour=0, sight=14, reach=4, speed=1.8, damage=5, period=1, agile=True),
+    UnitType("g", "guard", health=160, armour=4, sight=9, reach=6, speed=1.0, damage=4, period=2),
 )
 BY_LETTER = {kind.letter: kind for kind in TYPES}
 
-MAPS = ("3m", "8m", "5m_vs_6m", "2m1x1h", "3m1x1h1s", "4m1x_vs_8m")
+MAPS = ("3m", "8m", "5m_vs_6m", "2m1x1h", "3m1x1h1s", "4m1x_vs_8m", "4m1g_vs_8m")
 GROUP = re.compile(r"(\d+)([a-z])")
 GRAMMAR = "COUNT TYPE… [_vs_ COUNT TYPE…], e.g. 2m1x1h or 5m_vs_6m"
 

@@ -13,7 +13,7 @@ SCALE, MARGIN = 16, 16  # pixels of a field unit, and around the field
 GROUND, LINES = (236, 231, 219), (222, 215, 200)
 ALLY, ENEMY, DEAD, MARK = (45, 108, 190), (196, 62, 52), (196, 188, 172), (255, 255, 255)
 FULL, EMPTY, SHADOW = (74, 160, 76), (90, 82, 74), (150, 142, 128)
-RADIUS = {"marine": 7, "bruiser": 10, "healer": 7, "scout": 6}  # pixels
+RADIUS = {"marine": 7, "bruiser": 10, "healer": 7, "scout": 6, "guard": 10}  # pixels
 
 
 def draw(fights: Battles, battle: int = 0) -> Array:
@@ -54,7 +54,7 @@ def disc(radius: int) -> Array:
 
 @cache
 def mark(name: str) -> Array:
-    """A marine has a dot, a bruiser a square, a healer a cross, a scout a bar."""
+    """A marine has a dot, a bruiser a square, a healer a cross, a scout a bar, a guard a ring."""
     across = np.abs(np.arange(-4, 5))
     high, wide = across[:, None], across[None]
     shapes = {
@@ -62,6 +62,7 @@ def mark(name: str) -> Array:
         "bruiser": np.maximum(high, wide) <= 3,
         "healer": (np.minimum(high, wide) <= 1) & (np.maximum(high, wide) <= 4),
         "scout": (high <= 1) & (wide <= 3),
+        "guard": (high**2 + wide**2 <= 18) & (high**2 + wide**2 >= 5),
     }
     return np.asarray(shapes[name])
 

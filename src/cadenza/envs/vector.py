@@ -218,15 +218,15 @@ def make_vector(
         raise ConfigError(f"environment.vectorize={way}: {held}; use workers")
     make_env = partial(catalog.make, config)
     if way == "native":
-        native = catalog.native_version(config)
+        from cadenza.envs.padding import arranged_vector, by_type
+
+        native = catalog.native_version(by_type(config))
         if native is None:
             under = f" under environment.{config.dressing[0]}" if config.dressing else ""
             raise ConfigError(
                 f"environment.vectorize=native: {config.id} has no native version{under}; use auto or in_process"
             )
-        from cadenza.envs.grouping import regrouped_vector
-
-        return regrouped_vector(native.make(count, seeds), config)
+        return arranged_vector(native.make(count, seeds), config)
     if way == "workers":
         from cadenza.envs.workers import Workers
         from cadenza.envs.wrapping import for_other_processes

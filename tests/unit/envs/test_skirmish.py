@@ -15,7 +15,7 @@ from cadenza.envs.skirmish_maps import BY_LETTER, MAPS, parse
 from cadenza.envs.skirmish_rules import SIZE
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, NotFoundError
-from harness.skirmish_scripts import charge, focus_fire, line
+from harness.skirmish_scripts import charge, focus_fire, guards_ahead, line
 
 SEEDS = EpisodeSeeds(3, TRAIN)
 M, X, H, S = (BY_LETTER[letter] for letter in "mxhs")
@@ -93,7 +93,7 @@ def test_maps_are_compositions_and_the_enemy_has_the_same_unless_told() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("3q", r"'q' is no type \(types: m marine, x bruiser, h healer, s scout\)"),
+        ("3q", r"'q' is no type \(types: m marine, x bruiser, h healer, s scout, g guard\)"),
         ("m3", "a map is COUNT TYPE"),
         ("3m_vs_", "a map is COUNT TYPE"),
         ("3m_vs_3m_vs_3m", "a map is COUNT TYPE"),
@@ -503,8 +503,17 @@ def test_on_one_map_types_must_do_different_things() -> None:
     assert played("4m1x_vs_8m", line) <= 0.1  # all as marines
 
 
+def test_on_one_map_types_that_see_and_do_the_same_must_do_opposite_things() -> None:
+    groups = catalog.make(EnvironmentConfig(id="skirmish/4m1g_vs_8m")).spec.groups
+    marine, guard = groups["marine"], groups["guard"]
+    assert (marine.observation, marine.action) == (guard.observation, guard.action)
+    assert played("4m1g_vs_8m", guards_ahead) >= 0.9
+    for everybody in (focus_fire, charge, line):
+        assert played("4m1g_vs_8m", everybody) <= 0.3
+
+
 def test_it_draws_a_picture() -> None:
-    env = catalog.make(EnvironmentConfig(id="skirmish/3m1x1h1s"), render=True)
+    env = catalog.make(EnvironmentConfig(id="skirmish/3m1x1h1s1g"), render=True)
     env.reset(0)
     one = env.render()
     assert one.dtype == np.uint8
