@@ -1,6 +1,7 @@
 """Runs of many kinds, killed 20 times each at random moments and within saves, beside the same left alone.
 
     python benchmarks/kills.py --runs replay --kills 20 --seed 2 --out benchmarks/results/kills-replay.json
+    python benchmarks/kills.py --runs families --kills 5 --out benchmarks/results/kills-families.json
     python benchmarks/kills.py --runs others
 
 Every kill is a SIGKILL of the whole process group. Hashes are of what the runs ended with.
@@ -32,8 +33,33 @@ CHUNKS = {name: [*command, "--max-timesteps", "6000"] for name, command in chunk
 PLANS = {name: [*command, "--max-timesteps", "6000"] for name, command in plan_runs.RUNS.items()}
 PHASES = {name: [*command, *LONGER] for name, command in world_model_runs.RUNS.items()}
 OTHERS = {name: [*command, *OFTEN, "--max-timesteps", "60000"] for name, command in forgetful_runs.RUNS.items()}
+# Kinds of environments: each checkpoint finds most of them in the middle of episodes, and each run sees some end.
+BRIEF = [
+    "algorithm.n_steps=32",
+    "algorithm.n_epochs=1",
+    "algorithm.batch_size=64",
+    "environment.num_envs=4",
+    "environment.max_episode_steps=150",
+    "checkpoint.every_steps=256",
+    "evaluation.every_steps=2048",
+    "evaluation.episodes=2",
+    "evaluation.num_envs=2",
+    "training.max_timesteps=5120",
+]
+SMALL = ["algorithm.torso.cnn.features=32", *BRIEF]
+SCREEN, DOOM = "environment.kwargs.screen_size=36", ["environment.grayscale=true", "environment.resize=36"]
+FAMILIES = {
+    "ALE, never loaded again": ["ALE/Pong-v5:ppo", SCREEN, *SMALL],
+    "ALE, sticky actions": ["ALE/BeamRider-v5:ppo", "environment.frame_stack=4", SCREEN, *SMALL],
+    "MiniGrid": ["MiniGrid-DoorKey-5x5-v0:ppo", *BRIEF],
+    "MiniGrid, moving obstacles": ["MiniGrid-Dynamic-Obstacles-6x6-v0:ppo", "environment.kwargs.sees=grid", *BRIEF],
+    "DeepMind Control": ["dmc/walker-walk:ppo", "algorithm.normalize_obs=rolling", *BRIEF],
+    "ViZDoom": ["VizDoom-basic:ppo", *DOOM, *SMALL],
+    "ViZDoom, monsters": ["VizDoom-deadly_corridor:ppo", *DOOM, *SMALL],
+}
 RUNS = {"replay": REPLAY, "dreams": DREAMS, "phases": PHASES, "chunks": CHUNKS, "plans": PLANS, "others": OTHERS}
 RUNS["all"] = REPLAY | DREAMS | PHASES | CHUNKS | PLANS | OTHERS
+RUNS["families"] = FAMILIES  # not of all: they need extras
 
 
 def killed_and_left_alone(command: list[str], kills: int, seed: int, root: Path) -> dict[str, Any]:

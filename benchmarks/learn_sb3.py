@@ -30,6 +30,7 @@ class Recipe:
     normalize: bool = False
     num_envs: int = 1
     wrapper: str | None = None  # `module:Class`, around each environment; importing the module registers it
+    floats: bool = False  # observations as float32: it keeps those of bytes as bytes, also after VecNormalize
     atari: bool = False  # its preprocessing of Atari games, four frames at once
 
 
@@ -94,6 +95,7 @@ RECIPES = {
         normalize=True,
         num_envs=8,
         wrapper="minigrid.wrappers:FlatObsWrapper",
+        floats=True,
     ),
     "ALE/Pong-v5:ppo": Recipe(
         "PPO",
@@ -113,6 +115,8 @@ RECIPES = {
 
 
 def environments(recipe: Recipe, env_id: str, count: int, seed: int) -> Any:
+    import numpy as np
+    from gymnasium.wrappers import DtypeObservation
     from stable_baselines3.common.env_util import make_atari_env, make_vec_env
     from stable_baselines3.common.vec_env import VecFrameStack
 
@@ -125,6 +129,8 @@ def environments(recipe: Recipe, env_id: str, count: int, seed: int) -> Any:
         return VecFrameStack(make_atari_env(env_id, n_envs=count, seed=seed, env_kwargs=plain), 4)
     module, _, name = (recipe.wrapper or "").partition(":")
     wrapper = getattr(importlib.import_module(module), name) if recipe.wrapper else None
+    if wrapper is not None and recipe.floats:
+        return make_vec_env(env_id, count, seed, wrapper_class=lambda env: DtypeObservation(wrapper(env), np.float32))
     return make_vec_env(env_id, n_envs=count, seed=seed, wrapper_class=wrapper)
 
 

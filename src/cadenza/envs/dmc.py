@@ -94,7 +94,8 @@ class Control(gymnasium.Env[Any, Any]):
         # The random state is seeded anew for every episode; this one is for models that are drawn when they are made.
         drawn = {"time_limit": math.inf, "random": np.random.RandomState(0)}
         self.suite = suite.load(domain, task, task_kwargs=drawn)
-        self._physics = self.suite.physics
+        self._physics, self._task = self.suite.physics, self.suite.task
+        self._substeps = round(self.suite.control_timestep() / self._physics.timestep())
         self._sees, self._size, self._repeat = sees, size, action_repeat
         self._camera = self._found(CAMERAS.get(domain, 0) if camera is None else camera)
         self.max_episode_steps = self._own_limit(getattr(suite, domain).SUITE[task])
@@ -122,24 +123,29 @@ class Control(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         if seed is not None:
-            self.suite.task.random.seed(np.random.SeedSequence(seed).generate_state(8))
-        return self._observed(self.suite.reset().observation), {}
+            self._task.random.seed(np.random.SeedSequence(seed).generate_state(8))
+        self.suite.reset()
+        return self._observed(), {}
 
     def step(self, action: Array) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        earned, exact = 0.0, np.asarray(action, np.float64)
+        """What the suite's own `step` does, but for measuring what nobody sees: between repetitions, beside pixels."""
+        task, physics, earned = self._task, self._physics, 0.0
         for _ in range(self._repeat):
-            now = self.suite.step(exact)
-            earned += float(now.reward)
-            if now.last():
-                break
-        # an end that still counts the future is a limit of some kind, not the task's own
-        ended = bool(now.last())
-        return self._observed(now.observation), earned, ended and not now.discount, ended and bool(now.discount), {}
+            task.before_step(action, physics)
+            physics.step(self._substeps)
+            task.after_step(physics)
+            earned += float(task.get_reward(physics))
+            discount = task.get_termination(physics)  # none: it goes on
+            if discount is not None:
+                # an end that still counts the future is a limit of some kind, not the task's own
+                return self._observed(), earned, not discount, bool(discount), {}
+        return self._observed(), earned, False, False, {}
 
-    def _observed(self, parts: Any) -> Any:
+    def _observed(self) -> Any:
         if self._sees == "pixels":
             return self._picture(self._size)
-        state = np.concatenate([np.ravel(part) for part in parts.values()]).astype(np.float32)
+        parts = tuple(self._task.get_observation(self._physics).values())
+        state = np.concatenate(parts, axis=None, dtype=np.float32, casting="same_kind")
         return state if self._sees == "state" else {"pixels": self._picture(self._size), "state": state}
 
     def _picture(self, size: int) -> Array:

@@ -134,9 +134,11 @@ class Gym:
     def step(self, action: dict[str, Array]) -> Frame:
         obs, reward, terminated, truncated, info = self.env.step(self._action(action[SINGLE_GROUP][0]))
         self._steps += 1
+        earned = self._no_reward.copy()
+        earned[0] = reward
         frame = Frame(
             {SINGLE_GROUP: self._observe(obs)},
-            {SINGLE_GROUP: np.array((reward,), np.float32)},
+            {SINGLE_GROUP: earned},
             bool(terminated),
             bool(truncated) or self._steps >= self._limit,
             mask=_mask(info) if info else None,

@@ -56,8 +56,8 @@ def as_declared(space: spaces.Space[Any], value: Any) -> Array:
 
 
 def with_images_first(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """The environment with its images channels first; itself where it has none, or where that has been done."""
-    if layer(env, OnImages) is not None or not has_images(env.observation_space):
+    """The environment with its images channels first; itself where all of them are, or where that has been done."""
+    if layer(env, OnImages) is not None or on_images(env.observation_space, channels_first)[0] == env.observation_space:
         return env
     return OnImages(env, channels_first)
 

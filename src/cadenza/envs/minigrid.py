@@ -60,7 +60,7 @@ def seen(env: gymnasium.Env[Any, Any], sees: Sees) -> gymnasium.Env[Any, Any]:
     from minigrid import wrappers
 
     if sees == "flat":
-        return wrappers.FlatObsWrapper(env)
+        return Flat(env, wrappers.FlatObsWrapper(env))
     if sees == "grid":
         return Grid(env)
     pictured = wrappers.RGBImgPartialObsWrapper if sees == "pixels" else wrappers.RGBImgObsWrapper
@@ -68,13 +68,34 @@ def seen(env: gymnasium.Env[Any, Any], sees: Sees) -> gymnasium.Env[Any, Any]:
     return made
 
 
+class Flat(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """What FlatObsWrapper makes, without writing out a mission again that has not changed."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], flat: gymnasium.ObservationWrapper[Any, Any, Any]) -> None:
+        super().__init__(env)
+        self.observation_space = flat.observation_space
+        self._whole = flat.observation
+        self._cells = int(np.prod(env.observation_space["image"].shape))  # type: ignore[index]
+        self._mission: str | None = None
+
+    def observation(self, observation: Any) -> Array:
+        if observation["mission"] != self._mission:
+            self._mission, self._last = observation["mission"], self._whole(observation)
+        seen: Array = self._last.copy()
+        seen[: self._cells] = observation["image"].reshape(-1)
+        return seen
+
+
 class Grid(gymnasium.ObservationWrapper[Any, Any, Any]):
     """The 7 x 7 cells in sight as numbers (kind, colour, state), and where the agent looks; not its mission."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        cells = int(np.prod(env.observation_space["image"].shape))  # type: ignore[index]
-        self.observation_space = spaces.Box(0, 255, (cells + 1,), np.uint8)
+        self._cells = int(np.prod(env.observation_space["image"].shape))  # type: ignore[index]
+        self.observation_space = spaces.Box(0, 255, (self._cells + 1,), np.uint8)
 
     def observation(self, observation: Any) -> Array:
-        return np.append(observation["image"].reshape(-1), np.uint8(observation["direction"]))
+        seen = np.empty(self._cells + 1, np.uint8)
+        seen[:-1] = observation["image"].reshape(-1)
+        seen[-1] = observation["direction"]
+        return seen

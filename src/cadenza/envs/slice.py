@@ -54,11 +54,11 @@ class Slice:
         mark[STAGE] = STEP
         writer.begin()
         ended: list[int] = []
-        groups = list(actions.items())
+        groups = tuple(actions)
         try:
-            for index, env in enumerate(self.envs):
+            for index, (env, rows) in enumerate(zip(self.envs, zip(*actions.values(), strict=True), strict=True)):
                 mark[INDEX] = index
-                frame = env.step({group: array[index] for group, array in groups})
+                frame = env.step(dict(zip(groups, rows, strict=True)))
                 writer.outcome(index, frame)
                 if frame.terminated or frame.truncated:
                     ended.append(index)

@@ -10,6 +10,8 @@ import importlib.util
 import itertools
 import os
 import re
+import shlex
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,11 @@ SHIPPED = (
     "health_gathering health_gathering_supreme my_way_home predict_position rocket_basic simpler_basic take_cover"
 )
 RULE = re.compile(r"\+sv_\w+ [\w.]+")  # a rule of the game: all that a scenario may tell the program it is played by
+# A game waits for its player forever. The kernel ends it with whoever started it, if it asks before it becomes a game.
+FAITHFUL = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
+    "os.getppid() == {parent} or sys.exit(1); os.execv({program!r}, [{program!r}, *sys.argv[1:]])"
+)
 WAD = re.compile(r"^\s*doom_(?:scenario|game)_path\s*=\s*(\S+)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -149,9 +156,21 @@ class Doom(gymnasium.Env[Any, Any]):
         if self._game.is_running():
             self._game.new_episode()
         else:
-            with contextlib.chdir(self._place.name):
-                self._game.init()
+            self._start()
         return self._look(), {}
+
+    def _start(self) -> None:
+        """In a folder of its own, and where that can be had (Linux) not to outlive this process, however it ends."""
+        place = Path(self._place.name)
+        if sys.platform == "linux":
+            code = FAITHFUL.format(parent=os.getpid(), program=str(_package() / "vizdoom"))
+            launcher = place / "launch"
+            launcher.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-ISc", code])} "$@"\n')
+            launcher.chmod(0o700)
+            if os.access(launcher, os.X_OK):  # not where temporary files may not be run
+                self._game.set_vizdoom_path(str(launcher))
+        with contextlib.chdir(place):
+            self._game.init()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         reward = self._game.make_action(self._presses[int(action)], self._skip)
@@ -161,7 +180,7 @@ class Doom(gymnasium.Env[Any, Any]):
         """What is seen; after the end nothing is, and what was seen last stands for it."""
         state = self._game.get_state()
         if state is not None:
-            screen = state.screen_buffer.copy()
+            screen = state.screen_buffer  # an array of its own, which later states leave alone
             told = np.asarray(state.game_variables, np.float32)
             self._seen = {"screen": screen, "variables": told} if self._variables else screen
         return self._seen

@@ -40,16 +40,16 @@ def test_every_task_of_the_suite_has_an_id_and_its_own_time_limit() -> None:
     assert made("dmc/walker-walk", action_repeat=2).spec.max_episode_steps == 500
 
 
-@pytest.mark.parametrize("repeat", [1, 3])
-def test_an_episode_is_the_suites_own(repeat: int) -> None:
-    env = made("dmc/walker-walk", action_repeat=repeat)
-    theirs = suite.load("walker", "walk")
+@pytest.mark.parametrize(("domain", "task", "repeat"), [("walker", "walk", 1), ("manipulator", "bring_ball", 3)])
+def test_an_episode_is_the_suites_own(domain: str, task: str, repeat: int) -> None:
+    env = made(f"dmc/{domain}-{task}", action_repeat=repeat)
+    theirs = suite.load(domain, task)
     theirs.task.random.seed(np.random.SeedSequence(11).generate_state(8))
     expected, frame, rng = theirs.reset(), env.reset(11), np.random.default_rng(0)
     for _ in range(10):
         measured = np.concatenate([np.ravel(part) for part in expected.observation.values()])
         assert np.array_equal(frame.obs["agent"][0], measured.astype(np.float32))
-        action = rng.uniform(-1, 1, (1, 6)).astype(np.float32)
+        action = rng.uniform(-1, 1, (1, *theirs.action_spec().shape)).astype(np.float32)
         frame, earned = env.step({"agent": action}), 0.0
         for _ in range(repeat):
             expected = theirs.step(action[0].astype(np.float64))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shutil
+import signal
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -135,3 +139,24 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys) -> None:
     monkeypatch.setitem(sys.modules, "vizdoom", None)
     assert run(["train", "VizDoom-anything:ppo"]) == 69
     assert capsys.readouterr().err == "error: vizdoom environments need an extra: pip install 'cadenza[vizdoom]'\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_game_dies_with_a_killed_run() -> None:
+    code = """
+import os, pathlib, signal
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs import catalog
+env = catalog.make(EnvironmentConfig(id="VizDoom-basic"))
+env.reset(0)
+stats = [path.read_text().rpartition(")") for path in pathlib.Path("/proc").glob("[0-9]*/stat")]
+print(*(name.split()[0] for name, _, rest in stats if int(rest.split()[1]) == os.getpid()), flush=True)
+signal.pause()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        games = [os.pidfd_open(int(game)) for game in process.stdout.readline().split()]
+        process.send_signal(signal.SIGKILL)
+    assert len(games) == 1
+    assert select.select(games, [], [], 30)[0] == games  # gone
+    os.close(games[0])
