@@ -47,9 +47,9 @@ def as_picture(leaf: np.ndarray) -> np.ndarray | None:
 
 
 def numbers(obs: Any) -> list[list[Any]]:
-    """The first numbers of what each agent sees, images aside [A][n]."""
-    parts = [leaf.reshape(len(leaf), -1) for _, leaf in leaves(obs) if not (leaf.dtype == np.uint8 and leaf.ndim > 2)]
-    return rounded(np.concatenate(parts, 1)[:, :NUMBERS]) if parts else []
+    """The first numbers of what each agent sees at each step, images aside: [N, A, …] to [N][A][n]."""
+    parts = [x.reshape(*x.shape[:2], -1) for _, x in leaves(obs) if not (x.dtype == np.uint8 and x.ndim > 3)]
+    return rounded(np.concatenate(parts, -1)[..., :NUMBERS]) if parts else []
 
 
 def rounded(x: np.ndarray) -> Any:
@@ -77,7 +77,11 @@ def encoded(picture: np.ndarray, lossless: bool = False) -> bytes:
 
 def teller(stream: BinaryIO) -> Tell:
     def tell(kind: str, payload: bytes = b"", **head: Any) -> None:
-        text = dumps({"kind": kind, **head, "bytes": len(payload)}).encode()
+        message = {"kind": kind, **head, "bytes": len(payload)}
+        try:
+            text = json.dumps(message, allow_nan=False).encode()
+        except (ValueError, TypeError):  # no numbers, or arrays, somewhere in it: rare, and slow to look for
+            text = dumps(message).encode()
         stream.write(len(text).to_bytes(4, "big") + text + payload)
         stream.flush()
 
@@ -107,6 +111,10 @@ class Wishes:
         with self._come:
             self._come.wait_for(lambda: self._lines)
             return self._lines.popleft()
+
+    def waiting(self) -> bool:
+        with self._come:
+            return bool(self._lines)
 
     def elsewhere(self, at: int) -> bool:
         """Whether the newest wish is none that the work from here on leads to."""

@@ -1,8 +1,9 @@
-"""What a policy makes of one step: how likely it finds each action, and what it expects. Arrays [A, …] by group."""
+"""What a policy makes of steps: how likely it finds each action, and what it expects. Arrays [N, A, …] by group."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,28 +15,32 @@ from cadenza.nets.heads import BernoulliHead, CategoricalHead, GaussianHead, Mul
 from cadenza.nets.q_network import QNetwork
 from cadenza.nets.rssm import State
 from cadenza.trees import map_tree
-from cadenza.types import Step, Tree
+from cadenza.types import Mode, Step, Tree
 
 Opinion = dict[str, np.ndarray]  # of: probs, mean, std, q, value, reward (expected by a world model)
 
 
 @torch.inference_mode()
-def opinions(workflow: Any, step: Step, carry: Tree, after: Tree) -> dict[str, Opinion]:
-    """Of a batch of one; `carry` is the policy's memory before the step, `after` the one behind it."""
+def opinions(workflow: Any, steps: Step, carry: Tree, mode: Mode) -> tuple[dict[str, Opinion], Tree]:
+    """Of N steps of one episode that follow each other, from the memory before them; and the one behind them.
+
+    `mode.forced` is what was done. All steps go through the networks at once, but for world models, whose memory is
+    made of what they do.
+    """
     if hasattr(workflow, "model") and hasattr(workflow, "behaviour"):
-        return {workflow.group: _dreamed(workflow, State(after["deter"], after["stoch"]))}
+        return _dreamed(workflow, steps, carry, mode)
     if hasattr(workflow, "policies") and hasattr(workflow, "critics"):
-        return {name: _soft(workflow, name, step) for name in workflow.policies}
+        return {name: _soft(workflow, name, steps) for name in workflow.policies}, carry
     if hasattr(workflow, "tables"):
-        return {name: _tabular(workflow.tables[name], step.obs[name]) for name in workflow.tables}
-    found = {}
+        return {name: _tabular(workflow.tables[name], steps.obs[name]) for name in workflow.tables}, carry
+    found, after = {}, {}
     for name, net in getattr(workflow, "nets", {}).items():
         if isinstance(net, ActorCritic):
-            found[name] = _judged(workflow, name, net, step, carry)
+            found[name], after[name] = _judged(workflow, name, net, steps, carry[name])
         elif isinstance(net, QNetwork):
-            values = net.means(net(workflow.observers[name](step.obs[name])))[0]
+            values = net.means(net(workflow.observers[name](steps.obs[name])))
             found[name] = {"q": _array(values), "value": _array(values.amax(-1))}
-    return found
+    return found, after
 
 
 def reward_scale(workflow: Any, group: str) -> tuple[float, float]:
@@ -44,70 +49,88 @@ def reward_scale(workflow: Any, group: str) -> tuple[float, float]:
     return (1.0, math.inf) if scale is None else (float(torch.sqrt(scale.norm.var + 1e-8)), scale.clip)
 
 
-def _judged(workflow: Any, name: str, net: ActorCritic, step: Step, carry: Tree) -> Opinion:
-    obs = map_tree(lambda x: x[None], workflow.observers[name](step.obs[name]))
-    first = torch.from_numpy(step.is_first)[None, :, None].expand(1, *step.active[name].shape)
+def _judged(workflow: Any, name: str, net: ActorCritic, steps: Step, carry: Tree) -> tuple[Opinion, Tree]:
+    """Time is the first axis and N is 1: so a memory goes from step to step."""
+    obs = map_tree(lambda x: x[:, None], workflow.observers[name](steps.obs[name]))
+    shape = steps.active[name].shape
+    first = torch.from_numpy(steps.is_first)[:, None, None].expand(shape[0], 1, shape[1])
     views = getattr(workflow, "views", {})
-    beside = map_tree(lambda x: x[None], views[name](step.obs, step.state)) if name in views else None
-    judged = net(obs, carry.get(name, {}), first, False, beside)
-    value = judged.value[0]
+    beside = map_tree(lambda x: x[:, None], views[name](steps.obs, steps.state)) if name in views else None
+    judged = net(obs, carry, first, True, beside)
+    value = judged.value[:, 0]
     if name in getattr(workflow, "value_scales", {}):
         value = workflow.value_scales[name].to_returns(value)
-    mask = torch.from_numpy(step.mask[name]) if name in step.mask else None
-    return _distribution(net.head, judged.output[0], mask) | {"value": _array(value.expand(step.active[name].shape)[0])}
+    found = _distribution(net.head, judged.output[:, 0], _mask(steps, name)) | {"value": _array(value.expand(shape))}
+    return found, map_tree(lambda x: x[-1], judged.carries)
+
+
+def _mask(steps: Step, name: str) -> Tensor | None:
+    return torch.from_numpy(steps.mask[name]) if name in steps.mask else None
 
 
 def _distribution(head: Any, output: Tensor, mask: Tensor | None) -> Opinion:
-    """Of outputs [1, A, F]."""
+    """Of outputs [N, A, F]."""
     if isinstance(head, CategoricalHead):
-        return {"probs": _array(head.log_probs(output, mask).exp()[0])}
+        return {"probs": _array(head.log_probs(output, mask).exp())}
     if isinstance(head, MultiCategoricalHead):
         parts = [part.log_probs(own, allowed).exp() for part, own, allowed in head._columns(output, mask)]
-        return {"probs": _array(torch.cat(parts, -1)[0])}
+        return {"probs": _array(torch.cat(parts, -1))}
     if isinstance(head, BernoulliHead):
-        return {"probs": _array(torch.sigmoid(output)[0])}
+        return {"probs": _array(torch.sigmoid(output))}
     if isinstance(head, GaussianHead):
         mean, log_std = head._normal(output)
         std = log_std.exp().expand(mean.shape)
         if isinstance(head, SquashedHead):  # the deviation as it is around the middle of the bounds
             mean, std = head.middle + head.reach * torch.tanh(mean), head.reach * std.clamp(max=1.0)
-        return {"mean": _array(mean[0]), "std": _array(std[0])}
+        return {"mean": _array(mean), "std": _array(std)}
     return {}
 
 
-def _soft(workflow: Any, name: str, step: Step) -> Opinion:
-    policy, obs = workflow.policies[name], workflow.observers[name](step.obs[name])
-    mask = torch.from_numpy(step.mask[name]) if name in step.mask else None
+def _soft(workflow: Any, name: str, steps: Step) -> Opinion:
+    policy, obs, mask = workflow.policies[name], workflow.observers[name](steps.obs[name]), _mask(steps, name)
     output = policy(obs)
     found = _distribution(policy.head, output, mask)
     if isinstance(policy.head, CategoricalHead):
-        values = workflow.critics[name](obs, None).amin(0)[0]
+        values = workflow.critics[name](obs, None).amin(0)
         expected = (values * torch.from_numpy(found["probs"])).sum(-1)
         return found | {"q": _array(values), "value": _array(expected)}
     action = policy.head.to_unit(policy.head.mode(output, mask))
-    return found | {"value": _array(workflow.critics[name](obs, action).amin(0)[0])}
+    return found | {"value": _array(workflow.critics[name](obs, action).amin(0))}
 
 
 def _tabular(table: Any, obs: Tree) -> Opinion:
-    values = np.asarray(table.mean_values(table.index(obs))[0], np.float64)
+    values = np.asarray(table.mean_values(table.index(obs)), np.float64)
     return {"q": values, "value": values.max(-1)}
 
 
-def _dreamed(workflow: Any, state: State) -> Opinion:
-    features, model = state.features(), workflow.model
+def _dreamed(workflow: Any, steps: Step, carry: Tree, mode: Mode) -> tuple[dict[str, Opinion], Tree]:
+    """One agent's: its states one after the other, what it makes of them at once."""
+    states = []
+    for n in range(len(steps.is_first)):
+        forced = map_tree(lambda x, n=n: x[n : n + 1], mode.forced)
+        carry = workflow.act(_one(steps, n), carry, replace(mode, forced=forced)).carry
+        states.append(State(carry["deter"], carry["stoch"]).features())
+    features, model = torch.stack(states), workflow.model  # [N, 1, F]
     found = {"reward": _array(model.reward.mean(model.reward(features)))}
     if workflow.behaviour is None:
-        return found
+        return {workflow.group: found}, carry
     actor, critic = workflow.behaviour.actor, workflow.behaviour.critic
     output = actor(features)
     found["value"] = _array(critic.mean(critic(features)))
     if workflow.actions.discrete:
-        return found | {"probs": _array(output.exp())}
+        return {workflow.group: found | {"probs": _array(output.exp())}}, carry
     std = output.chunk(2, -1)[1]
     if actor.kind == "tanh_normal":  # as it is around the middle of the bounds
         std = std.clamp(max=1.0)
     middle, reach = workflow.actions.middle, workflow.actions.reach
-    return found | {"mean": _array(middle + reach * actor.mode(output)), "std": _array(reach * std)}
+    found |= {"mean": _array(middle + reach * actor.mode(output)), "std": _array(reach * std)}
+    return {workflow.group: found}, carry
+
+
+def _one(steps: Step, n: int) -> Step:
+    """The nth of them."""
+    parts = {item.name: getattr(steps, item.name) for item in fields(steps)}
+    return Step(**map_tree(lambda x: None if x is None else x[n : n + 1], parts))
 
 
 def _array(x: Tensor) -> np.ndarray:

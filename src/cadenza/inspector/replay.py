@@ -1,7 +1,7 @@
 """A recorded episode again, from its seed and actions: `python -m cadenza.inspector.replay`, the inspector's child.
 
-It first plays the episode and tells what happened, then plays it with the policy looking on, then answers: pictures of
-single steps, and what a world model imagines from one. Messages are a length, a JSON head and bytes.
+It first plays the episode and tells what happened, then has the policy look at it, then answers: pictures of single
+steps, and what a world model imagines from one. Messages are a length, a JSON head and bytes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from cadenza.envs.catalog import make
 from cadenza.envs.display import has_display
 from cadenza.errors import CadenzaError
+from cadenza.inspector.frames import in_a_row, own, stack
 from cadenza.inspector.messages import (
     NUMBERS,
     Tell,
@@ -36,7 +38,9 @@ from cadenza.types import Environment, Episode, Frame
 from cadenza.workflows.ppo_config import PPOConfig
 
 PICTURES = 300  # sent unasked, evenly over the episode
-BATCH = 100  # steps told at once
+AT_ONCE = 8  # of which one in so many comes with the steps, the others when there is nothing else to do
+PIECE = 100  # steps told, and judged, at once
+KEPT = 256 << 20  # bytes of what was seen that wait to be judged; beyond that steps are played once more
 KNOWN, HORIZON = 20, 15  # steps that a world model sees before it imagines, and that it then does
 SHOWN = 3  # of those it saw
 USUAL_FPS = 30.0
@@ -52,8 +56,10 @@ class Replay:
         self.env = visible(self.config.environment)
         self.stride = max(1, -(-self.episode.length // PICTURES))
         self.shows = True
+        self.missing = {*range(0, self.episode.length, self.stride), self.episode.length}  # pictures to be sent unasked
         self.at, self.frame = 0, self.env.reset(self.episode.seed)
         self.terminated = False
+        self.kept: dict[int, list[Frame]] = {}
         self.discounts = {group: discounts(self.config.algorithm, group) for group in self.env.spec.groups}
         self.workflow: Any = None
 
@@ -76,37 +82,61 @@ class Replay:
             self.advance()
         return self.frame
 
+    def play(self, begin: int, look: bool = False) -> list[Frame]:
+        """A piece of the episode: frames from a step on, and that which its last step led to."""
+        frame, frames = self.seek(begin), []
+        while True:
+            if look and self.at % (AT_ONCE * self.stride) == 0 and self.at in self.missing:
+                self.picture()
+            frames.append(own(frame))
+            if self.at == self.end_of(begin):
+                return frames
+            frame = self.advance()
+
+    def end_of(self, begin: int) -> int:
+        return min(begin + PIECE, self.episode.length)
+
     def happened(self) -> None:
         """What was seen, done and earned at every step, with pictures of some."""
         self.tell("episode", **self.facts())
-        told: list[dict[str, Any]] = []
-        begin = 0
         sums = {group: np.zeros(reward.shape, np.float64) for group, reward in self.frame.reward.items()}
-        frame = self.begin()
-        while True:
-            if self.at % self.stride == 0 or self.at == self.episode.length:
-                self.picture()
-            step: dict[str, Any] = {group: {"obs": numbers(obs)} for group, obs in frame.obs.items()}
-            for group, active in (frame.active or {}).items():
-                step[group]["active"] = active.tolist()
-            told.append(step)
-            if self.at < self.episode.length:
-                for group, action in self.taken().items():
-                    step[group]["action"] = rounded(action.reshape(len(action), -1)[:, :NUMBERS])
-                frame = self.advance()
-                for group, reward in frame.reward.items():
-                    step[group]["reward"] = rounded(reward)
-                    sums[group] += (frame.raw_reward or frame.reward)[group]
-            ended = begin + len(told) > self.episode.length
-            if ended or len(told) >= BATCH:
-                self.tell("steps", begin=begin, steps=told)
-                begin, told = begin + len(told), []
-            if ended:
-                break
-        self.terminated = frame.terminated
-        over = frame.terminated or frame.truncated
+        self.begin()
+        room = KEPT
+        for begin in range(0, self.episode.length, PIECE):
+            frames = self.play(begin, look=True)
+            self.tell("steps", begin=begin, steps=self.told(begin, frames))
+            for frame in frames[1:]:
+                for group, reward in (frame.raw_reward or frame.reward).items():
+                    sums[group] += reward
+            room -= sum(leaf.nbytes for frame in frames for _, leaf in leaves(frame.obs))
+            if room >= 0:
+                self.kept[begin] = frames
+        self.picture()  # of its end
+        self.terminated = self.frame.terminated
+        over = self.frame.terminated or self.frame.truncated
         same = all(np.array_equal(sums[group], values) for group, values in self.episode.returns.items())
-        self.tell("happened", identical=bool(over and same), terminated=frame.terminated, truncated=frame.truncated)
+        ended = {"terminated": self.frame.terminated, "truncated": self.frame.truncated}
+        self.tell("happened", identical=bool(over and same), **ended)
+
+    def told(self, begin: int, frames: list[Frame]) -> list[dict[str, Any]]:
+        """Steps as the page reads them: what was seen, what was done then, and what that earned."""
+        steps: list[dict[str, Any]] = [{} for _ in self.steps_in(begin, frames)]
+        for group, actions in self.episode.actions.items():
+            done = actions[begin : begin + len(frames) - 1]
+            columns = {
+                "obs": numbers(map_tree(stack, *(frame.obs[group] for frame in frames))),
+                "action": rounded(done.reshape(*done.shape[:2], -1)[..., :NUMBERS]),
+                "reward": rounded(np.stack([frame.reward[group] for frame in frames[1:]])),
+            }
+            if any(frame.active for frame in frames):
+                columns["active"] = [frame.active and frame.active[group].tolist() for frame in frames]
+            for n, step in enumerate(steps):
+                step[group] = {key: column[n] for key, column in columns.items() if n < len(column)}
+        return steps
+
+    def steps_in(self, begin: int, frames: list[Frame]) -> list[Frame]:
+        """What the steps of a piece began with; the episode's end is one, too, where nothing is done any more."""
+        return frames if self.end_of(begin) == self.episode.length else frames[:-1]
 
     def facts(self) -> dict[str, Any]:
         groups = self.env.spec.groups
@@ -134,6 +164,7 @@ class Replay:
 
     def picture(self) -> None:
         """What the environment looks like now, and images that agents see."""
+        self.missing.discard(self.at)
         if self.shows:
             rendered, why = None, "this environment renders no pictures"
             try:
@@ -146,10 +177,12 @@ class Replay:
                 self.shows = False
                 self.tell("note", text=why)
             else:
-                self.tell("picture", encoded(rendered), what="frame", step=self.at)
+                self.tell("picture", encoded(rendered), what="frame", step=self.at, evenly=self.at % self.stride == 0)
         seen = self.seen()
         if seen is not None:
-            self.tell("picture", encoded(seen), what="seen", step=self.at)
+            self.tell("picture", encoded(seen), what="seen", step=self.at, evenly=self.at % self.stride == 0)
+        elif not self.shows:
+            self.missing.clear()
 
     def seen(self) -> np.ndarray | None:
         """The first image among what the first agent sees, as a picture."""
@@ -158,6 +191,11 @@ class Replay:
                 if (picture := as_picture(leaf[0])) is not None:
                     return picture
         return None
+
+    def fill(self) -> None:
+        """One of the pictures that are still missing: the next one from here, so that little is played again."""
+        self.seek(min(self.missing, key=lambda step: (step < self.at, step)))
+        self.picture()
 
     def show(self, begin: int, end: int, jumped: Callable[[int], bool]) -> None:
         """Pictures of a stretch of steps, until somebody wants others."""
@@ -173,40 +211,36 @@ class Replay:
     def judge(self, checkpoint: str) -> None:
         """What the policy with the weights of a checkpoint makes of every step."""
         from cadenza.inspector.opinions import opinions, reward_scale
-        from cadenza.orchestration.playback import PLAYING, batch_of_one, load_policy
+        from cadenza.orchestration.playback import PLAYING, load_policy
         from cadenza.orchestration.seeding import EVALUATION, Streams
         from cadenza.types import Mode
 
         player, name = load_policy(self.folder, checkpoint, self.trust)
         workflow = self.workflow = player.workflow
         self.tell("judge", checkpoint=name, imagines=hasattr(workflow, "imagine"))
-        streams = Streams(self.config.seed, branch=(EVALUATION,))
-        carry, frame, told, begin = workflow.initial_carry(1), self.begin(), [], 0
+        mode = Mode(False, PLAYING, Streams(self.config.seed, branch=(EVALUATION,)))
+        carry = workflow.initial_carry(1)
         values: dict[str, list[np.ndarray]] = {}
         earned: dict[str, list[np.ndarray]] = {}
-        while True:
-            step = batch_of_one(frame, self.at == 0)
-            last = self.at == self.episode.length
-            forced = None if last else {group: action[None] for group, action in self.taken().items()}
-            acted = workflow.act(step, carry, Mode(False, PLAYING, streams, forced))
-            found = opinions(workflow, step, carry, acted.carry)
-            carry = acted.carry
-            told.append({group: {key: rounded(x) for key, x in one.items()} for group, one in found.items()})
+        for begin in range(0, self.episode.length, PIECE):
+            frames = self.kept.get(begin) or self.play(begin)
+            steps = self.steps_in(begin, frames)
+            at = np.arange(begin, begin + len(steps)).clip(max=self.episode.length - 1)
+            done = {group: actions[at] for group, actions in self.episode.actions.items()}
+            found, carry = opinions(workflow, in_a_row(steps, begin == 0), carry, replace(mode, forced=done))
+            told: list[dict[str, dict[str, Any]]] = [{group: {} for group in found} for _ in steps]
             for group, one in found.items():
+                for key, column in one.items():
+                    for n, value in enumerate(rounded(column)):
+                        told[n][group][key] = value
                 if "value" in one:
                     values.setdefault(group, []).append(one["value"])
-            if last or len(told) >= BATCH:
-                self.tell("opinions", begin=begin, steps=told)
-                begin, told = begin + len(told), []
-            if last:
-                break
-            frame = self.advance()
-            for group, reward in frame.reward.items():
-                earned.setdefault(group, []).append(reward)
+                earned.setdefault(group, []).extend(frame.reward[group] for frame in frames[1:])
+            self.tell("opinions", begin=begin, steps=told)
         for group, value in values.items():
             scale, clip = reward_scale(workflow, group)
             learned_of = np.clip(np.stack(earned[group]) / scale, -clip, clip)
-            advantage = advantages(np.stack(value), learned_of, *self.discounts[group], self.terminated)
+            advantage = advantages(np.concatenate(value), learned_of, *self.discounts[group], self.terminated)
             self.tell("advantages", group=group, values=rounded(advantage), reward_scale=scale)
         self.tell("judged")
 
@@ -243,7 +277,7 @@ class Replay:
 
     def stretch(self, begin: int, end: int) -> Any:
         """The steps as replay would hold them, with one row before them that only leads there."""
-        from cadenza.data.replay import Sequences
+        from cadenza.data.batches import Sequences
 
         count, groups = end - begin + 2, list(self.episode.actions)
         frame = self.seek(max(0, begin - 1))
@@ -334,9 +368,14 @@ def main(run: str, number: str, checkpoint: str, trust: str) -> None:
             except Exception as problem:  # an algorithm of somebody else's, maybe: what happened is still worth seeing
                 tell("note", text=f"the policy cannot be asked ({type(problem).__name__}: {problem})")
                 tell("judged")
+        replay.kept.clear()
         tell("ready")
         wishes = Wishes()
-        while (asked := wishes.next()) is not None:
+        while True:
+            while replay.missing and not wishes.waiting():
+                replay.fill()
+            if (asked := wishes.next()) is None:
+                return
             if "show" in asked:
                 begin, end = asked["show"]
                 replay.show(begin, end, wishes.elsewhere)

@@ -76,7 +76,7 @@ class Replay:
         elif kind == "opinions":
             self.opinions += head["steps"]
         elif kind == "picture":
-            self._keep((head["what"], head["step"]), payload)
+            self._keep((head["what"], head["step"]), payload, head["evenly"])
         elif kind == "happened":
             self.state |= head | {"stage": "judging"}
         elif kind == "judge":
@@ -96,12 +96,12 @@ class Replay:
             self.state["failed"] = head["message"]
         elif kind == "ready":
             self.state["stage"] = "ready"
-            self._evenly = set(self._pictures)
 
-    def _keep(self, key: tuple[str, int], payload: bytes) -> None:
+    def _keep(self, key: tuple[str, int], payload: bytes, evenly: bool = False) -> None:
         old = self._pictures.pop(key, b"")
         self._pictures[key] = payload
-        if self.state["stage"] != "ready" or key in self._evenly:
+        if evenly:
+            self._evenly.add(key)
             return
         self._extra += len(payload) - len(old)
         for other in list(self._pictures):

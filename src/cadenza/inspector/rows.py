@@ -16,7 +16,7 @@ Points = tuple[list[float], list[float]]
 
 WHOLE = 2 << 20  # bytes that are simply read
 BLOCK = 1 << 13  # bytes in which a row usually ends
-SCAN = 1 << 20  # bytes looked through at once for a metric that few rows have
+SCAN = 1 << 16  # bytes looked through at once for a metric that few rows have: memory that is used again and again
 LONGEST = 1 << 20  # bytes of a row that is still looked at
 POINTS = 1500
 
@@ -70,10 +70,7 @@ class MetricsReader:
 
     def having(self, name: str, stretch: Stretch, points: int = POINTS) -> list[Row]:
         """Rows that have a metric: all of them where they are few, else evenly chosen."""
-        found = self._search(name, stretch, points)
-        if len(found) < points // 2:  # rare: then looking for every one costs little more
-            found = self._search(name, stretch, points * 100)
-        return [row for line in found for row in self._parsed(line) if name in row]
+        return [row for line in self._search(name, stretch, points) for row in self._parsed(line) if name in row]
 
     def tail(self, count: int) -> list[Row]:
         """The last rows."""
@@ -136,22 +133,29 @@ class MetricsReader:
         return offset
 
     def _search(self, name: str, stretch: Stretch, points: int) -> list[bytes]:
+        """In one go: once there are too many, a share of the file is passed over behind each one."""
         needle = f"{json.dumps(name, ensure_ascii=False)}:".encode()
-        share, found = (stretch.end - stretch.begin) / points, []
-        offset, allowed = stretch.begin, 0.0
+        found: list[tuple[int, bytes]] = []
+        share, offset, length, jumped = 0, stretch.begin, SCAN, False
         while offset < stretch.end:
-            text = os.pread(self._file, min(SCAN, stretch.end - offset), offset)
+            text = os.pread(self._file, min(length, stretch.end - offset), offset)
             cut = text.rfind(b"\n") + 1
             if not cut:
-                break
-            at = 0
-            while (place := text.find(needle, at, cut)) >= 0:
-                end = text.find(b"\n", place)
-                found.append(text[text.rfind(b"\n", 0, place) + 1 : end])
-                allowed = offset + end - stretch.begin + share
-                at = max(end, min(cut, stretch.begin + int(allowed) - offset))
-            offset += cut
-        return found
+                if length >= LONGEST:
+                    break
+                length *= 4
+                continue
+            place = text.find(needle, text.find(b"\n") + 1 if jumped else 0, cut)  # not in half a row
+            if place < 0:
+                offset, length, jumped = offset + cut, SCAN, False
+                continue
+            begin, end = text.rfind(b"\n", 0, place) + 1, text.find(b"\n", place)
+            found.append((offset + begin, text[begin:end]))
+            if len(found) > points:
+                share = max(share + 1, 2 * (offset + end - stretch.begin) // points)
+                found = _apart(found, share)
+            offset, length, jumped = offset + end + 1 + share, BLOCK, share > 0
+        return [line for _, line in found]
 
     @staticmethod
     def _parsed(text: bytes) -> Iterator[Row]:
@@ -163,6 +167,15 @@ class MetricsReader:
                 continue
             if isinstance(row, dict):
                 yield row
+
+
+def _apart(found: list[tuple[int, bytes]], share: int) -> list[tuple[int, bytes]]:
+    """Of rows and where they begin those that are so many bytes away from the one before."""
+    kept = found[:1]
+    for place, line in found[1:]:
+        if place - kept[-1][0] >= share:
+            kept.append((place, line))
+    return kept
 
 
 def _number(line: bytes | None, key: str) -> float | None:

@@ -19,6 +19,7 @@ const number = (value) => {
   const size = Math.abs(value);
   if (size >= 1e6) return `${+(value / 1e6).toPrecision(4)}M`;
   if (size >= 1e4) return `${+(value / 1e3).toPrecision(4)}k`;
+  if (size && size < 1e-4) return value.toExponential(3).replace(/\.?0*e/, "e");
   return String(+value.toPrecision(4));
 };
 const clock = (seconds) => {

@@ -72,7 +72,18 @@ def test_metrics_that_few_rows_have_are_all_found(long: Path) -> None:
         nothing = reader.having('"}\n', reader.stretch())
     assert [row["eval/return_mean"] for row in found] == list(range(0, COUNT, RARE))
     assert 150 <= len(dense) <= 310
+    steps = [row["env_steps"] for row in dense]
+    assert steps[0] == 0
+    assert steps[-1] > 0.98 * 10 * COUNT
+    assert max(b - a for a, b in pairwise(steps)) < 3 * 10 * COUNT / 300
     assert nothing == []
+
+
+def test_no_row_is_passed_over_until_there_are_too_many(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps({"env_steps": i, "loss": i, "filler": "x" * (i % 9)}) + "\n" for i in range(60)))
+    with MetricsReader(path) as reader:
+        assert [row["loss"] for row in reader.having("loss", reader.stretch(), 60)] == list(range(60))
 
 
 def test_the_tail_and_what_was_appended(long: Path) -> None:

@@ -121,7 +121,7 @@ document.addEventListener("keydown", (event) => {
   found.does(event);
 });
 function help() {
-  const lines = Object.entries({ ...keys, ...COMMON }).filter(([, one]) => one.say);
+  const lines = Object.entries({ ...keys, ...COMMON }).filter(([key, one]) => one.say && (key !== "/" || document.querySelector("[data-filter]")));
   const dialog = make("dialog", { onclick: () => dialog.close(), onclose: () => dialog.remove() }, make("h2", {}, "Keys"),
     make("table", {}, ...lines.map(([key, one]) => make("tr", {}, make("td", {}, make("kbd", {}, one.shown || key)), make("td", {}, one.say)))));
   document.body.append(dialog);

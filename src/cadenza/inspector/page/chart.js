@@ -64,8 +64,9 @@ export class Chart {
     const ratio = window.devicePixelRatio || 1;
     this.width = this.area.clientWidth;
     for (const canvas of [this.base, this.over]) {
-      canvas.width = Math.round(this.width * ratio);
-      canvas.height = Math.round(this.height * ratio);
+      const [width, height] = [Math.round(this.width * ratio), Math.round(this.height * ratio)];
+      if (canvas.width === width && canvas.height === height) continue;  // a new size means new memory
+      Object.assign(canvas, { width, height });
       canvas.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
     }
     let low = Infinity, high = -Infinity, bottom = Infinity, top = -Infinity;
@@ -97,7 +98,7 @@ export class Chart {
     pen.fillStyle = css("--faint");
     pen.lineWidth = 1;
     pen.textAlign = "right";
-    for (const tick of ticks(...this.ys, Math.max(2, Math.round(this.height / 45)))) {
+    for (const tick of ticks(...this.ys, Math.max(2, Math.round(this.height / 40)))) {
       const y = Math.round(this.sy(tick)) + 0.5;
       pen.beginPath(); pen.moveTo(EDGE.left, y); pen.lineTo(right, y); pen.stroke();
       pen.fillText(number(tick), EDGE.left - 7, y + 3.5);
@@ -107,7 +108,7 @@ export class Chart {
       pen.fillText(along(tick, this.axis), Math.min(right - 12, this.sx(tick)), bottom + 15);
     }
     pen.save();
-    pen.beginPath(); pen.rect(EDGE.left, 0, right - EDGE.left, bottom + 1); pen.clip();
+    pen.beginPath(); pen.rect(EDGE.left - 4, 0, right - EDGE.left + 8, bottom + 1); pen.clip();
     const palette = colours();
     for (const line of this.lines) this.stroke(pen, line, palette[(line.colour ?? 0) % palette.length]);
     pen.fillStyle = css("--bad");

@@ -89,7 +89,7 @@ class Player {
   follow() {
     if (this.following) return;
     this.following = true;
-    poll(700, async () => {
+    poll(400, async () => {
       if (this.found.stage === "ready" || this.found.stage === "closed") return;
       const { done, judged, stage } = this.found, now = await ask("episode", { ...this.which, progress: 1 });
       const grew = now.done !== done || now.judged !== judged || now.stage !== stage;
@@ -136,6 +136,7 @@ class Player {
 
   drawAgents() {
     const gone = (agent) => this.details.get(this.step)?.step[agent.group]?.active?.[agent.index] === false;
+    this.picks.hidden = this.agents.length < 2;
     this.picks.replaceChildren(...(this.agents.length > 1 ? this.agents.map((agent, i) => make("button", { class: [i === this.at ? "here" : "", gone(agent) ? "gone" : ""].join(" "), title: agent.group, onclick: () => this.pick(i) }, agent.label)) : []));
   }
   pick(i) { this.at = i; this.drawAgents(); this.drawSeries(); this.show(this.step); }
@@ -156,7 +157,6 @@ class Player {
       shown.push(chart.node);
     }
     if (shown.length !== this.strips.children.length) this.strips.replaceChildren(...shown);
-    Object.values(this.charts).forEach((chart) => chart.draw());
   }
 
   move(by) { this.pause(); this.show(this.step + by); }
@@ -242,7 +242,7 @@ class Player {
     this.shown = true;
     this.noPicture.textContent = "";
     this.image.hidden = false;
-    this.image.onload = () => this.image.classList.toggle("small", Math.max(this.image.naturalWidth, this.image.naturalHeight) <= 160);
+    this.image.onload = () => this.image.classList.toggle("small", Math.max(this.image.naturalWidth, this.image.naturalHeight) <= 256);
     this.image.src = address;
   }
   drawPicture() {

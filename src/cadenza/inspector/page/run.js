@@ -13,7 +13,7 @@ export async function runView(view, run, tab) {
   document.title = run;
   const head = make("div", { class: "head" }), body = make("section", { class: "body" });
   const tabs = make("nav", { class: "tabs" }, ...TABS.map((name, i) => make("a", { href: place.run(run, name), class: name === tab ? "here" : "", title: `key ${i + 1}` },
-    name === "log" && detail.alerts.length ? `log · ${detail.alerts.length} alerts` : name)));
+    name === "log" && detail.alerts.length ? `log · ${detail.alerts.length} alert${detail.alerts.length === 1 ? "" : "s"}` : name)));
   view.replaceChildren(head, tabs, body);
   drawHead(head, run, detail);
   const keys = Object.fromEntries(TABS.map((name, i) => [String(i + 1), { say: name, does: () => go(place.run(run, name)) }]));
@@ -88,7 +88,6 @@ async function curves(body, run, detail, keys, only = null) {
       return chart.node;
     });
     if (charts.length !== grid.children.length || charts.some((node, i) => grid.children[i] !== node)) grid.replaceChildren(...charts);
-    state.charts.forEach((chart) => chart.draw());
     whole.hidden = !state.zoom;
     if (!charts.length) grid.replaceChildren(empty(names.length ? "Choose a metric." : "There is no row of metrics yet."));
   }
@@ -153,7 +152,7 @@ async function episodes(body, run, detail, keys) {
   const open = (k) => go(place.episode(run, k));
   const chart = new Chart({ title: "return by episode", axis: "episode", height: 170, onpick: (x) => open(Math.max(0, Math.min(state.total - 1, Math.round(x)))) });
   const jump = make("input", { type: "number", min: 0, placeholder: "episode", "data-filter": true, "aria-label": "go to episode", onkeydown: (event) => { if (event.key === "Enter" && event.target.value !== "") open(Number(event.target.value)); } });
-  const found = make("table", { class: "runs" }, make("thead", {}, head), list);
+  const found = make("table", { class: "runs narrow" }, make("thead", {}, head), list);
   body.replaceChildren(chart.node, pages, found);
   const teams = () => Object.keys(state.rows[0]?.groups || {});
 

@@ -105,7 +105,7 @@ export async function runsView(view) {
       make("td", {}, badge(row.status)),
       make("td", { class: "number" }, number(steps), share !== null && share < 1 ? make("small", {}, make("progress", { max: 1, value: share })) : ""),
       make("td", { class: "number strong" }, number(row.live?.latest_return ?? row.return)), make("td", { class: "number" }, number(row.best_return)),
-      make("td", { class: "number" }, row.seconds ? clock(row.seconds) : "–", left ? make("small", {}, left) : ""),
+      make("td", { class: "number" }, row.seconds ? clock(row.seconds) : "–", left ? make("small", { class: "nowrap" }, left) : ""),
       make("td", { class: "faint nowrap" }, when(row.created)));
   }
 
