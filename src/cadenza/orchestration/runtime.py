@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,8 @@ from cadenza.types import EnvSpec
 
 # A cold compilation takes about half a minute and saves a third of a gradient step on images (docs/performance.md).
 WORTH_COMPILING = 2000  # gradient steps
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's `mallopt`
+KEPT_MEMORY = 1 << 28  # bytes: arrays up to this size, and as much that nobody uses
 LARGE = 36  # pixels: from this size on images are worth more than one thread
 
 
@@ -28,8 +32,7 @@ def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) 
         decisions["runtime.kernels"] = decisions.get("runtime.kernels", "torch") if on_cpu else "torch"
         decisions.setdefault("runtime.compile", False)
         return
-    shapes = [shape for group in spec.groups.values() for shape in images(group.observation).values()]
-    runtime, sees = config.runtime, any(min(shape[1:]) >= LARGE for shape in shapes)
+    runtime, sees = config.runtime, large_images(spec)
     if runtime.kernels == "numpy" and not on_cpu:
         raise ConfigError(f"runtime.kernels=numpy: only on the CPU, and this run is on {decisions['device']}")
     # small networks gain nothing from a second thread and lose much when cores are busy
@@ -38,6 +41,11 @@ def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) 
     kernels = "numpy" if on_cpu else "torch"
     decisions["runtime.kernels"] = kernels if runtime.kernels == "auto" else runtime.kernels
     decisions["runtime.compile"] = decide_compile(config, sees, decisions["device"])
+
+
+def large_images(spec: EnvSpec) -> bool:
+    shapes = [shape for group in spec.groups.values() for shape in images(group.observation).values()]
+    return any(min(shape[1:]) >= LARGE for shape in shapes)
 
 
 def decide_compile(config: RunConfig, sees: bool, device: str) -> bool:
@@ -64,6 +72,14 @@ def gradient_steps(config: RunConfig) -> int:
 
 def has_compiler() -> bool:
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+
+
+def keep_memory() -> None:
+    """Let large arrays lie where earlier ones lay: pages given back and taken anew cost as much as a copy (glibc)."""
+    if sys.platform == "linux":
+        library = ctypes.CDLL(None)
+        for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD) if hasattr(library, "mallopt") else ():
+            library.mallopt(option, KEPT_MEMORY)
 
 
 def use_threads(count: int) -> None:

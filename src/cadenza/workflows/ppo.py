@@ -55,8 +55,8 @@ class Samples:
     def rows(self, index: Tensor) -> Samples:
         """Some of the sequences."""
         steps = {name: part for name, part in vars(self).items() if name != "carry"}
-        chosen = map_tree(lambda x: None if x is None else x[:, index], steps)
-        return Samples(**chosen, carry=map_tree(lambda x: x[index], self.carry))
+        chosen = map_tree(lambda x: None if x is None else x.index_select(1, index), steps)
+        return Samples(**chosen, carry=map_tree(lambda x: x.index_select(0, index), self.carry))
 
 
 class PPO:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +118,19 @@ def test_a_whole_update_is_the_same_by_either(spec: str) -> None:
     torch.testing.assert_close(weights, expected_weights, atol=1e-4, rtol=1e-3)
     for name, value in expected_metrics.items():
         assert float(metrics[name]) == pytest.approx(float(value), abs=1e-4, rel=1e-3), name
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
+def test_large_arrays_lie_where_earlier_ones_lay() -> None:
+    code = (
+        "import resource, sys, numpy\nfrom cadenza.orchestration.runtime import keep_memory\n"
+        "keep_memory() if sys.argv[1:] else None\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "for _ in range(20): numpy.ones(20_000_000, numpy.uint8)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"
+    )
+    anew, kept = (
+        int(subprocess.run([sys.executable, "-c", code, *given], capture_output=True, check=True).stdout)
+        for given in ([], ["keep"])
+    )
+    assert kept < anew / 5
