@@ -126,7 +126,7 @@ def test_large_arrays_lie_where_earlier_ones_lay() -> None:
         "import resource, sys, numpy\nfrom cadenza.orchestration.runtime import keep_memory\n"
         "keep_memory() if sys.argv[1:] else None\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
-        "for _ in range(20): numpy.ones(20_000_000, numpy.uint8)\n"
+        "for _ in range(20): numpy.ones(40_000_000, numpy.uint8)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"
     )
     anew, kept = (
