@@ -55,19 +55,21 @@ def speed(metrics: Path, training: int, server: int, seconds: float) -> dict[str
 def measured(root: Path, rounds: int, seconds: float) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
     """Alone and watched, in turn."""
     where = ["--runs-dir", str(root)]
+    browser = Browser(root / "browser")
     training = subprocess.Popen([*COMMAND, "train", *RUN, *where, "--max-timesteps", "1000000000", "--quiet"])
     serving = subprocess.Popen(
         [*COMMAND, "inspect", "--json", "--no-browser", "--port", "0", *where], stdout=subprocess.PIPE, text=True
     )
-    browser = Browser(root / "browser")
     try:
         assert serving.stdout is not None
         address = json.loads(serving.stdout.readline())["url"].partition("#")[0]
         while not (metrics := list(root.glob("*/metrics.jsonl"))) or metrics[0].read_bytes().count(b"\n") < 20:
             time.sleep(0.2)
         alone, watched = [], []
+        pages = [("about:blank", alone), (f"{address}#/run/{metrics[0].parent.name}/curves", watched)]
         for _ in range(rounds):
-            for page, found in (("about:blank", alone), (f"{address}#/run/{metrics[0].parent.name}/curves", watched)):
+            pages.reverse()
+            for page, found in pages:
                 browser.open(page)
                 time.sleep(SETTLED)
                 assert page == "about:blank" or browser.run("document.querySelectorAll('.chart').length") > 4

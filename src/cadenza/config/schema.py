@@ -280,7 +280,7 @@ class RuntimeConfig:
     compile: bool | Literal["auto"] = setting(
         "auto",
         "ppo's and dqn's loss by torch's compiler; auto: for such images on a CPU, if the run is long enough to repay"
-        " it. dreamer's and planet's update as one CUDA graph; auto: on CUDA",
+        " it. Updates of dreamer, planet and tdmpc as one CUDA graph, and plans; auto: on CUDA",
     )
 
     def __post_init__(self) -> None:

@@ -51,7 +51,8 @@ class RolloutStore:
             raise ConfigError(f"the rollout is full after {self.n_steps} steps: a phase must update before it goes on")
         arrays, t = self._arrays or self._allocate(step, acted, after), self.size
         for group, rows in arrays["groups"].items():
-            write(rows, t, transition(group, step, acted, after))
+            kept = transition(group, step, acted, after)
+            write(rows, t, {name: kept[name] for name in rows})  # a rollout begun before something was noted has none
         arrays["terminated"][t] = after.terminated
         arrays["truncated"][t] = after.truncated
         arrays["is_first"][t] = step.is_first

@@ -135,7 +135,7 @@ class Gym:
         obs, reward, terminated, truncated, info = self.env.step(self._action(action[SINGLE_GROUP][0]))
         self._steps += 1
         earned = self._no_reward.copy()
-        earned[0] = reward
+        earned[:] = reward  # a number, or an array of one
         frame = Frame(
             {SINGLE_GROUP: self._observe(obs)},
             {SINGLE_GROUP: earned},

@@ -17,7 +17,7 @@ from cadenza.records.json_text import dumps
 from cadenza.trees import leaves
 
 NUMBERS = 64  # of an observation or action that are told, at most
-SMALL = 160  # pixels: what is smaller in both directions is kept as it is, without the losses of JPEG
+SMALL = 256  # pixels: what is smaller in both directions is kept as it is, without the losses of JPEG
 LARGEST = 960  # pixels of a picture in either direction
 NEAR = 60  # steps ahead that are sooner reached than by beginning anew
 

@@ -32,14 +32,14 @@ def opinions(workflow: Any, steps: Step, carry: Tree, mode: Mode) -> tuple[dict[
     if hasattr(workflow, "policies") and hasattr(workflow, "critics"):
         return {name: _soft(workflow, name, steps) for name in workflow.policies}, carry
     if hasattr(workflow, "tables"):
-        return {name: _tabular(workflow.tables[name], steps.obs[name]) for name in workflow.tables}, carry
+        return {name: _tabular(workflow.tables[name], steps, name) for name in workflow.tables}, carry
     found, after = {}, {}
     for name, net in getattr(workflow, "nets", {}).items():
         if isinstance(net, ActorCritic):
             found[name], after[name] = _judged(workflow, name, net, steps, carry[name])
         elif isinstance(net, QNetwork):
             values = net.means(net(workflow.observers[name](steps.obs[name])))
-            found[name] = {"q": _array(values), "value": _array(values.amax(-1))}
+            found[name] = _valued(values, _mask(steps, name))
     return found, after
 
 
@@ -98,9 +98,15 @@ def _soft(workflow: Any, name: str, steps: Step) -> Opinion:
     return found | {"value": _array(workflow.critics[name](obs, action).amin(0))}
 
 
-def _tabular(table: Any, obs: Tree) -> Opinion:
-    values = np.asarray(table.mean_values(table.index(obs)), np.float64)
-    return {"q": values, "value": values.max(-1)}
+def _tabular(table: Any, steps: Step, name: str) -> Opinion:
+    values = np.asarray(table.mean_values(table.index(steps.obs[name])), np.float64)
+    return _valued(torch.from_numpy(values), _mask(steps, name))
+
+
+def _valued(values: Tensor, mask: Tensor | None) -> Opinion:
+    """What actions are worth [N, A, F], and the best that is allowed."""
+    allowed = values if mask is None else values.masked_fill(~mask, -torch.inf)
+    return {"q": _array(values), "value": _array(allowed.amax(-1))}
 
 
 def _dreamed(workflow: Any, steps: Step, carry: Tree, mode: Mode) -> tuple[dict[str, Opinion], Tree]:

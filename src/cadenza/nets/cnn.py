@@ -15,6 +15,14 @@ NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # Mnih et al. 2015; needs 36 pixe
 SMALL = ((16, 3, 1), (32, 3, 2), (32, 2, 1))  # needs 8
 
 
+class FirstLayer(nn.Conv2d):
+    """A convolution of images; bytes count as [0, 1], by way of the weights, which are far fewer than pixels."""
+
+    def forward(self, pixels: Tensor, bytes: bool = False) -> Tensor:
+        weight = self.weight / 255 if bytes else self.weight
+        return nn.functional.conv2d(pixels, weight, self.bias, self.stride)
+
+
 class CNN(nn.Sequential):
     """Images [*, C, H, W] to features [*, features]; bytes are scaled to [0, 1]."""
 
@@ -27,7 +35,7 @@ class CNN(nn.Sequential):
             if min(sides) < 1:
                 asked = [list(layer) for layer in chosen]
                 raise ConfigError(f"algorithm.torso.cnn.layers={asked}: too much for {shape[1]}x{shape[2]} pixels")
-            convolution = nn.Conv2d(channels, out, kernel, stride)
+            convolution = (nn.Conv2d if layers else FirstLayer)(channels, out, kernel, stride)
             layers += [orthogonal(convolution, math.sqrt(2)), ACTIVATIONS[config.activation]()]
             channels = out
         flat = channels * math.prod(sides)
@@ -37,11 +45,8 @@ class CNN(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         # on a CPU convolutions and above all their gradients are quicker with the channels of a pixel side by side
         layout = torch.channels_last if x.device.type == "cpu" else torch.preserve_format
-        pixels = x.flatten(0, -4).to(torch.float32, memory_format=layout)
         first, *rest = self
-        assert isinstance(first, nn.Conv2d)
-        scale = 1 / 255 if x.dtype == torch.uint8 else 1.0  # of the weights: there are far fewer than pixels
-        pixels = nn.functional.conv2d(pixels, scale * first.weight, first.bias, first.stride)
+        pixels: Tensor = first(x.flatten(0, -4).to(torch.float32, memory_format=layout), x.dtype == torch.uint8)
         for layer in rest:
             pixels = layer(pixels)
         return pixels.reshape(*x.shape[:-3], -1)

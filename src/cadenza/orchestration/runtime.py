@@ -74,12 +74,14 @@ def has_compiler() -> bool:
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
-def keep_memory() -> None:
-    """Let large arrays lie where earlier ones lay: pages given back and taken anew cost as much as a copy (glibc)."""
-    if sys.platform == "linux":
-        library = ctypes.CDLL(None)
-        for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD) if hasattr(library, "mallopt") else ():
-            library.mallopt(option, KEPT_MEMORY)
+def keep_memory() -> bool:
+    """Let large arrays lie where earlier ones lay: pages given back and taken anew cost as much as a copy (glibc).
+
+    Whether it could be had.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    # the former first: where it is refused (glibc before 2.35), the latter alone would make things worse
+    return bool(set_option and set_option(M_MMAP_THRESHOLD, KEPT_MEMORY) and set_option(M_TRIM_THRESHOLD, KEPT_MEMORY))
 
 
 def use_threads(count: int) -> None:

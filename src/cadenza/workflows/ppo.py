@@ -104,7 +104,7 @@ class PPO:
 
         Those that look at images have them from acting: there they are a head more, later a look at all images again.
         """
-        return act(self.nets, self.observers, step, carry, mode, self.views, judges=True)
+        return act(self.nets, self.observers, step, carry, mode, self.views, judges=mode.explore)
 
     def deployed(self, group: str) -> Deployed:
         return deployed(self.nets[group], self.observers[group])
@@ -164,7 +164,7 @@ class PPO:
         reward, terminated = self._earned(name, rollout)
         done = terminated | self._tensor(rollout.truncated)[..., None]
 
-        if net.looks:
+        if "output" in data:
             judged = Judged(self._tensor(data["output"]), self._tensor(data["value"]), {})
         else:
             judged = net(obs, map_tree(lambda x: x[0], carry), first, True, critic_obs)

@@ -58,6 +58,18 @@ def test_a_half_full_store_goes_on_after_a_restore() -> None:
     np.testing.assert_array_equal(a.final_obs["a"], b.final_obs["a"])
 
 
+def test_a_rollout_begun_before_something_was_noted_goes_on_without_it() -> None:
+    half, restored = RolloutStore(3), RolloutStore(3)
+    filled(half, range(2))
+    state = half.state_dict()
+    del state["arrays"]["groups"]["a"]["extra"]
+    restored.load_state_dict(state)
+    filled(restored, range(2, 3))
+    rows = restored.take().groups["a"]
+    assert "extra" not in rows
+    assert rows["action"][:, 0, 0].tolist() == [0, 1, 2]
+
+
 def test_a_full_store_keeps_what_follows_its_last_step() -> None:
     full, restored = RolloutStore(2), RolloutStore(2)
     filled(full, range(2))

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from typing import Any
+
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from cadenza.config.registry import FAMILIES, Family
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
+from cadenza.envs.gym import Gym
 from cadenza.errors import ConfigError, MissingExtraError, NotFoundError
 
 OWN = """
@@ -151,3 +156,21 @@ def test_a_time_limit_inside_ones_own_environment_cannot_be_raised(own) -> None:
 def test_unknown_arguments_of_ones_own_environment_name_the_nearest(own) -> None:
     with pytest.raises(ConfigError, match=r"environment\.kwargs\.lo: own_environment:Odd takes no such .*mean 'low'"):
         catalog.make(EnvironmentConfig(id="own_environment:Odd", kwargs={"lo": 2}))
+
+
+class Wrapped(gymnasium.Env[Any, Any]):
+    """Its rewards are arrays of one number, as many an environment of one's own has them."""
+
+    observation_space, action_space = spaces.Box(0, 1, (1,)), spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        return np.zeros(1, np.float32), np.array([1.5]), False, False, {}
+
+
+def test_a_reward_may_be_an_array_of_one_number() -> None:
+    env = Gym(Wrapped(), id="own")
+    env.reset(0)
+    assert env.step({"agent": np.zeros(1, np.int64)}).reward["agent"].tolist() == [1.5]

@@ -130,3 +130,12 @@ def test_who_is_alike_stays_so_and_may_be_told_apart() -> None:
 def test_spaces_of_unlike_kinds_are_refused_in_a_line(one, other, tell_types: bool, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Padding({"one": GroupSpec(("one_0",), *one), "other": GroupSpec(("other_0",), *other)}, tell_types)
+
+
+def test_types_are_as_bright_as_bytes_can_be() -> None:
+    spaces = {name: Box(0, 255, (size,), np.uint8) for name, size in (("a", 3), ("b", 2))}
+    groups = {name: GroupSpec((f"{name}_0",), space, Discrete(2)) for name, space in spaces.items()}
+    seen = Padding(groups, tell_types=True).observations(
+        {"a": np.full((1, 3), 7, np.uint8), "b": np.full((1, 2), 7, np.uint8)}
+    )
+    assert {name: array[0].tolist() for name, array in seen.items()} == {"a": [7, 7, 7, 255, 0], "b": [7, 7, 0, 0, 255]}

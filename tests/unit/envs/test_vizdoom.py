@@ -142,18 +142,18 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
-def test_a_game_dies_with_a_killed_run() -> None:
+def test_a_game_dies_with_a_killed_run(tmp_path: Path) -> None:
     code = """
-import os, pathlib, signal
+import psutil, signal
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
 env = catalog.make(EnvironmentConfig(id="VizDoom-basic"))
 env.reset(0)
-stats = [path.read_text().rpartition(")") for path in pathlib.Path("/proc").glob("[0-9]*/stat")]
-print(*(name.split()[0] for name, _, rest in stats if int(rest.split()[1]) == os.getpid()), flush=True)
+print(*(child.pid for child in psutil.Process().children()), flush=True)
 signal.pause()
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}  # a killed run cannot clear up
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
         games = [os.pidfd_open(int(game)) for game in process.stdout.readline().split()]
         process.send_signal(signal.SIGKILL)

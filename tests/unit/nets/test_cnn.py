@@ -18,7 +18,7 @@ def test_features_and_gradients_are_those_of_the_plain_layers(dtype: torch.dtype
     made = cnn(images)
     x = images.flatten(0, 1).float() / (255 if dtype == torch.uint8 else 1)
     for layer in cnn:
-        x = layer(x)
+        x = layer(x)  # the first takes numbers as they are
     torch.testing.assert_close(made, x.view(2, 3, -1), rtol=1e-4, atol=1e-4)
     away = torch.randn(made.shape, generator=generator)
     parameters = [p for layer in cnn if isinstance(layer, (nn.Conv2d, nn.Linear)) for p in layer.parameters()]
@@ -27,3 +27,11 @@ def test_features_and_gradients_are_those_of_the_plain_layers(dtype: torch.dtype
         torch.autograd.grad(made, parameters, away), torch.autograd.grad(x, parameters, away.flatten(0, 1)), strict=True
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_every_layer_can_be_watched() -> None:
+    cnn, seen = CNN((4, 36, 40), CNNConfig()), set()
+    for name, layer in cnn.named_children():
+        layer.register_forward_hook(lambda module, given, made, name=name: seen.add(name))
+    cnn(torch.zeros(1, 4, 36, 40, dtype=torch.uint8))
+    assert seen == {name for name, _ in cnn.named_children()}
