@@ -158,3 +158,18 @@ def test_every_step_of_a_rendered_run(command: list[str], pictures: set[str], tm
             assert len(one["value"]) == len(one["probs"]) == len(spec.agents)
             assert np.sum(one["probs"], -1) == pytest.approx(1, abs=1e-3)
     replaying.env.close()
+
+
+def test_what_is_not_allowed_is_worth_nothing() -> None:
+    """Its output was never learned: the value of a step is that of the best action among the others."""
+    config = load("toy/masked:dqn", ["environment.num_envs=1"])
+    assembly = assemble(config, check(config), {})
+    try:
+        frames, actions = played(config)
+        found = judged(assembly.workflow, [(frames, actions)])
+        q, value = found["agent q"], found["agent value"]
+        masks = np.stack([frame.mask["agent"] for frame in frames if frame.mask])
+        assert not masks.all()
+        np.testing.assert_allclose(value, np.where(masks, q, -np.inf).max(-1), rtol=1e-5)
+    finally:
+        assembly.close()

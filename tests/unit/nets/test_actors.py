@@ -70,3 +70,11 @@ def test_encodings_lead_back() -> None:
     discrete = Actions(spaces.Discrete(3, start=2), torch.device("cpu"))
     assert discrete.encode(torch.tensor([2, 4])).tolist() == [[1, 0, 0], [0, 0, 1]]
     assert discrete.decode(discrete.encode(torch.tensor([3]))).tolist() == [3]
+
+
+@pytest.mark.parametrize("std", [0.5, 5.0])
+def test_a_squashed_normal_starts_as_wide_as_it_is_told(std: float) -> None:
+    actor = NormalActor(3, 2, 8, 1, Style("none", "elu"), "tanh_normal", std)
+    for parameter in actor.parameters():
+        parameter.data.zero_()
+    torch.testing.assert_close(actor(torch.zeros(1, 3))[0, 2:], torch.full((2,), std), atol=1e-3, rtol=0)

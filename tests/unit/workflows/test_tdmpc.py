@@ -380,3 +380,19 @@ def test_it_learns_a_tiny_task(variant: str, tmp_path: Path) -> None:
     ]
     result = train(load(f"toy/identity_box:{variant}", small), tmp_path, ["test"], quiet=True)
     assert result.summary()["eval/return_mean"] >= -2.5  # 0 at best; at random 16 steps of 2/3 each
+
+
+def test_pairs_are_two_critics_of_all_and_dropout_takes_its_share(warmed: Any) -> None:
+    workflow, _ = warmed("Pendulum-v1:tdmpc2", "algorithm.model.critics=5", "algorithm.model.dropout=0.25")
+    pairs = workflow._pairs(200, torch.Generator().manual_seed(0))
+    assert (pairs[:, 0] != pairs[:, 1]).all()
+    assert set(pairs.flatten().tolist()) == set(range(5))
+    noise = Noise(**workflow._noise())
+    assert noise.target_pair.shape == noise.policy_pair.shape == (2,)
+    assert noise.value_kept is not None
+    assert noise.policy_kept is not None
+    assert noise.value_kept.shape == (5, 3 * 6, 8)
+    assert noise.policy_kept.shape == (2, 4 * 6, 8)
+    for kept in (noise.value_kept, noise.policy_kept):
+        assert set(kept.unique().tolist()) == {0.0, 1.0}
+        assert float(kept.mean()) == pytest.approx(0.75, abs=0.1)
