@@ -121,7 +121,7 @@ class Dreamer:
             search = config.planning
             tried = (search.iterations, count, search.candidates, config.horizon, self.actions.size)
             drawn = torch.empty(tried, device=self.device).normal_(generator=generator)
-            latents = self.model.rssm.noise(config.horizon, count * search.candidates, generator=generator)
+            latents = self.model.rssm.noise(config.horizon, count, generator=generator)
             given = {DETER: state.deter, STOCH: state.stoch, "tried": drawn, "noise": latents}
             encoded = self._plan(given)["action"].clone()  # a captured one is written again by the next
         else:

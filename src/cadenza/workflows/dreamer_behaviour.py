@@ -222,15 +222,17 @@ def flat(state: State) -> State:
 def plan(model: WorldModel, state: State, actions: Tensor, latents: Tensor, config: DreamerConfig) -> Tensor:
     """PlaNet: the first action [N, A] of the plan whose predicted rewards add up to most.
 
-    Noise: `actions` [I, N, P, H, A] for I rounds of P plans each, `latents` [H, N P, S], the same in each round.
+    Noise: `actions` [I, N, P, H, A] for I rounds of P plans each, `latents` [H, N, S], the same for all plans: if each
+    had luck of its own, the lucky ones would be taken for the good ones.
     """
     _, envs, plans, horizon, size = actions.shape
     start = State(*(part.repeat_interleave(plans, 0) for part in state))
+    luck = latents.repeat_interleave(plans, 1)
 
     def score(tried: Tensor) -> Tensor:
         now, total = start, torch.zeros(envs * plans, device=tried.device)
         for t in range(horizon):
-            now = model.rssm.imagine_step(now, tried[:, :, t].flatten(0, 1), latents[t])
+            now = model.rssm.imagine_step(now, tried[:, :, t].flatten(0, 1), luck[t])
             total = total + model.reward.mean(model.reward(now.features()))
         return total.view(envs, plans)
 

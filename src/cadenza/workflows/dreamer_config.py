@@ -47,6 +47,7 @@ class DreamerConfig:
     kl_scale: float = setting(1.0, "weight of the divergence; kl=v3: of what teaches the prior")
     representation_scale: float = setting(0.1, "kl=v3: weight of what teaches the posterior")
     kl_balance: float = setting(0.8, "kl=v2: share of the divergence that teaches the prior")
+    vector_scale: float = setting(1.0, "weight of the loss of predicted vectors; 1: normal with deviation 1")
     reward_scale: float = setting(1.0, "weight of the loss of predicted rewards")
     continue_scale: float = setting(1.0, "weight of the loss of predicted ends")
     behaviour: Literal["plan", "v1", "v2", "v3"] = setting(
@@ -89,7 +90,7 @@ class DreamerConfig:
         positive(self, "train_ratio", "learning_rate", "actor_learning_rate", "critic_learning_rate", "max_grad_norm")
         positive(self, "slow_critic_rate", "actor_std")
         in_unit_interval(self, "gamma", "return_lambda", "kl_balance", "slow_critic_rate", "actor_unimix")
-        for key in ("free_nats", "kl_scale", "representation_scale", "reward_scale", "continue_scale"):
+        for key in ("free_nats", "kl_scale", "representation_scale", "vector_scale", "reward_scale", "continue_scale"):
             self._at_least(key, 0)
         for key in ("slow_critic_weight", "replay_value_scale"):
             self._at_least(key, 0)

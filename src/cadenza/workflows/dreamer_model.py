@@ -36,7 +36,7 @@ def model_loss(
     seen = model.decode.losses(model.decode(features), batch.obs)
     losses = {f"loss/{name}": loss.mean() for name, loss in seen.items()}
     losses["loss/reward"] = model.reward.loss(model.reward(features), batch.reward).mean()
-    scales = {"loss/reward": config.reward_scale}
+    scales = {"loss/vector": config.vector_scale, "loss/reward": config.reward_scale}
     if model.goes_on is not None:
         losses["loss/continue"] = model.continue_loss(features, batch.terminal).mean()
         scales["loss/continue"] = config.continue_scale

@@ -206,12 +206,12 @@ def test_every_part_of_a_model_learns(warmed: Any, variant: str) -> None:
     shake(workflow)
     batch = workflow._batch(store.sequences(3, 8, np.random.default_rng(0)))
     noise = workflow.model.rssm.noise(7, 3, generator=workflow._stream("test"))
-    config = replace(workflow.config, free_nats=0.0)
+    config = replace(workflow.config, free_nats=0.0, vector_scale=3.0)
     loss, _, terms = model_loss(workflow.model, batch, noise, config)
     loss.backward()
     still = [name for name, p in workflow.model.named_parameters() if p.grad is None or not p.grad.any()]
     assert not still
-    scales = {"loss/reward": config.reward_scale, "loss/continue": config.continue_scale}
+    scales = {"loss/reward": config.reward_scale, "loss/continue": config.continue_scale, "loss/vector": 3.0}
     scales |= {"loss/dynamics": 1.0, "loss/representation": 0.1, "loss/kl": config.kl_scale}
     total = sum(scales.get(name, 1.0) * float(term) for name, term in terms.items() if name != "kl")
     assert float(loss) == pytest.approx(total, rel=1e-4)
@@ -450,7 +450,7 @@ def test_the_slow_critic_follows_as_told(warmed: Any) -> None:
 
 
 def test_a_plan_goes_where_rewards_are() -> None:
-    """A world whose reward is how near the action is to 0.6, and a search that finds it."""
+    """A world whose reward is how near the action is to 0.6, and far more by chance: a search that finds the action."""
     config = load("toy/identity_box:planet", ["algorithm.planning.elites=8"]).algorithm
 
     class World:
@@ -461,16 +461,16 @@ def test_a_plan_goes_where_rewards_are() -> None:
 
         class reward:
             def __new__(cls, features: torch.Tensor) -> torch.Tensor:  # type: ignore[misc]
-                return -(features[..., -1:] - 0.6).square()
+                return 100 * features[..., :1] - (features[..., -1:] - 0.6).square()
 
             @staticmethod
             def mean(output: torch.Tensor) -> torch.Tensor:
                 return output[..., 0]
 
     generator = torch.Generator().manual_seed(0)
-    tried = torch.randn(6, 2, 64, 3, 1, generator=generator)
+    tried, luck = torch.randn(6, 2, 64, 3, 1, generator=generator), torch.randn(3, 2, 1, generator=generator)
     model: Any = World
-    action = plan(model, State(torch.zeros(2, 1), torch.zeros(2, 1)), tried, torch.zeros(3, 128, 1), config)
+    action = plan(model, State(torch.zeros(2, 1), torch.zeros(2, 1)), tried, luck, config)
     assert action.flatten().tolist() == pytest.approx([0.6, 0.6], abs=0.05)
 
 
