@@ -1,7 +1,8 @@
-"""Diffusion Policy's proofs: both ways round an obstacle, and experts that are distilled from their own episodes.
+"""Diffusion Policy's proofs: both ways round an obstacle, experts distilled from their own episodes, and PushT.
 
 python benchmarks/diffusion.py fork --out benchmarks/results/diffusion-fork.json
 python benchmarks/diffusion.py distil --expert Pendulum-v1:sac --out benchmarks/results/diffusion-pendulum.json
+python benchmarks/diffusion.py pusht --updates 25000 --seeds 1 --out benchmarks/results/diffusion-pusht.json
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from cadenza.workflows.diffusion_policy_config import DIFFUSION
 
 MEASURED = 200  # episodes of a fork
 PLAYED = 100  # by an expert, to learn from, and by all, to be measured
+PUSHED = 200  # demonstrations of PushT
+SOLVED = 0.95  # coverage from which PushT's reward is 1 and its episode over
+TOGETHER = "evaluation.num_envs=50"  # of everyone who is measured: which episodes are played depends on it
 LEARNERS = {"diffusion": "none", "cloning": "cloning"}
 
 
@@ -42,7 +46,7 @@ def learn(spec: str, dataset: Path, seed: int, updates: int, overrides: list[str
 
 def settings_of(baseline: str, overrides: list[str]) -> list[str]:
     """The same for both learners, but for those of the diffusion alone."""
-    settings = [f"algorithm.baseline={baseline}", "evaluation.num_envs=50"]
+    settings = [f"algorithm.baseline={baseline}", TOGETHER]
     alone = tuple(f"algorithm.{name}{end}" for name in DIFFUSION for end in ".=")
     return settings + [one for one in overrides if baseline == "none" or not one.startswith(alone)]
 
@@ -64,17 +68,20 @@ def fork(updates: int, overrides: list[str], seed: int, root: Path) -> dict[str,
     return row
 
 
+def episodes_of(dataset: Path, *paths: str) -> list[list[np.ndarray]]:
+    """By episode, what was seen or earned there."""
+    pieces = list(open_dataset(str(dataset)).pieces())
+    flags, *found = (np.concatenate([piece[path] for piece in pieces]) for path in ("flags", *paths))
+    bounds = [*np.flatnonzero(flags & FIRST), len(flags)]
+    return [[array[low:high] for array in found] for low, high in pairwise(bounds)]
+
+
 def ways(dataset: Path) -> dict[str, Any]:
     """Of a dataset's episodes: the share that arrives, and of those, the share that passes on the left."""
-    pieces = list(open_dataset(str(dataset)).pieces())
-    obs, reward, flags = (
-        np.concatenate([piece[key] for piece in pieces]) for key in ("groups.agent.obs", "groups.agent.reward", "flags")
-    )
-    bounds = [*np.flatnonzero(flags & FIRST), len(flags)]
-    episodes = [slice(low, high) for low, high in pairwise(bounds)]
-    arrived = [one for one in episodes if reward[one].sum() > 0]
+    episodes = episodes_of(dataset, "groups.agent.obs", "groups.agent.reward")
+    arrived = [obs[:, 0, 0] for obs, reward in episodes if reward.sum() > 0]
     # where it stands farthest from the middle is the side it passes on
-    left = [obs[one, 0, 0][np.abs(obs[one, 0, 0]).argmax()] < 0 for one in arrived]
+    left = [across[np.abs(across).argmax()] < 0 for across in arrived]
     return {"arrived": len(arrived) / len(episodes), "left": float(np.mean(left)) if left else None}
 
 
@@ -82,7 +89,7 @@ def distil(expert: str, updates: int, overrides: list[str], seed: int, root: Pat
     """What an expert earns, and what a policy earns that has seen a hundred of its episodes."""
     place = ("--runs-dir", str(root))
     spec, *settings = expert.split()
-    trained = cadenza("train", spec, *settings, "--seed", str(seed), *place, "--quiet")["run"]
+    trained = cadenza("train", spec, *settings, TOGETHER, "--seed", str(seed), *place, "--quiet")["run"]
     demonstrations = root / "demonstrations"
     cadenza("export", trained, *place, "--format", "dataset", "--episodes", str(PLAYED), "--out", str(demonstrations))
     env = spec.partition(":")[0]
@@ -97,6 +104,32 @@ def distil(expert: str, updates: int, overrides: list[str], seed: int, root: Pat
         row[f"{name}_share"] = (row[name] - row["random"]) / (row["expert"] - row["random"])
     print(row, file=sys.stderr)
     return row
+
+
+def pusht(given: Path | None, updates: int, overrides: list[str], seed: int, root: Path) -> dict[str, Any]:
+    """How well a block is put in its place: by the expert, and by those who saw it."""
+    spec, demonstrations = "gym_pusht/PushT-v0", given or root / "demonstrations"
+    if given is None:
+        told = ("--episodes", str(PUSHED), "--seed", str(seed), "--out", str(demonstrations))
+        cadenza("demonstrate", spec, "pusht", *told)
+    row: dict[str, Any] = {"seed": seed, "expert": covered(demonstrations)}
+    for name, baseline in LEARNERS.items():
+        settings = settings_of(baseline, overrides)
+        run = learn(f"{spec}:diffusion_policy", demonstrations, seed, updates, settings, root)
+        played = ("--episodes", str(PLAYED), "--seed", str(1000 + seed), "--out", str(root / name))
+        cadenza("export", run, "--runs-dir", str(root), "--format", "dataset", *played)
+        row[name] = covered(root / name)
+        row[f"{name}_share"] = row[name]["coverage"] / row["expert"]["coverage"]
+        print(row, file=sys.stderr)
+    return row
+
+
+def covered(dataset: Path) -> dict[str, Any]:
+    """Of a dataset's episodes: the most that was covered in each, their mean; the share solved; their length."""
+    rewards = [reward.ravel() for (reward,) in episodes_of(dataset, "groups.agent.reward")]
+    most = np.array([reward.max() for reward in rewards])
+    steps = np.mean([len(reward) - 1 for reward in rewards])  # the row of an end holds no step
+    return {"coverage": float(most.mean()), "solved": float((most >= 1).mean()), "steps": round(float(steps), 1)}
 
 
 def chance(id: str) -> float:
@@ -115,9 +148,12 @@ def chance(id: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("proof", help="fork, or distil", choices=("fork", "distil"))
+    parser.add_argument("proof", choices=("fork", "distil", "pusht"))
     parser.add_argument("overrides", nargs="*", help="settings of the learners")
     parser.add_argument("--expert", default="Pendulum-v1:sac", metavar="'SPEC key=value …'", help="who is distilled")
+    parser.add_argument(
+        "--demonstrations", type=Path, metavar="DIR", help="pusht: a dataset, not one made for each seed"
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=5000)
     parser.add_argument("--jobs", type=int, default=2)
@@ -126,6 +162,10 @@ def main() -> None:
     if options.proof == "fork":
         proof = partial(fork, options.updates, options.overrides)
         told = {"measure": f"{MEASURED} episodes each: share that arrives; of those, share that passes on the left"}
+    elif options.proof == "pusht":
+        proof = partial(pusht, options.demonstrations, options.updates, options.overrides)
+        most = f"the most that is covered in an episode, {SOLVED:.0%} of the place counting as all of it"
+        told = {"measure": f"mean of {PLAYED} episodes (all of the expert's) of {most}; share: of the expert's"}
     else:
         proof = partial(distil, options.expert, options.updates, options.overrides)
         share = "share: of the expert's lead over random actions"

@@ -14,12 +14,15 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from outcome import keep, machine, versions
 
 from cadenza.orchestration.verify import compare, uninterrupted
+from cadenza.records.folder import find
+from cadenza.records.metrics import read
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness import chunk_runs, dream_runs, forgetful_runs, plan_runs, replay_runs, world_model_runs
@@ -28,10 +31,19 @@ from harness.killing import OFTEN, SAVING, SEALING, digests, fresh, kill_and_res
 
 REPLAY = {name: [*command, "--max-timesteps", "10000"] for name, command in replay_runs.RUNS.items()}
 DREAMS = {name: [*command, "--max-timesteps", "3000"] for name, command in dream_runs.RUNS.items()}
-LONGER = ["algorithm.vision_updates=400", "algorithm.memory_updates=400", "algorithm.generations=150"]
+LONGER = [  # so that each phase lasts for some of 20 kills, which come about 15 tasks apart
+    "algorithm.rollout_steps=12800",
+    "algorithm.vision_updates=60",
+    "algorithm.memory_updates=60",
+    "evaluation.every_steps=1024",
+]
 CHUNKS = {name: [*command, "--max-timesteps", "6000"] for name, command in chunk_runs.RUNS.items()}
 PLANS = {name: [*command, "--max-timesteps", "6000"] for name, command in plan_runs.RUNS.items()}
-PHASES = {name: [*command, *LONGER] for name, command in world_model_runs.RUNS.items()}
+GENERATIONS = {"World Models": 150, "World Models, dreaming": 250}  # a dreamed one is a single task
+PHASES = {
+    name: [*command, *LONGER, f"algorithm.generations={GENERATIONS[name]}"]
+    for name, command in world_model_runs.RUNS.items()
+}
 OTHERS = {name: [*command, *OFTEN, "--max-timesteps", "60000"] for name, command in forgetful_runs.RUNS.items()}
 # Kinds of environments: each checkpoint finds most of them in the middle of episodes, and each run sees some end.
 BRIEF = [
@@ -68,7 +80,17 @@ def killed_and_left_alone(command: list[str], kills: int, seed: int, root: Path)
     replay = command in (REPLAY | DREAMS | PHASES | CHUNKS | PLANS).values()
     named = [*SAVING, *2 * SEALING] if replay else [*SAVING]  # about half of them while rows are put into segments
     rng, tasks = random.Random(seed), 64 if replay else 8
-    killed, moments = kill_and_resume(command, root / "killed", kills, rng, rng.sample(named, len(named)), fresh, tasks)
+    phases: list[str] = []  # in which it died, by its last row of metrics
+
+    def watched(arguments: list[str], place: Path, failpoint: str, pause: float) -> bool:
+        dead = fresh(arguments, place, failpoint, pause)
+        if dead:
+            rows = read(find(place, "@last").metrics) if (place / "@last").exists() else []
+            phases.append(rows[-1]["phase"] if rows else "none yet")
+        return dead
+
+    order = rng.sample(named, len(named))
+    killed, moments = kill_and_resume(command, root / "killed", kills, rng, order, watched, tasks)
     left_alone, afterwards = digests(whole), digests(killed)
     equal = {kind: left_alone[kind] == afterwards[kind] for kind in left_alone}
     equal |= {"episodes": episode_records(whole) == episode_records(killed), "state": compare(whole, killed) is None}
@@ -76,6 +98,7 @@ def killed_and_left_alone(command: list[str], kills: int, seed: int, root: Path)
         "command": command,
         "kills": len(moments),
         "moments": moments,
+        "phases": dict(Counter(phases)),
         "digests": {kind: {"left_alone": left_alone[kind], "killed": afterwards[kind]} for kind in left_alone},
         "equal": equal,
         "seconds": round(time.monotonic() - began, 1),

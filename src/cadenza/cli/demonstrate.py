@@ -13,7 +13,7 @@ from cadenza.cli.output import Json, print_json
 def demonstrate(
     env: Annotated[str, typer.Argument(metavar="ENV", help="environment, as in `cadenza envs`")],
     expert: Annotated[
-        str, typer.Argument(metavar="EXPERT", help="one of ours by name (fork), or your own: package.module:name")
+        str, typer.Argument(metavar="EXPERT", help="one of ours (fork, pusht), or your own: package.module:name")
     ],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="key=value …", help="settings of the environment")

@@ -175,6 +175,7 @@ FAMILIES: dict[str, Family] = {
             ("gymnasium_robotics", "mujoco", "imageio"),
         ),
         Family("Retro", "games of old consoles", "cadenza.envs.retro", "retro", ("stable_retro",)),
+        Family("brax", "robots in JAX: Brax and MJX", "cadenza.envs.brax", "brax", ("brax", "jax"), prefix="brax/"),
         Family("Bandit", "arms with noisy rewards: fixed, wandering, or by context", "cadenza.envs.bandit"),
         Family("skirmish", "battles of unlike units against a scripted enemy", "cadenza.envs.skirmish"),
         Family("toy", "tiny environments with known answers, for tests and first steps", "cadenza.envs.toy"),
@@ -215,7 +216,7 @@ WRAPPERS: dict[str, Any] = {
 }
 
 # Scripted policies that `cadenza demonstrate` can name: import paths.
-EXPERTS: dict[str, str] = {"fork": "cadenza.envs.fork:either_way"}
+EXPERTS: dict[str, str] = {"fork": "cadenza.envs.fork:either_way", "pusht": "cadenza.envs.pusht_expert:Expert"}
 
 # What other packages and running programs add by id: a function or class that makes a gymnasium.Env.
 ENVIRONMENTS: dict[str, Callable[..., Any]] = {}

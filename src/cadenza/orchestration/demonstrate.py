@@ -13,7 +13,7 @@ from cadenza.config.schema import RunConfig
 from cadenza.data.datasets import refuse_existing, write_dataset
 from cadenza.envs.catalog import make
 from cadenza.envs.layout import shape_of
-from cadenza.errors import ConfigError, NotFoundError, nearest
+from cadenza.errors import CadenzaError, ConfigError, NotFoundError, nearest
 from cadenza.orchestration.export import Episodes, played, summary
 from cadenza.trees import map_tree
 from cadenza.types import Acted, EnvSpec, Mode, Step, Tree
@@ -76,6 +76,8 @@ class Scripted:
         try:
             given = np.asarray(expert(obs, random))
             action = given.astype(self._dtype)
+        except CadenzaError:
+            raise
         except Exception as problem:  # whatever a stranger's expert may raise
             raise ConfigError(f"expert {self.name}: {type(problem).__name__}: {problem}") from problem
         if action.shape != self._shape:

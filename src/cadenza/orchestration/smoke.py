@@ -14,13 +14,15 @@ import numpy as np
 
 from cadenza.config.load import load
 from cadenza.config.schema import EnvironmentConfig, RunConfig
+from cadenza.data.datasets import write_dataset
 from cadenza.envs.catalog import make
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError
+from cadenza.orchestration.export import Episodes, played
 from cadenza.orchestration.launch import Result, resume, train
-from cadenza.types import EnvSpec
+from cadenza.types import Acted, EnvSpec, Mode, Step, Tree
 
 ENVS = 2
 SIZES = ("vec_steps", "env_steps", "episodes")  # units of the settings that make a cycle long
@@ -55,6 +57,8 @@ def attempt(name: str, work: Callable[[], None]) -> Tried:
 def try_experiment(name: str, timesteps: int, root: Path) -> None:
     """Train, resume for one cycle more, evaluate an episode; `root` is where the run goes."""
     config = shrunk(load(name), timesteps)
+    if config.training.max_updates is not None and config.training.dataset is None:  # it has nothing to learn from
+        config = replace(config, training=replace(config.training, dataset=str(random_episodes(config, root))))
     first = uninterrupted(train(config, root, ["cadenza", "smoke"], quiet=True))
     done = first.summary()
     budget = config.training.max_timesteps
@@ -66,6 +70,26 @@ def try_experiment(name: str, timesteps: int, root: Path) -> None:
     from cadenza.orchestration.playback import evaluate_run
 
     evaluate_run(first.folder, episodes=1, seed=0, checkpoint="last")
+
+
+def random_episodes(config: RunConfig, root: Path) -> Path:
+    """A dataset of random actions, beside the run, for experiments that take one and collect nothing."""
+    env, out = make(config.environment), root / "random"
+    env.close()
+    write_dataset(out, played(Random(env.spec), config, Episodes(ENVS)), config, env.spec, {"what": "random actions"})
+    return out
+
+
+@dataclass(frozen=True)
+class Random:
+    spec: EnvSpec
+
+    def initial_carry(self, num_envs: int) -> Tree:
+        return {}
+
+    def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
+        action = random_actions(self.spec.groups, step, mode.streams.numpy("expert"))
+        return Acted(action, {name: {} for name in action}, carry)
 
 
 def try_environment(id: str, timesteps: int) -> None:
@@ -110,6 +134,8 @@ def with_short_cycles(algorithm: Any, spec: EnvSpec, num_envs: int) -> Any:
     if "update_ratio" in values:
         less = {"update_ratio": min(values["update_ratio"], RATIO), "batch_size": min(values["batch_size"], BATCH)}
         algorithm = replace(algorithm, **less)
+    if "sampling_steps" in values:  # chunks out of noise, by networks that are large
+        algorithm = replace(algorithm, batch_size=min(values["batch_size"], BATCH))
     if "planning" in units:  # each action is searched for
         with suppress(ConfigError):  # unless that is another variant's
             algorithm = replace(algorithm, planning=replace(algorithm.planning, iterations=1))

@@ -10,8 +10,9 @@ import pytest
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
 from cadenza.envs.gym import Gym
-from cadenza.errors import MissingExtraError
-from cadenza.trees import leaves
+from cadenza.envs.pusht_expert import AHEAD, GOAL, Expert, away, nearest_on
+from cadenza.errors import ConfigError, MissingExtraError
+from cadenza.trees import leaves, map_tree
 
 ID = "gym_pusht/PushT-v0"
 
@@ -53,3 +54,47 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "gym_pusht", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[pusht\]'"):
         catalog.resolve(ID)
+
+
+@pytest.mark.parametrize("obs_type", ["state", "environment_state_agent_pos"])
+def test_the_expert_puts_the_block_in_its_place(obs_type: str) -> None:
+    pytest.importorskip("gym_pusht", reason="the extra pusht is not installed")
+    env = catalog.make(EnvironmentConfig(id=ID, kwargs={"obs_type": obs_type}))
+    frame, expert, random = env.reset(4), Expert(), np.random.default_rng(0)
+    while not (frame.terminated or frame.truncated):
+        obs = map_tree(lambda x: x[0], frame.obs["agent"])
+        frame = env.step({"agent": expert(obs, random)[None].astype(np.float32)})
+    assert frame.terminated
+    assert frame.reward["agent"][0] == 1
+
+
+def test_the_expert_sees_the_same_in_corners_as_in_place_and_angle() -> None:
+    pytest.importorskip("gym_pusht", reason="the extra pusht is not installed")
+    kinds = ("state", "environment_state_agent_pos")
+    envs = [catalog.make(EnvironmentConfig(id=ID, kwargs={"obs_type": kind})) for kind in kinds]
+    (agent, pose), (same, corners) = (
+        Expert()._see(map_tree(lambda x: x[0], env.reset(5).obs["agent"])) for env in envs
+    )
+    np.testing.assert_allclose(agent, same)
+    np.testing.assert_allclose(pose[:2], corners[:2], atol=1e-3)
+    assert np.cos(pose[2] - corners[2]) == pytest.approx(1)
+
+
+def test_the_expert_does_not_see_pictures() -> None:
+    pytest.importorskip("gym_pusht", reason="the extra pusht is not installed")
+    with pytest.raises(ConfigError, match=r"environment\.kwargs\.obs_type"):
+        Expert()(np.zeros((3, 96, 96), np.uint8), np.random.default_rng(0))
+
+
+def test_a_block_is_away_by_how_far_its_corners_are() -> None:
+    moved, turned = GOAL + np.array([3, 4, 0]), GOAL + np.array([0, 0, np.pi])
+    place, beside, round_about = away(np.array([GOAL, moved, turned]))
+    assert (place, beside) == (pytest.approx(0), pytest.approx(5))
+    assert round_about > 100
+
+
+def test_a_place_on_the_way_is_never_behind_what_was_done() -> None:
+    way, lengths = np.array([(0.0, 0.0), (100.0, 0.0), (100.0, 100.0)]), np.array([0.0, 100.0, 200.0])
+    assert nearest_on(way, lengths, np.array([30.0, 5.0]), 0.0) == pytest.approx(30)
+    assert nearest_on(way, lengths, np.array([10.0, 5.0]), 30.0) == pytest.approx(30)
+    assert nearest_on(way, lengths, np.array([97.0, 20.0]), 110.0 - AHEAD) == pytest.approx(120)
