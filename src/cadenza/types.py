@@ -33,6 +33,7 @@ class GroupSpec:
     observation: Space[Any]  # of one agent
     action: Space[Any]  # of one agent
     team: str = "team"
+    action_names: tuple[str, ...] = ()  # of the choices, or of an action's numbers; where none is told, by number
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.records.folder import RunFolder
+from cadenza.records.lock import RunLock
 from harness.browser import Browser, program
 from harness.inspecting import Client, inspecting
 
@@ -132,6 +133,48 @@ def test_an_episode_that_is_left_and_looked_at_by_keys(client: Client, browser: 
     browser.run("new Promise((done) => setTimeout(done, 250))")
     assert browser.run("location.hash") == "#/"
     assert browser.problems == []
+
+
+def test_a_run_that_trains_is_followed_and_left_alone_when_nobody_looks(
+    client: Client, browser: Browser, whole: RunFolder
+) -> None:
+    """Its first rows appear, then those that follow; a hidden page asks nothing until it is seen again."""
+    run = RunFolder(client.server.catalog.root / "live")
+    shutil.copytree(whole.path, run.path)
+    rows = run.metrics.read_text().splitlines(keepends=True)
+    run.metrics.write_text("")
+    run.status.write_text(json.dumps(run.read_status() | {"status": "running"}))
+    try:
+        with RunLock(run.path):
+            browser.open(client.server.address("#/run/live/curves"))
+            browser.until(
+                "document.querySelector('.picker')?.innerText.includes('of 1 shown')"
+            )  # what the status tells
+            run.metrics.write_text("".join(rows[:4]))
+            browser.until("document.querySelectorAll('.chart').length >= 3")
+            browser.run(
+                "window.asked = 0; window.old = fetch; window.fetch = (...all) => { asked++; return old(...all); }"
+            )
+            hide = "Object.defineProperty(document, 'hidden', { configurable: true, get: () => %s })"
+            seen = "document.dispatchEvent(new Event('visibilitychange'))"
+            head = "document.querySelector('.head h1')"
+            browser.run(f"window.kept = {head}")
+            browser.run(f"{hide % 'true'}; {seen}")
+            browser.run("new Promise((done) => setTimeout(done, 200))")  # what was under way
+            asked = browser.run("asked")
+            with run.metrics.open("a") as file:
+                file.write(rows[4])
+            browser.run("new Promise((done) => setTimeout(done, 2300))")
+            assert browser.run("asked") == asked
+            browser.run(f"{hide % 'false'}; {seen}")
+            reached = json.loads(rows[4])["env_steps"]
+            shown = "[...document.querySelectorAll('.facts b')].some((one) => one.textContent.startsWith(number(%d)))"
+            browser.until(shown % reached)
+            assert browser.run("asked") == asked + 1, "one look is one question"
+            assert browser.run(f"kept === {head}"), "what stays the same was made anew"
+            assert browser.problems == []
+    finally:
+        shutil.rmtree(run.path)
 
 
 def test_choices_that_are_gone_and_comparisons_of_many_seeds(

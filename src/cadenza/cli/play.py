@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -98,7 +98,7 @@ def report(run: str, shown: Shown, json: bool) -> None:
         typer.echo(f"{run}, {shown.source}")
         for facts in played:
             cut = "" if facts["ended"] else " (cut: no end in sight)"
-            typer.echo(f"episode {facts['episode']}: return {facts['return']:.2f}, length {facts['length']}{cut}")
+            typer.echo(f"{outcome(facts)}{cut}")
     if shown.identical:
         typer.echo("return and length are those recorded in training", err=True)
     if shown.video is not None:
@@ -148,7 +148,7 @@ def report_game(name: str, game: Game, json: bool) -> None:
         print_json({"played": name, "agent": game.agent, "episodes": played, "dataset": dataset, **about})
         return
     for facts in played:
-        typer.echo(f"episode {facts['episode']}: return {facts['return']:.2f}, length {facts['length']}")
+        typer.echo(outcome(facts))
     if game.dataset is not None:
         typer.echo(f"{game.dataset}: {game.facts['transitions']} transitions in {counted(len(played))}")
     elif not played:
@@ -164,6 +164,11 @@ def report_files(folder: RunFolder, seed: int, checkpoint: str | None, trust: bo
         return
     for path in files:
         typer.echo(path)
+
+
+def outcome(facts: dict[str, Any]) -> str:
+    total = round(facts["return"], 2) + 0.0  # without the minus of a zero
+    return f"episode {facts['episode']}: return {total:.2f}, length {facts['length']}"
 
 
 def counted(episodes: int) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError, NotFoundError
-from cadenza.inspector.rows import POINTS, MetricsReader, Stretch, curve, thinned
+from cadenza.inspector.rows import POINTS, MetricsReader, Row, Stretch, curve, thinned
 from cadenza.records import alerts, running
 from cadenza.records.facts import describe, stamp
 from cadenza.records.folder import RunFolder, run_ids
@@ -160,7 +160,7 @@ class Catalog:
         status = folder.read_status()
         facts = {key: status.get(key) for key in ("env_steps", "updates", "seconds", "best_return", "eval/return_mean")}
         live = _stand(folder) if is_held(folder.path) else None
-        return {"status": folder.state(), "live": live, "facts": facts, "alerts": len(alerts.read(folder.alerts))}
+        return {"status": folder.state(), "live": live, "facts": facts}
 
     def curves(
         self,
@@ -190,7 +190,8 @@ class Catalog:
             if not quick:
                 points |= {name: curve(reader.having(name, stretch), name, axis) for name in rare}
             found = {name: {"x": x, "y": y} for name, (x, y) in points.items()}
-            return {"size": reader.size, "curves": found, "every": stretch.small, "rare": rare if quick else []}
+            told = {"size": reader.size, "curves": found, "every": stretch.small, "rare": rare if quick else []}
+            return told | ({"names": numeric(rows)} if not quick and stretch.small else {})
 
     # episodes
 
@@ -267,7 +268,12 @@ def names(folder: RunFolder) -> list[str]:
     except OSError:
         return []
     latest = {key: value for key, value in folder.read_status().items() if "/" in key}
-    found = {key for row in [*rows, latest] for key, value in row.items() if isinstance(value, int | float)}
+    return numeric([*rows, latest])
+
+
+def numeric(rows: Sequence[Row]) -> list[str]:
+    """What rows have as numbers beside their env_steps, those of evaluations first."""
+    found = {key for row in rows for key, value in row.items() if isinstance(value, int | float)}
     return sorted(found - {"env_steps"}, key=lambda name: (not name.startswith("eval/"), "/" not in name, name))
 
 

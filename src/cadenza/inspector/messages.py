@@ -123,3 +123,11 @@ class Wishes:
                 return False
             newest = self._lines[-1]
             return newest is None or not at <= newest.get("show", [-1])[0] <= at + NEAR
+
+    def left(self, step: int) -> bool:
+        """Whether the newest wish is about other steps than one that work is on its way to."""
+        with self._come:
+            if not self._lines:
+                return False
+            newest = self._lines[-1]
+            return newest is None or not step <= newest.get("imagine", newest.get("show", [-1])[0]) <= step + NEAR

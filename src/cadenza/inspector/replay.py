@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,10 @@ from cadenza.workflows.ppo_config import PPOConfig
 PICTURES = 300  # sent unasked, evenly over the episode
 AT_ONCE = 8  # of which one in so many comes with the steps, the others when there is nothing else to do
 PIECE = 100  # steps told, and judged, at once
-KEPT = 256 << 20  # bytes of what was seen that wait to be judged; beyond that steps are played once more
+KEPT = 96 << 20  # bytes of what was seen that wait to be judged; beyond that steps are played once more
 KNOWN, HORIZON = 20, 15  # steps that a world model sees before it imagines, and that it then does
 SHOWN = 3  # of those it saw
+NAMED = 512  # actions whose names are told, at most
 USUAL_FPS = 30.0
 
 
@@ -75,16 +77,22 @@ class Replay:
         self.at += 1
         return self.frame
 
-    def seek(self, step: int) -> Frame:
+    def seek(self, step: int, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Go to a step, from the beginning if it lies behind; whether it was reached, or `stop` said to leave off."""
         if step < self.at:
+            if stop():
+                return False
             self.begin()
         while self.at < step:
+            if stop():
+                return False
             self.advance()
-        return self.frame
+        return True
 
     def play(self, begin: int, look: bool = False) -> list[Frame]:
         """A piece of the episode: frames from a step on, and that which its last step led to."""
-        frame, frames = self.seek(begin), []
+        self.seek(begin)
+        frame, frames = self.frame, []
         while True:
             if look and self.at % (AT_ONCE * self.stride) == 0 and self.at in self.missing:
                 self.picture()
@@ -96,20 +104,20 @@ class Replay:
     def end_of(self, begin: int) -> int:
         return min(begin + PIECE, self.episode.length)
 
-    def happened(self) -> None:
-        """What was seen, done and earned at every step, with pictures of some."""
+    def happened(self, judged: bool) -> None:
+        """What was seen, done and earned at every step, with pictures of some; kept where it will be judged."""
         self.tell("episode", **self.facts())
         sums = {group: np.zeros(reward.shape, np.float64) for group, reward in self.frame.reward.items()}
         self.begin()
-        room = KEPT
+        room = KEPT if judged else 0
         for begin in range(0, self.episode.length, PIECE):
             frames = self.play(begin, look=True)
             self.tell("steps", begin=begin, steps=self.told(begin, frames))
             for frame in frames[1:]:
                 for group, reward in (frame.raw_reward or frame.reward).items():
                     sums[group] += reward
-            room -= sum(leaf.nbytes for frame in frames for _, leaf in leaves(frame.obs))
-            if room >= 0:
+            room -= sum(map(size, frames)) if room > 0 else 0
+            if room > 0:
                 self.kept[begin] = frames
         self.picture()  # of its end
         self.terminated = self.frame.terminated
@@ -153,7 +161,7 @@ class Replay:
                     "team": group.team,
                     "gamma": self.discounts[name][0],
                     "trace": self.discounts[name][1],
-                    "action": described(group.action),
+                    "action": described(group.action) | {"names": list(group.action_names[:NAMED])},
                     "sees": [list(leaf.shape[1:]) for _, leaf in leaves(self.frame.obs[name])],
                 }
                 for name, group in groups.items()
@@ -192,17 +200,18 @@ class Replay:
                     return picture
         return None
 
-    def fill(self) -> None:
+    def fill(self, stop: Callable[[], bool]) -> None:
         """One of the pictures that are still missing: the next one from here, so that little is played again."""
-        self.seek(min(self.missing, key=lambda step: (step < self.at, step)))
-        self.picture()
+        if self.seek(min(self.missing, key=lambda step: (step < self.at, step)), stop):
+            self.picture()
 
-    def show(self, begin: int, end: int, jumped: Callable[[int], bool]) -> None:
+    def show(self, begin: int, end: int, wishes: Wishes) -> None:
         """Pictures of a stretch of steps, until somebody wants others."""
-        self.seek(begin)
+        if not self.seek(begin, lambda: wishes.left(begin)):
+            return
         while True:
             self.picture()
-            if self.at >= min(end, self.episode.length) or jumped(self.at):
+            if self.at >= min(end, self.episode.length) or wishes.elsewhere(self.at):
                 return
             self.advance()
 
@@ -223,7 +232,7 @@ class Replay:
         values: dict[str, list[np.ndarray]] = {}
         earned: dict[str, list[np.ndarray]] = {}
         for begin in range(0, self.episode.length, PIECE):
-            frames = self.kept.get(begin) or self.play(begin)
+            frames = self.kept.pop(begin, None) or self.play(begin)
             steps = self.steps_in(begin, frames)
             at = np.arange(begin, begin + len(steps)).clip(max=self.episode.length - 1)
             done = {group: actions[at] for group, actions in self.episode.actions.items()}
@@ -246,11 +255,13 @@ class Replay:
 
     # a world model
 
-    def imagine(self, step: int) -> None:
+    def imagine(self, step: int, stop: Callable[[], bool]) -> None:
         """What a model makes of the steps up to one, and what it expects of those behind it by the actions alone."""
         import torch
 
         begin, end = max(0, step - KNOWN + 1), min(step + HORIZON, self.episode.length)
+        if not self.seek(max(0, begin - 1), stop):
+            return
         drawn = self.stretch(begin, end)
         generator = torch.Generator(device=self.workflow.device).manual_seed(step)
         found = self.workflow.imagine(drawn, step - begin + 1, generator)
@@ -276,11 +287,10 @@ class Replay:
         )
 
     def stretch(self, begin: int, end: int) -> Any:
-        """The steps as replay would hold them, with one row before them that only leads there."""
+        """The steps as replay would hold them, with one row before them that only leads there, where it stands."""
         from cadenza.data.batches import Sequences
 
-        count, groups = end - begin + 2, list(self.episode.actions)
-        frame = self.seek(max(0, begin - 1))
+        count, groups, frame = end - begin + 2, list(self.episode.actions), self.frame
         rows: list[tuple[Frame, dict[str, np.ndarray], dict[str, np.ndarray]]] = []
         nothing = {group: np.zeros_like(actions[0]) for group, actions in self.episode.actions.items()}
         unpaid = {group: np.zeros_like(reward) for group, reward in frame.reward.items()}
@@ -324,6 +334,11 @@ def discounts(algorithm: Any, group: str) -> tuple[float, float]:
     return float(getattr(own, "gamma", 0.99)), float(trace)
 
 
+def size(frame: Frame) -> int:
+    """Bytes of what was seen."""
+    return sum(leaf.nbytes for tree in (frame.obs, frame.state) if tree is not None for _, leaf in leaves(tree))
+
+
 def advantages(value: np.ndarray, reward: np.ndarray, gamma: float, trace: float, terminated: bool) -> np.ndarray:
     """Generalised advantage estimates [T, A]; values [T + 1, A] are those of the observations."""
     following = value[1:].copy()
@@ -359,7 +374,7 @@ def main(run: str, number: str, checkpoint: str, trust: str) -> None:
     tell = teller(stream)
     try:
         replay = Replay(RunFolder(Path(run)), int(number), trust == "trust", tell)
-        replay.happened()
+        replay.happened(judged=bool(checkpoint))
         if checkpoint:
             try:
                 replay.judge(checkpoint)
@@ -373,14 +388,15 @@ def main(run: str, number: str, checkpoint: str, trust: str) -> None:
         wishes = Wishes()
         while True:
             while replay.missing and not wishes.waiting():
-                replay.fill()
+                replay.fill(wishes.waiting)
             if (asked := wishes.next()) is None:
                 return
             if "show" in asked:
                 begin, end = asked["show"]
-                replay.show(begin, end, wishes.elsewhere)
+                replay.show(begin, end, wishes)
             elif "imagine" in asked and replay.workflow is not None:
-                replay.imagine(int(asked["imagine"]))
+                step = int(asked["imagine"])
+                replay.imagine(step, partial(wishes.left, step))
             tell("answered", asked=asked)
     except BrokenPipeError:
         os._exit(0)  # nobody listens any more

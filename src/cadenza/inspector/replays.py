@@ -38,6 +38,7 @@ class Replay:
         self._told = threading.Condition()
         self.asked = time.monotonic()
         self._asked: list[dict[str, Any]] = []
+        self._looking = 0  # at the step whose picture was asked for last
         self.facts: dict[str, Any] | None = None
         self.steps: list[dict[str, Any]] = []
         self.opinions: list[dict[str, Any]] = []
@@ -146,8 +147,11 @@ class Replay:
             if self.facts is None or not 0 <= step <= self.facts["length"]:
                 return None
             key, tries = (what, step), 0
+            self._looking = step if exact else self._looking
             while exact and key not in self._pictures and self.state["stage"] != "closed" and tries < TRIES:
                 if not self._covered(step):
+                    if tries and abs(step - self._looking) > AHEAD:  # somebody is elsewhere by now
+                        break
                     self._ask({"show": [step, min(step + AHEAD, self.facts["length"])]})
                     tries += 1
                 self._told.wait_for(lambda: key in self._pictures or not self._covered(step), WAIT_SECONDS)
@@ -162,8 +166,9 @@ class Replay:
     def dream(self, step: int) -> dict[str, Any]:
         with self._told:
             if step not in self.dreams:
-                self._ask({"imagine": step})
-                self._told.wait_for(lambda: step in self.dreams or self.state["stage"] == "closed", WAIT_SECONDS)
+                wish = {"imagine": step}
+                self._ask(wish)
+                self._told.wait_for(lambda: step in self.dreams or wish not in self._asked or self.over, WAIT_SECONDS)
             return self.dreams.get(step) or {"problem": "nothing was imagined"}
 
     def _covered(self, step: int) -> bool:

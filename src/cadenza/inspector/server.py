@@ -264,7 +264,20 @@ def run(inspector: Inspector, query: Query) -> Any:
 
 
 def stand(inspector: Inspector, query: Query) -> Any:
-    return inspector.catalog.stand(text(query, "run"))
+    """What is new of a run that trains: where it stands, and by what its curves went on since a byte of its rows."""
+    found = inspector.catalog.stand(text(query, "run"))
+    version = f"{hash(dumps(found)):x}"
+    answer: dict[str, Any] = (
+        {"version": version} if version == text(query, "known", "") else found | {"version": version}
+    )
+    begin = number(query, "begin", 0)
+    if query.get("metric"):
+        new = inspector.catalog.curves(
+            text(query, "run"), query["metric"], text(query, "axis", "env_steps"), None, None, begin
+        )
+        if new["size"] != begin:
+            answer["curves"] = new | {"asked": number(query, "asked", 0)}
+    return answer
 
 
 def curves(inspector: Inspector, query: Query) -> Any:

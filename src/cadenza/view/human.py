@@ -61,7 +61,7 @@ def play_human(
     seeds, played, demonstrations = EpisodeSeeds(seed, PLAY), list[Played](), Demonstrations()
     with closing(make_visible(config.environment)) as env:
         group, index = placed(env.spec, agent)
-        keys = keymap(env, env.spec.groups[group].action)
+        keys = keymap(env, env.spec.groups[group])
         pace = fps or fps_of(env)
         title = f"keys: {keys.legend}; escape ends"
         with (Window if in_window else Terminal)(pace, title, played=True) as screen:

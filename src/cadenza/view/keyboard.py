@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import spaces
 
+from cadenza.envs.action_names import name_of
 from cadenza.errors import ConfigError
-from cadenza.types import Environment
+from cadenza.types import Environment, GroupSpec
 
 PAUSES = {"space"}
 ENDS = {"q", "escape"}
@@ -46,16 +47,17 @@ class Keymap:
     legend: str
 
 
-def keymap(env: Environment, space: spaces.Space[Any]) -> Keymap:
+def keymap(env: Environment, group: GroupSpec) -> Keymap:
     """The environment's own where it says one, else ours by its id, else digits (choices) or arrows (numbers)."""
+    space = group.action
     if isinstance(space, spaces.Discrete):
-        return discrete(env, space)
+        return discrete(env, group, space)
     if isinstance(space, spaces.Box) and len(space.shape) == 1 and space.shape[0] <= len(PUSHES):
         return pushing(env, space)
     raise ConfigError(f"{env.spec.id}: a person cannot choose {space} by keys")
 
 
-def discrete(env: Environment, space: spaces.Discrete) -> Keymap:
+def discrete(env: Environment, group: GroupSpec, space: spaces.Discrete) -> Keymap:
     start, count = int(space.start), int(space.n)
     known = next((value for id, value in KNOWN.items() if env.spec.id.startswith(id)), None)
     own = getattr(getattr(getattr(env, "env", None), "unwrapped", None), "get_keys_to_action", None)
@@ -75,8 +77,15 @@ def discrete(env: Environment, space: spaces.Discrete) -> Keymap:
     def choose(keys: frozenset[str]) -> int | None:
         return next((action for wanted, action in by_size if wanted <= keys), None)
 
-    named = ", ".join(f"{'+'.join(sorted(keys))} {action}" for keys, action in actions.items() if not digits(keys))
-    return Keymap(choose, rest, named or f"0 to {min(count, 10) - 1} choose an action")
+    named = ", ".join(entry(keys, name_of(group, action)) for keys, action in actions.items() if not digits(keys))
+    listed = ", ".join(f"{digit} {name}" for digit, name in enumerate(group.action_names[:10]))
+    return Keymap(choose, rest, named or listed or f"0 to {min(count, 10) - 1} choose an action")
+
+
+def entry(keys: frozenset[str], action: str) -> str:
+    """Of the legend: `up FIRE`; a key that is called like what it does says enough."""
+    pressed = "+".join(sorted(keys))
+    return pressed if pressed == action else f"{pressed} {action}"
 
 
 def digits(keys: frozenset[str]) -> bool:

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Discrete
 
 from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.action_names import name_of
 from cadenza.envs.catalog import make
 from cadenza.envs.display import has_display
 from cadenza.envs.seeds import PLAY, EpisodeSeeds
 from cadenza.errors import CadenzaError, ConfigError, EnvironmentFault
 from cadenza.records import episodes as recorded
 from cadenza.records.folder import RunFolder
-from cadenza.types import Environment, Frame
+from cadenza.types import Environment, EnvSpec, Frame
 from cadenza.view.terminal import Terminal
 from cadenza.view.video import Screen, open_video
 from cadenza.view.window import Closed, Window
@@ -139,22 +141,32 @@ def show(
     """One episode on a screen, until it ends or reaches the limit; the caption begins with `title`, else its number."""
     if limit is None:
         limit = env.spec.max_episode_steps or STEP_LIMIT
-    frame, length = env.reset(seed), 0
+    frame, length, done = env.reset(seed), 0, ""
     returns = {group: np.zeros(reward.shape, np.float64) for group, reward in frame.reward.items()}
     while True:
         ended = frame.terminated or frame.truncated
         if length % screen.stride == 0 or ended:
             total = sum(values.sum() for values in returns.values())
-            screen.show(rendered(env), f"{title or f'episode {number}'}   step {length}   return {total:.2f}")
+            told = f"{title or f'episode {number}'}   step {length}   return {round(total, 2) + 0.0:.2f}{done}"
+            screen.show(rendered(env), told)
         if ended or length >= limit:
             return Played(number, seed, length, returns, ended)
         before, action = frame, choose(length, frame)
-        frame = env.step(action)
+        frame, done = env.step(action), called(env.spec, action)
         if watch is not None:
             watch(before, action, frame)
         for group, reward in (frame.raw_reward or frame.reward).items():
             returns[group] += reward
         length += 1
+
+
+def called(spec: EnvSpec, action: dict[str, np.ndarray]) -> str:
+    """What was done, for the end of a caption, where one agent chooses among things that have names."""
+    name, group = next(iter(spec.groups.items()))
+    alone = len(spec.groups) == len(group.agents) == 1
+    if not alone or not group.action_names or not isinstance(group.action, Discrete):
+        return ""
+    return f"   {name_of(group, int(action[name][0]))}"
 
 
 def make_visible(config: EnvironmentConfig) -> Environment:

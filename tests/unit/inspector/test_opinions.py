@@ -113,7 +113,7 @@ def told(folder: RunFolder) -> dict[str, list[Any]]:
     """What the child would tell of an episode, by kind."""
     found: dict[str, list[Any]] = {}
     replaying = Replay(folder, 1, False, lambda kind, payload=b"", **head: found.setdefault(kind, []).append(head))
-    replaying.happened()
+    replaying.happened(judged=True)
     replaying.judge("last")
     replaying.env.close()
     return found
@@ -143,13 +143,13 @@ def test_every_step_of_a_rendered_run(command: list[str], pictures: set[str], tm
     replaying = Replay(
         last(tmp_path), 1, False, lambda kind, payload=b"", **head: seen.setdefault(kind, []).append(head)
     )
-    replaying.happened()
+    replaying.happened(judged=True)
     replaying.judge("last")
     assert seen["happened"][0]["identical"]
     length, few = replaying.episode.length, len(seen["picture"])
     assert few < length
     while replaying.missing:
-        replaying.fill()
+        replaying.fill(lambda: False)
     shown = {what: sorted(one["step"] for one in seen["picture"] if one["what"] == what) for what in pictures}
     assert {one["what"] for one in seen["picture"]} == pictures
     assert all(steps == list(range(length + 1)) for steps in shown.values())

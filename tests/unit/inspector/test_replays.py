@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import io
+import itertools
+import json
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,16 +20,17 @@ import torch
 
 from cadenza.config.load import load
 from cadenza.data.normalisers import RewardScale
-from cadenza.inspector import replays
-from cadenza.inspector.messages import teller
+from cadenza.inspector import replay, replays
+from cadenza.inspector.messages import Wishes, teller
 from cadenza.inspector.opinions import opinions, reward_scale
-from cadenza.inspector.replay import advantages, discounts
+from cadenza.inspector.replay import Replay, advantages, discounts
 from cadenza.inspector.replays import Replays, messages
 from cadenza.orchestration.build import assemble
 from cadenza.orchestration.launch import check
 from cadenza.orchestration.playback import PLAYING
 from cadenza.records.folder import RunFolder
 from cadenza.types import Mode
+from harness.command import last, train
 from harness.inspecting import inspecting
 
 
@@ -57,13 +64,13 @@ def test_one_that_is_waited_for_makes_no_room(whole: RunFolder, open_ones: Repla
 
 
 def test_one_whose_child_is_killed_says_so_and_can_be_opened_again(whole: RunFolder, open_ones: Replays) -> None:
-    replay = open_ones.open(whole.path, 0, "")
-    assert replay is not None
-    replay._child.kill()
-    until(lambda: replay.over and replay._child.returncode is not None)
-    assert replay.outline()["failed"] == "the process that plays the episode again ended"
-    assert open_ones.find(whole.path, 0, "") is replay
-    assert open_ones.open(whole.path, 0, "") is not replay
+    first = open_ones.open(whole.path, 0, "")
+    assert first is not None
+    first._child.kill()
+    until(lambda: first.over and first._child.returncode is not None)
+    assert first.outline()["failed"] == "the process that plays the episode again ended"
+    assert open_ones.find(whole.path, 0, "") is first
+    assert open_ones.open(whole.path, 0, "") is not first
 
 
 @pytest.mark.parametrize("left", [2, 9, -3])
@@ -85,6 +92,91 @@ def test_asking_how_far_an_episode_is_begins_nothing(whole: RunFolder) -> None:
         for what in ("steps?begin=0", "picture?what=frame&step=0", "dream?step=0"):
             assert client.send(f"/api/{what}&{query}")[0] == 410
         assert client.server.replays.find(whole.path, 0, "") is None
+
+
+# work that is left when somebody is elsewhere
+
+
+def test_a_way_to_a_step_is_left_and_gone_on_with(whole: RunFolder) -> None:
+    replaying = Replay(whole, 1, False, lambda *told, **head: None)
+    calls = itertools.count()
+    assert not replaying.seek(12, lambda: next(calls) == 5)
+    assert replaying.at == 5
+    assert replaying.seek(12)
+    assert replaying.at == 12
+    assert not replaying.seek(3, lambda: True)
+    assert replaying.at == 12, "it went to the beginning for nothing"
+    replaying.missing = {3}
+    replaying.fill(lambda: True)
+    assert replaying.missing == {3}
+    replaying.env.close()
+
+
+def test_what_waits_to_be_judged_is_bounded(whole: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "PIECE", 4)
+
+    def kept(judged: bool) -> list[int]:
+        replaying = Replay(whole, 1, False, lambda *told, **head: None)
+        replaying.happened(judged)
+        found = list(replaying.kept)
+        if judged:
+            replaying.judge("last")
+            assert not replaying.kept
+        replaying.env.close()
+        return found
+
+    assert kept(judged=False) == []
+    assert kept(judged=True) == [0, 4, 8, 12]
+    one = Replay(whole, 1, False, lambda *told, **head: None).frame.obs["agent"].nbytes
+    monkeypatch.setattr(replay, "KEPT", 10 * one + 1)  # two pieces of five frames
+    assert kept(judged=True) == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("newest", "left", "elsewhere"),
+    [
+        ({"show": [500, 540]}, False, True),
+        ({"show": [520, 560]}, False, True),
+        ({"imagine": 500}, False, True),
+        ({"show": [100, 140]}, True, False),
+        ({"imagine": 100}, True, True),
+    ],
+)
+def test_the_newest_wish_says_where_somebody_is(
+    newest: dict[str, Any], left: bool, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the way to step 500, and showing step 90 and those behind it."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(newest) + "\n"))
+    wishes = Wishes()
+    until(lambda: len(wishes._lines) == 2)
+    assert wishes._lines.pop() is None  # the end
+    assert wishes.left(500) == left
+    assert wishes.elsewhere(90) == elsewhere
+
+
+def test_a_picture_far_away_is_given_up_for_one_that_is_looked_at(tmp_path: Path) -> None:
+    """Whoever waits for the first is told the nearest there is."""
+    length = ["environment.num_envs=1", "environment.max_episode_steps=3000", "algorithm.n_steps=3000"]
+    quick = ["algorithm.n_epochs=1", "algorithm.batch_size=1", "evaluation.every_steps=null", "evaluation.at_end=false"]
+    train(tmp_path, "Pendulum-v1:ppo", *length, *quick, "--max-timesteps", "3000", "--quiet").succeeded()
+    open_ones = Replays(trust=False)
+    try:
+        found = open_ones.open(last(tmp_path).path, 0, "")
+        assert found is not None
+        until(lambda: found.state["stage"] == "ready")
+        far: list[tuple[int, bytes] | None] = []
+        waiting = threading.Thread(target=lambda: far.append(found.picture("frame", 2999, exact=True)))
+        waiting.start()
+        until(lambda: bool(found._asked) or not waiting.is_alive())
+        near = found.picture("frame", 7, exact=True)
+        assert near is not None
+        assert near[0] == 7
+        waiting.join(60)
+        assert far[0] is not None
+        assert far[0][0] <= 2999
+        assert found.picture("frame", 2999, exact=True)[0] == 2999  # type: ignore[index]
+    finally:
+        open_ones.close()
 
 
 # what a policy makes of an episode

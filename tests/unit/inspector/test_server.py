@@ -379,3 +379,23 @@ def test_mistakes_on_the_command_line(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         cadenza("inspect", "--port", port, "--runs-dir", tmp_path).refused(74, f"--port {port}")
+
+
+def test_one_look_at_a_run_that_trains_tells_only_what_is_new(whole: RunFolder, tmp_path: Path) -> None:
+    shutil.copytree(whole.path, tmp_path / "runs" / "copy")
+    metrics = tmp_path / "runs" / "copy" / "metrics.jsonl"
+    rows = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(rows[:-2]))
+    with inspecting(tmp_path / "runs") as client:
+        name = "train/loss" if "train/loss" in rows[-1] else "updates"
+        size = client.ask("curves", run="copy", metric=name)["size"]
+        first = client.ask("stand", run="copy", metric=name, begin=size, asked=3)
+        assert "curves" not in first
+        assert first["status"] == "finished"
+        assert client.ask("stand", run="copy", known=first["version"]) == {"version": first["version"]}
+        with metrics.open("a") as file:
+            file.writelines(rows[-2:])
+        second = client.ask("stand", run="copy", known=first["version"], metric=name, begin=size, asked=3)
+        assert second["curves"]["asked"] == 3
+        assert second["curves"]["size"] == metrics.stat().st_size
+        assert second["curves"]["curves"][name]["x"] == [json.loads(row)["env_steps"] for row in rows[-2:]]

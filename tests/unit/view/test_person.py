@@ -19,7 +19,7 @@ from gymnasium import spaces
 from cadenza.config.load import load
 from cadenza.data.datasets import open_dataset
 from cadenza.errors import ConfigError
-from cadenza.types import Frame
+from cadenza.types import Frame, GroupSpec
 from cadenza.view import human
 from cadenza.view.keyboard import keymap
 from cadenza.view.play import make_visible
@@ -98,7 +98,8 @@ def test_an_arrow_in_two_pieces_is_an_arrow_and_escape_alone_ends(keyboard: tupl
 def test_keys_stay_within_the_actions_there_are() -> None:
     """The speaker of an environment whose keys are for agents that move."""
     spec = SimpleNamespace(id="mpe/simple_speaker_listener_v4")
-    keys = keymap(SimpleNamespace(spec=spec), spaces.Discrete(3))  # type: ignore[arg-type]
+    group = GroupSpec(("speaker_0",), spaces.Box(0, 1, (3,)), spaces.Discrete(3))
+    keys = keymap(SimpleNamespace(spec=spec), group)  # type: ignore[arg-type]
     assert [keys.choose(frozenset([key])) for key in ("left", "right", "up", "down")] == [1, 2, None, None]
     assert "up" not in keys.legend
 
@@ -116,9 +117,20 @@ def test_keys_stay_within_the_actions_there_are() -> None:
 )
 def test_keys_mean_actions(id: str, keys: set[str], action: object) -> None:
     env = make_visible(load(f"{id}:ppo").environment)
-    found = keymap(env, env.spec.groups["agent"].action).choose(frozenset(keys))
+    found = keymap(env, env.spec.groups["agent"]).choose(frozenset(keys))
     env.close()
     assert np.array_equal(found, action)
+
+
+def test_what_keys_do_is_told_by_name() -> None:
+    for id, legend in (
+        ("CartPole-v1", "left, right"),
+        ("LunarLander-v3", "left left engine, up main engine, right right engine"),
+        ("Acrobot-v1", "left torque -1, right torque +1"),
+    ):
+        env = make_visible(load(f"{id}:ppo").environment)
+        assert keymap(env, env.spec.groups["agent"]).legend == legend
+        env.close()
 
 
 class Fingers:

@@ -32,15 +32,36 @@ export function encoded(query) {
   return parameters;
 }
 
-// Again and again for as long as the view is shown and somebody can see it.
-export function poll(milliseconds, work) {
+// Milliseconds until the next look at a run that has trained for so many seconds: the longer it is, the less its curves
+// move in a second.
+export function pause(seconds) { return Math.min(15000, Math.max(2000, 1000 * (seconds || 0) / 60)); }
+
+// Again and again for as long as the view is shown and somebody can see it: a hidden page does nothing at all.
+export function poll(pause, work) {
   const signal = alive.signal;
-  const turn = async () => {
+  let timer = 0, busy = false;
+  const later = () => { if (!signal.aborted && !document.hidden) timer = setTimeout(turn, typeof pause === "function" ? pause() : pause); };
+  async function turn() {
     if (signal.aborted) return;
-    if (!document.hidden) await work().catch(report);
-    if (!signal.aborted) setTimeout(turn, milliseconds);
-  };
-  setTimeout(turn, milliseconds);
+    busy = true;
+    await work().catch(report);
+    busy = false;
+    later();
+  }
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(timer);
+    if (!document.hidden && !busy) turn();
+  }, { signal });
+  later();
+}
+
+// Makes an element like a fresh one by touching what differs alone: what stays is not laid out and painted again.
+export function renew(old, fresh) {
+  if (old.isEqualNode(fresh)) return;
+  const alike = old.childNodes.length && old.childNodes.length === fresh.childNodes.length && old.cloneNode(false).isEqualNode(fresh.cloneNode(false));
+  if (!alike) { old.replaceWith(fresh); return; }
+  const parts = [...fresh.childNodes];
+  [...old.childNodes].forEach((part, i) => renew(part, parts[i]));
 }
 
 export function report(problem) {

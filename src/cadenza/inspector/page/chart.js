@@ -2,7 +2,28 @@
 import { colours, signal } from "./app.js";
 
 const EDGE = { left: 58, right: 12, top: 8, bottom: 22 };
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+let tints = new Map();  // of the look that is on: asking for a style may mean laying out the page
+window.addEventListener("look", () => { tints = new Map(); });
+function css(name) {
+  if (!tints.has(name)) tints.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  return tints.get(name);
+}
+
+const POINTS = 3000;  // of a curve that grows while it is looked at
+const MOVED = 1.5;  // pixels that a curve must have grown by to be drawn again
+
+// Charts that cannot be seen are drawn when they can.
+const charts = new WeakMap();
+const seen = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    const chart = charts.get(entry.target);
+    chart.hidden = !entry.isIntersecting;
+    if (chart.stale && !chart.hidden) chart.draw();
+  }
+}, { rootMargin: "100px" });
+const sized = new ResizeObserver((entries) => {
+  for (const entry of entries) Object.assign(charts.get(entry.target), { width: Math.round(entry.contentRect.width) }).draw();
+});
 
 export class Chart {
   // axis: how x is told; onpick(x): a click or pull chooses; onzoom([low, high] | null): a pull looks closer
@@ -17,8 +38,12 @@ export class Chart {
     this.node = make("figure", { class: "chart" }, make("figcaption", {}, this.name, this.value), this.area);
     if (foot) this.node.append(make("small", {}, foot));
     this.listen();
-    new ResizeObserver(() => this.draw()).observe(this.area);
+    Object.assign(this, { width: 0, hidden: false, stale: false, inked: false });
+    charts.set(this.area, this);
+    sized.observe(this.area);
+    seen.observe(this.area);
     window.addEventListener("look", () => this.draw(), { signal: signal() });
+    signal().addEventListener("abort", () => { sized.unobserve(this.area); seen.unobserve(this.area); });
   }
 
   // lines: { label, x, y, colour (number), dim }
@@ -26,6 +51,14 @@ export class Chart {
     this.lines = lines.filter((line) => line.x.length);
     this.domain = domain;
     this.draw();
+  }
+
+  // The same lines, a little longer: drawn again once that can be seen.
+  extend(lines) {
+    this.lines = lines.filter((line) => line.x.length);
+    const end = Math.max(...this.lines.map((line) => line.x[line.x.length - 1])), fits = this.lines.every((line) => { const y = line.y[line.y.length - 1]; return y === null || (y >= this.ys?.[0] && y <= this.ys?.[1]); });
+    const drawn = this.xs && this.single === null && !this.domain && fits && this.sx(end) - this.sx(this.xs[1]) < MOVED;
+    if (!drawn) this.draw(); else if (!this.hover) this.values(null, null);
   }
 
   listen() {
@@ -62,7 +95,6 @@ export class Chart {
 
   fit() {
     const ratio = window.devicePixelRatio || 1;
-    this.width = this.area.clientWidth;
     for (const canvas of [this.base, this.over]) {
       const [width, height] = [Math.round(this.width * ratio), Math.round(this.height * ratio)];
       if (canvas.width === width && canvas.height === height) continue;  // a new size means new memory
@@ -89,7 +121,8 @@ export class Chart {
   }
 
   draw() {
-    if (!this.area.clientWidth) return;
+    this.stale = this.hidden || !this.width;
+    if (this.stale) return;
     this.fit();
     const pen = this.base.getContext("2d"), right = this.width - EDGE.right, bottom = this.height - EDGE.bottom;
     pen.clearRect(0, 0, this.width, this.height);
@@ -148,7 +181,8 @@ export class Chart {
   drawOver() {
     if (!this.xs) return;
     const pen = this.over.getContext("2d"), bottom = this.height - EDGE.bottom;
-    pen.clearRect(0, 0, this.width, this.height);
+    if (this.inked) pen.clearRect(0, 0, this.width, this.height);
+    this.inked = Boolean(this.hover) || this.cursor !== null;
     const upright = (at, colour, width) => {
       pen.strokeStyle = colour; pen.lineWidth = width;
       pen.beginPath(); pen.moveTo(at, EDGE.top); pen.lineTo(at, bottom); pen.stroke();
@@ -176,7 +210,8 @@ export class Chart {
     }
     if (!parts.length) {
       const last = clear.length === 1 ? clear[0].y[clear[0].y.length - 1] : null;
-      this.value.replaceChildren(last === null || last === undefined ? "" : number(last));
+      const text = last === null || last === undefined ? "" : number(last);
+      if (this.value.textContent !== text) this.value.textContent = text;
       return;
     }
     const where = this.hover ? make("small", {}, ` ${along(parts[0][3], this.axis)}`) : "";
@@ -188,6 +223,20 @@ function nearestIn(xs, x) {
   let low = 0, high = xs.length - 1;
   while (high - low > 1) { const middle = (low + high) >> 1; if (xs[middle] < x) low = middle; else high = middle; }
   return Math.abs(xs[low] - x) <= Math.abs(xs[high] - x) ? low : high;
+}
+
+// Of many points those that shape the picture: of each share of them the first, lowest, highest and last.
+export function thinned(x, y) {
+  if (x.length <= POINTS) return { x, y };
+  const share = Math.ceil(x.length / (POINTS / 8)), keep = new Set();
+  for (let from = 0; from < x.length; from += share) {
+    const to = Math.min(x.length, from + share);
+    let low = from, high = from;
+    for (let i = from; i < to; i++) { if (y[i] < y[low]) low = i; if (y[i] > y[high]) high = i; }
+    [from, low, high, to - 1].forEach((i) => keep.add(i));
+  }
+  const order = [...keep].sort((a, b) => a - b);
+  return { x: order.map((i) => x[i]), y: order.map((i) => y[i]) };
 }
 
 // An exponential mean that starts without a bias; 0 changes nothing.

@@ -3,6 +3,7 @@ import { ask, empty, encoded, go, kept, keep, onKeys, place, poll, report, signa
 import { Chart } from "./chart.js";
 
 const WINDOW = 200;  // steps whose details are asked for at once
+const AHEAD = 40;  // steps whose pictures are asked for while it plays
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 
 export async function episodeView(view, run, number_, query) {
@@ -189,6 +190,7 @@ class Player {
 
   show(step) {
     this.step = Math.max(0, Math.min(this.length, step));
+    this.leave();
     this.slider.value = this.step;
     this.counter.textContent = `${this.step} / ${this.length}`;
     for (const chart of Object.values(this.charts)) chart.at(this.step);
@@ -206,11 +208,19 @@ class Player {
 
   // pictures: the nearest one that the server has until the step stays; then, and while playing, the right one and those ahead
   async fetchPicture(step, near) {
-    const answer = await fetch(`/api/picture?${encoded({ ...this.which, what: "frame", step, near: near ? 1 : undefined })}`, { signal: this.alive }).catch(() => null);
+    const signal = near ? this.alive : this.waitFor(step);
+    const answer = await fetch(`/api/picture?${encoded({ ...this.which, what: "frame", step, near: near ? 1 : undefined })}`, { signal }).catch(() => null);
     if (answer?.status === 410) this.again();
     if (!answer || answer.status !== 200) return null;
     return { address: URL.createObjectURL(await answer.blob()), step: Number(answer.headers.get("X-Step")) };
   }
+  // A picture that must be made may take long: whoever has jumped elsewhere does not wait for it.
+  waitFor(step) {
+    if (!this.awaited || this.awaited.stop.signal.aborted) this.awaited = { stop: new AbortController() };
+    this.awaited.step = step;
+    return AbortSignal.any([this.alive, this.awaited.stop.signal]);
+  }
+  leave() { if (this.awaited && (this.awaited.step < this.step || this.awaited.step > this.step + AHEAD)) this.awaited.stop.abort(); }
   async nearPicture() {
     if (this.looking || this.blind) return;
     this.looking = true;
@@ -226,7 +236,7 @@ class Player {
     for (;;) {
       let step = this.step;
       while (step <= this.length && this.pictures.has(step)) step++;
-      if (step > Math.min(this.length, this.step + (this.playing ? 40 : 15)) || this.alive.aborted) break;
+      if (step > Math.min(this.length, this.step + (this.playing ? AHEAD : 15)) || this.alive.aborted) break;
       const found = await this.fetchPicture(step, false);
       if (!found) break;
       if (found.step === step) this.remember(step, found.address); else break;
@@ -257,11 +267,12 @@ class Player {
     if (!this.sees || this.seeing) return;
     this.seeing = true;
     const step = this.step;
-    try { await this.fetchSeen(step); } finally { this.seeing = false; }
+    try { await this.fetchSeen(step); } catch { /* left for another step */ } finally { this.seeing = false; }
     if (this.step !== step) await this.drawSeen();
   }
   async fetchSeen(step) {
-    const answer = await fetch(`/api/picture?${encoded({ ...this.which, what: "seen", step, near: this.found.stage === "ready" && !this.playing ? undefined : 1 })}`, { signal: this.alive });
+    const near = this.found.stage !== "ready" || this.playing;
+    const answer = await fetch(`/api/picture?${encoded({ ...this.which, what: "seen", step, near: near ? 1 : undefined })}`, { signal: near ? this.alive : this.waitFor(step) });
     if (answer.status !== 200 || this.step !== step) return;
     this.seen.hidden = false;
     this.seen.classList.add("small");
@@ -310,7 +321,7 @@ class Player {
         const part = (x) => Math.max(0, Math.min(1, (x - a) / (b - a)));
         const track = bar(part(mean - std), part(mean + std), false);
         if (taken) track.append(make("b", { style: `left:calc(${100 * part(taken[i])}% - 1px)`, title: `taken: ${number(taken[i])}` }));
-        rows.push(row(`action ${i}`, track, `${number(mean)} ± ${number(std)}`, false));
+        rows.push(row(named(space, i), track, `${number(mean)} ± ${number(std)}`, false));
       });
     }
     if (thought.q) {
@@ -355,7 +366,7 @@ class Player {
     const found = await ask("dream", { ...this.which, step }).catch((problem) => { if (problem.status !== 410) throw problem; });
     if (!found) { this.again(); return; }
     if (this.step !== step) return;
-    if (found.problem) { this.dream.replaceChildren(make("h2", {}, "World model"), make("p", { class: "faint" }, found.problem)); return; }
+    if (found.problem) { this.dreamt = null; this.dream.replaceChildren(make("h2", {}, "World model"), make("p", { class: "faint" }, found.problem)); return; }
     const known = step - found.begin + 1, x = found.rewards[0].map((_, i) => found.begin + i);
     const parts = [make("h2", {}, "World model", make("small", {}, `it sees up to step ${step}, then imagines ${found.end - step} steps by the actions alone`))];
     const picture = await fetch(`/api/picture?${encoded({ ...this.which, what: "dream", step, near: 1 })}`, { signal: this.alive });
@@ -376,9 +387,11 @@ class Player {
 const row = (name, track, value, taken) => [make("span", { class: taken ? "name taken" : "name" }, name), track, make("span", { class: "number" }, value)];
 function bar(from, to, taken) { return make("div", { class: "track" }, make("i", { class: taken ? "taken" : "", style: `left:${100 * from}%;width:${Math.max(0.6, 100 * (to - from))}%` })); }
 function sums(values) { let total = 0; return values.map((value) => (value === null ? null : (total += value))); }
+// What a choice, or a number of an action, is called: by the environment, else by its place.
+function named(space, i) { return space.names[i] ?? (space.kind === "switches" ? `switch ${i}` : `action ${i + (space.start || 0)}`); }
 function choices(space, count) {
   if (space.kind === "several") return space.counts.flatMap((n, dial) => Array.from({ length: n }, (_, i) => `${dial}: ${i}`));
-  return Array.from({ length: count }, (_, i) => (space.kind === "switches" ? `switch ${i}` : `action ${i + (space.start || 0)}`));
+  return Array.from({ length: count }, (_, i) => named(space, i));
 }
 function takenAt(space, taken) {
   if (!taken) return new Set();
@@ -388,5 +401,7 @@ function takenAt(space, taken) {
 }
 function actionText(taken, space) {
   if (!taken) return "–";
-  return space.kind === "box" ? taken.slice(0, 6).map((value) => number(value)).join(", ") : taken.join(", ");
+  if (space.kind === "box") return taken.slice(0, 6).map((value) => number(value)).join(", ") + (taken.length > 6 ? ", …" : "");
+  if (space.kind === "switches" && space.names.length) return taken.flatMap((on, i) => (on ? [named(space, i)] : [])).join(" + ") || "none";
+  return space.kind === "discrete" ? space.names[taken[0] - space.start] ?? String(taken[0]) : taken.join(", ");
 }

@@ -1,6 +1,6 @@
 // One run: its curves, episodes, settings and where they came from, checkpoints, the machine, alerts and log.
-import { ask, choose, chosen, empty, encoded, go, keep, kept, onKeys, place, poll, report } from "./app.js";
-import { Chart, smoothed } from "./chart.js";
+import { ask, choose, chosen, empty, encoded, go, keep, kept, onKeys, pause, place, poll, renew, report } from "./app.js";
+import { Chart, smoothed, thinned } from "./chart.js";
 import { badge, when } from "./runs.js";
 
 const TABS = ["curves", "episodes", "config", "checkpoints", "machine", "log"];
@@ -16,26 +16,34 @@ export async function runView(view, run, tab) {
     name === "log" && detail.alerts.length ? `log · ${detail.alerts.length} alert${detail.alerts.length === 1 ? "" : "s"}` : name)));
   view.replaceChildren(head, tabs, body);
   drawHead(head, run, detail);
+  const show = { curves, episodes, config, checkpoints, machine, log }[tab];
+  if (!show) throw new Error(`there is no '${tab}'`);
   const keys = Object.fromEntries(TABS.map((name, i) => [String(i + 1), { say: name, does: () => go(place.run(run, name)) }]));
   keys.x = { say: "choose for comparison", does: () => { choose(run); drawHead(head, run, detail); } };
   onKeys(keys);
   if (detail.live || detail.facts.status === "running") {
-    poll(2000, async () => {
-      const now = await ask("stand", { run });
-      Object.assign(detail.facts, now.facts, { status: now.status, return: now.facts["eval/return_mean"] });
-      detail.live = now.live;
-      drawHead(head, run, detail);
+    poll(() => pause(detail.facts.seconds), async () => {
+      const now = await ask("stand", { run, known: detail.version, ...detail.following?.query() });
+      if (now.facts) {
+        Object.assign(detail.facts, now.facts, { status: now.status, return: now.facts["eval/return_mean"] });
+        Object.assign(detail, { live: now.live, version: now.version });
+        drawHead(head, run, detail);
+      }
+      const unknown = (now.curves?.names || []).filter((name) => !detail.metrics.includes(name));
+      if (unknown.length) {  // its first rows have come, or its first evaluation
+        const { metrics, alerts } = await ask("run", { run });
+        Object.assign(detail, { metrics: [...metrics, ...unknown.filter((name) => !metrics.includes(name))], alerts });
+        await show(body, run, detail, keys);
+      } else if (now.curves) detail.following?.take(now.curves);
     });
   }
-  const show = { curves, episodes, config, checkpoints, machine, log }[tab];
-  if (!show) throw new Error(`there is no '${tab}'`);
   await show(body, run, detail, keys);
 }
 
 function drawHead(head, run, { facts, live, budget, message }) {
   const steps = live ? live.done : facts.env_steps, fact = (name, value) => make("div", { class: "fact" }, make("small", {}, name), make("b", {}, value));
   const share = budget && steps ? Math.min(1, steps / budget) : null;
-  head.replaceChildren(
+  renew(head.firstChild || head.appendChild(make("div")), make("div", {},
     make("div", { class: "title" }, make("h1", {}, run), badge(facts.status),
       make("label", { class: "faint" }, make("input", { type: "checkbox", checked: chosen.has(run), onchange: () => choose(run) }), " compare")),
     message ? make("p", { class: "note" }, message) : "",
@@ -45,7 +53,8 @@ function drawHead(head, run, { facts, live, budget, message }) {
       ...(live && live.speed ? [fact("steps/s", number(live.speed)), fact("left", live.left === null ? "–" : clock(live.left))] : []),
       fact("created", when(facts.created)),
       ...(facts.name ? [fact("name", facts.name)] : []), fact("tags", [...(facts.tags || []), ...(facts.auto_tags || [])].join(", ") || "–")),
-    share !== null && share < 1 ? make("progress", { max: 1, value: share }) : "");
+    share !== null && share < 1 ? make("progress", { max: 1, value: share }) : ""));
+  head.querySelector("input").checked = chosen.has(run);  // a click has changed it without a trace in what is compared
 }
 
 // curves
@@ -58,7 +67,7 @@ async function curves(body, run, detail, keys, only = null) {
   const grid = make("div", { class: "grid" }), note = make("p", { class: "faint" });
   const picked = make("span", { class: "faint" });
   const list = make("div", { class: "choices" }), search = make("input", { type: "search", "data-filter": true, placeholder: "Find a metric", "aria-label": "find a metric", oninput: drawChoices });
-  const axis = make("select", { "aria-label": "along", onchange: (event) => { state.axis = event.target.value; keep("axis", state.axis); state.zoom = null; load(true).catch(report); } },
+  const axis = make("select", { "aria-label": "along", onchange: (event) => { state.axis = event.target.value; keep("axis", state.axis); state.zoom = null; load().catch(report); } },
     ...Object.entries(AXES).map(([key, text]) => make("option", { value: key, selected: key === state.axis }, text)));
   const amount = make("output", {}, String(state.smooth));
   const smooth = make("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: state.smooth, "aria-label": "smoothing", oninput: (event) => { state.smooth = Number(event.target.value); amount.textContent = state.smooth; keep("smooth", state.smooth); draw(); } });
@@ -74,17 +83,21 @@ async function curves(body, run, detail, keys, only = null) {
         state.names = event.target.checked ? [...state.names, name] : state.names.filter((one) => one !== name);
         keep(memory, state.names);
         drawChoices();
-        load(true).catch(report);
+        load().catch(report);
       } }), ` ${name}`)));
   }
 
+  const lines = (name) => {
+    const { x, y } = state.data.get(name) || { x: [], y: [] };
+    return state.smooth ? [{ label: name, x, y, dim: true }, { label: name, x, y: smoothed(y, state.smooth) }] : [{ label: name, x, y }];
+  };
   function draw() {
     const charts = state.names.map((name) => {
       if (!state.charts.has(name)) state.charts.set(name, new Chart({ title: name, axis: state.axis === "time/seconds" ? "time" : state.axis, onzoom: zoom, zero: Boolean(only) }));
-      const chart = state.charts.get(name), { x, y } = state.data.get(name) || { x: [], y: [] };
+      const chart = state.charts.get(name);
       chart.axis = state.axis === "time/seconds" ? "time" : state.axis;
       chart.marks = state.axis === "env_steps" ? detail.alerts.filter((one) => one.metric === name).map((one) => one.env_steps) : [];
-      chart.set(state.smooth ? [{ label: name, x, y, dim: true }, { label: name, x, y: smoothed(y, state.smooth) }] : [{ label: name, x, y }], state.zoom);
+      chart.set(lines(name), state.zoom);
       return chart.node;
     });
     if (charts.length !== grid.children.length || charts.some((node, i) => grid.children[i] !== node)) grid.replaceChildren(...charts);
@@ -92,27 +105,21 @@ async function curves(body, run, detail, keys, only = null) {
     if (!charts.length) grid.replaceChildren(empty(names.length ? "Choose a metric." : "There is no row of metrics yet."));
   }
 
-  function zoom(span) { state.zoom = span; load(true).catch(report); }
+  function zoom(span) { state.zoom = span; load().catch(report); }
 
-  async function load(anew) {
-    if (!anew && state.loading) return;
-    const turn = anew ? ++state.asked : state.asked;  // of answers that overtake each other the last wish counts
-    state.loading = anew;
-    try { await take(anew, () => turn !== state.asked); } finally { if (turn === state.asked) state.loading = false; }
+  async function load() {
+    const turn = ++state.asked;  // of answers that overtake each other the last wish counts
+    state.loading = true;
+    try { await take(() => turn !== state.asked); } finally { if (turn === state.asked) state.loading = false; }
   }
-  async function take(anew, overtaken) {
+  async function take(overtaken) {
     if (!state.names.length) { draw(); return; }
     const [low, high] = state.zoom || [];
-    const found = await ask("curves", { run, metric: state.names, axis: state.axis, low, high, begin: anew ? 0 : state.size, quick: anew ? 1 : undefined });
+    const found = await ask("curves", { run, metric: state.names, axis: state.axis, low, high, begin: 0, quick: 1 });
     if (overtaken()) return;
-    if (!anew && found.size < state.size) { await load(true); return; }  // it went on from an earlier checkpoint
-    if (!anew && found.size === state.size) return;
     state.size = found.size;
-    for (const [name, { x, y }] of Object.entries(found.curves)) {
-      const before = anew ? { x: [], y: [] } : state.data.get(name) || { x: [], y: [] };
-      state.data.set(name, { x: before.x.concat(x), y: before.y.concat(y) });
-    }
-    if (anew) note.textContent = found.every ? "" : "Many rows: some of them are shown. Look closer to see each one.";
+    for (const [name, points] of Object.entries(found.curves)) state.data.set(name, points);
+    note.textContent = found.every ? "" : "Many rows: some of them are shown. Look closer to see each one.";
     draw();
     if (found.rare.length) {
       const rest = await ask("curves", { run, metric: found.rare, axis: state.axis, low, high });
@@ -122,13 +129,29 @@ async function curves(body, run, detail, keys, only = null) {
     }
   }
 
+  // What was written since: only curves that got longer are touched.
+  function extend(found) {
+    if (found.asked !== state.asked || state.loading || state.zoom) return;
+    if (found.size < state.size) { load().catch(report); return; }  // it went on from an earlier checkpoint
+    state.size = found.size;
+    for (const [name, { x, y }] of Object.entries(found.curves)) {
+      if (!x.length || !state.charts.has(name)) continue;
+      const before = state.data.get(name) || { x: [], y: [] };
+      state.data.set(name, thinned(before.x.concat(x), before.y.concat(y)));
+      state.charts.get(name).extend(lines(name));
+    }
+  }
+
   keys.s = { say: "smoother", does: () => { smooth.value = Math.min(0.99, state.smooth < 0.5 ? 0.6 : state.smooth < 0.8 ? 0.9 : state.smooth < 0.95 ? 0.97 : 0); if (state.smooth >= 0.95) smooth.value = 0; smooth.dispatchEvent(new Event("input")); } };
   keys.m = { say: "choose metrics", does: () => { panel.open = !panel.open; } };
   keys.w = { say: "whole run", does: () => zoom(null) };
   onKeys(keys);
   drawChoices();
-  await load(true);
-  if (detail.facts.status === "running") poll(2000, async () => { if (!state.zoom) await load(false); });
+  await load();
+  detail.following = {
+    query: () => (state.zoom || state.loading ? {} : { metric: state.names.length ? state.names : ["env_steps"], axis: state.axis, begin: state.size, asked: state.asked }),
+    take: extend,
+  };
 }
 
 async function machine(body, run, detail, keys) {

@@ -1,5 +1,5 @@
 // The table of all runs: filter, sort, live, with a small curve each.
-import { ask, choose, chosen, colours, empty, go, keep, kept, onKeys, place, poll, report, say, signal } from "./app.js";
+import { ask, choose, chosen, colours, empty, go, keep, kept, onKeys, pause, place, poll, renew, report, say, signal } from "./app.js";
 import { spark } from "./chart.js";
 
 const COLUMNS = [
@@ -10,7 +10,7 @@ const NUMBERS = new Set(["seed", "env_steps", "return", "best_return", "seconds"
 const AT_ONCE = 150;
 
 export async function runsView(view) {
-  const state = { rows: [], shown: [], version: "", at: 0, limit: AT_ONCE, filters: [], words: [], sparks: new Map(), asked: new Map() };
+  const state = { rows: [], shown: [], version: "", at: 0, limit: AT_ONCE, filters: [], words: [], sparks: new Map(), asked: new Map(), drawn: new Map(), visible: new Set() };
   const order = kept("order", { by: "created", falling: true });
   const filter = make("input", { type: "search", "data-filter": true, placeholder: "Filter: words, or status=finished  return>400  tag=paper", value: kept("filter", ""), spellcheck: "false", "aria-label": "filter", oninput: () => later() });
   const count = make("span", { class: "faint" });
@@ -20,7 +20,9 @@ export async function runsView(view) {
   view.append(make("div", { class: "tools" }, filter, count), table, more);
 
   const seen = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) want(entry.target.dataset.run);
+    for (const { target: { dataset: { run } }, isIntersecting } of entries) {
+      if (isIntersecting) { state.visible.add(run); want(run); } else state.visible.delete(run);
+    }
   }, { rootMargin: "200px" });
   new IntersectionObserver((entries) => {
     if (entries[0].isIntersecting && state.shown.length > state.limit) { state.limit += AT_ONCE; draw(); }
@@ -28,10 +30,11 @@ export async function runsView(view) {
 
   // small curves of what can be seen, a handful at a time
   let waiting = new Set(), timer = 0;
+  const at = (row) => (row.live ? row.live.done : row.env_steps);
   function want(run) {
-    const row = state.rows.find((one) => one.run === run), at = row && (row.live ? row.live.done : row.env_steps);
-    if (!row || state.asked.get(run) === at) return;
-    state.asked.set(run, at);
+    const row = state.rows.find((one) => one.run === run);
+    if (!row || state.asked.get(run) === at(row)) return;
+    state.asked.set(run, at(row));
     waiting.add(run);
     clearTimeout(timer);
     timer = setTimeout(fetchSparks, 30);
@@ -62,6 +65,7 @@ export async function runsView(view) {
     order.falling = order.by === key ? !order.falling : NUMBERS.has(key) || key === "created";
     order.by = key;
     keep("order", order);
+    drawHead();
     arrange();
   }
 
@@ -77,13 +81,13 @@ export async function runsView(view) {
       return (x < y ? -1 : 1) * (order.falling ? -1 : 1);
     });
     state.at = Math.min(state.at, Math.max(0, state.shown.length - 1));
-    draw();
+    const same = body.children.length && body.children.length === Math.min(state.limit, state.shown.length) && state.shown.every((row, i) => i >= state.limit || body.children[i].dataset.run === row.run);
+    if (same) redraw(); else draw();
   }
 
   function draw() {
     drawHead();
-    const running = state.rows.filter((row) => row.live).length;
-    count.textContent = `${state.shown.length === state.rows.length ? "" : `${state.shown.length} of `}${state.rows.length} ${state.rows.length === 1 ? "run" : "runs"}${running ? `, ${running} running` : ""}`;
+    drawCount();
     seen.disconnect();
     const rows = state.shown.slice(0, state.limit).map(line);
     body.replaceChildren(...rows);
@@ -91,8 +95,24 @@ export async function runsView(view) {
     rows.forEach((row) => seen.observe(row));
     for (const row of state.shown.slice(0, state.limit)) if (state.sparks.has(row.run)) drawSpark(row.run);
   }
+  function drawCount() {
+    const running = state.rows.filter((row) => row.live).length;
+    const text = `${state.shown.length === state.rows.length ? "" : `${state.shown.length} of `}${state.rows.length} ${state.rows.length === 1 ? "run" : "runs"}${running ? `, ${running} running` : ""}`;
+    if (count.textContent !== text) count.textContent = text;
+  }
+  // The same runs in the same order: only what has changed about them.
+  function redraw() {
+    drawCount();
+    state.shown.slice(0, state.limit).forEach((row, i) => {
+      if (state.drawn.get(row.run) === row.text) return;
+      const old = [...body.children[i].children], fresh = [...line(row, i).children];
+      old.forEach((cell, n) => { if (!cell.classList.contains("spark")) renew(cell, fresh[n]); });
+      if (at(row) !== state.asked.get(row.run) && state.visible.has(row.run)) want(row.run);
+    });
+  }
 
   function line(row, i) {
+    state.drawn.set(row.run, row.text);
     const box = make("input", { type: "checkbox", "aria-label": "choose for comparison", checked: chosen.has(row.run), onclick: (event) => { event.stopPropagation(); choose(row.run); } });
     const steps = row.live ? row.live.done : row.env_steps;
     const share = row.budget && steps ? Math.min(1, steps / row.budget) : null;
@@ -134,8 +154,11 @@ export async function runsView(view) {
   }
 
   async function refresh() {
+    const begun = performance.now();
     const found = await ask("runs", { filter: state.filters, known: state.version });
+    state.took = performance.now() - begun;
     if (!found.runs || found.version === state.version) return;
+    found.runs.forEach((row) => { row.text = JSON.stringify(row); });
     Object.assign(state, { rows: found.runs, version: found.version });
     document.title = `runs in ${found.root}`;
     arrange();
@@ -153,7 +176,9 @@ export async function runsView(view) {
   window.addEventListener("look", () => state.sparks.forEach((_, run) => drawSpark(run)), { signal: signal() });
   split();
   await refresh();
-  poll(2500, refresh);
+  // less often where all that trains has done so for long, or where there is so much to look through that it takes a while
+  const youngest = () => Math.min(...state.rows.filter((row) => row.live).map((row) => row.seconds || 0), Infinity);
+  poll(() => Math.max(2500, Math.min(15000, 200 * state.took), Number.isFinite(youngest()) ? pause(youngest()) : 0), refresh);
 }
 
 export function badge(status) { return make("span", { class: `badge ${/^[a-z]+$/.test(status || "") ? status : ""}` }, status || "unknown"); }
