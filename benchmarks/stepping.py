@@ -3,8 +3,9 @@
     python benchmarks/stepping.py --families ale,minigrid --out benchmarks/results/stepping.json
 
 The two take turns of a few hundredths of a second, so that whatever else the machine does falls on both. What ours
-does beyond the bare loop is all that training needs: seeds per episode, time limits, final observations, one array of
-observations, a record of every action. Needs the extras of the families that are asked for.
+does beyond the bare loop is all that training needs: time limits, final observations, one array of observations that
+outlives the next step, a record of every action. Both play the same episodes, seeds and all, except that ALE's vector
+environment is seeded once. Needs the extras of the families that are asked for.
 """
 
 from __future__ import annotations
@@ -30,25 +31,28 @@ from cadenza.envs.vector import cores, make_vector
 
 TURN = 16  # steps of all environments
 COUNT = 8
-Steps = Callable[[Any], None]  # one step of all environments, by the actions ours is given
+SEEDS = EpisodeSeeds(0, TRAIN)  # both play the same episodes: how long a step takes depends on what happens in it
+Steps = Callable[[Any], Any]  # one step of all environments, by the actions ours is given; what they show then
 CONTROL, DOOM = ("walker", "walk"), "basic"
 CONFIGS = {
-    "ale": EnvironmentConfig(id="ALE/Pong-v5", frame_stack=4, kwargs={"repeat_action_probability": 0.0}),
+    "ale": EnvironmentConfig(id="ALE/Pong-v5", frame_stack=4),
+    "ale-unsticky": EnvironmentConfig(id="ALE/Pong-v5", frame_stack=4, kwargs={"repeat_action_probability": 0.0}),
     "minigrid": EnvironmentConfig(id="MiniGrid-DoorKey-5x5-v0"),
     "dmc": EnvironmentConfig(id="dmc/" + "-".join(CONTROL)),
     "vizdoom": EnvironmentConfig(id=f"VizDoom-{DOOM}"),
 }
 
 
-def ale() -> Steps:
-    """ALE's own vector environment: frames stacked, a thread for each game as ours has them."""
+def ale(sticky: float = 0.25) -> Steps:
+    """ALE's own vector environment with frames stacked; it takes a thread for each processor."""
     from ale_py import AtariVectorEnv
 
-    env = AtariVectorEnv(game="pong", num_envs=COUNT, num_threads=COUNT, stack_num=4, noop_max=30)
-    env.reset(seed=0)
+    options = {"stack_num": 4, "noop_max": 30, "use_fire_reset": False, "repeat_action_probability": sticky}
+    env = AtariVectorEnv(game="pong", num_envs=COUNT, num_threads=COUNT, **options)
+    env.reset(seed=np.array([SEEDS(index, 0) for index in range(COUNT)]))
 
-    def step(actions: Any) -> None:
-        env.step(actions)
+    def step(actions: Any) -> Any:
+        return env.step(actions)[0]
 
     return step
 
@@ -59,14 +63,19 @@ def minigrid() -> Steps:
 
     id = CONFIGS["minigrid"].id
     envs = [FlatObsWrapper(gymnasium.make(id, disable_env_checker=True).unwrapped) for _ in range(COUNT)]
-    for seed, env in enumerate(envs):
-        env.reset(seed=seed)
+    played = [0] * COUNT
+    for index, env in enumerate(envs):
+        env.reset(seed=SEEDS(index, 0))
 
-    def step(actions: Any) -> None:
-        for env, action in zip(envs, actions.tolist(), strict=True):
-            _, _, terminated, truncated, _ = env.step(action)
+    def step(actions: Any) -> Any:
+        seen = []
+        for index, (env, action) in enumerate(zip(envs, actions.tolist(), strict=True)):
+            obs, _, terminated, truncated, _ = env.step(action)
             if terminated or truncated:
-                env.reset()
+                played[index] += 1
+                obs, _ = env.reset(seed=SEEDS(index, played[index]))
+            seen.append(obs)
+        return seen
 
     return step
 
@@ -75,51 +84,74 @@ def dmc() -> Steps:
     from dm_control import suite
 
     one_vector = {"flat_observation": True}
-    envs = [suite.load(*CONTROL, {"random": seed}, environment_kwargs=one_vector) for seed in range(COUNT)]
-    for env in envs:
-        env.reset()
+    envs = [suite.load(*CONTROL, {"random": 0}, environment_kwargs=one_vector) for _ in range(COUNT)]
+    played = [0] * COUNT
 
-    def step(actions: Any) -> None:
-        for env, action in zip(envs, actions, strict=True):
-            if env.step(action).last():
-                env.reset()
+    def begin(index: int) -> Any:
+        envs[index].task.random.seed(np.random.SeedSequence(SEEDS(index, played[index])).generate_state(8))
+        return envs[index].reset()
+
+    for index in range(COUNT):
+        begin(index)
+
+    def step(actions: Any) -> Any:
+        seen = []
+        for index, (env, action) in enumerate(zip(envs, actions, strict=True)):
+            told = env.step(action)
+            if told.last():
+                played[index] += 1
+                told = begin(index)
+            seen.append(told.observation["observations"])
+        return seen
 
     return step
 
 
 def vizdoom() -> Steps:
     import vizdoom as doom
+    from gymnasium.utils.seeding import np_random
 
-    games = []
-    for seed in range(COUNT):
+    drawn = [[int(np_random(SEEDS(index, n))[0].integers(2**31)) for n in range(4000)] for index in range(COUNT)]
+    played, games = [0] * COUNT, []
+    for index in range(COUNT):
         game = doom.DoomGame()
         game.load_config(str(Path(doom.scenarios_path) / f"{DOOM}.cfg"))
         game.set_window_visible(False)
         game.set_sound_enabled(False)
         game.set_screen_format(doom.ScreenFormat.CRCGCB)
         game.set_screen_resolution(doom.ScreenResolution.RES_160X120)
-        game.set_seed(seed)
+        game.set_seed(drawn[index][0])
         with contextlib.chdir(tempfile.gettempdir()):  # it leaves a file where it is started
             game.init()
         games.append(game)
     buttons = games[0].get_available_buttons_size()
     presses = [[float(button == action - 1) for button in range(buttons)] for action in range(buttons + 1)]
 
-    def step(actions: Any) -> None:
-        for game, action in zip(games, actions.tolist(), strict=True):
+    def step(actions: Any) -> Any:
+        seen = []
+        for index, (game, action) in enumerate(zip(games, actions.tolist(), strict=True)):
             game.make_action(presses[action], 4)
             if game.is_episode_finished():
+                played[index] += 1
+                game.set_seed(drawn[index][played[index]])
                 game.new_episode()
-            _ = game.get_state().screen_buffer
+            seen.append(game.get_state().screen_buffer)
+        return seen
 
     return step
 
 
-BARE: dict[str, Callable[[], Steps]] = {"ale": ale, "minigrid": minigrid, "dmc": dmc, "vizdoom": vizdoom}
+BARE: dict[str, Callable[[], Steps]] = {
+    "ale": ale,
+    "ale-unsticky": lambda: ale(0.0),
+    "minigrid": minigrid,
+    "dmc": dmc,
+    "vizdoom": vizdoom,
+}
 
 
 def measure(family: str, seconds: float) -> dict[str, Any]:
-    env = make_vector(CONFIGS[family], EpisodeSeeds(0, TRAIN), num_envs=COUNT)
+    env = make_vector(CONFIGS[family], SEEDS, num_envs=COUNT)
     random = np.random.default_rng(0)
     given = [random_actions(env.spec.groups, env.current, random) for _ in range(TURN)]
     plain = [action["agent"][:, 0] for action in given]

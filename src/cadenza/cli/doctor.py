@@ -86,7 +86,7 @@ def _families(extras: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     for family in FAMILIES.values():
         extra = extras.get(family.extra or "", {})
         installed = family.extra is None or bool(extra.get("installed"))
-        if family.by_hand:
+        if family.requires:  # what is asked when one is made; what the package says of its extras may be older
             installed = all(find_spec(package) for package in family.requires)
         way = None if installed else family.by_hand or install(family.extra)
         found.append({"name": family.name, "summary": family.summary, "installed": installed, "install": way})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import gymnasium
@@ -157,45 +158,61 @@ def pool_options(config: EnvironmentConfig) -> dict[str, Any]:
     }
 
 
+def seeded(rom: str, settings: Settings) -> bool:
+    """Whether a game takes a seed for every episode, and so is loaded for it."""
+    return settings.repeat_action_probability > 0 or rom not in UNKEEPING
+
+
+def whole_noops(rom: str, settings: Settings) -> int:
+    """The most steps of nothing that an episode begins with, where ALE does not do them itself."""
+    return 0 if seeded(rom, settings) else settings.noop_max // settings.frameskip
+
+
+def interface(rom: str, settings: Settings, count: int, *, height: int, width: int, gray: bool) -> Any:
+    """ALE's vectorised code for so many games."""
+    import ale_py
+    from ale_py import roms
+
+    path = roms.get_rom_path(rom)
+    assert path is not None
+    return ale_py.ALEVectorInterface(
+        rom_path=path,
+        num_envs=count,
+        num_threads=count,  # it takes no more than there are processors
+        stack_num=1,
+        img_height=height,
+        img_width=width,
+        grayscale=gray,
+        frame_skip=settings.frameskip,
+        maxpool=settings.frameskip > 1,
+        noop_max=settings.noop_max if seeded(rom, settings) else 0,
+        use_fire_reset=settings.fire_reset,
+        episodic_life=settings.terminal_on_life_loss,
+        life_loss_info=False,
+        reward_clipping=False,
+        max_episode_steps=FOREVER,
+        repeat_action_probability=settings.repeat_action_probability,
+        full_action_space=settings.full_action_space,
+        batch_size=0,
+        thread_affinity_offset=-1,
+        autoreset_mode="NextStep",  # but it is reset before that step comes
+    )
+
+
 class Emulator:
     """One console with a thread of its own: told what to do at one time, asked what came of it at another."""
 
     def __init__(self, rom: str, settings: Settings, people: bool = False) -> None:
-        import ale_py
-        from ale_py import roms
-
         # A seed loads the game anew, which takes as long as 300 steps. A game that keeps nothing needs it for sticky
         # actions alone; how long nothing is done is then drawn here, in whole steps.
-        self._seeded = settings.repeat_action_probability > 0 or rom not in UNKEEPING
-        self._most = 0 if self._seeded else settings.noop_max // settings.frameskip
+        self._seeded = seeded(rom, settings)
+        self._most = whole_noops(rom, settings)
         size = settings.screen_size
         height, width = SCREEN if people or size is None else (size, size)
-        path = roms.get_rom_path(rom)
-        assert path is not None
-        self._ale = ale_py.ALEVectorInterface(
-            rom_path=path,
-            num_envs=1,
-            num_threads=1,
-            stack_num=1,
-            img_height=height,
-            img_width=width,
-            grayscale=settings.obs_type == "grayscale" and not people,
-            frame_skip=settings.frameskip,
-            maxpool=settings.frameskip > 1,
-            noop_max=settings.noop_max if self._seeded else 0,
-            use_fire_reset=settings.fire_reset,
-            episodic_life=settings.terminal_on_life_loss,
-            life_loss_info=False,
-            reward_clipping=False,
-            max_episode_steps=FOREVER,
-            repeat_action_probability=settings.repeat_action_probability,
-            full_action_space=settings.full_action_space,
-            batch_size=0,
-            thread_affinity_offset=-1,
-            autoreset_mode="NextStep",  # but it is reset before that step comes
-        )
-        self.actions = len(self._ale.get_action_set())
-        self._choices = [[action] for action in range(self.actions)]
+        gray = settings.obs_type == "grayscale" and not people
+        self._ale = interface(rom, settings, 1, height=height, width=width, gray=gray)
+        self.actions = tuple(action.name for action in self._ale.get_action_set())
+        self._choices = [[action] for action in range(len(self.actions))]
         shape = self._ale.get_observation_shape()  # the stack of one, then [H, W] or [H, W, C]
         self.channels_last = len(shape) == 4
         self.shape = (3, height, width) if self.channels_last else (1, height, width)
@@ -216,8 +233,7 @@ class Emulator:
         return self._seen(self._ale.reset(np.zeros(1, np.int64), given)[0])
 
     def send(self, action: int) -> None:
-        # Lists, which it reads twice as fast as the arrays that its stubs ask for.
-        self._ale.send(self._choices[action], STRENGTH)  # type: ignore[arg-type]
+        self._ale.send(self._choices[action], STRENGTH)  # lists, which it reads twice as fast as arrays
 
     def receive(self) -> tuple[Array, float, bool]:
         """The picture [C, H, W], the reward, and whether that was the end."""
@@ -239,7 +255,10 @@ class Screen(gymnasium.Env[Any, Any]):
         self._shown = Emulator(rom, settings, people=True) if render else None  # plays along, for people to look at
         self._picture: Array | None = None
         self.observation_space = spaces.Box(0, 255, self._emulator.shape, np.uint8)
-        self.action_space = spaces.Discrete(self._emulator.actions)
+        self.action_space = spaces.Discrete(len(self._emulator.actions))
+
+    def get_action_meanings(self) -> tuple[str, ...]:
+        return self._emulator.actions
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -261,6 +280,53 @@ class Screen(gymnasium.Env[Any, Any]):
         return None if self._picture is None else np.ascontiguousarray(np.moveaxis(self._picture, 0, -1))
 
 
+class Apart:
+    """Games with a console each: one can be told to do nothing while the others stand still."""
+
+    def __init__(self, rom: str, settings: Settings, count: int) -> None:
+        self._emulators = [Emulator(rom, settings) for _ in range(count)]
+        self._playing: list[int] = []
+
+    def begin(self, seeds: Mapping[int, int]) -> list[Array]:
+        """The first pictures [C, H, W] of episodes, by the games that begin them."""
+        return [self._emulators[index].begin(seed) for index, seed in seeds.items()]
+
+    def send(self, actions: Sequence[int | None]) -> None:
+        self._playing = [index for index, action in enumerate(actions) if action is not None]
+        for index in self._playing:
+            self._emulators[index].send(actions[index])  # type: ignore[arg-type]
+
+    def receive(self, pictures: Array, reward: Array, over: Array) -> None:
+        for index in self._playing:
+            pictures[index], reward[index], over[index] = self._emulators[index].receive()
+
+
+class Joined:
+    """Games with one console for all: as quick as ALE is by itself, but none can stand still while others play."""
+
+    def __init__(self, rom: str, settings: Settings, count: int) -> None:
+        height, width = SCREEN if settings.screen_size is None else (settings.screen_size, settings.screen_size)
+        self._gray, self._seeded = settings.obs_type == "grayscale", seeded(rom, settings)
+        self._ale = interface(rom, settings, count, height=height, width=width, gray=self._gray)
+        self._strengths = STRENGTH * count
+
+    def begin(self, seeds: Mapping[int, int]) -> Array:
+        given = list(seeds.values()) if self._seeded else [-1] * len(seeds)
+        return self._seen(self._ale.reset(list(seeds), given)[0])[list(seeds)]
+
+    def send(self, actions: Sequence[int | None]) -> None:
+        """Those that are not told anything press nothing; they begin anew before they are looked at."""
+        self._ale.send([action or 0 for action in actions], self._strengths)
+
+    def receive(self, pictures: Array, reward: Array, over: Array) -> None:
+        seen, reward[:], over[:], _, _ = self._ale.recv()
+        pictures[:] = self._seen(seen)
+
+    def _seen(self, pictures: Array) -> Array:
+        """[N, 1, H, W] of gray ones stay, [N, 1, H, W, 3] are turned."""
+        return pictures if self._gray else np.moveaxis(pictures[:, 0], -1, 1)
+
+
 class Screens(Vector):
     """Many games at the same time, each as `Screen` plays it; frames are stacked in place."""
 
@@ -269,28 +335,26 @@ class Screens(Vector):
         buffers = [allocate_buffer(layout, num_envs) for _ in range(2)]
         self._limit = spec.max_episode_steps or FOREVER
         self._clip = settings.clip_rewards
-        self._emulators = [Emulator(rom, settings) for _ in range(num_envs)]
-        self._channels = self._emulators[0].shape[0]
-        for index, emulator in enumerate(self._emulators):
-            self._fill(buffers[0].step.obs[SINGLE_GROUP], index, emulator.begin(seeds(index, 0)))
+        self._games = (Apart if whole_noops(rom, settings) else Joined)(rom, settings, num_envs)
+        self._channels = 1 if settings.obs_type == "grayscale" else 3
+        self._begin(buffers[0].step.obs[SINGLE_GROUP], {index: seeds(index, 0) for index in range(num_envs)})
         super().__init__(layout, num_envs, seeds, buffers)
 
     def close(self) -> None:
-        self._emulators.clear()
+        vars(self).pop("_games", None)  # the consoles end with it; there may be none any more
 
-    def _fill(self, obs: Array, index: int, picture: Array) -> None:
+    def _begin(self, obs: Array, seeds: Mapping[int, int]) -> None:
         """An episode begins with its first picture repeated. obs: [N, 1, S*C, H, W]"""
-        obs[index, 0].reshape(-1, *picture.shape)[:] = picture
+        for index, picture in zip(seeds, self._games.begin(seeds), strict=True):
+            obs[index, 0].reshape(-1, *picture.shape)[:] = picture
 
     def _advance(self, action: dict[str, Array], turn: int) -> list[int]:
         buffer, last = self._buffers[turn], self._buffers[1 - turn].step.obs[SINGLE_GROUP]
         step, channels = buffer.step, self._channels
         obs, reward = step.obs[SINGLE_GROUP], step.reward[SINGLE_GROUP]
-        for emulator, chosen in zip(self._emulators, action[SINGLE_GROUP][:, 0].tolist(), strict=True):
-            emulator.send(chosen)
+        self._games.send(action[SINGLE_GROUP][:, 0].tolist())
         obs[:, 0, :-channels] = last[:, 0, channels:]
-        for index, emulator in enumerate(self._emulators):
-            obs[index, 0, -channels:], reward[index, 0], step.terminated[index] = emulator.receive()
+        self._games.receive(obs[:, 0, -channels:], reward[:, 0], step.terminated)
         np.greater_equal(self._ledger.lengths + 1, self._limit, out=step.truncated)
         np.logical_or(step.terminated, step.truncated, out=step.is_first)
         if self._clip:
@@ -300,24 +364,25 @@ class Screens(Vector):
             return []
         ended: list[int] = np.flatnonzero(step.is_first).tolist()
         buffer.final_obs[SINGLE_GROUP][ended] = obs[ended]
-        for index in ended:
-            self._fill(obs, index, self._emulators[index].begin(self._ledger.seed(index, ahead=1)))
+        self._begin(obs, {index: self._ledger.seed(index, ahead=1) for index in ended})
         return ended
 
     def _restore(self, state: dict[str, Any] | None) -> None:
-        """The running episodes played once more, all at the same time."""
+        """The running episodes played once more at the same time, begun such that all arrive at the end together."""
         running, obs = self._ledger.state_dict(), self._buffers[0].step.obs[SINGLE_GROUP]
         lengths, channels = running["lengths"], self._channels
         played = np.split(running["actions"][SINGLE_GROUP][:, 0], np.cumsum(lengths)[:-1])
-        for index, emulator in enumerate(self._emulators):
-            self._fill(obs, index, emulator.begin(self._ledger.seed(index)))
-        for at in range(int(lengths.max())):
-            going = [index for index in range(self.num_envs) if at < lengths[index]]
-            for index in going:
-                self._emulators[index].send(int(played[index][at]))
-            for index in going:
-                obs[index, 0, :-channels] = obs[index, 0, channels:].copy()
-                obs[index, 0, -channels:] = self._emulators[index].receive()[0]
+        longest = int(lengths.max())
+        starts: list[int] = (longest - lengths).tolist()
+        earned, over = np.empty(self.num_envs, np.float32), np.empty(self.num_envs, bool)
+        for at in range(longest + 1):
+            if begun := {i: self._ledger.seed(i) for i, start in enumerate(starts) if start == at}:
+                self._begin(obs, begun)
+            if at < longest:
+                now = [at - start for start in starts]
+                self._games.send([int(done[t]) if t >= 0 else None for done, t in zip(played, now, strict=True)])
+                obs[:, 0, :-channels] = obs[:, 0, channels:].copy()
+                self._games.receive(obs[:, 0, -channels:], earned, over)
 
 
 class Memory(gymnasium.Env[Any, Any]):
@@ -339,7 +404,8 @@ class Memory(gymnasium.Env[Any, Any]):
         )
         self._settings, self._lives = settings, 0
         self.observation_space, self.action_space = self._env.observation_space, self._env.action_space
-        meanings = self._env.get_action_meanings()
+        self.get_action_meanings = self._env.get_action_meanings
+        meanings = self.get_action_meanings()
         self._fire = meanings.index("FIRE") if settings.fire_reset and "FIRE" in meanings else None
 
     @property

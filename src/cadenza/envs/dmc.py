@@ -107,6 +107,11 @@ class Control(gymnasium.Env[Any, Any]):
         seen = {"state": state, "pixels": pixels, "both": spaces.Dict({"pixels": pixels, "state": state})}
         self.observation_space = seen[sees]
 
+    def get_action_meanings(self) -> list[str]:
+        """The actuators."""
+        model = self._physics.model
+        return [str(model.id2name(index, "actuator")) for index in range(model.nu)]
+
     def _own_limit(self, task: Any) -> int | None:
         """Of the task as it is published, in actions."""
         seconds = inspect.signature(task).parameters["time_limit"].default

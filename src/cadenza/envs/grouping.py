@@ -25,6 +25,7 @@ class Agent(NamedTuple):
     observation: Space[Any]
     action: Space[Any]
     team: str
+    action_names: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -56,7 +57,7 @@ def _equal(one: Mapping[str, GroupSpec], other: Mapping[str, GroupSpec]) -> bool
 def arrange(own: Mapping[str, GroupSpec], config: EnvironmentConfig) -> dict[str, GroupSpec]:
     """The groups that the config asks for, each with its team; `type` keeps the environment's own."""
     agents = {
-        name: Agent(name, group.observation, group.action, group.team)
+        name: Agent(name, group.observation, group.action, group.team, group.action_names)
         for group in own.values()
         for name in group.agents
     }
@@ -112,7 +113,9 @@ def _named(blocks: list[list[Agent]]) -> dict[str, GroupSpec]:
 
 def _group(agents: list[Agent]) -> GroupSpec:
     team = "+".join(dict.fromkeys(agent.team for agent in agents))
-    return GroupSpec(tuple(agent.name for agent in agents), agents[0].observation, agents[0].action, team)
+    first, names = agents[0], {agent.action_names for agent in agents}
+    called = first.action_names if len(names) == 1 else ()
+    return GroupSpec(tuple(agent.name for agent in agents), first.observation, first.action, team, called)
 
 
 def _as_listed(wanted: Mapping[str, tuple[str, ...]], agents: Mapping[str, Agent]) -> dict[str, GroupSpec]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -17,6 +17,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import mujoco
+from cadenza.envs.action_names import names_for, of_gymnasium
 from cadenza.envs.box2d import with_fresh_worlds
 from cadenza.envs.images import as_declared, with_images_first
 from cadenza.envs.layout import Array, shape_of
@@ -59,6 +60,7 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
         max_episode_steps=config.max_episode_steps or spec.max_episode_steps,
         return_threshold=spec.reward_threshold,
         clip_actions=config.clip_actions,
+        action_names=of_gymnasium(config.id, env.action_space),
     )
 
 
@@ -91,6 +93,9 @@ def check_arguments(
             )
 
 
+Outcome = tuple[Any, Any, bool, bool, Mapping[str, Any]]  # of Gymnasium's `step`; time limits are in it
+
+
 class Gym:
     """A gymnasium.Env as the group `agent` with one agent. It owns the time limit; it never resets by itself."""
 
@@ -103,6 +108,7 @@ class Gym:
         return_threshold: float | None = None,
         clip_actions: bool = True,
         frame_stack: int = 1,
+        action_names: Sequence[str] = (),
     ) -> None:
         self.bare = env  # for wrappers, which want images as the environment gives them
         self.env = env = with_images_first(with_fresh_worlds(env))
@@ -110,10 +116,11 @@ class Gym:
         seen = as_dict_space(env.observation_space)
         self._observe = observer(seen)
         self._action = action_for(env.action_space, clip_actions)
+        self.actions = actions_for(env.action_space, clip_actions)
         self._limit = max_episode_steps or 2**63
         self._steps = 0
         self._no_reward = np.zeros(1, np.float32)
-        group = GroupSpec((SINGLE_GROUP,), seen, env.action_space)
+        group = GroupSpec((SINGLE_GROUP,), seen, env.action_space, action_names=names_for(env, action_names))
         self.spec = EnvSpec(
             id=id,
             groups={SINGLE_GROUP: group},
@@ -132,15 +139,23 @@ class Gym:
         return frame
 
     def step(self, action: dict[str, Array]) -> Frame:
-        obs, reward, terminated, truncated, info = self.env.step(self._action(action[SINGLE_GROUP][0]))
+        return self.frame(self.act(self._action(action[SINGLE_GROUP][0])))
+
+    def act(self, action: Any) -> Outcome:
+        """A step without its frame, by an action as the environment takes it."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
         self._steps += 1
+        return obs, reward, bool(terminated), bool(truncated) or self._steps >= self._limit, info
+
+    def frame(self, outcome: Outcome) -> Frame:
+        obs, reward, terminated, truncated, info = outcome
         earned = self._no_reward.copy()
         earned[:] = reward  # a number, or an array of one
         frame = Frame(
             {SINGLE_GROUP: self._observe(obs)},
             {SINGLE_GROUP: earned},
-            bool(terminated),
-            bool(truncated) or self._steps >= self._limit,
+            terminated,
+            truncated,
             mask=_mask(info) if info else None,
         )
         if self._raw is not None:
@@ -216,3 +231,11 @@ def action_for(space: spaces.Space[Any], clip: bool) -> Callable[[Array], Any]:
         return lambda action: action
     known = "Discrete, Box, MultiDiscrete and MultiBinary"
     raise ConfigError(f"{type(space).__name__} actions are not supported ({known} are)")
+
+
+def actions_for(space: spaces.Space[Any], clip: bool) -> Callable[[Array], Sequence[Any]]:
+    """The same for the actions [N, …] of many environments at once."""
+    if isinstance(space, spaces.Discrete):
+        return lambda actions: actions.tolist()
+    one = action_for(space, clip)
+    return lambda actions: list(one(actions))

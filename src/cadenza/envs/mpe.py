@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Discrete, Space
 
 from cadenza.envs.layout import Array
+
+MOVES = ("nothing", "left", "right", "down", "up")
 
 
 class Simultaneous:
@@ -43,6 +46,11 @@ class Simultaneous:
     def state(self) -> Array:
         """What all of them see; they have just been asked."""
         return np.concatenate(list(self._seen.values()))
+
+    @staticmethod
+    def action_names(space: Space[Any]) -> tuple[str, ...]:
+        """Of those who move and are silent; the others' choices are words, too."""
+        return MOVES if isinstance(space, Discrete) and space.n == len(MOVES) else ()
 
     def _observe(self) -> dict[str, Array]:
         observe = self.raw.observe

@@ -13,6 +13,7 @@ from cadenza.envs.grouping import Agent, arrange, by_kind
 from cadenza.envs.gym import action_for, as_dict_space
 from cadenza.envs.images import channels_first, has_images, is_image, on_images
 from cadenza.envs.layout import Array, shape_of
+from cadenza.envs.mpe import Simultaneous
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec, Frame, GroupSpec, Tree
 
@@ -78,7 +79,8 @@ class Roster:
         for name in env.possible_agents:
             seen, see, width = _without_mask(env.observation_space(name))
             action = env.action_space(name)
-            agents.append(Agent(name, seen, action, team(name)))
+            names = env.action_names(action) if isinstance(env, Simultaneous) else ()
+            agents.append(Agent(name, seen, action, team(name), names))
             self._do[name] = action_for(action, config.clip_actions)
             if see is not None:
                 self._see[name] = see

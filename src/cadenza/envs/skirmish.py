@@ -69,6 +69,7 @@ def spec_of(fights: Battles, id: str) -> EnvSpec:
             agents=tuple(names[unit] for unit in squad.units),
             observation=Box(-1, 1, (squad.features.shape[1],), np.float32),
             action=Discrete(squad.actions.shape[1]),
+            action_names=fights.action_names(squad),
         )
         for group, squad in fights.squads.items()
     }

@@ -139,6 +139,11 @@ class Battles:
             found |= {f"heal {names[k]}": ATTACK + k for k in range(self.allies) if k != unit}
         return found
 
+    def action_names(self, squad: Squad) -> tuple[str, ...]:
+        """Those of all its units; whom one of several heals depends on who it is."""
+        every = zip(*(self.actions(unit) for unit in squad.units), strict=True)
+        return tuple(names[0] if len(set(names)) == 1 else names[0].partition(" ")[0] for names in every)
+
     def unit_names(self) -> list[str]:
         """`marine_0`, … of the allies; `enemy_marine_0`, … of the others."""
         names = []

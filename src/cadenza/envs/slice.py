@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any
 
+from numpy import ndarray
+
+from cadenza.envs.gym import Gym
 from cadenza.envs.layout import Array, Buffer, Layout
 from cadenza.envs.seeds import EpisodeSeeds
 from cadenza.errors import CadenzaError
-from cadenza.types import Environment, Frame, Tree
+from cadenza.types import SINGLE_GROUP, Environment, Frame, Tree
 
 MakeEnv = Callable[[], Environment]
 Mark = MutableSequence[int]  # [progress, environment, stage]: what is being done right now, read by whoever waits
@@ -44,6 +47,7 @@ class Slice:
     def attach(self, buffers: Sequence[Buffer]) -> None:
         """Write into these from now on, beginning with the first observations into buffer 0."""
         self._writers = [Writer(buffer) for buffer in buffers]
+        self._lone = _lone(self.envs, self.layout)
         self._show(self._first, self._writers[0])
         self._first = []
 
@@ -54,23 +58,42 @@ class Slice:
         mark[STAGE] = STEP
         writer.begin()
         ended: list[int] = []
-        groups = tuple(actions)
         try:
-            for index, (env, rows) in enumerate(zip(self.envs, zip(*actions.values(), strict=True), strict=True)):
-                mark[INDEX] = index
-                frame = env.step(dict(zip(groups, rows, strict=True)))
-                writer.outcome(index, frame)
-                if frame.terminated or frame.truncated:
-                    ended.append(index)
-                    writer.last(index, frame)
-                    self._numbers[index] += 1
-                    frame = self._reset(index)
-                    mark[STAGE] = STEP
-                writer.seen(index, frame)
+            if self._lone:
+                self._step_lone(self._lone, actions[SINGLE_GROUP][:, 0], writer, ended)
+            else:
+                self._step_any(actions, writer, ended)
         except (Exception, SystemExit) as problem:
             raise self._trouble(problem) from problem
         mark[STAGE] = IDLE
         return ended
+
+    def _step_any(self, actions: dict[str, Array], writer: Writer, ended: list[int]) -> None:
+        groups = tuple(actions)
+        for index, (env, rows) in enumerate(zip(self.envs, zip(*actions.values(), strict=True), strict=True)):
+            self._mark[INDEX] = index
+            self._take(index, env.step(dict(zip(groups, rows, strict=True))), writer, ended)
+
+    def _step_lone(self, envs: list[Gym], actions: Array, writer: Writer, ended: list[int]) -> None:
+        """The same with frames only where an episode ends: making and reading one takes some microseconds."""
+        mark, see = self._mark, writer.see
+        mark[INDEX] = 0  # at whose action it would fail
+        for index, (env, action) in enumerate(zip(envs, envs[0].actions(actions), strict=True)):
+            mark[INDEX] = index
+            outcome = env.act(action)
+            if outcome[2] or outcome[3] or not see(index, outcome[0], outcome[1]):
+                self._take(index, env.frame(outcome), writer, ended)
+
+    def _take(self, index: int, frame: Frame, writer: Writer, ended: list[int]) -> None:
+        """Write what a step led to; where an episode ended, begin the next."""
+        writer.outcome(index, frame)
+        if frame.terminated or frame.truncated:
+            ended.append(index)
+            writer.last(index, frame)
+            self._numbers[index] += 1
+            frame = self._reset(index)
+            self._mark[STAGE] = STEP
+        writer.seen(index, frame)
 
     def replay(self, numbers: Sequence[int], lengths: Sequence[int], actions: dict[str, Array], turn: int) -> None:
         """Come back to the middle of episodes by their seeds and actions (concatenated, environment by environment)."""
@@ -125,6 +148,14 @@ class Slice:
         return trouble
 
 
+def _lone(envs: list[Environment], layout: Layout) -> list[Gym]:
+    """The environments, if all are Gymnasium's, take the same actions and tell what frames need not carry."""
+    lone = [env for env in envs if type(env) is Gym]
+    told = layout.masks or layout.raw_reward or layout.won
+    alike = len(lone) == len(envs) and all(env.env.action_space == lone[0].env.action_space for env in lone)
+    return lone if alike and not told else []
+
+
 class Junk(Exception):
     """An environment returned something that is not what its spec declares."""
 
@@ -140,6 +171,7 @@ class Writer:
         self._rewards = list(buffer.step.reward.items())
         self._raw_rewards = list(buffer.step.raw_reward.items())
         self._masks = list(buffer.step.mask.items())
+        self._one = self._obs[0][1:] if len(self._obs) == 1 else None  # the only array there is to see
         self._varied = False  # someone was inactive once: from then on activity is written at every step
 
     def begin(self) -> None:
@@ -159,6 +191,17 @@ class Writer:
             self._varied = True
             for group, rows in self._step.died.items():
                 rows[index] = frame.died[group] if frame.died is not None else False
+
+    def see(self, index: int, obs: Any, reward: Any) -> bool:
+        """A lone agent's step in which nothing ended; false where it takes a frame to understand or refuse it."""
+        if self._one is None or type(obs) is not ndarray:
+            return False
+        rows, shape, dtype = self._one
+        if obs.dtype is not dtype or obs.shape != shape[1:]:
+            return False
+        rows[index, 0] = obs
+        self._rewards[0][1][index] = reward
+        return True
 
     def last(self, index: int, frame: Frame) -> None:
         """The end of an episode: its true last observation, kept apart from the reset's."""

@@ -33,6 +33,7 @@ RACES: dict[str, tuple[tuple[str, ...], tuple[float, ...], tuple[str, ...]]] = {
 COMPOSED = re.compile(rf"smacv2/({'|'.join(RACES)})_([1-9]\d*)_vs_([1-9]\d*)")
 RESERVED = ("map_name", "seed", "continuing_episode", "capability_config")
 GROUP = "agent"
+ORDERS = ("nothing", "stop", "north", "south", "east", "west")  # then whom to attack, or to heal
 
 
 def ids(family: str) -> list[str]:
@@ -105,6 +106,7 @@ class StarCraft:
             agents=tuple(f"agent_{index}" for index in range(facts["n_agents"])),
             observation=_numbers(facts["obs_shape"]),
             action=Discrete(facts["n_actions"]),
+            action_names=(*ORDERS, *(f"target {index}" for index in range(facts["n_actions"] - len(ORDERS)))),
         )
         self.spec = EnvSpec(
             config.id,

@@ -136,6 +136,8 @@ class Doom(gymnasium.Env[Any, Any]):
         game.set_available_buttons(buttons)
         sets = [chosen for size in range(min(max_buttons, len(buttons)) + 1) for chosen in subsets(len(buttons), size)]
         self._presses = [[float(button in chosen) for button in range(len(buttons))] for chosen in sets]
+        pressed = [button.name for button in buttons]
+        self._meanings = ["+".join(pressed[button] for button in chosen) or "nothing" for chosen in sets]
         self._skip = frame_skip
         timeout = game.get_episode_timeout()
         self.max_episode_steps = -(-timeout // frame_skip) if timeout else None
@@ -159,6 +161,9 @@ class Doom(gymnasium.Env[Any, Any]):
             self._start()
         return self._look(), {}
 
+    def get_action_meanings(self) -> list[str]:
+        return self._meanings
+
     def _start(self) -> None:
         """In a folder of its own, and where that can be had (Linux) not to outlive this process, however it ends."""
         place = Path(self._place.name)
@@ -173,16 +178,19 @@ class Doom(gymnasium.Env[Any, Any]):
             self._game.init()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        reward = self._game.make_action(self._presses[int(action)], self._skip)
-        return self._look(), float(reward), self._game.is_episode_finished(), False, {}
+        game = self._game
+        reward = game.make_action(self._presses[int(action)], self._skip)
+        return self._look(), reward, game.is_episode_finished(), False, {}
 
     def _look(self) -> Any:
         """What is seen; after the end nothing is, and what was seen last stands for it."""
         state = self._game.get_state()
         if state is not None:
             screen = state.screen_buffer  # an array of its own, which later states leave alone
-            told = np.asarray(state.game_variables, np.float32)
-            self._seen = {"screen": screen, "variables": told} if self._variables else screen
+            if self._variables:
+                self._seen = {"screen": screen, "variables": np.asarray(state.game_variables, np.float32)}
+            else:
+                self._seen = screen
         return self._seen
 
     def render(self) -> Array:

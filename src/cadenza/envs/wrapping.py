@@ -16,7 +16,7 @@ from cadenza.envs.gym import Gym, check_arguments
 from cadenza.envs.images import with_pictures
 from cadenza.envs.wrappers import RawReward, RescaledActions
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError, NotFoundError, nearest
-from cadenza.types import Environment
+from cadenza.types import SINGLE_GROUP, Environment
 
 MakeWrapper = Callable[..., Any]
 
@@ -71,6 +71,7 @@ def dress(made: Environment, config: EnvironmentConfig) -> Environment:
         return_threshold=spec.return_threshold,
         clip_actions=config.clip_actions,
         frame_stack=config.frame_stack or 1,
+        action_names=spec.groups[SINGLE_GROUP].action_names,
     )
 
 

@@ -126,6 +126,20 @@ def test_games_played_together_are_bit_for_bit_those_played_alone_and_come_back(
     assert walked(fresh, 20, np.random.default_rng(1)) == walked(alone, 20, np.random.default_rng(1))
 
 
+def test_games_of_one_console_come_back_from_episodes_of_unequal_lengths() -> None:
+    kwargs = {"terminal_on_life_loss": True, "noop_max": 0, "screen_size": 42, **PLAIN}
+    old = vector("native", frame_stack=2, **kwargs)
+    walked(old, 80, np.random.default_rng(0))
+    saved = old.state_dict()
+    assert isinstance(old._games, atari.Joined)
+    assert len(set(saved["lengths"].tolist())) == 2
+    shown = old.current.obs["agent"].copy()
+    new = vector("native", frame_stack=2, **kwargs)
+    new.load_state_dict(saved)
+    np.testing.assert_array_equal(new.current.obs["agent"], shown)
+    assert walked(new, 20, np.random.default_rng(1)) == walked(old, 20, np.random.default_rng(1))
+
+
 def test_a_game_that_keeps_something_over_a_reset_is_loaded_anew() -> None:
     used, fresh = made("Assault", **PLAIN), made("Assault", **PLAIN)
     for seed in range(3):

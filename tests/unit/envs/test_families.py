@@ -48,7 +48,7 @@ def test_commands_end_with_69_where_an_extra_is_missing(nothing_installed, capsy
     assert "Pendulum-v1" in captured.out
     assert "InvertedPendulum" not in captured.out
     note = "note: {0} environments need an extra: pip install 'cadenza[{0}]'\n"
-    assert captured.err == note.format("mujoco") + note.format("dmc")
+    assert captured.err == note.format("mujoco") + note.format("dmc") + note.format("brax")
 
 
 @pytest.mark.skipif(not (find_library("EGL") or find_library("OSMesa")), reason="no library to draw with")
