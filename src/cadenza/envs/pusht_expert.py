@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cadenza.errors import ConfigError
+from cadenza.errors import ConfigError, MissingExtraError, install
 
 # The block's outline in its own coordinates, and the places where an agent of radius 15 can lean on it.
 OUTLINE = np.array([(-60, 0), (60, 0), (60, 30), (15, 30), (15, 120), (-15, 120), (-15, 30), (-60, 30)], float)
@@ -40,7 +40,10 @@ class Expert:
 
     def __init__(self) -> None:
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-        from gym_pusht.envs.pusht import PushTEnv
+        try:
+            from gym_pusht.envs.pusht import PushTEnv
+        except ModuleNotFoundError as problem:
+            raise MissingExtraError(f"the expert pusht needs an extra: {install('pusht')}") from problem
 
         from cadenza.envs.pusht import countable
 

@@ -65,6 +65,8 @@ class Scripted:
             return function
         try:
             expert: Expert = self._found()
+        except CadenzaError:
+            raise
         except Exception as problem:  # whatever a stranger's class may raise
             what = f"cannot be made without arguments ({type(problem).__name__}: {problem})"
             raise ConfigError(f"expert {self.name}: {what}") from problem
