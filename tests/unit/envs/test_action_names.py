@@ -70,6 +70,13 @@ class Turned(gymnasium.ActionWrapper[Any, Any, Any]):
         return 1 - action
 
 
+class Delayed(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Nothing says that what it steps with is what it was given."""
+
+    def step(self, action: int) -> Any:
+        return self.env.step(1 - action)
+
+
 class Talking(gymnasium.Env[Any, Any]):
     """One of somebody's own that says what its actions are."""
 
@@ -81,13 +88,25 @@ class Talking(gymnasium.Env[Any, Any]):
         return self.names
 
 
-def test_an_own_environment_says_its_own_unless_they_do_not_fit() -> None:
-    def of(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
-        return Gym(env, id="own").spec.groups["agent"].action_names
+def of(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
+    return Gym(env, id="own").spec.groups["agent"].action_names
 
+
+def test_an_own_environment_says_its_own_unless_they_do_not_fit() -> None:
     assert of(Talking(("yes", "no"))) == ("yes", "no")
     assert of(Talking(("yes", "no"), count=3)) == ()
     assert of(Turned(Talking(("yes", "no")))) == ()
+    assert of(Delayed(Talking(("yes", "no")))) == ()
+
+
+class Broken(Talking):
+    def get_action_meanings(self) -> tuple[str, ...]:
+        raise RuntimeError("not before the first reset")
+
+
+def test_what_cannot_be_told_is_no_fault() -> None:
+    assert of(Broken(())) == ()
+    assert of(Talking(None)) == ()  # type: ignore[arg-type]
 
 
 def test_groups_put_together_share_names_where_they_are_the_same() -> None:
