@@ -20,7 +20,9 @@ def cleanup(
         float | None, typer.Option("--keep-recent", metavar="DAYS", min=0, help="Runs that changed in these days.")
     ] = None,
     keep_tags: Annotated[list[str] | None, typer.Option("--keep-tag", metavar="TAG", help="Runs with the tag.")] = None,
-    metric: Annotated[str, typer.Option(metavar="METRIC", help="What is best: the highest of this.")] = "return",
+    metric: Annotated[
+        str, typer.Option("--metric", metavar="METRIC", help="What is best: the highest of this.")
+    ] = "return",
     filters: Annotated[
         list[str] | None, typer.Option("--filter", "-f", metavar="KEY=VALUE", help="Look at these runs alone.")
     ] = None,

@@ -20,7 +20,9 @@ def export(
         list[str] | None,
         typer.Argument(metavar="RUN …", help="Runs; a wildcard ('CartPole*') or a spec means several."),
     ] = None,
-    format: Annotated[str, typer.Option(metavar="FORMAT", help=f"what to write: {', '.join(FORMATS)}")] = "",
+    format: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help=f"what to write: {', '.join(FORMATS)}")
+    ] = "",
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="where; stdout without it (a dataset needs a new folder)")
     ] = None,

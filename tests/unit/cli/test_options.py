@@ -1,0 +1,33 @@
+"""What options are called, whatever version of typer reads them."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from typing import get_type_hints
+
+import typer.models
+
+import cadenza.cli
+
+
+def test_an_option_with_a_metavar_of_its_own_name_says_its_flag() -> None:
+    """typer 0.27 takes such a metavar for the flag and makes `--FORMAT` of it."""
+    asked = 0
+    for module in pkgutil.iter_modules(cadenza.cli.__path__, "cadenza.cli."):
+        for function in vars(importlib.import_module(module.name)).values():
+            if not inspect.isfunction(function) or function.__module__ != module.name:
+                continue
+            try:
+                hints = get_type_hints(function, include_extras=True)
+            except NameError:  # no command: typer, too, must find every name
+                continue
+            for name, hint in hints.items():
+                for option in getattr(hint, "__metadata__", ()):
+                    if isinstance(option, typer.models.OptionInfo):
+                        asked += 1
+                        alike = (option.metavar or "").lower() == name
+                        said = option.param_decls or option.default is not ...  # in Annotated, the first is there
+                        assert said or not alike, f"{function.__name__}: {name}"
+    assert asked > 100
