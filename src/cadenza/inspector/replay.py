@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -255,12 +254,12 @@ class Replay:
 
     # a world model
 
-    def imagine(self, step: int, stop: Callable[[], bool]) -> None:
+    def imagine(self, step: int, wishes: Wishes) -> None:
         """What a model makes of the steps up to one, and what it expects of those behind it by the actions alone."""
         import torch
 
         begin, end = max(0, step - KNOWN + 1), min(step + HORIZON, self.episode.length)
-        if not self.seek(max(0, begin - 1), stop):
+        if not self.seek(max(0, begin - 1), lambda: wishes.left(step)):
             return
         drawn = self.stretch(begin, end)
         generator = torch.Generator(device=self.workflow.device).manual_seed(step)
@@ -395,8 +394,7 @@ def main(run: str, number: str, checkpoint: str, trust: str) -> None:
                 begin, end = asked["show"]
                 replay.show(begin, end, wishes)
             elif "imagine" in asked and replay.workflow is not None:
-                step = int(asked["imagine"])
-                replay.imagine(step, partial(wishes.left, step))
+                replay.imagine(int(asked["imagine"]), wishes)
             tell("answered", asked=asked)
     except BrokenPipeError:
         os._exit(0)  # nobody listens any more

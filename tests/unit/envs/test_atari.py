@@ -152,6 +152,12 @@ def test_a_game_that_keeps_something_over_a_reset_is_loaded_anew() -> None:
     assert shown[0] == shown[1]
 
 
+def test_games_can_be_closed_twice() -> None:
+    env = vector("native", 2)
+    env.close()
+    env.close()
+
+
 def test_auto_takes_the_native_version_also_under_frame_stack_but_not_under_wrappers() -> None:
     config = EnvironmentConfig(id="ALE/Pong-v5", frame_stack=4)
     assert decide_vectorize(config, 8, {}) == "native"

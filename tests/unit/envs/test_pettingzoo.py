@@ -136,6 +136,13 @@ def test_what_stands_beside_the_mask_is_the_observation_with_images_channels_fir
     assert frame.obs["a"]["numbers"].dtype == np.float32
 
 
+def test_what_a_stranger_calls_action_names_is_nothing_of_ours() -> None:
+    env = Relay()
+    env.action_names = ["wait", "pass"]  # type: ignore[attr-defined]
+    made = adapted(env, EnvironmentConfig(id="own"))
+    assert {group.action_names for group in made.spec.groups.values()} == {()}
+
+
 # deaths and ends
 
 STAY = {"x": np.zeros(2, np.int64), "y": np.zeros(1, np.int64)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import json
@@ -152,6 +153,32 @@ def test_the_newest_wish_says_where_somebody_is(
     assert wishes._lines.pop() is None  # the end
     assert wishes.left(500) == left
     assert wishes.elsewhere(90) == elsewhere
+
+
+@pytest.mark.parametrize(("newest", "dreamt"), [({"imagine": 17}, True), ({"show": [0, 4]}, False)])
+def test_a_dream_is_given_up_for_another_place(
+    newest: dict[str, Any], dreamt: bool, whole: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the way to what a model imagines at step 15: a wish near it leaves it alone, one far away does not."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(newest) + "\n"))
+    monkeypatch.setattr(replay, "KNOWN", 3)
+    wishes = Wishes()
+    until(lambda: len(wishes._lines) == 2)
+    wishes._lines.pop()
+    replaying = Replay(whole, 1, False, lambda *told, **head: None)
+
+    class Arrived(Exception):
+        pass
+
+    def stretch(begin: int, end: int) -> None:
+        raise Arrived
+
+    replaying.workflow = SimpleNamespace(device="cpu")
+    monkeypatch.setattr(replaying, "stretch", stretch)
+    with pytest.raises(Arrived) if dreamt else contextlib.nullcontext():
+        replaying.imagine(15, wishes)
+    assert replaying.at == (12 if dreamt else 0)
+    replaying.env.close()
 
 
 def test_a_picture_far_away_is_given_up_for_one_that_is_looked_at(tmp_path: Path) -> None:
