@@ -18,7 +18,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from learn import cadenza
 from outcome import keep, machine, versions
 
@@ -176,9 +175,8 @@ def main() -> None:
             place.mkdir()
         rows = list(pool.map(proof, range(options.seeds), places))
     result = {"proof": options.proof, **told, "updates": options.updates, "overrides": options.overrides, "seeds": rows}
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None  # the learners were trained there
-    where = {**machine(), "gpu": gpu}
-    keep({**result, "machine": where, "versions": versions("cadenza", "torch", "gymnasium", "numpy")}, options.out)
+    used = versions("cadenza", "torch", "gymnasium", "numpy")
+    keep({**result, "machine": machine(), "versions": used}, options.out)
 
 
 if __name__ == "__main__":

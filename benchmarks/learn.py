@@ -11,12 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from outcome import keep, machine, versions
+from outcome import keep, machine, seeds, versions, write
 
 from cadenza.records.statistics import interquartile_mean, interval
 
@@ -42,40 +42,53 @@ def one_seed(spec: str, overrides: list[str], seed: int, episodes: int, root: st
         **{key: measured[key] for key in ("win_rate",) if key in measured},
         "env_steps": run["env_steps"],
         "seconds": round(seconds, 1),
+        "curve": curve(Path(root, run["run"])),
     }
     print(row, file=sys.stderr)
     return row
+
+
+def curve(run: Path) -> dict[str, float]:
+    """What the run's own evaluations found on the way, by env_steps."""
+    rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return {str(row["env_steps"]): round(row["eval/return_mean"], 2) for row in rows if "eval/return_mean" in row}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("spec")
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=seeds, default="10", metavar="N or A,B,…", help="how many, or which")
     parser.add_argument("--episodes", type=int, default=300)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(options.jobs) as pool:
         jobs = [
             pool.submit(one_seed, options.spec, options.overrides, seed, options.episodes, root)
-            for seed in range(options.seeds)
+            for seed in options.seeds
         ]
-        rows = [job.result() for job in jobs]
+        for job in as_completed(jobs):
+            rows = sorted([*rows, job.result()], key=lambda row: row["seed"])
+            write(outcome_of(options, rows), options.out)  # should the rest not come
+    keep(outcome_of(options, rows), options.out)
+
+
+def outcome_of(options: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
     scores = np.array([row["return_mean"] for row in rows])
     low, high = interval([scores], resamples=RESAMPLES)
-    result = {
+    return {
         "spec": options.spec,
         "overrides": options.overrides,
-        "evaluation": f"final checkpoint, most likely actions, {options.episodes} episodes",
+        "evaluation": f"final checkpoint, most likely actions, {options.episodes} episodes; curve: the run's own",
         "iqm": float(interquartile_mean(scores)),
         "iqm_95": [low, high],
         "worst_seed": float(scores.min()),
         "seeds": rows,
-        "machine": machine(),
+        "machine": machine() | {"runs at a time": options.jobs},
         "versions": versions("cadenza", "torch", "gymnasium", "numpy"),
     }
-    keep(result, options.out)
 
 
 if __name__ == "__main__":

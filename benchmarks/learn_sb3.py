@@ -11,12 +11,13 @@ import argparse
 import importlib
 import multiprocessing
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from outcome import keep, machine, versions
+from outcome import keep, machine, seeds, versions
 
 
 @dataclass(frozen=True)
@@ -134,10 +135,11 @@ def environments(recipe: Recipe, env_id: str, count: int, seed: int) -> Any:
     return make_vec_env(env_id, n_envs=count, seed=seed, wrapper_class=wrapper)
 
 
-def one_seed(name: str, seed: int, episodes: int) -> dict[str, Any]:
+def one_seed(name: str, seed: int, episodes: int, every: int, looks: int) -> dict[str, Any]:
     import numpy as np
     import stable_baselines3
     import torch
+    from stable_baselines3.common.callbacks import EvalCallback
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
@@ -150,9 +152,19 @@ def one_seed(name: str, seed: int, episodes: int) -> dict[str, Any]:
     make = getattr(stable_baselines3, recipe.algorithm)
     policy = "CnnPolicy" if recipe.atari else "MlpPolicy"
     model = make(policy, env, policy_kwargs=recipe.policy, seed=seed, device="cpu", **recipe.settings)
-    model.learn(recipe.steps)
+    with tempfile.TemporaryDirectory() as folder:
+        measured: VecEnv = environments(recipe, env_id, 1, 12345)
+        if isinstance(env, VecNormalize):
+            measured = VecNormalize(measured, training=False, norm_reward=False)
+        often = {"eval_freq": every // recipe.num_envs, "n_eval_episodes": looks, "log_path": folder, "verbose": 0}
+        watch = EvalCallback(measured, deterministic=True, warn=False, **often) if every else None
+        model.learn(recipe.steps, callback=watch)
     seconds = time.perf_counter() - began
-    measured: VecEnv = environments(recipe, env_id, 1, 12345)
+    curve = {}
+    if watch is not None:
+        for step, found in zip(watch.evaluations_timesteps, watch.evaluations_results, strict=True):
+            curve[str(step)] = round(float(np.mean(found)), 2)
+    measured = environments(recipe, env_id, 1, 12345)
     if isinstance(env, VecNormalize):
         measured = VecNormalize(measured, training=False, norm_reward=False)
         measured.obs_rms = env.obs_rms
@@ -164,6 +176,7 @@ def one_seed(name: str, seed: int, episodes: int) -> dict[str, Any]:
         "return_min": float(np.min(returns)),
         "env_steps": model.num_timesteps,
         "seconds": round(seconds, 1),
+        "curve": curve,
     }
     print(row, file=sys.stderr, flush=True)
     return row
@@ -172,12 +185,14 @@ def one_seed(name: str, seed: int, episodes: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("recipe", choices=RECIPES)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=seeds, default="1,2,3", metavar="N or A,B,…", help="how many, or which")
     parser.add_argument("--episodes", type=int, default=50)
+    parser.add_argument("--every", type=int, default=0, metavar="STEPS", help="evaluations on the way, so often")
+    parser.add_argument("--looks", type=int, default=5, metavar="N", help="episodes of those")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    tasks = [(given.recipe, seed, given.episodes) for seed in range(1, given.seeds + 1)]
+    tasks = [(given.recipe, seed, given.episodes, given.every, given.looks) for seed in given.seeds]
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         rows = pool.starmap(one_seed, tasks, chunksize=1)
     wrapper = RECIPES[given.recipe].wrapper
@@ -187,7 +202,7 @@ def main() -> None:
         "command": " ".join(["benchmarks/learn_sb3.py", *sys.argv[1:]]),
         "seeds": rows,
         "versions": versions(*packages),
-        "machine": machine(),
+        "machine": machine() | {"runs at a time": given.jobs},
     }
     keep(result, given.out)
 

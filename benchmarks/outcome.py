@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 
-def machine() -> dict[str, str]:
+def machine() -> dict[str, Any]:
     return {
-        "cpu": platform.processor() or platform.machine(),
+        "cpu": processor(),
+        "cores": os.cpu_count(),
+        **gpu(),
         "python": platform.python_version(),
         "system": platform.platform(),
     }
+
+
+def processor() -> str:
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text().splitlines() if told.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def gpu() -> dict[str, str]:
+    import torch
+
+    return {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
+
+
+def seeds(told: str) -> list[int]:
+    """`3`: so many, from 0 on; `4,5,6`: these, and `4,` this one alone."""
+    return [int(seed) for seed in told.split(",") if seed] if "," in told else list(range(int(told)))
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -23,7 +44,10 @@ def versions(*packages: str) -> dict[str, str]:
 
 def keep(result: dict[str, Any], out: Path | None) -> None:
     """Print the result, and write it where it was asked for."""
-    text = json.dumps(result, indent=1)
-    print(text)
+    print(json.dumps(result, indent=1))
+    write(result, out)
+
+
+def write(result: dict[str, Any], out: Path | None) -> None:
     if out:
-        out.write_text(text + "\n")
+        out.write_text(json.dumps(result, indent=1) + "\n")
