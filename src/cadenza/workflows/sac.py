@@ -212,10 +212,10 @@ class SAC:
 
     def _learn(self, name: str, batch: Batch, phase: PhaseInfo) -> dict[str, Any]:
         config, optimizers = self.config, self.optimizers
-        rate = self._now(config.learning_rate, phase)
-        critic_rate = rate if config.critic_learning_rate is None else self._now(config.critic_learning_rate, phase)
+        rate = value_at(config.learning_rate, phase.now, phase.horizon)
         temperature = self.temperatures[name].now()
         loss, value = self._critic_gradients(name, batch, temperature)
+        critic_rate = own_rate(config.critic_learning_rate, rate, phase)
         norm = optimizers[f"{name}.critics"].step(critic_rate, config.max_grad_norm)["all"]
         metrics = {"critic_loss": loss, "q_mean": value, "grad_norm/critics": norm, "learning_rate": rate}
         if self.updates % config.policy_every == 0:
@@ -227,13 +227,11 @@ class SAC:
                 gradient = self.temperatures[name].log.grad
                 assert gradient is not None
                 gradient.copy_(torch.as_tensor(entropy - self.temperatures[name].wanted(batch.mask, batch.weight)))
-                optimizers[f"{name}.temperature"].step(rate, config.max_grad_norm)
+                temperature_rate = own_rate(config.temperature_learning_rate, rate, phase)
+                optimizers[f"{name}.temperature"].step(temperature_rate, config.max_grad_norm)
         if (self.updates + 1) % config.target_every == 0:
             self.targets[name].follow(config.tau)
         return {**metrics, "temperature": temperature}
-
-    def _now(self, schedule: Scheduled, phase: PhaseInfo) -> float:
-        return value_at(schedule, phase.now, phase.horizon)
 
     def _critic_gradients(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Any, Any]:
         """Leave the gradients with the critics; their loss, and the mean of their values."""
@@ -337,6 +335,11 @@ class SAC:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         load_parts(self._parts(), state)
         self.updates = state["updates"]
+
+
+def own_rate(schedule: Scheduled | None, common: float, phase: PhaseInfo) -> float:
+    """A part's own step size now, or that of all."""
+    return common if schedule is None else value_at(schedule, phase.now, phase.horizon)
 
 
 def mean_of(value: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ class SACConfig:
     batch_size: int = setting(256, "transitions in a gradient step")
     learning_rate: float | Schedule = setting(3e-4, "the optimizers' step size")
     critic_learning_rate: float | Schedule | None = setting(None, "that of the critics; null: learning_rate")
+    temperature_learning_rate: float | Schedule | None = setting(None, "that of the temperature; null: learning_rate")
     optimizer: OptimizerConfig = setting(doc="what turns gradients into steps", factory=_adam)
     max_grad_norm: float | None = setting(None, "gradients are clipped to this norm; null: never")
     gamma: float = setting(0.99, "discount")
@@ -61,7 +62,7 @@ class SACConfig:
                 raise ConfigError(f"algorithm.{key}={getattr(self, key)}: must be at least 1")
         if self.warmup_steps < 0:
             raise ConfigError(f"algorithm.warmup_steps={self.warmup_steps}: cannot be negative")
-        positive(self, "learning_rate", "critic_learning_rate", "max_grad_norm")
+        positive(self, "learning_rate", "critic_learning_rate", "temperature_learning_rate", "max_grad_norm")
         positive(self, "update_ratio", "initial_temperature", "tau")
         in_unit_interval(self, "gamma", "tau")
         if not 0 <= self.dropout < 1:
@@ -72,9 +73,11 @@ class SACConfig:
             raise ConfigError(f"algorithm.torso.memory: {self.name} learns from single transitions and has no memory")
         if not self.torso.shared:
             raise ConfigError("algorithm.torso.shared=false: policy and critics have torsos of their own in any case")
-        if self.temperature != "auto" and (self.initial_temperature, self.target_entropy) != (1.0, "auto"):
+        learned = (self.initial_temperature, self.target_entropy, self.temperature_learning_rate)
+        if self.temperature != "auto" and learned != (1.0, "auto", None):
+            keys = "initial_temperature, target_entropy and temperature_learning_rate"
             fixed = f"algorithm.temperature={self.temperature:g} stays as it is"
-            raise ConfigError(f"algorithm.initial_temperature and target_entropy are about a learned one, and {fixed}")
+            raise ConfigError(f"algorithm.{keys} are about a learned one, and {fixed}")
 
     def gradient_steps_per_env_step(self, num_envs: int) -> float:
         return self.update_ratio

@@ -212,6 +212,19 @@ def test_the_temperature_falls_when_there_is_more_entropy_than_asked_for(warmed:
         assert (float(workflow.temperatures["agent"].now()) > before) == rises
 
 
+def test_each_part_goes_at_its_own_step_size(warmed: Any) -> None:
+    """Adam's first step is as long as its step size."""
+    rates = "algorithm.learning_rate=0.002", "algorithm.critic_learning_rate=0.03"
+    workflow, store = warmed("Pendulum-v1:sac", *rates, "algorithm.temperature_learning_rate=0.4")
+    parts = {"policies": 0.002, "critics": 0.03, "temperatures": 0.4}
+    before = {part: [p.detach().clone() for p in getattr(workflow, part)["agent"].parameters()] for part in parts}
+    workflow.update(store, PHASE)
+    for part, rate in parts.items():
+        after = getattr(workflow, part)["agent"].parameters()
+        moved = max(float((p - q).abs().max()) for p, q in zip(after, before[part], strict=True))
+        assert moved == pytest.approx(rate, rel=1e-2), part
+
+
 def test_where_actions_are_forbidden_less_entropy_is_asked_for(warmed: Any) -> None:
     """Else the temperature would rise for ever: what is asked for could not be reached."""
     workflow, store = warmed("toy/masked:sac", "environment.kwargs={allowed: 2}", "algorithm.learning_rate=0.01")
@@ -267,6 +280,7 @@ def test_dropout_is_drawn_from_the_runs_own_generators(warmed: Any) -> None:
         ("Pendulum-v1:sac", "algorithm.tau=2", "algorithm.tau=2"),
         ("Pendulum-v1:sac", "algorithm.torso.shared=false", "torsos of their own"),
         ("Pendulum-v1:sac", "algorithm={temperature: 0.1, target_entropy: 3.0}", "about a learned one"),
+        ("Pendulum-v1:sac", "algorithm={temperature: 0.1, temperature_learning_rate: 0.1}", "about a learned one"),
         ("Pendulum-v1:sac", "algorithm={buffer_size: 30, n_step: 40}", "at least 42"),
         ("classic/tictactoe:sac", "algorithm.tau=0.1", "played in turns"),
         ("classic/tictactoe:dqn", "algorithm.tau=0.1", "played in turns"),
