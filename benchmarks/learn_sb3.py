@@ -135,7 +135,7 @@ def environments(recipe: Recipe, env_id: str, count: int, seed: int) -> Any:
     return make_vec_env(env_id, n_envs=count, seed=seed, wrapper_class=wrapper)
 
 
-def one_seed(name: str, seed: int, episodes: int, every: int, looks: int) -> dict[str, Any]:
+def one_seed(given: argparse.Namespace, seed: int) -> dict[str, Any]:
     import numpy as np
     import stable_baselines3
     import torch
@@ -144,21 +144,21 @@ def one_seed(name: str, seed: int, episodes: int, every: int, looks: int) -> dic
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
     torch.set_num_threads(1)
-    recipe, env_id = RECIPES[name], name.split(":")[0]
+    recipe, env_id = RECIPES[given.recipe], given.recipe.split(":")[0]
     began = time.perf_counter()
     env = environments(recipe, env_id, recipe.num_envs, seed)
     if recipe.normalize:
         env = VecNormalize(env, gamma=0.99)
     make = getattr(stable_baselines3, recipe.algorithm)
     policy = "CnnPolicy" if recipe.atari else "MlpPolicy"
-    model = make(policy, env, policy_kwargs=recipe.policy, seed=seed, device="cpu", **recipe.settings)
+    model = make(policy, env, policy_kwargs=recipe.policy, seed=seed, device=given.device, **recipe.settings)
     with tempfile.TemporaryDirectory() as folder:
         measured: VecEnv = environments(recipe, env_id, 1, 12345)
         if isinstance(env, VecNormalize):
             measured = VecNormalize(measured, training=False, norm_reward=False)
-        often = {"eval_freq": every // recipe.num_envs, "n_eval_episodes": looks, "log_path": folder, "verbose": 0}
-        watch = EvalCallback(measured, deterministic=True, warn=False, **often) if every else None
-        model.learn(recipe.steps, callback=watch)
+        often = {"eval_freq": given.every // recipe.num_envs, "n_eval_episodes": given.looks, "log_path": folder}
+        watch = EvalCallback(measured, deterministic=True, warn=False, verbose=0, **often) if given.every else None
+        model.learn(given.steps or recipe.steps, callback=watch)
     seconds = time.perf_counter() - began
     curve = {}
     if watch is not None:
@@ -168,7 +168,7 @@ def one_seed(name: str, seed: int, episodes: int, every: int, looks: int) -> dic
     if isinstance(env, VecNormalize):
         measured = VecNormalize(measured, training=False, norm_reward=False)
         measured.obs_rms = env.obs_rms
-    returns, _ = evaluate_policy(model, measured, episodes, deterministic=True, return_episode_rewards=True)
+    returns, _ = evaluate_policy(model, measured, given.episodes, deterministic=True, return_episode_rewards=True)
     row = {
         "seed": seed,
         "return_mean": float(np.mean(returns)),
@@ -191,8 +191,10 @@ def main() -> None:
     parser.add_argument("--looks", type=int, default=5, metavar="N", help="episodes of those")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps", type=int, help="not as many as our experiment has; schedules are shorter then, too")
     given = parser.parse_args()
-    tasks = [(given.recipe, seed, given.episodes, given.every, given.looks) for seed in given.seeds]
+    tasks = [(given, seed) for seed in given.seeds]
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         rows = pool.starmap(one_seed, tasks, chunksize=1)
     wrapper = RECIPES[given.recipe].wrapper
