@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from outcome import keep, machine, versions
+from outcome import keep, machine, result_file, versions
 
 from cadenza.config.load import load
 
@@ -43,7 +43,7 @@ def measure(spec: str, *settings: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
     runs = {name: measure(*settings) for name, settings in RUNS.items()}
     result = {"rows": ROWS, "held_before": BEFORE, "new_transitions": NEW, "bytes_and_seconds": runs}

@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from learn import cadenza
-from outcome import keep, machine, versions
+from outcome import keep, machine, result_file, versions
 
 from cadenza.data.datasets import open_dataset
 from cadenza.data.walks import FIRST
@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=5000)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     options = parser.parse_intermixed_args()
     if options.proof == "fork":
         proof = partial(fork, options.updates, options.overrides)

@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from outcome import keep, machine, versions
+from outcome import keep, machine, result_file, versions
 
 from cadenza.orchestration.verify import compare, uninterrupted
 from cadenza.records.folder import find
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--runs", choices=RUNS, default="all")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
     runs = {}
     for number, (name, command) in enumerate(RUNS[options.runs].items()):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from outcome import keep, machine, seeds, versions, write
+from outcome import keep, machine, result_file, seeds, versions, write
 
 from cadenza.records.statistics import interquartile_mean, interval
 
@@ -24,7 +24,9 @@ RESAMPLES = 50_000
 
 
 def cadenza(*arguments: str) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-m", "cadenza", *arguments, "--json"], stdout=subprocess.PIPE, check=True)
+    done = subprocess.run([sys.executable, "-m", "cadenza", *arguments, "--json"], stdout=subprocess.PIPE)
+    if done.returncode:
+        sys.exit(done.returncode)  # it has said why
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
@@ -61,7 +63,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=seeds, default="10", metavar="N or A,B,…", help="how many, or which")
     parser.add_argument("--episodes", type=int, default=300)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(options.jobs) as pool:

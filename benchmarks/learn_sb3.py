@@ -14,10 +14,9 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from outcome import keep, machine, seeds, versions
+from outcome import keep, machine, result_file, seeds, versions
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=0, metavar="STEPS", help="evaluations on the way, so often")
     parser.add_argument("--looks", type=int, default=5, metavar="N", help="episodes of those")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=result_file, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, help="not as many as our experiment has; schedules are shorter then, too")
     given = parser.parse_args()

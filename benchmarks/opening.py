@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from outcome import keep, machine
+from outcome import keep, machine, result_file
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness.browser import Browser, program
@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3, help="that each is opened")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where the runs are, or are made and stay")
     parser.add_argument("--make", action="store_true", help="make the runs, measure nothing")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
     if options.times < 1:
         parser.error("--times must be at least 1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -35,7 +36,17 @@ def gpu() -> dict[str, str]:
 
 def seeds(told: str) -> list[int]:
     """`3`: so many, from 0 on; `4,5,6`: these, and `4,` this one alone."""
-    return [int(seed) for seed in told.split(",") if seed] if "," in told else list(range(int(told)))
+    found = [int(seed) for seed in told.split(",") if seed] if "," in told else list(range(int(told)))
+    if not found:
+        raise argparse.ArgumentTypeError(f"{told}: no seed at all")
+    return found
+
+
+def result_file(told: str) -> Path:
+    """Where a result shall be written; asked before anything is measured."""
+    if not Path(told).parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{told}: there is no folder {Path(told).parent}")
+    return Path(told)
 
 
 def versions(*packages: str) -> dict[str, str]:

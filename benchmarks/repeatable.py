@@ -14,11 +14,10 @@ import argparse
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from outcome import keep, machine
+from outcome import keep, machine, result_file
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
@@ -71,7 +70,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--kwargs", type=json.loads, default={})
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
     found: dict[str, Any] = {}
     for id in catalog.families()[options.family]:

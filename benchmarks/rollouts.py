@@ -10,10 +10,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
-from outcome import keep, machine, versions
+from outcome import keep, machine, result_file, versions
 
 from cadenza.config.load import load
 from cadenza.envs.random_actions import random_actions
@@ -62,7 +61,7 @@ def main() -> None:
     parser.add_argument("settings", nargs="*")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
     result = measure(options.spec, options.settings, options.rounds, options.steps)
     keep(result | {"versions": versions("torch", "numpy", "gymnasium"), "machine": machine()}, options.out)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from outcome import keep, machine
+from outcome import keep, machine, result_file
 
 ONLINE = "logging.wandb=true"
 FULL = "a full disk"
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=200_000)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
     found: dict[str, list[dict[str, Any]]] = {case: [] for case in CASES}
     with tempfile.TemporaryDirectory() as text, addresses() as servers, full_disk(Path(text)) as full:

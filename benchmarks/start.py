@@ -14,9 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
-from outcome import keep, machine
+from outcome import keep, machine, result_file
 
 PEER = """
 import os
@@ -39,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--peer", required=True)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
     times: dict[str, list[float]] = {"cadenza": [], "stable-baselines3": []}
     with tempfile.TemporaryDirectory() as root:

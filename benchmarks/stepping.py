@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from outcome import keep, machine, versions
+from outcome import keep, machine, result_file, versions
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.random_actions import random_actions
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--families", default=",".join(CONFIGS))
     parser.add_argument("--seconds", type=float, default=20, help="of each round of a family, for both together")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
     found = {}
     for family in options.families.split(","):

@@ -18,7 +18,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from outcome import keep, machine, versions
+from outcome import keep, machine, result_file, versions
 
 from cadenza.config.load import load
 from cadenza.orchestration.launch import train
@@ -102,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("specs", nargs="*", default=SPECS)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as root:

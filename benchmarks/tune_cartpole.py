@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 from learn import cadenza
-from outcome import keep, machine, versions
+from outcome import keep, machine, result_file, versions
 
 SPEC, TRIALS, SOLVED = "CartPole-v1:ppo", 30, 475
 BAD = [
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--steps", default="30000", help="env_steps of each run")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--runs-dir", default=None)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         root = arguments.runs_dir or place

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from outcome import keep, machine
+from outcome import keep, machine, result_file
 
 from cadenza.inspector.rows import MetricsReader
 
@@ -180,7 +180,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=12, help="of four whiles each")
     parser.add_argument("--seconds", type=float, default=15.0, help="that each while lasts")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
     if options.rounds < 1 or options.seconds < 1:
         parser.error("--rounds and --seconds must be at least 1")
