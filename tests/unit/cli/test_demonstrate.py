@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from cadenza.config.load import load
 from cadenza.data.datasets import open_dataset
-from cadenza.errors import CadenzaError, ConfigError, NotFoundError
+from cadenza.errors import CadenzaError, ConfigError, MissingExtraError, NotFoundError
 from cadenza.orchestration.demonstrate import demonstrate
 from cadenza.orchestration.export import Episodes
 from harness.command import cadenza
@@ -108,4 +109,12 @@ def test_what_cannot_be_is_one_line(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(kind, match=told):
         demonstrate(load(f"{environment}:diffusion_policy"), expert, tmp_path / "out", Episodes(2))
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_expert_of_an_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("gym_pusht", "gym_pusht.envs", "gym_pusht.envs.pusht"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=r"the expert pusht needs an extra: pip install 'cadenza\[pusht\]'"):
+        demonstrate(load("toy/fork:diffusion_policy"), "pusht", tmp_path / "out", Episodes(1))
     assert not (tmp_path / "out").exists()
