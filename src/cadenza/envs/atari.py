@@ -163,9 +163,9 @@ def seeded(rom: str, settings: Settings) -> bool:
     return settings.repeat_action_probability > 0 or rom not in UNKEEPING
 
 
-def whole_noops(rom: str, settings: Settings) -> int:
-    """The most steps of nothing that an episode begins with, where ALE does not do them itself."""
-    return 0 if seeded(rom, settings) else settings.noop_max // settings.frameskip
+def drawn_here(rom: str, settings: Settings) -> bool:
+    """Whether how long an episode begins with nothing is not left to ALE, which would not draw it by a seed."""
+    return settings.noop_max > 0 and not seeded(rom, settings)
 
 
 def interface(rom: str, settings: Settings, count: int, *, height: int, width: int, gray: bool) -> Any:
@@ -175,6 +175,7 @@ def interface(rom: str, settings: Settings, count: int, *, height: int, width: i
 
     path = roms.get_rom_path(rom)
     assert path is not None
+    beginnings = settings.frameskip + settings.fire_reset  # of which ALE draws one, enough for every remainder
     return ale_py.ALEVectorInterface(
         rom_path=path,
         num_envs=count,
@@ -185,7 +186,7 @@ def interface(rom: str, settings: Settings, count: int, *, height: int, width: i
         grayscale=gray,
         frame_skip=settings.frameskip,
         maxpool=settings.frameskip > 1,
-        noop_max=settings.noop_max if seeded(rom, settings) else 0,
+        noop_max=beginnings if drawn_here(rom, settings) else settings.noop_max,
         use_fire_reset=settings.fire_reset,
         episodic_life=settings.terminal_on_life_loss,
         life_loss_info=False,
@@ -204,9 +205,9 @@ class Emulator:
 
     def __init__(self, rom: str, settings: Settings, people: bool = False) -> None:
         # A seed loads the game anew, which takes as long as 300 steps. A game that keeps nothing needs it for sticky
-        # actions alone; how long nothing is done is then drawn here, in whole steps.
-        self._seeded = seeded(rom, settings)
-        self._most = whole_noops(rom, settings)
+        # actions alone; how many frames nothing is done is then drawn here.
+        self._seeded, self._drawn_here = seeded(rom, settings), drawn_here(rom, settings)
+        self._noop_max, self._skip, self._fires = settings.noop_max, settings.frameskip, int(settings.fire_reset)
         size = settings.screen_size
         height, width = SCREEN if people or size is None else (size, size)
         gray = settings.obs_type == "grayscale" and not people
@@ -219,18 +220,28 @@ class Emulator:
 
     def begin(self, seed: int) -> Array:
         """The first picture of an episode, which follows from the seed alone."""
-        picture = self._reset(seed)
-        nothing = int(np.random.default_rng(seed).integers(self._most + 1)) if self._most else 0
-        for _ in range(nothing):
+        if not self._drawn_here:
+            return self._reset(seed if self._seeded else -1)[0]
+        frames = max(self._fires, int(np.random.default_rng(seed).integers(self._noop_max)))
+        picture, passed = self._reset_before(frames)
+        for _ in range((frames - passed) // self._skip):
             self.send(0)
             picture, _, over = self.receive()
             if over:
-                picture = self._reset(seed)
+                picture, _ = self._reset_before(frames)
         return picture
 
-    def _reset(self, seed: int) -> Array:
-        given = np.array([seed if self._seeded else -1])
-        return self._seen(self._ale.reset(np.zeros(1, np.int64), given)[0])
+    def _reset_before(self, frames: int) -> tuple[Array, int]:
+        """Anew, until whole steps are left up to this frame; no step is shorter, and ALE's draw cannot be told."""
+        while True:
+            picture, passed = self._reset(-1)
+            if (frames - passed) % self._skip == 0:
+                return picture, passed
+
+    def _reset(self, seed: int) -> tuple[Array, int]:
+        """The picture, and the frames that have passed."""
+        pictures, told = self._ale.reset(np.zeros(1, np.int64), np.array([seed]))
+        return self._seen(pictures), int(told["episode_frame_number"][0])
 
     def send(self, action: int) -> None:
         self._ale.send(self._choices[action], STRENGTH)  # lists, which it reads twice as fast as arrays
@@ -335,7 +346,7 @@ class Screens(Vector):
         buffers = [allocate_buffer(layout, num_envs) for _ in range(2)]
         self._limit = spec.max_episode_steps or FOREVER
         self._clip = settings.clip_rewards
-        self._games = (Apart if whole_noops(rom, settings) else Joined)(rom, settings, num_envs)
+        self._games = (Apart if drawn_here(rom, settings) else Joined)(rom, settings, num_envs)
         self._channels = 1 if settings.obs_type == "grayscale" else 3
         self._begin(buffers[0].step.obs[SINGLE_GROUP], {index: seeds(index, 0) for index in range(num_envs)})
         super().__init__(layout, num_envs, seeds, buffers)
@@ -415,12 +426,14 @@ class Memory(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         obs: Any = self._env.reset(seed=seed)[0]
-        opening = [] if self._fire is None else [self._fire]
-        most = self._settings.noop_max // self._settings.frameskip
-        for action in opening + [0] * int(self.np_random.integers(most + 1)):
-            obs, _, over, _, _ = self._env.step(action)
-            if over:
-                obs = self._env.reset()[0]
+        if self._fire is not None:
+            obs = self._env.step(self._fire)[0]
+        nothing = int(self.np_random.integers(self._settings.noop_max)) if self._settings.noop_max else 0
+        for _ in range(nothing):
+            self.ale.act(0)
+            if self.ale.game_over():
+                self._env.reset()
+            obs = self.ale.getRAM()
         self._lives = self.ale.lives()
         return obs, {}
 

@@ -152,6 +152,17 @@ def test_a_game_that_keeps_something_over_a_reset_is_loaded_anew() -> None:
     assert shown[0] == shown[1]
 
 
+def test_games_that_are_not_loaded_anew_begin_at_every_frame_too() -> None:
+    """Nothing done for whole steps of 4 frames would make all of Pong's episodes the same one."""
+    env, groups = made(fire_reset=True, **PLAIN), []
+    for seed in range(24):
+        env.reset(seed)
+        shown = {env.step({"agent": np.zeros(1, np.int64)}).obs["agent"].tobytes() for _ in range(60)}
+        alike = [group for group in groups if len(group & shown) > 20]
+        groups = [group for group in groups if group not in alike] + [set.union(shown, *alike)]
+    assert len(groups) == 4
+
+
 def test_games_can_be_closed_twice() -> None:
     env = vector("native", 2)
     env.close()
