@@ -26,18 +26,20 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     from gym_pusht.envs.pusht import PushTEnv
 
-    countable()
+    as_before()
     check_arguments(PushTEnv, config.kwargs, config.id)
     env, limit = Pusher(PushTEnv(**config.kwargs)), config.max_episode_steps or STEPS
     return Gym(env, id=config.id, max_episode_steps=limit, clip_actions=config.clip_actions)
 
 
-def countable() -> None:
-    """Let the environment ask pymunk for its contacts as it did before pymunk 7; it only counts them, for its info."""
+def as_before() -> None:
+    """Let the environment find what pymunk 7 and NumPy 2.5 have no more: contacts, which it only counts, and rows."""
     import pymunk
 
     if not hasattr(pymunk.Space, "add_collision_handler"):
         pymunk.Space.add_collision_handler = lambda *_: SimpleNamespace()  # type: ignore[attr-defined]
+    if not hasattr(np, "row_stack"):
+        np.row_stack = np.vstack
 
 
 class Pusher(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -45,9 +45,9 @@ class Expert:
         except ModuleNotFoundError as problem:
             raise MissingExtraError(f"the expert pusht needs an extra: {install('pusht')}") from problem
 
-        from cadenza.envs.pusht import countable
+        from cadenza.envs.pusht import as_before
 
-        countable()
+        as_before()
         self._table = PushTEnv()
         self._table._setup()
         self._way = np.zeros((0, 2))
