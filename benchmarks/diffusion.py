@@ -2,7 +2,7 @@
 
 python benchmarks/diffusion.py fork --out benchmarks/results/diffusion-fork.json
 python benchmarks/diffusion.py distil --expert Pendulum-v1:sac --out benchmarks/results/diffusion-pendulum.json
-python benchmarks/diffusion.py pusht --updates 25000 --seeds 1 --out benchmarks/results/diffusion-pusht.json
+python benchmarks/diffusion.py pusht --updates 16000 --seeds 1 device=cuda --out benchmarks/results/diffusion-pusht.json
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def pusht(given: Path | None, updates: int, overrides: list[str], seed: int, roo
         cadenza("demonstrate", spec, "pusht", *told)
     row: dict[str, Any] = {"seed": seed, "expert": covered(demonstrations)}
     for name, baseline in LEARNERS.items():
-        settings = settings_of(baseline, overrides)
+        settings = settings_of(baseline, overrides) + ["~algorithm.unet"] * (baseline == "cloning")  # the experiment's
         run = learn(f"{spec}:diffusion_policy", demonstrations, seed, updates, settings, root)
         played = ("--episodes", str(PLAYED), "--seed", str(1000 + seed), "--out", str(root / name))
         cadenza("export", run, "--runs-dir", str(root), "--format", "dataset", *played)

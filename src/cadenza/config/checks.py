@@ -44,7 +44,8 @@ def refuse_unused(config: Any, unused: Mapping[str, Iterable[str]]) -> None:
             part = getattr(config, block) if block else config
             value, usual = getattr(part, name), getattr(type(part)(), name) if block else own[name]
             if value != usual:
-                raise ConfigError(f"algorithm.{key}={value}: does nothing without {needed}")
+                without = f"algorithm.{key}={value}: does nothing without {needed}"
+                raise ConfigError(f"{without} (~algorithm.{key} takes an experiment's out)")
 
 
 def check_single_transitions(config: Any, env: EnvSpec) -> None:
