@@ -156,7 +156,7 @@ def one_seed(given: argparse.Namespace, seed: int) -> dict[str, Any]:
         if isinstance(env, VecNormalize):
             measured = VecNormalize(measured, training=False, norm_reward=False)
         often = {"eval_freq": given.every // recipe.num_envs, "n_eval_episodes": given.looks, "log_path": folder}
-        watch = EvalCallback(measured, deterministic=True, warn=False, verbose=0, **often) if given.every else None
+        watch = EvalCallback(measured, deterministic=True, warn=False, verbose=1, **often) if given.every else None
         model.learn(given.steps or recipe.steps, callback=watch)
     seconds = time.perf_counter() - began
     curve = {}

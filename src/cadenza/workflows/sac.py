@@ -42,7 +42,8 @@ class Policy(nn.Module):
         super().__init__()
         self.torso = Torso(group.observation, config.torso)
         if isinstance(group.action, spaces.Box):
-            self.head: SquashedHead | CategoricalHead = SquashedHead(group.action, HeadConfig(std="state", squash=True))
+            normal = HeadConfig(std="state", squash=True, log_std_init=config.log_std_init)
+            self.head: SquashedHead | CategoricalHead = SquashedHead(group.action, normal)
         else:
             assert isinstance(group.action, spaces.Discrete)
             self.head = CategoricalHead(group.action)

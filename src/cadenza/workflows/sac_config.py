@@ -47,6 +47,7 @@ class SACConfig:
     target_entropy: float | Literal["auto"] = setting(
         "auto", "entropy that a learned temperature holds; auto: -1 per dimension, or 0.98 of the highest if discrete"
     )
+    log_std_init: float = setting(0.0, "where the log standard deviation of continuous actions begins, before tanh")
     critics: int = setting(2, "how many; the lowest estimate counts")
     policy_trusts: Literal["min", "mean"] = setting("min", "which estimate of the critics the policy climbs")
     layer_norm: bool = setting(False, "layer norm in the critics")
@@ -67,6 +68,8 @@ class SACConfig:
         in_unit_interval(self, "gamma", "tau")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"algorithm.dropout={self.dropout:g}: must lie in [0, 1)")
+        if not -20 <= self.log_std_init <= 2:
+            raise ConfigError(f"algorithm.log_std_init={self.log_std_init:g}: must lie between -20 and 2")
         if self.temperature != "auto" and self.temperature < 0:
             raise ConfigError(f"algorithm.temperature={self.temperature:g}: cannot be negative")
         if self.torso.memory.type != "none":
@@ -88,6 +91,9 @@ class SACConfig:
         from gymnasium.spaces import Box, Discrete
 
         check_replay_learner(self, env, num_envs)
+        if self.log_std_init and not any(isinstance(group.action, Box) for group in env.groups.values()):
+            discrete = f"does nothing for the discrete actions of {env.id}"
+            raise ConfigError(f"algorithm.log_std_init={self.log_std_init:g}: {discrete}")
         for name, group in env.groups.items():
             where, action = f"{env.id} (group {name})", group.action
             if not isinstance(action, Box | Discrete) or not (

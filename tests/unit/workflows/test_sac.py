@@ -124,7 +124,7 @@ def test_gradients_by_hand_equal_those_of_autograd(warmed: Any, trusts: str, act
         policy, critics, _ = parts_of(workflow)
         move_away(*parts_of(workflow))
         with torch.no_grad():
-            policy.actor[-1].bias[-1] = 3.0  # this deviation would be above its bound
+            policy.actor[-1].bias[-1] = 4.0  # this deviation would be above its bound
         batch = batch_of(workflow, store)
         batch.weight[::5] = 0.0
         figures = [float(x) for x in workflow._critic_gradients("agent", batch, torch.tensor(0.3))]
@@ -260,6 +260,13 @@ def test_a_fixed_temperature_stays(warmed: Any) -> None:
     assert float(workflow.update(store, PHASE).metrics["train/temperature"]) == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("kernels", ["numpy", "torch"])
+def test_the_first_actions_lie_as_close_together_as_is_asked(warmed: Any, kernels: str) -> None:
+    workflow, store = warmed("Pendulum-v1:sac", "algorithm.log_std_init=-4", f"runtime.kernels={kernels}")
+    entropy = float(workflow.update(store, PHASE).metrics["train/entropy"])
+    assert entropy == pytest.approx(0.5 * math.log(2 * math.pi * math.e) - 4, abs=0.8)  # of a normal that narrow
+
+
 def test_dropout_is_drawn_from_the_runs_own_generators(warmed: Any) -> None:
     found = []
     for _ in range(2):
@@ -278,6 +285,8 @@ def test_dropout_is_drawn_from_the_runs_own_generators(warmed: Any) -> None:
         ("Pendulum-v1:sac", "algorithm.dropout=1.0", "algorithm.dropout=1"),
         ("Pendulum-v1:sac", "algorithm.torso.memory.type=gru", "has no memory"),
         ("Pendulum-v1:sac", "algorithm.tau=2", "algorithm.tau=2"),
+        ("Pendulum-v1:sac", "algorithm.log_std_init=3", "between -20 and 2"),
+        ("CartPole-v1:sac", "algorithm.log_std_init=-1", "does nothing for the discrete actions of CartPole-v1"),
         ("Pendulum-v1:sac", "algorithm.torso.shared=false", "torsos of their own"),
         ("Pendulum-v1:sac", "algorithm={temperature: 0.1, target_entropy: 3.0}", "about a learned one"),
         ("Pendulum-v1:sac", "algorithm={temperature: 0.1, temperature_learning_rate: 0.1}", "about a learned one"),
