@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -36,6 +37,7 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     spec = gymnasium.spec(config.id)
     kwargs: dict[str, Any] = {**config.kwargs, **({"render_mode": "rgb_array"} if render else {})}
     env = gymnasium.make(config.id, max_episode_steps=-1, disable_env_checker=True, **kwargs).unwrapped
+    Path(env.tmp_xml_file_path).unlink(missing_ok=True)  # type: ignore[attr-defined]  # read, and else left behind
     return Gym(
         env,
         id=config.id,

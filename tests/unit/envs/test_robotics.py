@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -29,6 +32,14 @@ def test_a_used_maze_plays_the_same_episode_as_a_fresh_one() -> None:
     play(used, 1)
     assert play(used, 2) == play(fresh, 2)
     assert used.spec.max_episode_steps == 600
+
+
+def test_no_maze_stays_among_the_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    env = catalog.make(EnvironmentConfig(id="AntMaze_UMaze-v5"))
+    assert isinstance(env, Gym)
+    env.reset(1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_maze_is_the_packages() -> None:
