@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -77,7 +77,8 @@ class Console:
         if self._quiet:
             return
         if self._terminal():
-            self._open_live(headline)
+            with self._while_heard():
+                self._open_live(headline)
         else:
             self._next = self._began + LINE_SECONDS
             for line in headline:
@@ -94,7 +95,8 @@ class Console:
         if self._live is not None:
             if now >= self._next:
                 self._next = now + LIVE_SECONDS
-                self._live.update(self._picture(), refresh=True)
+                with self._while_heard():
+                    self._live.update(self._picture(), refresh=True)
         elif now >= self._next or (row is not None and row.get(EVALUATION) is not None):
             self._next = now + LINE_SECONDS
             self._line(self._progress_line())
@@ -108,14 +110,16 @@ class Console:
         if self._live is not None:
             from rich.text import Text
 
-            self._live.console.print(Text(label + text, style="yellow" if warning else "dim"), soft_wrap=True)
+            with self._while_heard():
+                self._live.console.print(Text(label + text, style="yellow" if warning else "dim"), soft_wrap=True)
         else:
             self._line(label + text)
 
     def finish(self, summary: str) -> None:
         """The last picture and the last word."""
         if self._live is not None:
-            self._live.update(self._picture(), refresh=True)
+            with self._while_heard():
+                self._live.update(self._picture(), refresh=True)
         self.close()
         self._record(summary)
         if not self._quiet:
@@ -124,7 +128,8 @@ class Console:
     def close(self) -> None:
         """Give the terminal back; may be called twice, and must be when a run fails."""
         if self._live is not None:
-            self._live.stop()
+            with self._while_heard():
+                self._live.stop()
             self._live = None
 
     def speed(self) -> float | None:
@@ -159,8 +164,17 @@ class Console:
         self._live.start(refresh=True)
 
     def _line(self, text: str) -> None:
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        with self._while_heard():
+            self._stream.write(text + "\n")
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _while_heard(self) -> Iterator[None]:
+        """A reader that has gone, or a full disk behind a redirection, must not end a run; there is `run.log`."""
+        try:
+            yield
+        except (OSError, ValueError):  # ValueError: the stream was closed
+            self._live, self._quiet = None, True
 
     def _record(self, text: str) -> None:
         if self._log is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 75}
 STOP = "stop"  # what `requested` holds when the run was asked to stop by a listener
+SHOW_CURSOR = "\x1b[?25h"  # which a live table hides
 STDERR = 2  # sys.stderr may be no file, in a notebook for one
 
 
@@ -59,7 +61,12 @@ class Signals:
         if self._pass_on is not None:
             self._pass_on(number)
         elif again and name == "SIGINT":
-            os.write(STDERR, b"\nleft at once; the last checkpoint is intact\n")
+            _say(f"{SHOW_CURSOR if os.isatty(STDERR) else ''}left at once; the last checkpoint is intact")
             os._exit(EXIT_CODES["SIGINT"])  # safe at any point: every file is replaced whole
         elif not again:
-            os.write(STDERR, f"\n{name}: saving at the next boundary …\n".encode())
+            _say(f"{name}: saving at the next boundary …")
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # nobody may be listening: the same Ctrl-C ends a `| tee log`
+        os.write(STDERR, f"\n{text}\n".encode())

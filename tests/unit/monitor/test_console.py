@@ -114,6 +114,27 @@ def test_quiet_says_only_warnings(clock: SimpleNamespace) -> None:
     assert stream.getvalue() == "warning: disk full\n"
 
 
+class Gone(io.StringIO):
+    """A reader that leaves after the first line."""
+
+    def write(self, text: str) -> int:
+        if self.getvalue():
+            raise BrokenPipeError
+        return super().write(text)
+
+
+def test_a_reader_that_has_gone_ends_nothing(clock: SimpleNamespace) -> None:
+    stream = Gone()
+    console = Console(False, 1000, stream)
+    console.start(["CartPole-v1:ppo"])
+    clock.now += 60
+    console.update(200, row(200, 1.0))
+    console.note("disk full", warning=True)
+    console.finish("finished")
+    console.close()
+    assert stream.getvalue() == "CartPole-v1:ppo\n"
+
+
 def test_speed_and_eta_count_only_this_process(clock: SimpleNamespace) -> None:
     console = Console(False, 100_000, io.StringIO())
     console.start([], done=90_000)

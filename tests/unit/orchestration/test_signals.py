@@ -7,6 +7,9 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
+from cadenza.orchestration import signals as module
 from cadenza.orchestration.signals import STOP, Signals
 
 TWICE = """
@@ -39,3 +42,14 @@ def test_the_first_ctrl_c_after_a_stop_is_obeyed_at_the_next_boundary_and_the_se
     assert (done.returncode, done.stdout) == (130, "SIGINT\n")
     assert "SIGINT: saving at the next boundary" in done.stderr
     assert "left at once" in done.stderr
+
+
+def test_ctrl_c_is_obeyed_also_when_nobody_listens_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same Ctrl-C ends the `tee` of `2>&1 | tee log`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(module, "STDERR", writer)
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signals.requested == "SIGINT"
+    os.close(writer)
