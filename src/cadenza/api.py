@@ -86,19 +86,24 @@ def train(
     runs_dir: Path | str | None = None,
     quiet: bool = True,
     on_event: Listener | Iterable[Listener] = (),
+    trust: bool = False,
     **overrides: Any,
 ) -> Run:
     """Train to the end: `train("CartPole-v1:ppo")`, or an environment and an algorithm: `train(make_my_env, "ppo")`.
 
     The environment is an id, an import path, a function or class that makes a gymnasium.Env, or such an Env if
     Gymnasium can make more of it. Overrides have dotted keys: `train("CartPole-v1:ppo", **{"algorithm.gamma": 0.98})`.
+    A stranger's stored config that names code is taken with `trust` alone.
     """
     from cadenza.config.load import load as load_config
     from cadenza.config.load import override
     from cadenza.orchestration.launch import train as launch
+    from cadenza.records.trust import require_trust_of_file
 
     listeners = _listeners(on_event)
     spec, implied, notes = _spec(env, algorithm)
+    if not trust:
+        require_trust_of_file(spec)
     settings = [override(key, value) for key, value in (implied | overrides).items()]
     command = ["cadenza.train", spec, *settings]
     return _outcome(launch(load_config(spec, settings), _root(runs_dir), command, quiet, listeners, notes))

@@ -33,6 +33,7 @@ def verify(
     from cadenza.config.load import load
     from cadenza.orchestration import verify as proof
     from cadenza.records.folder import find, runs_root
+    from cadenza.records.trust import require_trust_of_file
 
     changed: Pairs = {}
     with tempfile.TemporaryDirectory(prefix="cadenza-verify-") as scratch:
@@ -40,7 +41,10 @@ def verify(
         if resume is not None:
             # what typer took for RUN is the first key=value then
             settings = [*([run] if run else []), *(overrides or [])]
+            if not trust:
+                require_trust_of_file(resume)
             command = [resume, *settings, *proof.kill_settings(load(resume, settings), steps)]
+            command += ["--trust"] * trust
             whole = proof.uninterrupted(command, root / "whole")
             killed, kills = proof.interrupted(command, root / "killed")
             if not kills:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from cadenza.config.schema import RunConfig
 from cadenza.config.spec import read_file
 from cadenza.errors import CadenzaError, ConfigError
 from cadenza.records.atomic import temporary_beside
+from cadenza.records.folder import read_object
 from cadenza.records.json_text import canonical
 
 KEY_BYTES = 32
@@ -106,8 +106,7 @@ def require_trust_of_file(spec: str) -> None:
     path = Path(spec)
     manifest = path.parent / "manifest.json"
     if path.name == "config.yaml" and path.is_file() and manifest.is_file():
-        found = json.loads(manifest.read_text(encoding="utf-8"))
-        require_trust(read_file(path), found if isinstance(found, dict) else {}, path)
+        require_trust(read_file(path), read_object(manifest), path)
 
 
 def _block(config: dict[str, Any], name: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 import yaml
 
+from cadenza import api
 from cadenza.config import registry
 from cadenza.config.convert import to_dict
 from cadenza.config.load import dump, load
@@ -125,12 +126,25 @@ def test_a_strangers_code_is_named_and_never_imported(key: str, canary: Path, tm
     assert not canary.exists()
 
 
-@pytest.mark.parametrize("command", [["train"], ["train", "--cfg"], ["plan"], ["config", "explain", "seed"]])
+GIVEN = [["train"], ["train", "--cfg"], ["plan"], ["config", "explain", "seed"], ["verify", "--resume"]]
+
+
+@pytest.mark.parametrize("command", GIVEN)
 def test_a_strangers_config_given_as_a_spec_is_refused_too(command: list[str], canary: Path, tmp_path: Path) -> None:
     folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
     folder.config.write_text(yaml.safe_dump(placed("environment.id", PATH)))
     cadenza(*command, str(folder.config)).refused(2, f"would import '{PATH}'", "--trust")
     assert not canary.exists()
+
+
+def test_a_strangers_config_given_to_the_interface_is_refused_too(canary: Path, tmp_path: Path) -> None:
+    folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
+    folder.config.write_text(yaml.safe_dump(placed("environment.id", PATH)))
+    with pytest.raises(ConfigError, match=f"would import '{PATH}'"):
+        api.train(str(folder.config), runs_dir=tmp_path)
+    assert not canary.exists()
+    folder.manifest.write_text("{")
+    cadenza("train", folder.config).refused(78, "manifest.json is damaged")
 
 
 def test_an_old_layout_cannot_smuggle_code_in(canary: Path, tmp_path: Path) -> None:
