@@ -154,6 +154,13 @@ def test_a_really_full_disk(leave: int, whole: RunFolder, small_disk: Path) -> N
     assert leftovers(folder) == []
 
 
+def test_a_replay_on_a_disk_has_its_room_before_it_is_written_to(small_disk: Path) -> None:
+    """In a file with holes the first row that finds no room would end the process, by SIGBUS."""
+    run = ["CartPole-v1:dqn", "algorithm.buffer_on_disk=true", "algorithm.hidden.hidden_sizes=[8]"]
+    refused = train(small_disk / "runs", *run, "--max-timesteps", "500")
+    refused.refused(74, "no file for a replay of", "No space left on device")
+
+
 def test_sinks_on_a_full_disk_cost_a_warning(whole: RunFolder, small_disk: Path, tmp_path: Path) -> None:
     root, sinks = tmp_path / "runs", {"tensorboard": "logging.tensorboard=true"}
     if find_spec("wandb") is not None and find_spec("wandb.sdk") is not None:

@@ -12,6 +12,8 @@ ended with it. The *open* row waits to be acted on. So nothing is stored twice, 
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -253,6 +255,7 @@ class ReplayStore:
             self._folder.mkdir(parents=True, exist_ok=True)
         try:
             with tempfile.TemporaryFile(dir=self._folder) as file:
+                take_room(file.fileno(), slots * row.itemsize)
                 return np.asarray(np.memmap(file, row, "w+", shape=(slots,)))
         except OSError as problem:
             where, wanted = self._folder or tempfile.gettempdir(), f"a replay of {slots * row.itemsize:,} bytes"
@@ -654,6 +657,17 @@ def whole(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     store.load_state_dict(state)
     store.attach(None)
     return {**store.state_dict(), "priorities": state["priorities"]}
+
+
+def take_room(file: int, size: int) -> None:
+    """Have the disk's room now: a write into a hole that it cannot fill would kill the process."""
+    if not hasattr(os, "posix_fallocate"):  # macOS, Windows
+        return
+    try:
+        os.posix_fallocate(file, 0, size)
+    except OSError as problem:
+        if problem.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # which this kind of disk cannot do
+            raise
 
 
 def seen_rows(step: Step, stack: int) -> dict[str, Tree]:
