@@ -219,14 +219,14 @@ class Replay:
     def judge(self, checkpoint: str) -> None:
         """What the policy with the weights of a checkpoint makes of every step."""
         from cadenza.inspector.opinions import opinions, reward_scale
-        from cadenza.orchestration.playback import PLAYING, load_policy
+        from cadenza.orchestration.playback import load_policy
         from cadenza.orchestration.seeding import EVALUATION, Streams
         from cadenza.types import Mode
 
         player, name = load_policy(self.folder, checkpoint, self.trust)
         workflow = self.workflow = player.workflow
         self.tell("judge", checkpoint=name, imagines=hasattr(workflow, "imagine"))
-        mode = Mode(False, PLAYING, Streams(self.config.seed, branch=(EVALUATION,)))
+        mode = Mode(False, player.phase, Streams(self.config.seed, branch=(EVALUATION,)))
         carry = workflow.initial_carry(1)
         values: dict[str, list[np.ndarray]] = {}
         earned: dict[str, list[np.ndarray]] = {}

@@ -26,7 +26,7 @@ from cadenza.envs.seeds import RECORD, EpisodeSeeds
 from cadenza.envs.wrappers import RescaledActions, layer
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError, install
 from cadenza.nets.deployed import Deployable, Deployed
-from cadenza.orchestration.playback import PLAYING, Player, load_policy
+from cadenza.orchestration.playback import Player, load_policy
 from cadenza.orchestration.seeding import EVALUATION, Streams
 from cadenza.records.folder import RunFolder
 from cadenza.records.json_text import dumps
@@ -324,7 +324,7 @@ def checked(player: Player, model: Model, call: Call) -> dict[str, Any]:
         group.observation.seed(0)
     if player.spec.state is not None:
         player.spec.state.seed(0)
-    mode = Mode(False, PLAYING, Streams(0, branch=(EVALUATION,)))
+    mode = Mode(False, player.phase, Streams(0, branch=(EVALUATION,)))
     for step, count in enumerate(BATCHES):
         begins = step == 0 or count != BATCHES[step - 1]
         if begins:

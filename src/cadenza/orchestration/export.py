@@ -22,7 +22,7 @@ from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.playback import PLAYING, Player, load_policy
 from cadenza.orchestration.seeding import EVALUATION, Streams
 from cadenza.records.folder import RunFolder
-from cadenza.types import Acted, EnvSpec, Mode, Step, Tree
+from cadenza.types import Acted, EnvSpec, Mode, PhaseInfo, Step, Tree
 
 ROWS = 256  # of each environment that wait before they are put aside
 
@@ -47,7 +47,7 @@ def export_dataset(
         past = remembered(folder, player, name)
         source["what"] = "replay"
     else:
-        past = played(player.workflow, player.config, episodes)
+        past = played(player.workflow, player.config, episodes, player.phase)
         source |= {"what": "episodes", "seed": episodes.seed, "explore": episodes.explore}
     facts = write_dataset(out, past, player.config, player.spec, source)
     return summary(out, facts)
@@ -80,18 +80,20 @@ class Acting(Protocol):
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted: ...
 
 
-def played(policy: Acting, config: RunConfig, wanted: Episodes) -> Past:
+def played(policy: Acting, config: RunConfig, wanted: Episodes, phase: PhaseInfo = PLAYING) -> Past:
     """Whole episodes of the policy: what ended meanwhile, environment by environment; played as they are taken."""
     stack = config.environment.frame_stack or 1
-    return Past(merged(whole_episodes(policy, config, wanted)), np.zeros(0, np.int64), stack)
+    return Past(merged(whole_episodes(policy, config, wanted, phase)), np.zeros(0, np.int64), stack)
 
 
-def whole_episodes(policy: Acting, config: RunConfig, wanted: Episodes) -> Iterator[dict[str, np.ndarray]]:
+def whole_episodes(
+    policy: Acting, config: RunConfig, wanted: Episodes, phase: PhaseInfo = PLAYING
+) -> Iterator[dict[str, np.ndarray]]:
     """Shared out over environments as in an evaluation. Only those that are under way are in memory."""
     num_envs = min(config.evaluation.num_envs, wanted.count)
     env = make_vector(config.environment, EpisodeSeeds(wanted.seed, RECORD), num_envs=num_envs)
     try:
-        mode = Mode(wanted.explore, PLAYING, Streams(wanted.seed, branch=(EVALUATION,)))
+        mode = Mode(wanted.explore, phase, Streams(wanted.seed, branch=(EVALUATION,)))
         share, rest = divmod(wanted.count, num_envs)
         taking = Taking([share + (index < rest) for index in range(num_envs)], env.spec.frame_stack)
         step, carry = env.current, policy.initial_carry(num_envs)

@@ -10,7 +10,7 @@ import numpy as np
 from cadenza.config.schema import RunConfig
 from cadenza.errors import CheckpointError
 from cadenza.orchestration.build import build_workflow
-from cadenza.orchestration.checkpoint import Checkpoints
+from cadenza.orchestration.checkpoint import Checkpoints, position
 from cadenza.orchestration.evaluator import Evaluator
 from cadenza.orchestration.launch import check
 from cadenza.orchestration.runtime import decide_runtime, use_threads
@@ -19,16 +19,17 @@ from cadenza.records.folder import RunFolder
 from cadenza.trees import map_tree
 from cadenza.types import EnvSpec, Frame, Mode, PhaseInfo, Step, Workflow
 
-PLAYING = PhaseInfo("play", "eval_only", now=1, horizon=1)  # schedules stand where training left them
+PLAYING = PhaseInfo("play", "eval_only", now=1, horizon=1)  # by somebody who has no schedules
 
 
 class Player:
     """Acts in one environment at a time, carrying the policy's memory from step to step."""
 
-    def __init__(self, workflow: Workflow, config: RunConfig, spec: EnvSpec) -> None:
+    def __init__(self, workflow: Workflow, config: RunConfig, spec: EnvSpec, phase: PhaseInfo) -> None:
         self.workflow = workflow
         self.config = config
         self.spec = spec
+        self.phase = phase
         self._streams = Streams(config.seed, branch=(EVALUATION,))
         self.reset()
 
@@ -39,7 +40,7 @@ class Player:
 
     def act(self, frame: Frame, explore: bool = False) -> dict[str, np.ndarray]:
         """Actions by group, [A, …], for what the environment shows."""
-        mode = Mode(explore, PLAYING, self._streams)
+        mode = Mode(explore, self.phase, self._streams)
         acted = self.workflow.act(batch_of_one(frame, self._is_first), self._carry, mode)
         self._carry, self._is_first = acted.carry, False
         return {group: action[0] for group, action in acted.action.items()}
@@ -82,7 +83,14 @@ def load_policy(folder: RunFolder, checkpoint: str = "last", trust: bool = False
         workflow.load_state_dict(state["workflow"])
     except (KeyError, RuntimeError) as problem:
         raise CheckpointError(f"{name} does not fit the run's config: {str(problem).splitlines()[0]}") from problem
-    return Player(workflow, config, spec), name
+    return Player(workflow, config, spec, standing(name, decisions)), name
+
+
+def standing(checkpoint: str, decisions: dict[str, Any]) -> PhaseInfo:
+    """Schedules as training had them there."""
+    env_steps, updates = position(checkpoint)
+    now = updates if decisions["training.unit"] == "updates" else env_steps
+    return PhaseInfo("play", "eval_only", now, decisions["training.horizon"])
 
 
 def evaluate_run(folder: RunFolder, episodes: int, seed: int, checkpoint: str, trust: bool = False) -> dict[str, Any]:
@@ -92,7 +100,7 @@ def evaluate_run(folder: RunFolder, episodes: int, seed: int, checkpoint: str, t
     config = replace(player.config, seed=seed, evaluation=settings)
     evaluator = Evaluator(config, player.workflow, {})
     try:
-        evaluation = evaluator(0, PLAYING)
+        evaluation = evaluator(0, player.phase)
     finally:
         evaluator.close()
     metrics = {key.removeprefix("eval/"): value for key, value in evaluation.metrics().items()}

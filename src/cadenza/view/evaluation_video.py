@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cadenza.envs.seeds import PLAY, EpisodeSeeds
 from cadenza.errors import CadenzaError
 from cadenza.orchestration.events import Ended, Evaluated, Event
-from cadenza.orchestration.playback import Player
+from cadenza.orchestration.playback import PLAYING, Player
 from cadenza.records.folder import evaluation_video_name
 from cadenza.types import Environment
 from cadenza.view.play import RECORDED_PICTURES, fps_of, make_visible, show
@@ -47,7 +47,7 @@ class EvaluationVideos:
         config = self._run.config
         if self._env is None:
             self._env = make_visible(config.environment)
-        env, player = self._env, Player(self._run.workflow, config, self._env.spec)
+        env, player = self._env, Player(self._run.workflow, config, self._env.spec, PLAYING)
         path = self._run.folder.videos / (evaluation_video_name(env_steps) + self._kind)
         with open_video(path, fps_of(env)) as screen:
             limit, title = RECORDED_PICTURES * screen.stride, f"{env_steps:,} env_steps"

@@ -14,7 +14,7 @@ from cadenza.data.replay import ReplayStore
 from cadenza.envs.seeds import PLAY, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
-from cadenza.orchestration.playback import PLAYING, load_policy
+from cadenza.orchestration.playback import load_policy
 from cadenza.orchestration.seeding import EVALUATION, Streams
 from cadenza.records import atomic
 from cadenza.records.folder import RunFolder
@@ -36,7 +36,7 @@ def imagine_run(folder: RunFolder, seed: int, checkpoint: str, trust: bool = Fal
     if not hasattr(workflow, "imagine") or not isinstance(like, ReplayStore):
         raise ConfigError(f"run {folder.id}: {config.algorithm.name} learns no model of the world that could imagine")
     store = ReplayStore(PLAYED + like.stack + 2, 1, stack=like.stack, revisable=like.revisable)
-    mode = Mode(explore=False, phase=PLAYING, streams=Streams(seed, branch=(EVALUATION,)))
+    mode = Mode(explore=False, phase=player.phase, streams=Streams(seed, branch=(EVALUATION,)))
     env = make_vector(config.environment, EpisodeSeeds(seed, PLAY), num_envs=1)
     try:
         step, carry = env.current, workflow.initial_carry(1)

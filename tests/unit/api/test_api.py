@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 import pytest
 
 import cadenza
@@ -73,6 +74,15 @@ def test_a_policy_plays_as_it_was_evaluated(tmp_path: Path) -> None:
             obs, reward, terminated, truncated, _ = env.step(policy(obs))
             total, done = total + float(reward), terminated or truncated
         assert total == measured["returns"][index]
+
+
+def test_a_policy_that_explores_does_as_much_as_training_did_in_the_end(tmp_path: Path) -> None:
+    ends = {"start_value": 1.0, "end_value": 0.0, "start": 0, "end": 100}  # env_steps
+    run = cadenza.train(
+        "CartPole-v1:dqn", runs_dir=tmp_path, **{"algorithm.epsilon": ends, "training.max_timesteps": 512}
+    )
+    policy, obs = run.load(), np.array([0.01, 0.02, 0.03, 0.04], np.float32)
+    assert {policy(obs, explore=True) for _ in range(20)} == {policy(obs)}
 
 
 def test_a_policy_remembers_until_it_is_reset(tmp_path: Path, forgotten: None) -> None:
