@@ -23,7 +23,7 @@ from cadenza.monitor.console import Console
 from cadenza.monitor.sparkline import number
 from cadenza.orchestration.debugger import attached, note, settle_for_one
 from cadenza.orchestration.events import Ended, Listener, Started
-from cadenza.orchestration.signals import Signals
+from cadenza.orchestration.signals import STOP, Signals
 from cadenza.records.folder import RunFolder, create
 from cadenza.records.index import shared_url
 from cadenza.records.lock import RunLock
@@ -277,8 +277,8 @@ def execute(run: Orchestrator, first: bool, extended: bool = False) -> Result:
     console.finish("\n".join(ending(run, signal)))
     finish_folder(run)
     run.tell(Ended("interrupted" if signal else "finished", signal or ""))
-    late = run.signals.requested  # one that came too late to interrupt anything
-    return Result(run.folder, signal or late, run.signals.why if signal else "")
+    late = run.signals.requested  # one that came too late to interrupt anything; a listener's wish is fulfilled then
+    return Result(run.folder, signal or (None if late == STOP else late), run.signals.why if signal else "")
 
 
 def finish_folder(run: Orchestrator) -> None:

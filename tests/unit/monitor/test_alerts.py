@@ -98,6 +98,13 @@ def test_a_stop_saves_and_interrupts_and_resume_goes_on(tmp_path: Path) -> None:
     assert json.loads(cadenza("show", "@last", "--json", "--runs-dir", tmp_path).out)["alerts"] == [alert]
 
 
+def test_a_stop_at_the_very_end_stops_nothing(tmp_path: Path) -> None:
+    rule = "+logging.alerts.rules.mine={metric: eval/return_mean, above: -1, severity: stop}"
+    finished = train(tmp_path, *TOY, "logging.every_steps=100000", "evaluation.every_steps=0", rule)
+    assert "mine at step 2048" in finished.succeeded().warnings[0]
+    assert last(tmp_path).read_status()["status"] == "finished"
+
+
 def test_a_run_that_was_killed_and_resumed_has_each_alert_once(tmp_path: Path) -> None:
     rare = [*TOY, "checkpoint.every_steps=1024", "evaluation.every_steps=4096", ALWAYS % "log"]
     assert call(["train", *rare], tmp_path, "run:task@26")[0] == -signal.SIGKILL
