@@ -58,11 +58,13 @@ def migrate(
     from cadenza.config.schema import RunConfig
     from cadenza.config.spec import read_file
     from cadenza.errors import ConfigError, StorageError
-    from cadenza.records.atomic import write_text
+    from cadenza.records.atomic import write_out
     from cadenza.records.trust import code_named
 
     if out is not None and in_place:
         raise ConfigError("--out and --in-place exclude each other")
+    if in_place and (file.parent / "manifest.json").is_file():
+        raise ConfigError(f"{file} belongs to a run, which reads it as today's in any case: use --out")
     data = upgrade(read_file(file))
     named = [] if trust else code_named(data)
     if named:  # checking values would import it
@@ -74,7 +76,7 @@ def migrate(
         print(text, end="")
         return
     try:
-        write_text(target, text)
+        write_out(target, text.encode())
     except OSError as problem:
         raise StorageError(f"cannot write '{target}': {problem.strerror}") from None
 

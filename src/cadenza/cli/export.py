@@ -100,7 +100,7 @@ def export_model(
 
     content, result = export_policy(find(runs_root(runs_dir), run), format, checkpoint, trust)
     if out is not None:
-        atomic.write_bytes(out, content)
+        atomic.write_out(out, content)
     else:
         sys.stdout.buffer.write(content)
     if json:
@@ -160,7 +160,7 @@ def export_table(
         typer.echo(content, nl=False)
         return
     data = content.encode() if isinstance(content, str) else content
-    atomic.write_bytes(out, data)
+    atomic.write_out(out, data)
     if json:
         print_json({"out": str(out.absolute()), "format": format, "runs": [f.id for f in folders], "bytes": len(data)})
     else:

@@ -41,6 +41,15 @@ def write_bytes(path: Path, data: bytes) -> None:
     sync_dir(path.parent)
 
 
+def write_out(path: Path, data: bytes) -> None:
+    """For a file that a user names: a link is followed, and a device or a pipe takes what comes as it is."""
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as device:
+            device.write(data)
+    else:
+        write_bytes(path.resolve() if path.is_symlink() else path, data)
+
+
 def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 

@@ -164,6 +164,16 @@ def test_command_migrates_to_stdout_a_file_or_in_place(tmp_path: Path) -> None:
     assert load(str(new)).training.max_timesteps == 77
 
 
+def test_command_does_not_change_a_runs_own_config(tmp_path: Path) -> None:
+    """Whose digest its manifest has."""
+    file = tmp_path / "config.yaml"
+    file.write_text(OLD)
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(ConfigError, match="belongs to a run"):
+        cli("migrate", str(file), "--in-place")
+    assert file.read_text() == OLD
+
+
 @pytest.mark.parametrize(
     ("text", "options", "code"),
     [

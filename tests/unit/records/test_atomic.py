@@ -33,6 +33,16 @@ def test_writes_replace_the_file_and_leave_nothing_else(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
+def test_what_a_user_names_may_be_a_link_or_a_device(tmp_path: Path) -> None:
+    link, device = tmp_path / "link", Path(os.devnull)
+    link.symlink_to(tmp_path / "file")
+    atomic.write_out(link, b"some")
+    assert link.is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"some"
+    atomic.write_out(device, b"some")
+    assert device.is_char_device()
+
+
 @pytest.mark.parametrize(
     ("failpoint", "content"),
     [("atomic:before_fsync", "old"), ("atomic:before_rename", "old"), ("atomic:after_rename", "new")],
