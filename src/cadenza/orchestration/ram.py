@@ -28,12 +28,21 @@ def available() -> int | None:
                 found.append(int(line.split()[1]) * 1024)
         limit = (CGROUP / "memory.max").read_text().strip()
         if limit != "max":
-            found.append(int(limit) - int((CGROUP / "memory.current").read_text()))
+            found.append(int(limit) - int((CGROUP / "memory.current").read_text()) + _reclaimable())
     except OSError:
         pass
     if not found and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return max(0, min(found)) if found else None
+
+
+def _reclaimable() -> int:
+    """What a container is charged for copies of files, which go when somebody needs the room."""
+    try:
+        told = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return 0
+    return int(told.get("inactive_file", 0))
 
 
 def total() -> int | None:

@@ -173,6 +173,15 @@ def test_views_count_once_as_what_they_look_into() -> None:
 
 def test_memory_is_told() -> None:
     assert (ram.available() or 0) > 1 << 20
+
+
+def test_in_a_container_copies_of_files_are_no_lack_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ram, "CGROUP", tmp_path)
+    for name, text in {"max": "1000", "current": "900", "stat": "anon 100\ninactive_file 700\n"}.items():
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert ram.available() == 800
+    (tmp_path / "memory.stat").unlink()
+    assert ram.available() == 100
     assert (ram.resident() or 0) > 1 << 20
 
 
