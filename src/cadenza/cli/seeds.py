@@ -35,8 +35,7 @@ class Seeds:
         self.processes.append(process)
         if self.signals.requested:  # it came while the process started
             process.send_signal(getattr(signal, self.signals.requested))
-        lines = process.communicate()[0].splitlines()
-        result: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
+        result = told(process.communicate()[0])
         if self.quiet and result:
             score = result["eval/return_mean"]
             measured = "not evaluated" if score is None else f"evaluation {score:.1f}"
@@ -46,6 +45,15 @@ class Seeds:
     def _pass_on(self, number: int) -> None:
         for process in self.processes:
             process.send_signal(number)
+
+
+def told(printed: str) -> dict[str, Any] | None:
+    """The result on the last line; a seed that failed has none, whatever its environment printed."""
+    try:
+        found = json.loads(printed.splitlines()[-1])
+    except (IndexError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def train_seeds(numbers: list[int], jobs: int, quiet: bool, as_json: bool) -> int:

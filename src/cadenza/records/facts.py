@@ -114,7 +114,7 @@ def _lenient(read: Any) -> Row:
     """One damaged folder must not hide the others."""
     try:
         found: Row = read()
-    except (CheckpointError, OSError):
+    except (CheckpointError, OSError, RecursionError):  # the last: a YAML that holds itself
         return {}
     return found
 
