@@ -29,6 +29,7 @@ NAMES = (
     "PutNear-6x6-N2 PutNear-8x8-N3 RedBlueDoors-6x6 RedBlueDoors-8x8 Unlock UnlockPickup"
 )
 SECOND = ("MultiRoom-N4-S5", "ObstructedMaze-2Dlhb", "ObstructedMaze-1Q", "ObstructedMaze-2Q", "ObstructedMaze-Full")
+HIGHEST = 10  # of the numbers that stand for kinds of things; colours, states and letters have lower ones
 Sees = Literal["flat", "grid", "pixels", "pixels_full"]
 
 
@@ -79,7 +80,7 @@ class Flat(gymnasium.ObservationWrapper[Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any], flat: gymnasium.ObservationWrapper[Any, Any, Any]) -> None:
         super().__init__(env)
-        self.observation_space = flat.observation_space
+        self.observation_space = spaces.Box(0, HIGHEST, flat.observation_space.shape, np.uint8)
         self._whole = flat.observation
         self._cells = int(np.prod(env.observation_space["image"].shape))  # type: ignore[index]
         self._mission: str | None = None
@@ -98,7 +99,7 @@ class Grid(gymnasium.ObservationWrapper[Any, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         self._cells = int(np.prod(env.observation_space["image"].shape))  # type: ignore[index]
-        self.observation_space = spaces.Box(0, 255, (self._cells + 1,), np.uint8)
+        self.observation_space = spaces.Box(0, HIGHEST, (self._cells + 1,), np.uint8)
 
     def observation(self, observation: Any) -> Array:
         seen = np.empty(self._cells + 1, np.uint8)

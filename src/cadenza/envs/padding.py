@@ -85,7 +85,8 @@ def _tails(spaces: Mapping[str, Space[Any]], tell_types: bool) -> dict[str, Arra
         told = f"observations are padded where all are vectors of one kind of numbers, and {_listed(spaces, 'sees')}"
         raise ConfigError(f"environment.padding: {told}")
     widest = max(len(box.low) for box in boxes.values())
-    most = 255 if next(iter(boxes.values())).dtype == np.uint8 else 1  # bytes are scaled before networks see them
+    scaled = all(box.dtype == np.uint8 and (box.high == 255).all() for box in boxes.values())
+    most = 255 if scaled else 1  # such bytes are divided by 255 before networks see them
     types = most * np.eye(len(boxes) if tell_types else 0)
     return {
         name: np.concatenate([np.zeros(widest - len(box.low)), *types[row : row + 1]]).astype(box.dtype)

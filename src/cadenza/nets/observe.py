@@ -109,9 +109,8 @@ def bounds(space: spaces.Space[Any]) -> tuple[Tensor, Tensor]:
     lows, highs = [torch.zeros(0)], [torch.zeros(0)]
     for _, part, _ in walk(space):
         if isinstance(part, spaces.Box) and not is_image(part):
-            scale = 255.0 if part.dtype == np.uint8 else 1.0
-            lows.append(torch.from_numpy(part.low.astype(np.float32).ravel()) / scale)
-            highs.append(torch.from_numpy(part.high.astype(np.float32).ravel()) / scale)
+            lows.append(torch.from_numpy(part.low.astype(np.float32).ravel()) / scale(part))
+            highs.append(torch.from_numpy(part.high.astype(np.float32).ravel()) / scale(part))
         elif not is_image(part):
             size = int(spaces.flatdim(part))
             lows.append(torch.zeros(size))
@@ -144,8 +143,13 @@ def flatten(space: spaces.Space[Any], obs: Tensor) -> Tensor:
         flat = obs.flatten(-len(space.nvec.shape))
         return torch.cat([one_hot(flat[..., i] - int(start), int(n)) for i, (n, start) in columns], -1)
     shape = space.shape or ()
-    numbers: Tensor = obs.float() / 255 if obs.dtype == torch.uint8 else obs.float()  # bytes are pixels
+    numbers: Tensor = obs.float() / scale(space)
     return numbers.flatten(-len(shape)) if shape else numbers.unsqueeze(-1)
+
+
+def scale(space: spaces.Space[Any]) -> float:
+    """What numbers are divided by: bytes of any size are pixels or the like, those up to 10, say, are codes."""
+    return 255.0 if isinstance(space, spaces.Box) and space.dtype == np.uint8 and (space.high == 255).all() else 1.0
 
 
 def one_hot(index: Tensor, classes: int) -> Tensor:

@@ -59,6 +59,12 @@ def test_few_bytes_are_a_vector_of_pixels() -> None:
     assert flatten(space, image).tolist() == [[0.0, 1.0]]
 
 
+def test_bytes_of_a_narrower_range_are_codes_and_stay_as_they_are() -> None:
+    space = spaces.Box(0, 10, (3,), np.uint8)
+    assert flatten(space, torch.tensor([[0, 5, 10]], dtype=torch.uint8)).tolist() == [[0, 5, 10]]
+    assert [edge.tolist() for edge in bounds(space)] == [[0, 0, 0], [10, 10, 10]]
+
+
 def test_static_normalisation_maps_bounds_to_one_and_leaves_the_unbounded_alone() -> None:
     space = spaces.Box(np.array([-2, 0, -np.inf], np.float32), np.array([2, 10, np.inf], np.float32))
     observer = Observer(space, CPU, "static")
