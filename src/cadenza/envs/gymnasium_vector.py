@@ -21,6 +21,7 @@ from cadenza.envs.layout import Array, Buffer, Layout, allocate_buffer
 from cadenza.envs.seeds import EpisodeSeeds
 from cadenza.envs.slice import MakeEnv
 from cadenza.envs.vector import Vector
+from cadenza.envs.wrappers import RawReward, layer
 from cadenza.errors import ConfigError, EnvironmentFault
 from cadenza.trees import leaves, map_tree
 from cadenza.types import SINGLE_GROUP, EnvSpec, Episode, GroupSpec, Step, Tree
@@ -39,8 +40,11 @@ def synchronous(make_env: MakeEnv, num_envs: int, seeds: EpisodeSeeds, config: E
         raise ConfigError(
             f"environment.vectorize=gymnasium: {config.id} is not one of Gymnasium's; use auto or workers"
         )
-    spec = first.spec
+    spec, earns = first.spec, layer(first.bare, RawReward)
     first.close()
+    if earns is not None:  # the vector's steps have no place for the environment's own reward beside another
+        told = f"{config.id} changes its rewards (environment.kwargs), and its own would be lost"
+        raise ConfigError(f"environment.vectorize=gymnasium: {told}; use auto")
 
     def bare() -> Any:
         env = make_env().env  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from cadenza.config import registry
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.gym import Gym, check_arguments
 from cadenza.envs.images import with_pictures
-from cadenza.envs.wrappers import RawReward, RescaledActions
+from cadenza.envs.wrappers import RawReward, RescaledActions, layer
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError, NotFoundError, nearest
 from cadenza.types import SINGLE_GROUP, Environment
 
@@ -57,7 +57,8 @@ def dress(made: Environment, config: EnvironmentConfig) -> Environment:
     if config.wrappers:
         if spec.max_episode_steps:  # inside, so that it counts the environment's own steps under repeated actions too
             env = gymnasium_wrappers.TimeLimit(env, spec.max_episode_steps)
-        env = RawReward(env)
+        if layer(env, RawReward) is None:  # else it knows itself what it truly gives
+            env = RawReward(env)
     for index, settings in enumerate(config.wrappers):
         env = wrap(env, settings, f"environment.wrappers[{index}]")
     if config.rescale_actions:

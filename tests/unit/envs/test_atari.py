@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import sys
 from typing import Any
@@ -161,6 +162,20 @@ def test_games_that_are_not_loaded_anew_begin_at_every_frame_too() -> None:
         alike = [group for group in groups if len(group & shown) > 20]
         groups = [group for group in groups if group not in alike] + [set.union(shown, *alike)]
     assert len(groups) == 4
+
+
+def test_returns_are_the_games_own_under_wrappers_too() -> None:
+    """Space Invaders gives 5 to 30 at a time."""
+    kwargs, none = {"clip_rewards": True}, [{"id": "ClipReward", "min_reward": -99, "max_reward": 99}]
+    config = EnvironmentConfig(id="ALE/SpaceInvaders-v5", kwargs=kwargs, vectorize="in_process")
+    earned = []
+    for wrappers in ([], none):
+        env = make_vector(dataclasses.replace(config, wrappers=wrappers), EpisodeSeeds(5, TRAIN), num_envs=1)
+        fire = {"agent": np.ones((1, 1), np.int64)}
+        earned.append(sum(float(env.step(fire).raw_reward["agent"].sum()) for _ in range(150)))
+    assert earned[0] == earned[1] >= 15
+    with pytest.raises(ConfigError, match="its own would be lost; use auto"):
+        make_vector(dataclasses.replace(config, vectorize="gymnasium"), EpisodeSeeds(5, TRAIN), num_envs=1)
 
 
 def test_games_can_be_closed_twice() -> None:
