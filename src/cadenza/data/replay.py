@@ -114,7 +114,10 @@ class ReplayStore:
     # what comes in
 
     def add(self, step: Step, acted: Acted, after: Step) -> None:
-        """One transition of every environment; episodes end where `after` says so."""
+        """One transition of every environment; episodes end where `after` says so.
+
+        None where an episode has ended and the next has not begun, as in vectors that reset with the step after.
+        """
         self._await()
         done = done_rows(acted, after, self.revisable)
         if not self._arrays:
@@ -131,13 +134,15 @@ class ReplayStore:
             raise ConfigError(f"{what}: it can learn from them, but not collect more beside them") from None
         if self.revisable:
             self._keep(slots, {g: {name: data[name] for name in self.revisable} for g, data in acted.extras.items()})
-        self._advance(slice(None))
+        waits = waiting(step)
+        going: Any = ~waits if np.count_nonzero(waits) else slice(None)
+        self._advance(going)
         ended = after.terminated | after.truncated
         if np.count_nonzero(ended):
             self._end(slots, np.flatnonzero(ended), after)
-        self._see(after, after.is_first * np.uint8(FIRST))
+        self._see(after, (after.is_first | ended) * np.uint8(FIRST))  # rows of those that wait are written once more
         if self.priorities is not None:
-            self.priorities.put(slots)
+            self.priorities.put(slots[going])
 
     def cut(self) -> None:
         """The environments start afresh: what was added last is the end of its episodes, as if truncated."""
@@ -657,6 +662,12 @@ def whole(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     store.load_state_dict(state)
     store.attach(None)
     return {**store.state_dict(), "priorities": state["priorities"]}
+
+
+def waiting(step: Step) -> np.ndarray:
+    """Environments whose episode has ended and whose next has not begun [N]."""
+    waits: np.ndarray = (step.terminated | step.truncated) & ~step.is_first
+    return waits
 
 
 def take_room(file: int, size: int) -> None:

@@ -160,7 +160,7 @@ class PPO:
         carry = map_tree(self._tensor, rollout.carry.get(name, {}))  # [before some steps, N, A, …]
         acted = self._tensor(data["active"])
         first = self._tensor(rollout.is_first)[..., None].expand(acted.shape)
-        alive = self._alive(name, first, self._tensor(data["died"]))
+        alive = self._alive(name, first, self._tensor(data["died"])) & self._tensor(anyone(rollout))[..., None]
         reward, terminated = self._earned(name, rollout)
         done = terminated | self._tensor(rollout.truncated)[..., None]
 
@@ -346,6 +346,12 @@ class PPO:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         load_parts(self._parts(), state)
         self.dead = {name: dead.to(self.device) for name, dead in state["dead"].items()}
+
+
+def anyone(rollout: Rollout) -> np.ndarray:
+    """Where somebody acts [T, N]: not where an environment only waits to begin anew."""
+    found: np.ndarray = np.logical_or.reduce([data["active"].any(-1) for data in rollout.groups.values()])
+    return found
 
 
 def one_step(obs: Observed | None) -> Any:

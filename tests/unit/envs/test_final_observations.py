@@ -11,11 +11,13 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from cadenza.config.schema import EnvironmentConfig
+from cadenza.data.replay import ReplayStore
 from cadenza.envs.gymnasium_vector import GymnasiumVector
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.toy import Chain, chain_values
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
+from cadenza.types import Acted
 
 GAMMA = 0.9
 SEEDS = EpisodeSeeds(2, TRAIN)
@@ -95,6 +97,25 @@ def test_dummy_transitions_are_marked_inactive_and_left_out_of_episodes() -> Non
         waiting = step.terminated | step.truncated
         assert (step.active["agent"][:, 0] == ~waiting).all()
     assert {episode.seed for episode in env.episodes()} == {-1}
+    env.close()
+
+
+def test_nothing_is_learned_from_the_way_between_an_end_and_the_next_start() -> None:
+    env, store, values = VECTORS["gymnasium next_step, no reset mask"](), ReplayStore(400, 4), chain_values(GAMMA)
+    action, step = {"agent": np.ones((4, 1), np.int64)}, env.current
+    for _ in range(60):
+        after = env.step(action)
+        store.add(step, Acted(action, {"agent": {}}, {}), after)
+        step = after
+    random = np.random.default_rng(0)
+    batch = store.sample(500, random, 1, GAMMA)
+    drawn = batch.groups["agent"]
+    assert drawn["active"].all()
+    after = np.where(drawn["terminated"][:, 0], 0.0, drawn["next_obs"][:, 0] @ values)
+    np.testing.assert_allclose(drawn["reward"][:, 0] + GAMMA * after, drawn["obs"][:, 0] @ values, rtol=1e-6)
+    sequences = store.sequences(50, 10, random)
+    assert sequences.is_first[:, 1:][sequences.last[:, :-1]].all()
+    assert (sequences.groups["agent"]["active"][..., 0] | sequences.last).all()
     env.close()
 
 

@@ -203,6 +203,14 @@ def test_dead_agents_weigh_nothing_and_end_their_own_sum(collected: Any) -> None
         torch.testing.assert_close(gradients, found[0][1])
 
 
+def test_where_nobody_acts_no_value_is_learned(collected: Any) -> None:
+    workflow, rollout = collected("toy/chain:ppo")
+    rollout.groups["agent"]["active"][3] = False
+    samples = workflow._prepare("agent", rollout)
+    assert (samples.value_weight == samples.weight).all()
+    assert (samples.weight == 0).sum() == rollout.groups["agent"]["active"].shape[1]
+
+
 def test_target_kl_stops_an_update(collected: Any) -> None:
     settings = ["algorithm.learning_rate=0.05", "algorithm.n_steps=32", "algorithm.batch_size=0.25"]
     workflow, rollout = collected("CartPole-v1:ppo", *settings, "algorithm.target_kl=0.001")
