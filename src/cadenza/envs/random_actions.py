@@ -27,6 +27,11 @@ def _random_group(group: GroupSpec, step: Step, name: str, random: np.random.Gen
         low, high = np.where(bounded, space.low, 0.0), np.where(bounded, space.high, 1.0)
         uniform = low + (high - low) * random.random((*shape, *space.shape))
         return np.where(bounded, uniform, random.standard_normal(uniform.shape)).astype(space.dtype)
+    if isinstance(space, spaces.MultiDiscrete) and name in step.mask:
+        scores = np.where(step.mask[name], random.random((*shape, int(space.nvec.sum()))), -1.0)
+        columns = np.split(scores, np.cumsum(space.nvec.ravel())[:-1], -1)
+        chosen = np.stack([column.argmax(-1) for column in columns], -1)
+        return np.asarray(chosen.reshape(*shape, *space.shape) + space.start)
     if isinstance(space, spaces.MultiDiscrete):
         return np.asarray(np.floor(random.random((*shape, *space.shape)) * space.nvec).astype(np.int64) + space.start)
     if isinstance(space, spaces.MultiBinary):

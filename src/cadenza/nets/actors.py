@@ -34,7 +34,8 @@ class Actions:
     def encode(self, action: Tensor) -> Tensor:
         """[*, …] as the environment takes it to [*, size]."""
         if isinstance(self.space, spaces.Discrete):
-            return nn.functional.one_hot(action.long() - int(self.space.start), self.size).float()
+            index = (action.long() - int(self.space.start)).clamp(min=0)  # rows where nobody acts hold zeros
+            return nn.functional.one_hot(index, self.size).float()
         shape = self.space.shape or ()
         flat = action.float().reshape(*action.shape[: action.dim() - len(shape)], self.size)
         return (flat - self.middle) / self.reach

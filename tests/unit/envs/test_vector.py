@@ -7,13 +7,16 @@ import sys
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.native import CartPole
+from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import EVAL, TRAIN, EpisodeSeeds
 from cadenza.envs.vector import InProcess, make_vector
 from cadenza.envs.workers import Workers
 from cadenza.errors import CheckpointError, ConfigError
+from cadenza.types import GroupSpec, Step
 from harness.worker_processes import worker_processes
 
 SEEDS = EpisodeSeeds(1, TRAIN)
@@ -178,3 +181,13 @@ def test_workers_keep_to_one_thread_as_in_process() -> None:
             assert {one[f"{library}_NUM_THREADS"] for one in found} == {"1"}
     finally:
         env.close()
+
+
+def test_random_actions_keep_to_the_masks_of_several_choices() -> None:
+    group = GroupSpec(("agent",), spaces.Discrete(2), spaces.MultiDiscrete([3, 2], start=[1, 5]))
+    shape, mask = (200, 1), np.array([False, True, True, False, True])
+    arrays = {"obs": {}, "final_obs": {}, "reward": {}, "died": {}, "terminated": None, "truncated": None}
+    masks = {"agent": np.tile(mask, (*shape, 1))}
+    step = Step(**arrays, is_first=None, active={"agent": np.ones(shape, bool)}, mask=masks)
+    drawn = random_actions({"agent": group}, step, np.random.default_rng(0))["agent"]
+    assert {tuple(action) for action in drawn[:, 0].tolist()} == {(2, 6), (3, 6)}
