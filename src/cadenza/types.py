@@ -49,6 +49,11 @@ class EnvSpec:
     turns: bool = False  # agents act one after the other, and what one earns may come while others act
     frame_stack: int = 1  # how many frames an observation holds, the newest last: `environment.frame_stack`
 
+    @property
+    def competitive(self) -> bool:
+        """Whether what is good for some may be bad for others."""
+        return len({group.team for group in self.groups.values()}) > 1
+
 
 @dataclass(slots=True)
 class Frame:

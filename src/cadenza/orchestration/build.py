@@ -98,7 +98,7 @@ def build(assembly: Assembly, folder: RunFolder, console: Console, signals: Sign
     run = Orchestrator(
         config=config,
         decisions=assembly.decisions,
-        threshold=assembly.spec.return_threshold,
+        spec=assembly.spec,
         folder=folder,
         streams=assembly.streams,
         workflow=assembly.workflow,

@@ -76,7 +76,8 @@ class Evaluator:
         if self.env is None:
             seeds = EpisodeSeeds(seed, EVAL)
             self.env = make_vector(self.config.environment, seeds, num_envs=self.num_envs, decisions=self.decisions)
-        mode = Mode(explore=False, phase=phase, streams=Streams(seed, branch=(EVALUATION, number)))
+        explore = self.env.spec.turns and self.env.spec.competitive  # else all episodes might be one and the same game
+        mode = Mode(explore, phase=phase, streams=Streams(seed, branch=(EVALUATION, number)))
         first = number * EPISODES_APART
         return evaluate(self.workflow, self.env, settings.episodes, mode, first, settings.timeout_seconds, stop)
 

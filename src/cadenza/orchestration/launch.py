@@ -344,7 +344,7 @@ def ending(run: Orchestrator, signal: str | None) -> list[str]:
         how = f"{run.signals.why or signal}: saved"
     lines = [f"{how} at step {clock.env_steps} after {clock.seconds:.1f} s"]
     if latest is not None:
-        solved = run.threshold is not None and latest >= run.threshold
-        goal = f" (solved: threshold {run.threshold:g})" if solved else ""
+        solved = run.spec.return_threshold is not None and latest >= run.spec.return_threshold
+        goal = f" (solved: threshold {run.spec.return_threshold:g})" if solved else ""
         lines.append(f"evaluation {number(latest)}{goal}" + (f", best {number(best)}" if best is not None else ""))
     return [*lines, f"go on with: cadenza resume {run.folder.id}"] if signal else lines

@@ -32,7 +32,7 @@ from cadenza.records.episodes import EpisodeLog
 from cadenza.records.failpoints import failpoint
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricBuffer, MetricsFile
-from cadenza.types import Mode, PhaseInfo, Sealing, Stateful, Store, Updated, Workflow
+from cadenza.types import EnvSpec, Mode, PhaseInfo, Sealing, Stateful, Store, Updated, Workflow
 
 SAVE_ATTEMPTS = 3  # failures in a row before a full or failing disk ends the run
 
@@ -43,7 +43,7 @@ class Orchestrator:
 
     config: RunConfig
     decisions: dict[str, Any]
-    threshold: float | None  # "solved", for early stopping
+    spec: EnvSpec
     folder: RunFolder
     streams: Streams
     workflow: Workflow
@@ -254,7 +254,7 @@ class Orchestrator:
         self.console.update(self.now, row)
         stop = self.config.training.early_stop
         if stop is not None and stop.metric in row:
-            goal = self.threshold if stop.at_least == "solved" else stop.at_least
+            goal = self.spec.return_threshold if stop.at_least == "solved" else stop.at_least
             self.standing.stopped_early |= goal is not None and row[stop.metric] >= goal
         self.tell(Row(MappingProxyType(row)))
 
@@ -350,7 +350,8 @@ class Orchestrator:
         latest, best = self.standing.latest, self.standing.best
         if latest is None or self.standing.evaluated_at != self.clock.position:
             return False
-        return best is None or latest > best
+        # what some win others lose: a sum over teams says nothing, and the newest is taken for the best
+        return best is None or latest > best or self.spec.competitive
 
     def _save_if_best(self) -> None:
         if self._improved():
@@ -366,6 +367,6 @@ class Orchestrator:
             episodes=clock.episodes,
             seconds=round(clock.seconds, 3),
             best_return=self.standing.best,
-            return_threshold=self.threshold,
+            return_threshold=self.spec.return_threshold,
             **{"eval/return_mean": self.standing.latest},
         )

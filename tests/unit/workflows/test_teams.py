@@ -355,3 +355,16 @@ def test_memories_of_policy_and_central_critic_are_both_kept(assembled: Any) -> 
     updated = workflow.update(Holding(rollout), PHASE)
     assert updated.updates == 3 * 2
     assert all(np.isfinite(float(value)) for value in updated.metrics.values())
+
+
+def test_of_opponents_the_newest_is_taken_for_the_best_and_they_play_different_games(tmp_path: Path) -> None:
+    """What one wins the other loses, so sums are always 0; and the most likely moves are always the same game."""
+    pytest.importorskip("pettingzoo", reason="the extra marl is not installed")
+    often = "evaluation.every_steps=96", "evaluation.episodes=8", "training.max_timesteps=288"
+    lab = Lab(tmp_path)
+    run = lab.start(load("classic/tictactoe:ippo", [*SMALL, *often, "evaluation.num_envs=8"]))
+    run.run()
+    assert run.standing.best_at == run.clock.position
+    found = run.evaluator(0, PHASE).episodes
+    assert len({str([actions.tolist() for actions in episode.actions.values()]) for episode in found}) > 1
+    lab.close()
