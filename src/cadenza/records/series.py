@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -177,15 +178,20 @@ def _labels(groups: Sequence[list[Member]], keys: Sequence[str]) -> list[str]:
         extra = ["…"] if len(told) > LABEL_KEYS else []
         parts = ([head.variant] if several or not told else []) + told[:LABEL_KEYS] + extra
         labels.append(" ".join(parts))
-    return _unique(labels, [group[0].environment for group in groups])
+    return _unique(labels, [group[0] for group in groups], keys)
 
 
-def _unique(labels: list[str], environments: list[str]) -> list[str]:
-    seen: dict[tuple[str, str], int] = {}
+def _unique(labels: list[str], heads: Sequence[Member], keys: Sequence[str]) -> list[str]:
+    """Numbered where an environment has one twice: by what they are, so that a number means the same everywhere."""
+    often = Counter((head.environment, label) for head, label in zip(heads, labels, strict=True))
+    repeated = {label for (_, label), count in often.items() if count > 1}
+    numbers: dict[str, dict[str, int]] = {}
     found = []
-    for label, environment in zip(labels, environments, strict=True):
-        count = seen[environment, label] = seen.get((environment, label), 0) + 1
-        found.append(label if count == 1 else f"{label} ({count})")
+    for label, head in zip(labels, heads, strict=True):
+        known = numbers.setdefault(label, {})
+        identity = dumps([head.variant, {key: head.settings.get(key) for key in keys}])
+        number = known.setdefault(identity, len(known) + 1) if label in repeated else 1
+        found.append(label if number == 1 else f"{label} ({number})")
     return found
 
 
