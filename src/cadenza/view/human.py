@@ -134,9 +134,9 @@ class Person:
         for otherwise in (self.keymap.rest, self.last, self.keymap.choose(frozenset("0"))):
             chosen = otherwise if chosen is None else chosen
         mask = None if frame.mask is None else frame.mask.get(self.group)
-        if mask is None or mask[self.index][chosen]:
+        if mask is None or mask[self.index][chosen - self.keymap.start]:
             return chosen
-        return int(mask[self.index].argmax())  # the first that is allowed now
+        return int(mask[self.index].argmax()) + self.keymap.start  # the first that is allowed now
 
 
 @dataclass
@@ -155,6 +155,11 @@ class Demonstrations:
         self._moves.append((step, done, kept(after, is_first=after.terminated or after.truncated)))
 
     def end(self, stack: int) -> None:
+        if not self._moves:
+            return
+        last = self._moves[-1][2]
+        last.truncated |= ~last.terminated  # also where it was the player who did not go on
+        last.is_first[:] = True
         store = ReplayStore(len(self._moves) + stack + 2, 1, stack=stack)
         for step, acted, after in self._moves:
             store.add(step, acted, after)

@@ -45,6 +45,7 @@ class Keymap:
     choose: Callable[[frozenset[str]], Any]  # None: none of these keys does anything
     rest: Any  # what is done without a key; None: the last action again
     legend: str
+    start: int = 0  # the lowest action, of those that are numbered
 
 
 def keymap(env: Environment, group: GroupSpec) -> Keymap:
@@ -79,7 +80,7 @@ def discrete(env: Environment, group: GroupSpec, space: spaces.Discrete) -> Keym
 
     named = ", ".join(entry(keys, name_of(group, action)) for keys, action in actions.items() if not digits(keys))
     listed = ", ".join(f"{digit} {name}" for digit, name in enumerate(group.action_names[:10]))
-    return Keymap(choose, rest, named or listed or f"0 to {min(count, 10) - 1} choose an action")
+    return Keymap(choose, rest, named or listed or f"0 to {min(count, 10) - 1} choose an action", start)
 
 
 def entry(keys: frozenset[str], action: str) -> str:

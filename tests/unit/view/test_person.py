@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from cadenza.config.load import load
 from cadenza.data.datasets import open_dataset
+from cadenza.data.walks import LAST, TRUNCATED
 from cadenza.errors import ConfigError
 from cadenza.types import Frame, GroupSpec
 from cadenza.view import human
@@ -232,3 +233,32 @@ def test_nobody_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         cadenza("play", "@last", "--imagine", *option).refused(2, "--imagine")
     for pace in ("inf", "nan"):
         cadenza("play", "@last", "--fps", pace).refused(2, "--fps")
+
+
+def test_an_episode_that_was_played_to_the_end_of_the_show_is_a_whole_one() -> None:
+    """Environments without a time limit are left after some thousand steps; nothing is lost by it."""
+    env, played = make_visible(load("CartPole-v1:ppo").environment), human.Demonstrations()
+    played.begin()
+    before = env.reset(0)
+    for _ in range(3):
+        action = {"agent": np.zeros(1, np.int64)}
+        after = env.step(action)
+        played.add(before, action, after)
+        before = after
+    played.end(1)
+    (rows,) = played.pieces
+    assert rows["flags"][-1] & LAST
+    assert rows["flags"][-2] & TRUNCATED
+
+
+def test_masks_of_actions_that_begin_at_one() -> None:
+    group = GroupSpec(("agent",), spaces.Discrete(2), spaces.Discrete(3, start=1))
+    mask = {"agent": np.array([[True, False, True]])}
+    frame = Frame({}, {}, mask=mask)
+    keys = keymap(SimpleNamespace(spec=SimpleNamespace(id="own")), group)  # type: ignore[arg-type]
+    found = []
+    for key in "012":
+        pressed = SimpleNamespace(pressed=lambda wait=False, key=key: frozenset([key]))
+        person = human.Person(pressed, keys, "agent", 0, False, lambda _: {"agent": np.zeros(1, np.int64)})
+        found.append(int(person(0, frame)["agent"][0]))
+    assert found == [1, 1, 3]
