@@ -150,6 +150,7 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
         try:
             found = answer(self.server, query)
+            content = b"" if isinstance(found, Picture) else dumps(found).encode(errors="replace")
         except NotFoundError as wrong:
             return self._refuse(HTTPStatus.NOT_FOUND, one_line(wrong))
         except Gone as wrong:
@@ -165,7 +166,7 @@ class Handler(BaseHTTPRequestHandler):
             return self._send(b"", "text/plain", HTTPStatus.NO_CONTENT)
         if isinstance(found, Picture):
             return self._send(found.content, found.kind, headers={"X-Step": str(found.step)})
-        return self._send(dumps(found).encode(), "application/json")
+        return self._send(content, "application/json")
 
     def _only_get(self) -> None:
         self.close_connection = True  # whatever was sent along is not read

@@ -40,12 +40,12 @@ def version(stamped: str) -> int:
     return int(at) if at.isdigit() else 0
 
 
-def describe(path: Path) -> tuple[Row, Row, Row]:
+def describe(path: Path, settings: Row | None = None) -> tuple[Row, Row, Row]:
     """COLUMNS and what status.json measures; every setting by its dotted key; every metric as it was last."""
     from cadenza.config.schema import variant
 
     folder = RunFolder(path)
-    settings = folder.settings()
+    settings = folder.settings() if settings is None else settings
     status, manifest = _lenient(folder.read_status), _lenient(folder.read_manifest)
     environment = _part(settings, "environment", "id") or manifest.get("environment")
     algorithm = _part(settings, "algorithm", "name") or manifest.get("algorithm")

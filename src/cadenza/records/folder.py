@@ -275,10 +275,15 @@ def run_ids(root: Path) -> list[str]:
     """Folders that are runs (they have a config), by name."""
     try:
         with os.scandir(root) as entries:
-            found = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+            found = [entry.name for entry in entries if entry.is_dir() and _is_name(entry.name)]
     except OSError:
         return []
     return sorted(name for name in found if os.path.exists(f"{root}/{name}/config.yaml"))
+
+
+def _is_name(name: str) -> bool:
+    """Not hidden, and of characters that can be shown and stored."""
+    return name.isprintable() and not name.startswith(".")
 
 
 def find(root: Path, ref: str) -> RunFolder:

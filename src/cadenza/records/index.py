@@ -109,5 +109,17 @@ def _lay_out(database: sqlite3.Connection) -> None:
 
 
 def _texts(path: Path) -> tuple[str, str, str]:
-    facts, settings, measured = describe(path)
-    return dumps(facts), dumps(settings), dumps(measured)
+    try:
+        facts, settings, measured = map(dumps, describe(path))
+    except (
+        RecursionError,
+        TypeError,
+        ValueError,
+    ):  # settings that hold themselves, dates: anything may be written there
+        facts, settings, measured = map(dumps, describe(path, {}))
+    return _clean(facts), _clean(settings), _clean(measured)
+
+
+def _clean(text: str) -> str:
+    """Half characters, which JSON can name, stand in no database."""
+    return text.encode(errors="replace").decode()

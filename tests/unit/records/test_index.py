@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -208,8 +209,14 @@ def test_one_damaged_folder_does_not_hide_the_others(root: Path, make_run) -> No
     manifest = {"git": "1f3a", "machine": [], "command": "train", "created": 5, "config_hash": "x"}
     odd.manifest.write_text(json.dumps(manifest))
     assert len(rows(root, sort="return")) == 7
+    endless, half = make_run(seed=13), make_run(seed=14)
+    endless.config.write_text("&a\nseed: *a")
+    half.manifest.write_text(half.manifest.read_text().replace('"name": ""', '"created": "\\ud800"'))
+    (root / os.fsdecode(b"caf\xe9")).mkdir()
+    (root / os.fsdecode(b"caf\xe9") / "config.yaml").touch()
+    assert len(rows(root, sort="return")) == 9
     assert [row["run"] for row in rows(root, ["name=2026-01-01", "tag=paper"])] == [dated.id]
-    assert cadenza("list", "--runs-dir", root, "--sort", "seconds").succeeded().out.count("CartPole") == 6
+    assert cadenza("list", "--runs-dir", root, "--sort", "seconds").succeeded().out.count("CartPole") == 8
     assert cadenza("show", "@best", "--runs-dir", root, "--json").succeeded()
 
 
