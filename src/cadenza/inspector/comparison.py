@@ -34,9 +34,8 @@ def _member(folder: RunFolder, wanted: Sequence[str]) -> Member:
         stretch = reader.stretch()
         found: dict[Any, Row] = {}
         for rows in [reader.rows(stretch), *(reader.having(name, stretch) for name in dict.fromkeys(wanted))]:
-            found |= {row.get("env_steps"): row for row in rows}
-    ordered = [row for at, row in sorted(found.items(), key=lambda pair: pair[0] or 0)]
-    return replace(Member.read(folder, rows=False), rows=ordered)
+            found |= {(row.get("env_steps") or 0, row.get("updates") or 0): row for row in rows}
+    return replace(Member.read(folder, rows=False), rows=[found[at] for at in sorted(found)])
 
 
 def _size(path: Path) -> int:

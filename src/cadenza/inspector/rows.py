@@ -155,7 +155,21 @@ class MetricsReader:
                 share = max(share + 1, 2 * (offset + end - stretch.begin) // points)
                 found = _apart(found, share)
             offset, length, jumped = offset + end + 1 + share, BLOCK, share > 0
+        if share and (last := self._last(needle, stretch))[0] > found[-1][0]:
+            found.append(last)
         return [line for _, line in found]
+
+    def _last(self, needle: bytes, stretch: Stretch) -> tuple[int, bytes]:
+        """The last row that has it, of which there is one: where it begins, and itself."""
+        length = BLOCK
+        while True:
+            begin = max(stretch.begin, stretch.end - length)
+            text = os.pread(self._file, stretch.end - begin, begin)
+            place = text.rfind(needle)
+            row = text.rfind(b"\n", 0, max(0, place)) + 1
+            if begin == stretch.begin or (place >= 0 and row > 0):
+                return begin + row, text[row : text.find(b"\n", place)]
+            length *= 4
 
     @staticmethod
     def _parsed(text: bytes) -> Iterator[Row]:
