@@ -27,7 +27,7 @@ def print_json(value: Any) -> None:
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
     """Columns named in `right` hold numbers; a nameless head is left out. Into a pipe no line is broken."""
-    rows = [[" ".join(cell.splitlines()) for cell in row] for row in rows]
+    rows = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(width, column)) for column in zip(head, *rows, strict=True)]
     if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > shutil.get_terminal_size().columns:
         return print_folded(head, rows, right)
@@ -43,6 +43,14 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Seque
         print("─" * (sum(widths) + 2 * len(widths) - 2))
     print("\n".join(line(row) for row in rows))
     print()
+
+
+def visible(text: str) -> str:
+    """On one line, and nothing in it that a terminal would obey: a stranger's run may have any name."""
+    text = " ".join(text.splitlines())
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 
 def width(cell: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cadenza.cli.output import Json, Run, RunsDir, print_json, print_table
+from cadenza.cli.output import Json, Run, RunsDir, print_json, print_table, visible
 
 if TYPE_CHECKING:
     from cadenza.records.folder import RunFolder
@@ -32,7 +32,7 @@ def show(run: Run, runs_dir: RunsDir = None, json: Json = False) -> None:
     _print_checkpoints(checkpoints(folder))
     _print_metrics(rows)
     for alert in told:
-        print(f"{alert.get('severity')}: {alerts.line(alert)}")
+        print(visible(f"{alert.get('severity')}: {alerts.line(alert)}"))
 
 
 def describe(folder: RunFolder) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
     print(facts["run"])
     for name, text in lines.items():
         if text:
-            print(f"  {name:<8} {text}")
+            print(f"  {name:<8} {visible(text)}")
 
 
 def _print_settings(settings: dict[str, Any]) -> None:

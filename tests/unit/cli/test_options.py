@@ -10,6 +10,7 @@ from typing import get_type_hints
 import typer.models
 
 import cadenza.cli
+from cadenza.cli.output import visible
 
 
 def test_an_option_with_a_metavar_of_its_own_name_says_its_flag() -> None:
@@ -31,3 +32,8 @@ def test_an_option_with_a_metavar_of_its_own_name_says_its_flag() -> None:
                         said = option.param_decls or option.default is not ...  # in Annotated, the first is there
                         assert said or not alike, f"{function.__name__}: {name}"
     assert asked > 100
+
+
+def test_a_terminal_obeys_nothing_that_a_run_is_called() -> None:
+    assert visible("evil\x1b[2J\x1b]0;t\x07 a\u00a0b\nc") == "evil\ufffd[2J\ufffd]0;t\ufffd a b c"
+    assert visible("Größe ≥ 1") == "Größe ≥ 1"
