@@ -28,7 +28,7 @@ def _title(result: Comparison) -> str:
 
 
 def _blocks(result: Comparison, picture: Path) -> list[Block]:
-    drawing = curves.as_svg(plots.whole_figure(result, "env_steps"))
+    drawing = curves.as_svg(plots.plain_figure(result, "env_steps"))
     blocks: list[Block] = [
         Heading(_title(result), level=1),
         Media(picture, f"{', '.join(result.metrics)} of {', '.join(result.labels)}", drawing),

@@ -32,10 +32,17 @@ def draw(result: Comparison, path: Path, axis: str) -> None:
     from matplotlib import rc_context
 
     kind, picture = path.suffix.lower().removeprefix("."), BytesIO()
-    # the same picture is the same file; a dollar in a name is a dollar
-    with rc_context({"svg.hashsalt": "cadenza", "text.parse_math": False}):
-        whole_figure(result, axis).savefig(picture, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    with rc_context({"svg.hashsalt": "cadenza"}):  # the same picture is the same file
+        plain_figure(result, axis).savefig(picture, format=kind, metadata={"Date": None} if kind == "svg" else None)
     atomic.write_bytes(path, picture.getvalue())
+
+
+def plain_figure(result: Comparison, axis: str) -> Figure:
+    """Texts are taken as they are made for what they say: a dollar in a name is a dollar."""
+    from matplotlib import rc_context
+
+    with rc_context({"text.parse_math": False}):
+        return whole_figure(result, axis)
 
 
 def whole_figure(result: Comparison, axis: str) -> Figure:

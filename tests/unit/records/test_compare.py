@@ -4,11 +4,13 @@ import json
 import re
 import xml.etree.ElementTree
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from cadenza.errors import ConfigError, NotFoundError
+from cadenza.records import series
 from cadenza.records.compare import aligned, compare
 from cadenza.records.folder import RunFolder
 from cadenza.records.series import chosen
@@ -173,6 +175,16 @@ def test_environments_are_paired_by_name(tmp_path: Path, make_curve, make_run) -
     assert found.improvement("gamma=0.9", "gamma=0.99", "eval/return_mean") is None, "no environment has both"
 
 
+def test_names_that_leave_something_out_mean_the_same_in_every_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of like-named ones the second must be the same everywhere, whatever came first."""
+    monkeypatch.setattr(series, "LABEL_KEYS", 1)
+    keys, told = ["a", "b"], []
+    for env, order in (("A", (1, 2)), ("B", (2, 1))):
+        told += [[SimpleNamespace(environment=env, variant="ppo", settings={"a": 0, "b": b})] for b in order]
+    labels = series._labels(told, keys)
+    assert labels == ["a=0 …", "a=0 … (2)", "a=0 … (2)", "a=0 …"]
+
+
 def test_wall_time_of_unlike_machines_is_told(root: Path) -> None:
     folders = everyone(root)
     assert compare(folders).notes_along("time") == []
@@ -197,6 +209,8 @@ def test_names_are_texts_in_pictures_and_pages(root: Path, make_curve) -> None:
     folder = make_curve([1.0, 2.0], seed=5, name=name)
     for kind in ("png", "svg", "html"):
         cadenza("compare", folder.id, "--runs-dir", root, "--plot", root / f"c.{kind}").succeeded()
+    other = make_curve([1.0, 2.0], seed=6, name="$\\nonsense$")
+    cadenza("report", folder.id, other.id, "--runs-dir", root, "--out", root / "both").succeeded()
     assert "cost $x_{ and $6" in (root / "c.svg").read_text()
     page = (root / "c.html").read_text()
     assert "<!--" not in page
