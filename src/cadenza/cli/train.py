@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cadenza.cli.output import Json, RunsDir, Trust, print_json
-from cadenza.errors import CadenzaError
+from cadenza.errors import CadenzaError, ConfigError
 
 if TYPE_CHECKING:
     from cadenza.config.schema import RunConfig
@@ -65,6 +65,8 @@ def train(
     swept = agent_overrides(os.environ)
     if swept:
         print(f"from the W&B sweep's agent: {' '.join(swept)}", file=sys.stderr)
+        if len(seeds) > 1:  # all of them would write into it
+            raise ConfigError("--seed: what a W&B agent asks for is one run; make the seed a parameter of the sweep")
     config = load(spec, [*(DEBUG if debug else ()), *(overrides or ()), *swept, *given], config_dir)
     if debug and not any(setting.startswith("training.max_") for setting in (*(overrides or ()), *given)):
         config = shortened(config)

@@ -25,6 +25,7 @@ from cadenza.orchestration.checkpoint import Checkpoints, position
 from cadenza.records import atomic, curves, metrics
 from cadenza.records.document import Block, Code, Heading, Media, Paragraph, Table, markdown
 from cadenza.records.folder import RunFolder, file_digest
+from cadenza.records.json_text import dumps
 from cadenza.records.report import highlights
 from cadenza.records.trust import code_named
 from cadenza.trees import leaves
@@ -63,7 +64,8 @@ def prepare(
     atomic.write_json(published.status, {key: status.get(key) for key in STANDING})
     Checkpoints(published.checkpoints, hashed).save(state, *position(name), best=True)
     rows = metrics.read(folder.metrics)
-    shutil.copyfile(folder.metrics, published.metrics)
+    told_rows = [{key: value for key, value in row.items() if not key.startswith("system/")} for row in rows]
+    atomic.write_text(published.metrics, "".join(dumps(row) + "\n" for row in told_rows))
     drawn = curves.draw(rows, published.curves, f"{told['spec']}, seed {told['seed']}", status.get("return_threshold"))
     kind = "mp4" if can_mp4() else "gif"
     film = folder.videos / f"replay-{name}.{kind}"  # kept: the encoder does not write the same bytes twice
