@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cadenza.config.schema import RunConfig
 
 # What `--debug` changes, unless told otherwise: the beginning of the run, with a row for every cycle.
-DEBUG = ("debug.enabled=true", "logging.every_steps=1", "evaluation.episodes=4")
+DEBUG = ("debug.enabled=true", "logging.every_steps=1", "logging.every_updates=1", "evaluation.episodes=4")
 DEBUG_BUDGETS = {"max_timesteps": 5000, "max_updates": 500}
 
 
