@@ -282,8 +282,8 @@ def run_ids(root: Path) -> list[str]:
 
 
 def _is_name(name: str) -> bool:
-    """Not hidden, and of characters that can be shown and stored."""
-    return name.isprintable() and not name.startswith(".")
+    """Not hidden, and a text: bytes that are none cannot be stored or sent."""
+    return not name.startswith(".") and name.encode(errors="ignore").decode() == name
 
 
 def find(root: Path, ref: str) -> RunFolder:
