@@ -150,6 +150,7 @@ def test_actions_by_hand_are_the_policys(warmed: Any) -> None:
     drawn = np.arctanh(workflow.plain["agent"].act(many, np.random.default_rng(1)).clip(-1 + 1e-6, 1 - 1e-6))
     with torch.no_grad():
         mean, log_std = policy({VECTOR: torch.from_numpy(vector[:1])}).chunk(2, -1)
+        log_std = log_std + workflow.config.log_std_init
     np.testing.assert_allclose(np.median(drawn, 0), mean[0], atol=0.05)
     within = (np.abs(drawn - mean.numpy()) < log_std.exp().numpy()).mean(0)
     np.testing.assert_allclose(within, 0.683, atol=0.02)
