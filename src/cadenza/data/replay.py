@@ -134,13 +134,15 @@ class ReplayStore:
             raise ConfigError(f"{what}: it can learn from them, but not collect more beside them") from None
         if self.revisable:
             self._keep(slots, {g: {name: data[name] for name in self.revisable} for g, data in acted.extras.items()})
-        waits = waiting(step)
-        going: Any = ~waits if np.count_nonzero(waits) else slice(None)
+        going: Any = slice(None)
+        if np.count_nonzero(step.terminated) or np.count_nonzero(step.truncated):
+            going = step.is_first | ~(step.terminated | step.truncated)
         self._advance(going)
-        ended = after.terminated | after.truncated
+        first, ended = after.is_first, after.terminated | after.truncated
         if np.count_nonzero(ended):
             self._end(slots, np.flatnonzero(ended), after)
-        self._see(after, (after.is_first | ended) * np.uint8(FIRST))  # rows of those that wait are written once more
+            first = first | ended  # the rows of those that wait are written once more
+        self._see(after, first * np.uint8(FIRST))
         if self.priorities is not None:
             self.priorities.put(slots[going])
 
@@ -662,12 +664,6 @@ def whole(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     store.load_state_dict(state)
     store.attach(None)
     return {**store.state_dict(), "priorities": state["priorities"]}
-
-
-def waiting(step: Step) -> np.ndarray:
-    """Environments whose episode has ended and whose next has not begun [N]."""
-    waits: np.ndarray = (step.terminated | step.truncated) & ~step.is_first
-    return waits
 
 
 def take_room(file: int, size: int) -> None:
