@@ -26,9 +26,11 @@ def named(told: str) -> tuple[str, list[Curve]]:
     name, _, file = told.partition("=")
     if not Path(file).is_file():
         raise argparse.ArgumentTypeError(f"{told}: there is no file {file or told}; give NAME=FILE")
-    rows = json.loads(Path(file).read_text())["seeds"]
-    curves = [{int(step): value for step, value in row["curve"].items()} for row in rows]
-    return name, [curve for curve in curves if curve]
+    rows = json.loads(Path(file).read_text()).get("seeds", [])
+    curves = [{int(step): value for step, value in row["curve"].items()} for row in rows if row.get("curve")]
+    if not curves:
+        raise argparse.ArgumentTypeError(f"{told}: {file} has no curves of seeds")
+    return name, curves
 
 
 def common(curves: list[Curve], apart: float) -> tuple[list[float], list[float]]:

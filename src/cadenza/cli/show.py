@@ -38,15 +38,16 @@ def show(run: Run, runs_dir: RunsDir = None, json: Json = False) -> None:
 def describe(folder: RunFolder) -> dict[str, Any]:
     """What every command that reports a run says about it."""
     status, manifest = folder.read_status(), folder.read_manifest()
+    measured = {key: value for key, value in status.items() if isinstance(value, int | float)}
     return {
         "run": folder.id,
         "dir": str(folder.path.absolute()),
         "status": folder.state(),
-        "env_steps": status.get("env_steps"),
-        "eval/return_mean": status.get("eval/return_mean"),
-        "seconds": status.get("seconds"),
-        "best_return": status.get("best_return"),
-        "updates": status.get("updates"),
+        "env_steps": measured.get("env_steps"),
+        "eval/return_mean": measured.get("eval/return_mean"),
+        "seconds": measured.get("seconds"),
+        "best_return": measured.get("best_return"),
+        "updates": measured.get("updates"),
         "message": status.get("message", ""),
         "cleaned": status.get("cleaned"),
         "spec": manifest.get("spec"),
