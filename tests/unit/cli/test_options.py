@@ -5,12 +5,17 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from pathlib import Path
 from typing import get_type_hints
 
+import pytest
 import typer.models
 
 import cadenza.cli
 from cadenza.cli.output import visible
+from cadenza.cli.seeds import told
+from cadenza.sweeps.wandb_agent import PARAMETERS, SWEEP
+from harness import command
 
 
 def test_an_option_with_a_metavar_of_its_own_name_says_its_flag() -> None:
@@ -37,3 +42,18 @@ def test_an_option_with_a_metavar_of_its_own_name_says_its_flag() -> None:
 def test_a_terminal_obeys_nothing_that_a_run_is_called() -> None:
     assert visible("evil\x1b[2J\x1b]0;t\x07 a\u00a0b\nc") == "evil\ufffd[2J\ufffd]0;t\ufffd a b c"
     assert visible("Größe ≥ 1") == "Größe ≥ 1"
+
+
+def test_a_seed_that_failed_has_no_result_whatever_its_environment_printed() -> None:
+    assert told("hello\n") is told("") is told("[1]\n") is None
+    assert told('hello\n{"run": "a"}\n') == {"run": "a"}
+
+
+def test_what_a_wandb_agent_asks_for_is_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = tmp_path / "sweep.yaml"
+    settings.write_text("wandb_version: 1\nalgorithm.gamma: {value: 0.9}\n")
+    monkeypatch.setenv(SWEEP, "s")
+    monkeypatch.setenv(PARAMETERS, str(settings))
+    refused = command.cadenza("train", "toy/identity:ppo", "--seed", "1,2", "--runs-dir", tmp_path)
+    assert refused.code == 2
+    assert "make the seed a parameter of the sweep" in refused.err

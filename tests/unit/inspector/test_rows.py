@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.inspector import rows
+from cadenza.config.load import load
+from cadenza.inspector import comparison, rows
 from cadenza.inspector.rows import MetricsReader, curve, thinned
+from cadenza.records.folder import create
 
 COUNT, RARE = 20_000, 997
 
@@ -117,3 +119,14 @@ def test_no_spike_is_lost_by_thinning() -> None:
 def test_curves_hold_numbers_alone() -> None:
     odd = [{"env_steps": i, "m": value} for i, value in enumerate([1, None, "x", True, 2.5])]
     assert curve(odd, "m", "env_steps") == ([0, 4], [1, 2.5])
+
+
+def test_a_long_run_that_only_learns_is_compared_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its env_steps are always 0."""
+    monkeypatch.setattr(comparison, "BIG", 0)
+    folder = create(tmp_path, load("toy/identity:ppo"), ["test"])
+    rows = ({"env_steps": 0, "updates": 10 * i, "eval/return_mean": float(i)} for i in range(50))
+    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (series,) = comparison.comparison([folder], ["eval/return_mean"], "updates")["series"]
+    assert series["scores"]["eval/return_mean"]["values"] == [49.0]
+    assert len(series["curves"]["eval/return_mean"]["updates"]["x"]) > 1
