@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,15 @@ def result_file(told: str) -> Path:
     return Path(told)
 
 
-def versions(*packages: str) -> dict[str, str]:
-    return {name: version(name) for name in packages}
+def versions(*packages: str) -> dict[str, str | None]:
+    """Of each package; None where it is not installed, for a result of hours must not be lost to that."""
+    found: dict[str, str | None] = {}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
 
 
 def keep(result: dict[str, Any], out: Path | None) -> None:
