@@ -16,6 +16,7 @@ from outcome import keep, machine, result_file, versions
 
 from cadenza.config.load import load
 from cadenza.envs.random_actions import random_actions
+from cadenza.errors import CadenzaError
 from cadenza.orchestration.build import assemble
 from cadenza.orchestration.launch import check
 from cadenza.types import Mode, PhaseInfo
@@ -63,7 +64,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
-    result = measure(options.spec, options.settings, options.rounds, options.steps)
+    try:
+        result = measure(options.spec, options.settings, options.rounds, options.steps)
+    except CadenzaError as problem:
+        parser.error(str(problem))
     keep(result | {"versions": versions("torch", "numpy", "gymnasium"), "machine": machine()}, options.out)
 
 
