@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from cadenza.errors import MissingExtraError, install
+from cadenza.records.json_text import canonical
 from cadenza.sweeps.plan import RANDOM_TRIALS, Plan
 from cadenza.sweeps.space import Choices, Dimension, Params
 from cadenza.sweeps.trials import Journal, Trial
@@ -40,9 +41,7 @@ def suggest(plan: Plan, journal: Journal, number: int) -> Params:
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
     if isinstance(dimension, Choices):
-        return CategoricalDistribution(
-            tuple(range(len(dimension.values)))
-        )  # by number: a value may be a list or a mapping
+        return CategoricalDistribution(tuple(range(len(dimension.values))))  # by number: it may be a list or a mapping
     if dimension.step is not None:  # by number as well: sums of steps are not exact
         return IntDistribution(0, dimension.steps)
     if dimension.whole:
@@ -61,8 +60,8 @@ def _frozen(trial: Trial, plan: Plan, distributions: dict[str, BaseDistribution]
 
 
 def _theirs(dimension: Dimension, value: Any) -> float:
-    if isinstance(dimension, Choices):
-        return dimension.values.index(value)
+    if isinstance(dimension, Choices):  # by how they are written: 1 and true differ
+        return [canonical(choice) for choice in dimension.values].index(canonical(value))
     return float(value) if dimension.step is None else dimension.place(value)
 
 

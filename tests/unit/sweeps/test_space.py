@@ -117,6 +117,13 @@ def test_tpe_takes_and_gives_values_on_any_step(tmp_path: Path, low: float, step
         assert (value - low) / step == pytest.approx(round((value - low) / step), abs=1e-6)
 
 
+def test_tpe_tells_one_from_true_when_it_learns_what_was_tried() -> None:
+    pytest.importorskip("optuna")
+    from cadenza.sweeps.tune import _theirs
+
+    assert [_theirs(Choices((1, True)), tried) for tried in (1, True)] == [0, 1]
+
+
 def test_importance_says_nothing_of_a_setting_with_one_trial_for_each_value() -> None:
     dimensions = {"once": Choices(tuple(range(6))), "twice": Choices((0, 1, 2)), "same": Choices((0, 1))}
     params = [{"once": number, "twice": number // 2, "same": 0} for number in range(6)]
