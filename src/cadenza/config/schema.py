@@ -236,13 +236,14 @@ class EvaluationConfig:
 class CheckpointConfig:
     """When the whole state of the run is saved."""
 
-    every_steps: int = setting(10_000, "distance between checkpoints; 0: only at the start and the end", "env_steps")
+    every_steps: int = setting(10_000, "distance between checkpoints; 0: no such distance", "env_steps")
     every_updates: int = setting(10_000, "the same in phases that do not collect", "updates")
+    every_minutes: float = setting(10.0, "and at the first end of a cycle after so long without one; 0: never", "min")
     keep: int = setting(2, "newest checkpoints kept, besides the best one")
 
     def __post_init__(self) -> None:
-        if self.every_steps < 0 or self.every_updates < 0:
-            raise ConfigError("checkpoint.every_steps and checkpoint.every_updates cannot be negative")
+        if min(self.every_steps, self.every_updates, self.every_minutes) < 0:
+            raise ConfigError("checkpoint.every_steps, every_updates and every_minutes cannot be negative")
         if self.keep < 1:
             raise ConfigError(f"checkpoint.keep={self.keep}: must be at least 1")
 

@@ -71,6 +71,7 @@ class Orchestrator:
         }
         self.usage = Usage(self.folder.path, self.decisions["device"])
         self._started = time.monotonic()
+        self._saved_at = 0.0  # the clock's seconds
 
     # the loop
 
@@ -79,7 +80,7 @@ class Orchestrator:
 
         `until` leaves at the end of a cycle, as if interrupted there.
         """
-        self._started = time.monotonic() - self.clock.seconds
+        self._started, self._saved_at = time.monotonic() - self.clock.seconds, self.clock.seconds
         self.usage.begin(self.clock.env_steps)
         try:
             return self._loop(until)
@@ -195,7 +196,7 @@ class Orchestrator:
             triggers["log"].done(clock)
             self.write_row(evaluation)
         self.console.update(self.now)
-        if triggers["save"].due(clock):
+        if triggers["save"].due(clock) or self._long_unsaved():
             triggers["save"].done(clock)
             self.save()
         else:
@@ -307,7 +308,7 @@ class Orchestrator:
         A failing disk is survived twice in a row with the previous checkpoint intact; where there is no next time, it
         is tried again at once.
         """
-        self.clock.seconds = time.monotonic() - self._started
+        self.clock.seconds = self._saved_at = time.monotonic() - self._started
         bad = first_not_finite(self.workflow.state_dict())
         if bad:
             raise self._divergence(f"{bad} is not finite")
@@ -326,6 +327,11 @@ class Orchestrator:
                 if not insist:
                     return
         self.tell(saved)
+
+    def _long_unsaved(self) -> bool:
+        """By the clock on the wall, which changes nothing but when the state is kept."""
+        limit = 60 * self.config.checkpoint.every_minutes
+        return 0 < limit <= self.clock.seconds - self._saved_at
 
     def _write_checkpoint(self) -> Saved:
         standing, improved = self.standing, self._improved()
