@@ -27,7 +27,10 @@ class Episodes:
 
 
 class EpisodeStore:
-    """One log of steps [time, N, A, …] for all environments; an episode is the stretch since its start."""
+    """One log of steps [time, N, A, …] for all environments; an episode is the stretch since its start.
+
+    A step between two episodes, as vectors have it that reset with the step after, belongs to neither.
+    """
 
     def __init__(self) -> None:
         self._log: Tree = {}  # [room, N, A, …] by group and name
@@ -46,6 +49,8 @@ class EpisodeStore:
             self._make_room()
         write(self._log, self._time, row)
         self._time += 1
+        waited = (step.terminated | step.truncated) & ~step.is_first
+        self._starts[waited] = self._time  # it only waited for the episode that begins now
         self._after = map_tree(np.copy, after.obs)
         ended = after.terminated | after.truncated
         if np.count_nonzero(ended):

@@ -113,3 +113,35 @@ def test_a_cut_ends_what_is_running_as_if_truncated() -> None:
     assert batch.final_obs["a"].ravel().tolist() == [10, 1010, 2010]
     store.cut()
     assert not store.ready()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_that_only_waits_for_a_reset_is_in_no_episode(seed: int) -> None:
+    """Of vectors that reset with the step after: there nobody acts, and the episode begins one step later."""
+    script, store = Script(seed, 300), EpisodeStore()
+    ended = script.terminated | script.truncated
+    for t in range(1, 301):  # what waits cannot end
+        script.terminated[t] &= ~ended[t - 1]
+        script.truncated[t] &= ~ended[t - 1]
+        ended[t] &= ~ended[t - 1]
+
+    def shown(t: int) -> Step:
+        step = script.step(t)
+        step.is_first = ended[t - 1] if t else np.ones(ENVS, bool)
+        step.active = {"a": ~ended[t][:, None]}
+        step.reward["a"][step.is_first] = 0  # what a reset earns
+        return step
+
+    for t in range(300):
+        store.add(shown(t), Acted({"a": np.full((ENVS, 1), t)}, {"a": {}}, {}), shown(t + 1))
+    expected = []
+    begun = [0] * ENVS
+    for t in range(1, 301):
+        for n in np.flatnonzero(ended[t]).tolist():
+            expected.append((n, begun[n], t))
+            begun[n] = t + 1
+    assert len(expected) > 10
+    assert_holds(store, script, expected)
+    store.cut()
+    rest = sorted(300 - start for start in begun if start < 300)
+    assert sorted(store.take().length.tolist()) == rest
