@@ -34,7 +34,8 @@ class Actions:
     def encode(self, action: Tensor) -> Tensor:
         """[*, …] as the environment takes it to [*, size]."""
         if isinstance(self.space, spaces.Discrete):
-            index = (action.long() - int(self.space.start)).clamp(min=0)  # rows where nobody acts hold zeros
+            index = action.long() - int(self.space.start)
+            index = index.clamp(0, self.size - 1)  # rows where nobody acts hold zeros, which may be no action
             return nn.functional.one_hot(index, self.size).float()
         shape = self.space.shape or ()
         flat = action.float().reshape(*action.shape[: action.dim() - len(shape)], self.size)

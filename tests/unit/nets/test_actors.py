@@ -80,6 +80,8 @@ def test_a_squashed_normal_starts_as_wide_as_it_is_told(std: float) -> None:
     torch.testing.assert_close(actor(torch.zeros(1, 3))[0, 2:], torch.full((2,), std), atol=1e-3, rtol=0)
 
 
-def test_where_nobody_acts_zeros_are_no_harm_to_actions_that_begin_at_one() -> None:
+def test_where_nobody_acts_zeros_are_no_harm_to_actions_without_a_zero() -> None:
     actions = Actions(spaces.Discrete(3, start=1), torch.device("cpu"))
     assert actions.encode(torch.tensor([0, 1, 3])).argmax(-1).tolist() == [0, 0, 2]
+    negative = Actions(spaces.Discrete(3, start=-5), torch.device("cpu"))
+    assert negative.encode(torch.tensor([0, -5, -3])).argmax(-1).tolist() == [2, 0, 2]
