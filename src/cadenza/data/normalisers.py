@@ -154,10 +154,15 @@ class RewardScale:
         self.running = torch.zeros(num_envs, agents, dtype=torch.float64, device=device)
         self.gamma, self.clip = gamma, clip
 
-    def __call__(self, reward: torch.Tensor, done: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
-        """Take in the rewards of a rollout [T, N, A], and scale them; `done` ends a sum, the inactive do not count."""
+    def __call__(
+        self, reward: torch.Tensor, done: torch.Tensor, active: torch.Tensor, first: torch.Tensor
+    ) -> torch.Tensor:
+        """Take in the rewards of a rollout [T, N, A], and scale them; `done` ends a sum, the inactive do not count.
+
+        `first` begins one: environments that start afresh after a resume have left an episode without an end.
+        """
         earned = reward.to(torch.float64, copy=True)
-        earned[0] += self.gamma * self.running
+        earned[0] += self.gamma * self.running.masked_fill(first[0], 0.0)
         goes_on = self.gamma * (~done.roll(1, 0)).to(torch.float64)  # from the step before
         sums = weighted_sum(earned.flip(0), goes_on.flip(0)).flip(0)
         self.running = sums[-1].masked_fill(done[-1], 0.0)

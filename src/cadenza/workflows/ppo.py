@@ -183,7 +183,7 @@ class PPO:
             value, next_value = map(self.value_scales[name].to_returns, (value, next_value))
         next_value = next_value.masked_fill(terminated, 0.0)
         if name in self.reward_scales:
-            reward = self.reward_scales[name](reward, done, alive)
+            reward = self.reward_scales[name](reward, done, alive, first)
         advantage = gae(reward, value, next_value, done, config.gamma, config.gae_lambda)
         target = advantage + value
         if name in self.value_scales:

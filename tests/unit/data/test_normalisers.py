@@ -15,8 +15,9 @@ def test_rewards_are_divided_by_the_deviation_of_the_return_so_far() -> None:
         running = running * 0.9 + now
         sums.append(running)
         running = np.where(over, 0, running)
+    first = np.concatenate([np.ones((1, 3, 1), bool), done[:-1]])
     halves = [
-        scale(torch.from_numpy(reward[part]), torch.from_numpy(done[part]), torch.ones(20, 3, 1, dtype=torch.bool))
+        scale(*map(torch.from_numpy, (reward[part], done[part], np.ones((20, 3, 1), bool), first[part])))
         for part in (slice(20), slice(20, 40))
     ]
     np.testing.assert_allclose(halves[0], np.clip(reward[:20] / np.std(sums[:20]), -10, 10), rtol=1e-5)
@@ -25,12 +26,27 @@ def test_rewards_are_divided_by_the_deviation_of_the_return_so_far() -> None:
 
 def test_the_scale_goes_on_after_a_restore() -> None:
     reward, done = torch.randn(10, 2, 1), torch.zeros(10, 2, 1, dtype=torch.bool)
-    active = ~done
+    active, first = ~done, done
     whole, half, restored = (RewardScale(2, 1, 0.99, torch.device("cpu")) for _ in range(3))
-    whole(reward[:5], done[:5], active[:5])
-    half(reward[:5], done[:5], active[:5])
+    early, late = ([x[part] for x in (reward, done, active, first)] for part in (slice(5), slice(5, 10)))
+    whole(*early)
+    half(*early)
     restored.load_state_dict(half.state_dict())
-    assert torch.equal(whole(reward[5:], done[5:], active[5:]), restored(reward[5:], done[5:], active[5:]))
+    assert torch.equal(whole(*late), restored(*late))
+
+
+def test_an_episode_that_was_left_without_an_end_is_not_gone_on_with() -> None:
+    """Environments that cannot be brought back begin afresh after a resume, though nothing was done before it."""
+    reward, none = torch.full((3, 2, 1), 7.0), torch.zeros(3, 2, 1, dtype=torch.bool)
+    first = none.clone()
+    first[0, 1] = True
+    scale = RewardScale(2, 1, 0.5, torch.device("cpu"))
+    scale(reward, none, ~none, first)
+    scale(reward, none, ~none, first)
+    gone_on = [7 * sum(0.5**k for k in range(t)) for t in range(1, 7)]
+    expected = np.var([*gone_on, *gone_on[:3], *gone_on[:3]])
+    np.testing.assert_allclose(float(scale.norm.var), expected, rtol=1e-9)
+    np.testing.assert_allclose(scale.running.ravel(), [gone_on[5], gone_on[2]])
 
 
 def test_the_dead_do_not_count() -> None:
@@ -38,8 +54,8 @@ def test_the_dead_do_not_count() -> None:
     active = torch.ones(30, 2, 2, dtype=torch.bool)
     reward[:, :, 1], active[:, :, 1] = 0.0, False
     both, alone = RewardScale(2, 2, 0.9, torch.device("cpu")), RewardScale(2, 1, 0.9, torch.device("cpu"))
-    expected = alone(reward[..., :1], done[..., :1], active[..., :1])
-    torch.testing.assert_close(both(reward, done, active)[..., :1], expected)
+    expected = alone(reward[..., :1], done[..., :1], active[..., :1], done[..., :1])
+    torch.testing.assert_close(both(reward, done, active, done)[..., :1], expected)
 
 
 def percentile(numbers: np.ndarray, level: float) -> float:
