@@ -229,7 +229,8 @@ class Replay:
         mode = Mode(False, player.phase, Streams(self.config.seed, branch=(EVALUATION,)))
         carry = workflow.initial_carry(1)
         values: dict[str, list[np.ndarray]] = {}
-        earned: dict[str, list[np.ndarray]] = {}
+        earned: list[dict[str, np.ndarray]] = []
+        died: list[dict[str, np.ndarray]] = []
         for begin in range(0, self.episode.length, PIECE):
             frames = self.kept.pop(begin, None) or self.play(begin)
             steps = self.steps_in(begin, frames)
@@ -243,14 +244,29 @@ class Replay:
                         told[n][group][key] = value
                 if "value" in one:
                     values.setdefault(group, []).append(one["value"])
-                earned.setdefault(group, []).extend(frame.reward[group] for frame in frames[1:])
+            for frame in frames[1:]:
+                earned.append(frame.reward)
+                died.append(frame.died or map_tree(lambda x: np.zeros(x.shape, bool), frame.reward))
             self.tell("opinions", begin=begin, steps=told)
         for group, value in values.items():
             scale, clip = reward_scale(workflow, group)
-            learned_of = np.clip(np.stack(earned[group]) / scale, -clip, clip)
-            advantage = advantages(np.concatenate(value), learned_of, *self.discounts[group], self.terminated)
+            reward, over = self.credited(group, map_tree(stack, *earned), map_tree(stack, *died))
+            learned_of = np.clip(reward / scale, -clip, clip)
+            advantage = advantages(np.concatenate(value), learned_of, *self.discounts[group], over)
             self.tell("advantages", group=group, values=rounded(advantage), reward_scale=scale)
         self.tell("judged")
+
+    def credited(
+        self, group: str, earned: dict[str, np.ndarray], died: dict[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The rewards that a group learns from [T, A], and where nothing follows: as `PPO._earned` has it."""
+        reward, over, groups = earned[group], died[group].copy(), self.env.spec.groups
+        if getattr(self.config.algorithm, "rewards", "own") == "team":
+            mates = [other for other in groups if groups[other].team == groups[group].team]
+            team = np.stack([earned[other].sum(-1) for other in mates]).sum(0)
+            reward, over = np.broadcast_to(team[:, None], reward.shape), np.zeros_like(over)
+        over[-1] |= self.terminated
+        return reward, over
 
     # a world model
 
@@ -338,14 +354,11 @@ def size(frame: Frame) -> int:
     return sum(leaf.nbytes for tree in (frame.obs, frame.state) if tree is not None for _, leaf in leaves(tree))
 
 
-def advantages(value: np.ndarray, reward: np.ndarray, gamma: float, trace: float, terminated: bool) -> np.ndarray:
-    """Generalised advantage estimates [T, A]; values [T + 1, A] are those of the observations."""
-    following = value[1:].copy()
-    if terminated:
-        following[-1] = 0.0
-    error = reward + gamma * following - value[:-1]
+def advantages(value: np.ndarray, reward: np.ndarray, gamma: float, trace: float, over: np.ndarray) -> np.ndarray:
+    """Generalised advantage estimates [T, A]; values [T + 1, A] are those of the observations, none behind an end."""
+    error = reward + gamma * np.where(over, 0.0, value[1:]) - value[:-1]
     for step in range(len(error) - 2, -1, -1):
-        error[step] += gamma * trace * error[step + 1]
+        error[step] += gamma * trace * np.where(over[step], 0.0, error[step + 1])
     return np.asarray(error)
 
 

@@ -160,6 +160,42 @@ def test_every_step_of_a_rendered_run(command: list[str], pictures: set[str], tm
     replaying.env.close()
 
 
+@pytest.mark.parametrize("algorithm", ["mappo", "ippo"])
+def test_advantages_are_of_the_rewards_that_are_learned_from_and_end_with_a_life(
+    algorithm: str, tmp_path: Path
+) -> None:
+    """A team's, which a death does not end, or an agent's own."""
+    sizes = ["environment.num_envs=2", "algorithm.n_steps=64", "algorithm.n_epochs=1", "algorithm.batch_size=1"]
+    quick = ["evaluation.every_steps=null", "evaluation.at_end=false", "--max-timesteps", "512", "--quiet"]
+    train(tmp_path, f"skirmish/3m:{algorithm}", *sizes, *quick).succeeded()
+    seen: dict[str, list[Any]] = {}
+    replaying = Replay(
+        last(tmp_path), 1, False, lambda kind, payload=b"", **head: seen.setdefault(kind, []).append(head)
+    )
+    replaying.happened(judged=True)
+    replaying.judge("last")
+    (group,), episode, config = replaying.env.spec.groups, replaying.episode, replaying.config.algorithm
+    env, frames = make(replaying.config.environment), []
+    env.reset(episode.seed)
+    for at in range(episode.length):
+        frames.append(own(env.step({group: episode.actions[group][at]})))
+    env.close()
+    replaying.env.close()
+    assert any(frame.died is not None for frame in frames)
+    value = [step[group]["value"] for told in seen["opinions"] for step in told["steps"]]
+    expected = np.zeros((episode.length + 1, 3))
+    for t in reversed(range(episode.length)):
+        frame = frames[t]
+        for agent in range(3):
+            alone = algorithm == "ippo"
+            reward = frame.reward[group][agent] if alone else frame.reward[group].sum()
+            over = frame.terminated or (alone and frame.died is not None and frame.died[group][agent])
+            error = reward + config.gamma * (0 if over else value[t + 1][agent]) - value[t][agent]
+            expected[t, agent] = error + config.gamma * config.gae_lambda * (0 if over else expected[t + 1, agent])
+    (found,) = seen["advantages"]
+    np.testing.assert_allclose(found["values"], expected[:-1], atol=2e-2, rtol=1e-2)
+
+
 def test_what_is_not_allowed_is_worth_nothing() -> None:
     """Its output was never learned: the value of a step is that of the best action among the others."""
     config = load("toy/masked:dqn", ["environment.num_envs=1"])

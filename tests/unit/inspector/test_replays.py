@@ -218,8 +218,10 @@ def test_advantages_are_those_that_the_algorithm_learns_of() -> None:
     own = load("toy/identity:ppo", ["+algorithm.groups.agent.gae_lambda=0.3"]).algorithm
     assert discounts(own, "agent")[1] == 0.3
     value, reward = np.array([[1.0], [2.0], [4.0]]), np.array([[1.0], [1.0]])
-    found = advantages(value, reward, 0.5, 0.5, terminated=True)
+    found = advantages(value, reward, 0.5, 0.5, np.array([[False], [True]]))
     assert found.tolist() == [[1 + 0.5 * 2 - 1 + 0.25 * (1 - 2)], [1 - 2]]
+    found = advantages(value, reward, 0.5, 0.5, np.array([[True], [False]]))  # a death
+    assert found.tolist() == [[1 - 1], [1 + 0.5 * 4 - 2]]
 
     scaled = SimpleNamespace(reward_scales={"agent": RewardScale(1, 1, 0.99, torch.device("cpu"), clip=3.0)})
     assert reward_scale(scaled, "agent")[1] == 3.0
