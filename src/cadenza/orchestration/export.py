@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -67,9 +67,19 @@ def remembered(folder: RunFolder, player: Player, checkpoint: str) -> Past:
             store.attach(folder.replay / name)
             part = f"store.{name}"
             store.load_state_dict(Checkpoints.of(folder).load(checkpoint, part)[part])
-            return store.past()
+            past = store.past()
+            clips = player.config.environment.clip_actions
+            return past._replace(pieces=as_done(past.pieces, player.spec)) if clips else past
     algorithm = player.config.algorithm.name
     raise ConfigError(f"{algorithm} keeps no replay: --episodes N plays episodes of its policy and writes those")
+
+
+def as_done(pieces: Iterable[dict[str, np.ndarray]], spec: EnvSpec) -> Iterator[dict[str, np.ndarray]]:
+    """Rows with actions as they were really done: a policy whose draws lie beyond the bounds keeps them so."""
+    paths = {f"groups.{name}.action": name for name in spec.groups}
+    for rows in pieces:
+        clipped = within_bounds({name: rows[path] for path, name in paths.items()}, spec)
+        yield rows | {path: clipped[name] for path, name in paths.items()}
 
 
 class Acting(Protocol):

@@ -90,6 +90,20 @@ def test_actions_are_written_as_they_were_done_and_long_episodes_whole(tmp_path:
     assert facts["return_mean"] == pytest.approx(np.mean(returns), rel=1e-5)
 
 
+def test_actions_of_a_replay_are_written_as_they_were_done(tmp_path: Path) -> None:
+    """Dreamer v3 keeps draws that lie beyond the bounds; whoever learns from them would take them for possible."""
+    sizes = [f"algorithm.model.{key}" for key in ("deter=8", "hidden=8", "stoch=3", "classes=4", "units=8")]
+    short = ["algorithm.batch_size=2", "algorithm.batch_length=8", "algorithm.warmup_steps=16", "algorithm.horizon=2"]
+    rare = ["algorithm.train_ratio=1", "environment.num_envs=2", "evaluation.episodes=2", "--max-timesteps", "200"]
+    train(tmp_path / "runs", "toy/identity_box:dreamer_v3", *sizes, *short, *rare).succeeded()
+    export(tmp_path / "runs", tmp_path / "a").succeeded()
+    dataset = open_dataset(str(tmp_path / "a"))
+    rows = rows_of(dataset)
+    action = rows["groups.agent.action"][rows["flags"] & LAST == 0]
+    space = dataset.facts["groups"]["agent"]["action"]
+    assert (action.min(), action.max()) == (space["low"], space["high"])  # the policy went beyond
+
+
 def test_mistakes_are_told_in_a_line(trained: Path, tmp_path: Path) -> None:
     where = ("--runs-dir", trained)
     cadenza("export", "@last", "--format", "datset", *where).refused(2, "did you mean 'dataset'?", "there are: csv")
