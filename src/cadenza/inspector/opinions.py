@@ -124,6 +124,9 @@ def _dreamed(workflow: Any, steps: Step, carry: Tree, mode: Mode) -> tuple[dict[
     output = actor(features)
     found["value"] = _array(critic.mean(critic(features)))
     if workflow.actions.discrete:
+        mask = _mask(steps, workflow.group)
+        if mask is not None:  # as it acts, though its model knows nothing of masks
+            output = output.masked_fill(~mask.to(output.device), torch.finfo(output.dtype).min).log_softmax(-1)
         return {workflow.group: found | {"probs": _array(output.exp())}}, carry
     std = output.chunk(2, -1)[1]
     if actor.kind == "tanh_normal":  # as it is around the middle of the bounds

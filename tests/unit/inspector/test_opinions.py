@@ -209,3 +209,18 @@ def test_what_is_not_allowed_is_worth_nothing() -> None:
         np.testing.assert_allclose(value, np.where(masks, q, -np.inf).max(-1), rtol=1e-5)
     finally:
         assembly.close()
+
+
+@pytest.mark.parametrize(("spec", "settings"), [("toy/masked:ppo", []), ("toy/masked:dreamer_v3", SMALL_DREAM)])
+def test_what_is_not_allowed_has_no_probability(spec: str, settings: Sequence[str]) -> None:
+    config = load(spec, ["environment.num_envs=1", *settings])
+    assembly = assemble(config, check(config), {})
+    try:
+        frames, actions = played(config)
+        probs = judged(assembly.workflow, [(frames, actions)])["agent probs"]
+        masks = np.stack([frame.mask["agent"] for frame in frames if frame.mask])
+        assert not masks.all()
+        assert (probs[~masks] == 0).all()
+        np.testing.assert_allclose(probs.sum(-1), 1, rtol=1e-5)
+    finally:
+        assembly.close()
