@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import traceback
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -41,6 +42,7 @@ from cadenza.cli.trial import trial
 from cadenza.cli.tune import tune
 from cadenza.cli.verify import verify
 from cadenza.errors import CadenzaError, ConfigError, StorageError
+from cadenza.records.json_text import is_text
 
 USAGE: type[Exception] = typer.BadParameter.__bases__[0]  # click's error for bad usage, wherever typer keeps its click
 
@@ -100,14 +102,32 @@ app.add_typer(config_app, name="config")
 
 
 def main() -> None:
+    mend_streams()
     sys.exit(run(sys.argv[1:]))
+
+
+def mend_streams() -> None:
+    """A closed stream leads nowhere, else the next file takes its number; what stdout cannot spell is escaped."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, number)  # which children inherit
+            if null != number:
+                os.close(null)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def run(arguments: list[str]) -> int:
     """Do what the arguments say; the exit code. Nothing a user did wrong ends in a traceback."""
     try:
+        if (strange := next((one for one in arguments if not is_text(one)), None)) is not None:
+            raise ConfigError(f"{strange!r} is no UTF-8 text")
         return app(arguments or ["--help"], prog_name="cadenza", standalone_mode=False) or 0
     except SystemExit as leave:
+        if isinstance(leave.__context__, BrokenPipeError):  # the reader of our output left, `cadenza list | head`
+            return 0
         return leave.code if isinstance(leave.code, int) else 0
     except USAGE as problem:
         print(f"error: {usage(problem)}", file=sys.stderr)
@@ -117,8 +137,6 @@ def run(arguments: list[str]) -> int:
         return problem.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our output left, `cadenza list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except MemoryError as problem:
         print(f"error: {no_memory(problem)}", file=sys.stderr)
         return CadenzaError.exit_code
@@ -135,7 +153,6 @@ def run(arguments: list[str]) -> int:
         hint = "set CADENZA_TRACEBACK=1 to see where"
         print(f"internal error: {type(problem).__name__}: {one_line(problem)} ({hint})", file=sys.stderr)
         return 70
-    return 0
 
 
 def no_memory(problem: BaseException) -> str:

@@ -19,10 +19,18 @@ SHORT = 12  # columns so narrow are never folded
 
 
 def print_json(value: Any) -> None:
-    """NaN and infinities become null."""
+    """NaN and infinities become null; a letter that stdout cannot spell is written as JSON's own escape."""
+    import json
+
     from cadenza.records.json_text import dumps
 
-    print(dumps(value))
+    text = dumps(value)
+    print(text if spells_everything() else json.dumps(json.loads(text)))
+
+
+def spells_everything() -> bool:
+    """Whether stdout's encoding knows every letter, and lines as well."""
+    return "utf" in (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
@@ -40,7 +48,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Seque
     if any(head):
         title = line(head)
         print(f"\x1b[1m{title}\x1b[0m" if sys.stdout.isatty() else title)
-        print("─" * (sum(widths) + 2 * len(widths) - 2))
+        print(("─" if spells_everything() else "-") * (sum(widths) + 2 * len(widths) - 2))
     print("\n".join(line(row) for row in rows))
     print()
 

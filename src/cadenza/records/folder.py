@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, StorageError, nearest
 from cadenza.records import atomic
+from cadenza.records.json_text import is_text
 from cadenza.records.lock import is_held
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class RunFolder:
         import yaml
 
         try:
-            found = yaml.load(self.config.read_text(), Loader=_texts_and_numbers())
+            found = yaml.load(self.config.read_bytes(), Loader=_texts_and_numbers())
         except (OSError, ValueError, yaml.YAMLError):
             return {}
         return found if isinstance(found, dict) else {}
@@ -203,6 +204,8 @@ def create(root: Path, config: RunConfig, command: list[str], run_id: str | None
     """A new run folder with its config, manifest and status; it appears whole or not at all, then `@last` names it."""
     from cadenza.records.manifest import describe_run
 
+    if not is_text(str(root.absolute())):
+        raise ConfigError(f"{str(root.absolute())!r} is no UTF-8 text (--runs-dir takes another place)")
     try:
         root.mkdir(parents=True, exist_ok=True)
         folder = _publish(root, config, describe_run(config, command), run_id)
@@ -282,8 +285,7 @@ def run_ids(root: Path) -> list[str]:
 
 
 def _is_name(name: str) -> bool:
-    """Not hidden, and a text: bytes that are none cannot be stored or sent."""
-    return not name.startswith(".") and name.encode(errors="ignore").decode() == name
+    return not name.startswith(".") and is_text(name)
 
 
 def find(root: Path, ref: str) -> RunFolder:
@@ -357,7 +359,7 @@ def shown_state(run: Path, status: str | None) -> str:
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON object that every run has on disk."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing: put it back from a copy of the run") from None
     except ValueError:

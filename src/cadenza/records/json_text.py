@@ -34,3 +34,8 @@ def dumps(value: Any, indent: int | None = None) -> str:
 def canonical(value: Any) -> str:
     """The one spelling that digests are taken of."""
     return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def is_text(name: str) -> bool:
+    """Not so for a file's name, or an argument, of bytes that are no UTF-8: it cannot be stored or sent."""
+    return name.encode(errors="ignore").decode() == name
