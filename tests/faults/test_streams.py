@@ -66,3 +66,9 @@ def test_a_folder_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(place)
     train(Path("runs"), *TOY).refused(2, "is no UTF-8 text")
     assert list(place.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_error_that_cannot_be_told_keeps_its_exit_code(tmp_path: Path) -> None:
+    assert cadenza("2>/dev/full", "show", "nothing", "--runs-dir", tmp_path).returncode == 2
+    assert cadenza("2>/dev/full", "list", "--runs-dir", tmp_path).returncode == 0

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import traceback
+from contextlib import suppress
 from io import TextIOWrapper
 from typing import Annotated, Any
 
@@ -117,6 +118,21 @@ def mend_streams() -> None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stderr, TextIOWrapper):
+        sys.stderr = Told(sys.stderr.detach(), sys.stderr.encoding, "backslashreplace", line_buffering=True)
+
+
+class Told(TextIOWrapper):
+    """A stderr whose reader may have left, or whose disk may be full: the exit code says it all the same."""
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            super().flush()
 
 
 def run(arguments: list[str]) -> int:
