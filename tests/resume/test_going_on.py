@@ -10,6 +10,7 @@ import pytest
 
 from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.verify import compare
+from cadenza.records import failpoints
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import read
 from harness.command import TOY, cadenza, copied, last, train
@@ -65,6 +66,21 @@ def test_a_kill_right_after_more_was_given_does_not_forget_it(tmp_path: Path, mo
     assert last(tmp_path).read_status()["env_steps"] == 512  # another name for the device is no longer budget
     assert call(["resume", "@last", "--max-timesteps", "4096"], tmp_path, "run:task@1")[0] == -signal.SIGKILL
     assert answer(tmp_path, "resume", "@last", "--quiet")["env_steps"] == 1024  # on to the next evaluation
+
+
+# written when more is given: best, manifest.json, config.yaml, decisions.json, status.json, then a checkpoint
+@pytest.mark.parametrize("point", [*(f"atomic:before_rename@{hit}+" for hit in range(1, 6)), "ckpt:before_fsync@1+"])
+def test_a_full_disk_right_after_more_was_given_does_not_forget_it(
+    point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tmp_path, *TOY, "training.early_stop={at_least: -1}").succeeded()
+    more = ["resume", "@last", "--max-timesteps", "4096", "--quiet"]
+    monkeypatch.setattr(failpoints, "armed", failpoints.parse(f"{point}:enospc"))
+    cadenza(*more, "--runs-dir", str(tmp_path)).refused(74, "No space left on device")
+    monkeypatch.setattr(failpoints, "armed", None)
+    given = "4096" in last(tmp_path).config.read_text()
+    assert answer(tmp_path, *(more[:2] if given else more), "--quiet")["env_steps"] == 1024
+    assert answer(tmp_path, "verify", "@last")["identical"] is True
 
 
 def test_runs_that_end_by_measuring_can_be_verified(tmp_path: Path) -> None:

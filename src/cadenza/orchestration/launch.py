@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from cadenza.orchestration.orchestrator import Orchestrator
 
 Sink = Callable[[Callable[[str], None]], Listener]  # given a way to warn, what to tell events to
+BUDGET = ("max_timesteps", "max_updates")
 EMPTY_METRICS = {"bytes": 0, "rows": 0, "digest": "", "pending": []}
 
 
@@ -132,8 +133,12 @@ def resume(
                     run.checkpoints.point("best", found[0])
             if assembly.spec.restore == "restart":
                 console.note(f"{spec.id} cannot be restored: its running episodes start afresh", warning=True)
-            extended = longer.training != config.training
-            concluded = extended and was_concluded(run, config)
+            noted = as_noted(config, decisions)
+            unsaved = was_extended_here(run)
+            if unsaved:
+                run.standing.stopped_early = False
+            extended = longer.training != noted.training
+            concluded = extended and was_concluded(run, noted)
             if extended:
                 run.standing.stopped_early = False
                 refuse_less(run)
@@ -142,7 +147,7 @@ def resume(
             say_what_to_expect(run)
             note_budget(run, concluded)
             listen(run, sinks, on_event)
-            return execute(run, first=found is None, extended=extended)
+            return execute(run, first=found is None, extended=extended or unsaved)
         finally:
             assembly.close()
 
@@ -187,6 +192,21 @@ def with_budget(config: RunConfig, max_timesteps: int | None, max_updates: int |
     return replace(config, training=training)
 
 
+def as_noted(config: RunConfig, decisions: dict[str, Any]) -> RunConfig:
+    """With the budget in force: config.yaml is ahead of it if a disk was full between the two."""
+    budgets = decisions.get("training.budgets")
+    if not budgets:
+        return config
+    amounts = {key: budgets[-1][key] for key in BUDGET}
+    return replace(config, training=replace(config.training, **amounts))
+
+
+def was_extended_here(run: Orchestrator) -> bool:
+    """Whether the last longer budget was given at this very point: its checkpoint may not have found room."""
+    budgets = run.decisions.get("training.budgets", [])
+    return len(budgets) > 1 and budgets[-1]["from_cycle"] == run.clock.cycles and run.scheduler.at_boundary
+
+
 def was_concluded(run: Orchestrator, before: RunConfig) -> bool:
     """Whether the run had come to its end, last evaluation and all, under the budget it had before."""
     longer, run.config = run.config, before
@@ -198,7 +218,7 @@ def was_concluded(run: Orchestrator, before: RunConfig) -> bool:
 def note_budget(run: Orchestrator, concluded: bool = False) -> None:
     """Remember from which cycle on which budget was in force, so that `verify` can do the run again."""
     training = run.config.training
-    entry = {"max_timesteps": training.max_timesteps, "max_updates": training.max_updates}
+    entry = {key: getattr(training, key) for key in BUDGET}
     budgets = run.decisions.setdefault("training.budgets", [])
     if not budgets or {key: budgets[-1][key] for key in entry} != entry:
         budgets.append({**entry, "from_cycle": run.clock.cycles, "concluded": concluded})
