@@ -20,12 +20,13 @@ from cadenza.config.convert import is_choice, walk
 from cadenza.config.migrate import migrate
 from cadenza.config.schema import RunConfig
 from cadenza.config.spec import read_file
-from cadenza.errors import CadenzaError, ConfigError
+from cadenza.errors import CadenzaError, ConfigError, StorageError
 from cadenza.records.atomic import temporary_beside
 from cadenza.records.folder import read_object
 from cadenza.records.json_text import canonical
 
 KEY_BYTES = 32
+ELSEWHERE = "XDG_STATE_HOME takes another place"
 SIGNED = ("environment", "algorithm")  # the blocks whose settings are used by the code they name
 SEPARATORS = ("/", "\\")
 
@@ -124,19 +125,31 @@ def _texts(tree: Any, where: str) -> Iterator[tuple[str, str]]:
 
 
 def _key() -> bytes:
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    path = state / "cadenza" / "key"
+    try:
+        path = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "cadenza" / "key"
+    except RuntimeError as problem:
+        raise StorageError(f"no place for the key that signs runs: {problem} ({ELSEWHERE})") from problem
+    try:
+        if not path.exists():
+            _make_key(path)
+        key = path.read_bytes()
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise StorageError(f"no place for the key that signs runs, {path}: {reason} ({ELSEWHERE})") from problem
+    if len(key) != KEY_BYTES:
+        raise ConfigError(f"{path} is damaged: remove it (runs that name code then need --trust)")
+    return key
+
+
+def _make_key(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        draft = temporary_beside(path)
+    draft = temporary_beside(path)
+    try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(secrets.token_bytes(KEY_BYTES))
             file.flush()
             os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):  # another process was first
             os.link(draft, path)
-        draft.unlink()
-    key = path.read_bytes()
-    if len(key) != KEY_BYTES:
-        raise ConfigError(f"{path} is damaged: remove it (runs that name code then need --trust)")
-    return key
+    finally:
+        draft.unlink(missing_ok=True)

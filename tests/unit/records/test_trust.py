@@ -16,7 +16,7 @@ from cadenza.config import registry
 from cadenza.config.convert import to_dict
 from cadenza.config.load import dump, load
 from cadenza.config.schema import RunConfig
-from cadenza.errors import CadenzaError, ConfigError
+from cadenza.errors import CadenzaError, ConfigError, StorageError
 from cadenza.records.folder import RunFolder, create, file_digest
 from cadenza.records.trust import code_named
 from harness.command import cadenza
@@ -236,3 +236,21 @@ def test_nonsense_for_signatures_signs_nothing(value: Any, tmp_path: Path) -> No
     folder.manifest.write_text(json.dumps(manifest))
     with pytest.raises(ConfigError, match="was not made here"):
         folder.read_config()
+
+
+def test_a_place_for_the_key_that_cannot_be_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load("toy/identity:ppo")
+    config = replace(config, environment=replace(config.environment, kwargs={"scenario": "here.txt"}))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(StorageError, match=r"file/cadenza/key: .* \(XDG_STATE_HOME takes another place\)"):
+        create(tmp_path / "runs", config, ["test"])
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(StorageError, match="home directory"):
+        create(tmp_path / "runs", config, ["test"])
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def homeless() -> Path:
+    raise RuntimeError("Could not determine home directory.")  # as Python says where HOME is unset and no user is known
