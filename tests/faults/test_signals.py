@@ -12,11 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cadenza.orchestration.signals import Signals
 from cadenza.records.folder import RunFolder
 from harness.command import assert_same_end, last
 from harness.processes import call, start
 
-CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 75}
+CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129, signal.SIGUSR1: 75}
 STEPS = 8192
 LONG = [
     "toy/identity:ppo",
@@ -65,16 +66,30 @@ def test_interrupted_again_and_again(number: signal.Signals, undisturbed: RunFol
     assert_same_end(undisturbed, last(root))
 
 
-def test_workers_do_not_outlive_an_interrupted_run(undisturbed: RunFolder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+def test_workers_do_not_outlive_an_interrupted_run(
+    number: signal.Signals, undisturbed: RunFolder, tmp_path: Path
+) -> None:
     root = tmp_path / "runs"
     command = start(["train", *WORKERS], root).until_training(2048)
     children = command.children()
     assert len(children) == 2
-    os.killpg(command.pid, signal.SIGINT)  # as a terminal does
-    assert command.wait() == 130
+    os.killpg(command.pid, number)  # as a terminal does
+    assert command.wait() == CODES[number]
     assert psutil.wait_procs(children, timeout=10)[1] == []
     assert last(root).read_status()["status"] == "interrupted"
     assert call(["resume", "@last"], root) == (0, "")
+    assert_same_end(undisturbed, last(root))
+
+
+def test_workers_leave_the_groups_signals_to_their_parent(undisturbed: RunFolder, tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    command = start(["train", *WORKERS], root, "run:task@3:stop").until_stopped()
+    for child in command.children():
+        for number in CODES:
+            child.send_signal(number)
+    command.send(signal.SIGCONT)
+    assert command.wait() == 0, command.errors
     assert_same_end(undisturbed, last(root))
 
 
@@ -93,6 +108,16 @@ def test_a_second_ctrl_c_leaves_at_once(undisturbed: RunFolder, tmp_path: Path) 
     assert psutil.wait_procs(children, timeout=10)[1] == []
     assert call(["resume", "@last"], root) == (0, "")
     assert_same_end(undisturbed, last(root))
+
+
+def test_nohup_is_respected() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals() as signals:
+            signal.raise_signal(signal.SIGHUP)
+            assert signals.requested is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_signal_before_the_first_step_is_kept(undisturbed: RunFolder, tmp_path: Path) -> None:
@@ -115,7 +140,8 @@ def test_ctrl_c_does_not_make_verify_claim_anything(undisturbed: RunFolder, tmp_
     assert "Traceback" not in command.errors
 
 
-def test_several_seeds_stop_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_several_seeds_stop_together(number: signal.Signals, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     line = [sys.executable, "-m", "cadenza", "train", *LONG, "--max-timesteps", "4000000", "--seed", "1,2"]
     with subprocess.Popen([*line, "--runs-dir", str(root), "--quiet"], stderr=subprocess.PIPE, text=True) as process:
@@ -123,9 +149,9 @@ def test_several_seeds_stop_together(tmp_path: Path) -> None:
             assert process.poll() is None
             psutil.wait_procs([psutil.Process(process.pid)], timeout=0.05)
         children = psutil.Process(process.pid).children(recursive=True)
-        process.terminate()
+        process.send_signal(number)
         errors = process.communicate(timeout=30)[1]
-    assert process.returncode == 143
+    assert process.returncode == CODES[number]
     assert "Traceback" not in errors
     assert psutil.wait_procs(children, timeout=10)[1] == []
     runs = [path for path in root.iterdir() if path.is_dir()]

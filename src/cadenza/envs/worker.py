@@ -16,7 +16,8 @@ from cadenza.errors import CadenzaError
 
 OK, FAILED = b"+", b"-"
 RESTORE, CLOSE = b"restore", b"close"  # any other command is the number of the buffer to step into
-HELD = (signal.SIGINT, signal.SIGTERM)  # the parent blocks them while it starts a worker
+# the parent blocks them while it starts a worker
+HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 PR_SET_PDEATHSIG = 1
 
 

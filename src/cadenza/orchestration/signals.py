@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 75}
+EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 75}  # SIGHUP: the terminal is gone
 STOP = "stop"  # what `requested` holds when the run was asked to stop by a listener
 SHOW_CURSOR = "\x1b[?25h"  # which a live table hides
 STDERR = 2  # sys.stderr may be no file, in a notebook for one
@@ -32,9 +32,10 @@ class Signals:
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             for name in EXIT_CODES:
-                if hasattr(signal, name):  # Windows has no SIGUSR1
+                if hasattr(signal, name):  # Windows has neither SIGHUP nor SIGUSR1
                     number = getattr(signal, name)
-                    self._previous[number] = signal.signal(number, self._handle)
+                    if name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN:  # else: under nohup
+                        self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -22,7 +22,7 @@ from cadenza.errors import (
     StorageError,
     nearest,
 )
-from cadenza.orchestration.signals import Signals
+from cadenza.orchestration.signals import EXIT_CODES, Signals
 from cadenza.records import atomic, metrics
 from cadenza.records.folder import RunFolder, new_id
 from cadenza.records.json_text import canonical
@@ -229,7 +229,7 @@ class Sweep:
             raise FATAL[code](_last_error(job.log))
         elif stopping:  # whatever it died of, it may have been the signal: going on will tell
             return
-        elif code < 0 or code in (130, 143, 75):  # killed, or told to stop by someone else
+        elif code < 0 or code in EXIT_CODES.values():  # killed, or told to stop by someone else
             self._lost[key] = self._lost.get(key, 0) + 1
             if self._lost[key] >= LOSSES:
                 self._tell(trial, f"seed {job.seed}: its process was killed {LOSSES} times (out of memory?)")
