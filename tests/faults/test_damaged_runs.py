@@ -145,7 +145,9 @@ def runs(command: str) -> list[str]:
     return [] if command == "list" else ["@last"]
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff\xfe", b"{}"], ids=str)
+@pytest.mark.parametrize(
+    "content", [None, b"", b"{", b"[]", b"\xff\xfe", b"{}", b"[" * 100_000], ids=lambda content: str(content)[:9]
+)
 @pytest.mark.parametrize("name", ["manifest.json", "decisions.json"])
 def test_what_cannot_be_made_anew_is_named(name: str, content: bytes | None, folder: RunFolder) -> None:
     put(folder.path / name, content)
@@ -156,6 +158,17 @@ def test_what_cannot_be_made_anew_is_named(name: str, content: bytes | None, fol
         if outcome.code:
             outcome.refused(78, str(folder.path / name))
     assert cadenza("list", "--runs-dir", root).code == 0, "one damaged run does not hide the others"
+
+
+@pytest.mark.parametrize("field", ["spec", "command", "configs", "versions", "machine", "git"])
+def test_a_manifest_of_odd_values_is_named(field: str, folder: RunFolder) -> None:
+    folder.manifest.write_text(json.dumps(folder.read_manifest() | {field: 5}))
+    root = folder.path.parent
+    resume(root).refused(78, str(folder.manifest), f"({field}='5')")
+    for command in COMMANDS:
+        outcome = cadenza(command, *runs(command), "--runs-dir", root)
+        if outcome.code:
+            outcome.refused(78, str(folder.manifest))
 
 
 def test_metrics_after_the_checkpoint_may_be_damaged(whole: RunFolder, folder: RunFolder) -> None:

@@ -28,6 +28,15 @@ BEST = "@best"
 HUB = "hf:"  # a published run, `hf:user/repo` or `hf:user/repo@revision`
 PLAIN = re.compile(r"[\w.-]+")  # an id that is no path and moves no cursor
 STATUSES = ("running", "finished", "interrupted", "failed")
+# what readers of manifest.json take for granted
+MANIFEST: dict[str, Any] = {
+    **dict.fromkeys(("spec", "environment", "algorithm", "created", "config_hash"), str),
+    **dict.fromkeys(("command", "tags", "configs"), list),
+    **dict.fromkeys(("versions", "variables", "machine"), dict),
+    "git": dict | None,
+    "name": str | None,
+    "seed": int,
+}
 
 
 @dataclass(frozen=True)
@@ -107,6 +116,10 @@ class RunFolder:
         found = read_object(self.manifest)
         if "config_hash" not in found:
             raise CheckpointError(f"{self.manifest} is damaged (no config_hash): put it back from a copy of the run")
+        for name, kind in MANIFEST.items():
+            if name in found and not isinstance(found[name], kind):
+                told = f"{name}={str(found[name])[:20]!r}"
+                raise CheckpointError(f"{self.manifest} is damaged ({told}): put it back from a copy of the run")
         return found
 
     def read_status(self) -> dict[str, Any]:
@@ -362,7 +375,7 @@ def read_object(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing: put it back from a copy of the run") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise CheckpointError(f"{path} is damaged (not JSON): put it back from a copy of the run") from None
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} is damaged (no JSON object): put it back from a copy of the run")

@@ -187,7 +187,7 @@ def _text(value: Any) -> str:
 def _git(state: dict[str, Any] | None) -> str | None:
     if not state:
         return None
-    return f"{state['commit']}{' with local changes' if state.get('dirty') else ''}"
+    return f"{state.get('commit')}{' with local changes' if state.get('dirty') else ''}"
 
 
 def _commands(folder: RunFolder) -> str:
