@@ -137,6 +137,14 @@ def test_runs_folder_that_cannot_be(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_a_current_folder_that_was_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for arguments in (["list"], ["doctor"], ["plan", TOY[0]], ["train", *TOY]):
+        cadenza(*arguments).refused(74, "the current folder has been deleted")
+
+
 def test_weights_that_do_not_fit(whole: RunFolder) -> None:
     root = whole.path.parent
     train(root, *TOY, "algorithm.actor.hidden_sizes=[8]", "--init-from", whole.id).refused(2, whole.id, "size mismatch")

@@ -138,8 +138,7 @@ class Told(TextIOWrapper):
 def run(arguments: list[str]) -> int:
     """Do what the arguments say; the exit code. Nothing a user did wrong ends in a traceback."""
     try:
-        if (strange := next((one for one in arguments if not is_text(one)), None)) is not None:
-            raise ConfigError(f"{strange!r} is no UTF-8 text")
+        refuse_strange_surroundings(arguments)
         return app(arguments or ["--help"], prog_name="cadenza", standalone_mode=False) or 0
     except SystemExit as leave:
         if isinstance(leave.__context__, BrokenPipeError):  # the reader of our output left, `cadenza list | head`
@@ -169,6 +168,17 @@ def run(arguments: list[str]) -> int:
         hint = "set CADENZA_TRACEBACK=1 to see where"
         print(f"internal error: {type(problem).__name__}: {one_line(problem)} ({hint})", file=sys.stderr)
         return 70
+
+
+def refuse_strange_surroundings(arguments: list[str]) -> None:
+    """Arguments that are no text; a current folder that is gone, where relative paths lead nowhere and MKL ends us."""
+    for argument in arguments:
+        if not is_text(argument):
+            raise ConfigError(f"{argument!r} is no UTF-8 text")
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise StorageError("the current folder has been deleted: go to one that exists") from None
 
 
 def no_memory(problem: BaseException) -> str:
