@@ -85,6 +85,7 @@ RUN_MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "device": (["resume", "@last", "--device", "tpu"], ["device=tpu", "cpu, cuda"]),
     "device that is not there": (["resume", "@last", "--device", "cuda:99"], ["device=cuda:99"]),
     "pointer": (["resume", "@lst"], ["'@lst'", "did you mean '@last'?"]),
+    "name longer than any file's": (["show", "x" * 5000], ["no run 'xxx"]),
     "best of nothing": (["resume", "@best:CartPole-v1:ppo"], ["CartPole-v1:ppo"]),
     "spec to verify": (["verify", "--resume", "CartPol-v1:ppo"], ["did you mean 'CartPole-v1'?"]),
     "nothing to verify": (["verify"], ["--resume"]),

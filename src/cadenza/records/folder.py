@@ -321,7 +321,7 @@ def find(root: Path, ref: str) -> RunFolder:
     ids = run_ids(root)
     if ref in ids:
         return RunFolder(root / ref)
-    if (Path(ref) / "config.yaml").is_file():
+    if os.path.isfile(f"{ref}/config.yaml"):  # which a name too long for any file is not
         return RunFolder(Path(ref).resolve())
     matches = [run for run in ids if run.startswith(ref)]
     if len(matches) == 1:

@@ -56,7 +56,7 @@ class Journal:
         for number, line in enumerate(kept.splitlines(), 1):
             try:
                 self._take(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise CheckpointError(f"{path}, line {number}: damaged; put it back from a copy of the sweep") from None
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from cadenza.cli import sweep as cli
 from cadenza.config.load import load, override
 from cadenza.envs import vector
-from cadenza.errors import CadenzaError
+from cadenza.errors import CadenzaError, CheckpointError
 from cadenza.records.lock import RunLock
 from cadenza.sweeps import plan as planning
 from cadenza.sweeps.drive import folder_of
@@ -209,6 +209,14 @@ def test_the_journal_forgets_half_a_line_and_nothing_else(tmp_path: Path) -> Non
     last = Journal(path)
     assert (last.trials[1].runs, last.trials[1].value) == ({3: "run-1"}, 2.0)
     last.close()
+
+
+@pytest.mark.parametrize("line", ["[]", '{"event": "told"}', "[" * 100_000], ids=lambda line: line[:9])
+def test_a_damaged_line_of_the_journal_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text(f"{line}\n")
+    with pytest.raises(CheckpointError, match="line 1: damaged"):
+        Journal(path)
 
 
 def test_what_a_wandb_agent_asks_for_is_merged_below_the_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
