@@ -116,6 +116,7 @@ def describe(hint: Any) -> str:
 
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+_TYPES = "int, float, bool, str, Literal, tuple[int, ...], Mapping[str, int], a dataclass, or a choice of these"
 _PLURALS = {int: "whole numbers", float: "numbers", bool: "true or false", str: "words"}
 _MAPPINGS = (Mapping, dict, get_origin(Mapping[str, Any]))
 
@@ -142,7 +143,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             raise _refused(hint, value, where)
         if Ellipsis not in get_args(hint) and len(value) != len(get_args(hint)):
             raise ConfigError(f"{where}={_show(value)}: must be a list of {len(get_args(hint))}, not {len(value)}")
-        return tuple(_convert(get_args(hint)[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+        kinds = get_args(hint)[:1] * len(value) if Ellipsis in get_args(hint) else get_args(hint)
+        parts = enumerate(zip(kinds, value, strict=True))
+        return tuple(_convert(kind, item, f"{where}[{index}]") for index, (kind, item) in parts)
     if get_origin(hint) in _MAPPINGS:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise _refused(hint, value, where)
@@ -238,8 +241,11 @@ def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
         return int(value)
     if hint is str and isinstance(value, int) and not isinstance(value, bool):
         return str(value)  # name=7
+    if hint not in _WORDS and hint not in (list, dict):
+        named = hint.__name__ if isinstance(hint, type) else hint
+        raise ConfigError(f"{where}: the type of a setting cannot be {named} (it can be {_TYPES})")
     if type(value) is hint:
-        return value
+        return _plain(value, where)
     raise _refused(hint, value, where)
 
 

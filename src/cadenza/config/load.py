@@ -44,6 +44,7 @@ def load(spec: str, overrides: Sequence[str] = (), config_dir: Path | None = Non
 def finish(data: dict[str, Any]) -> RunConfig:
     """The typed config of composed data, with the environment's id made complete."""
     config = build(RunConfig, data)
+    config = build(RunConfig, to_dict(config))  # a default that does not fit its type could not be read back
     if config.schema_version != SCHEMA_VERSION:
         raise ConfigError(f"schema_version={config.schema_version}: is always {SCHEMA_VERSION} here")
     if not config.environment.id:

@@ -128,6 +128,7 @@ class Whole:
     named: Mapping[str, float] = setting(factory=dict)
     either: int | str | None = setting(None)
     flag: bool = setting(False)
+    pair: tuple[int, str] = setting((1, "a"))
 
 
 @pytest.mark.parametrize(
@@ -160,6 +161,12 @@ def test_union_keeps_the_exact_type() -> None:
     assert build(Whole, {"either": "7"}).either == "7"
     assert build(Whole, {"either": 7}).either == 7
     assert build(Whole, {"either": None}).either is None
+
+
+def test_each_part_of_a_tuple_has_its_own_type() -> None:
+    assert build(Whole, {"pair": [2, "b"]}).pair == (2, "b")
+    with pytest.raises(ConfigError, match=r"^pair\[0\]='b': must be a whole number$"):
+        build(Whole, {"pair": ["b", 2]})
 
 
 def test_walk_names_every_key_once() -> None:

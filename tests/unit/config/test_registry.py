@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -247,6 +247,25 @@ def test_what_an_algorithms_settings_lack_is_named(installed: Path) -> None:
         register(Memory, config)
         with pytest.raises(CadenzaError, match=f"algorithm unfinished: its settings {message}"):
             load("toy/identity:unfinished")
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "message"),
+    [
+        (int, None, "=null: must be a whole number$"),
+        (Literal["a", "b"], "c", "='c': must be one of a, b$"),
+        (float, float("inf"), "=inf: must be finite$"),
+        (list[int], [64], r": the type of a setting cannot be list\[int\] \(it can be int, "),
+        (Path, Path("here"), ": the type of a setting cannot be Path "),
+    ],
+)
+def test_settings_that_a_stored_run_could_not_read_back_are_refused(
+    kind: Any, default: Any, message: str, installed: Path
+) -> None:
+    own = field(default_factory=lambda: default)
+    register(Memory, make_dataclass("Own", [("extra", kind, own)], bases=(MemoryConfig,), frozen=True))
+    with pytest.raises(ConfigError, match=f"^algorithm.extra{message}"):
+        load("toy/identity:unfinished")
 
 
 def test_settings_without_words_can_be_explained(installed: Path) -> None:
