@@ -59,6 +59,27 @@ class Shifted(gymnasium.Env[Any, Any]):
         return self.observation_space.sample(), 1.0, bool(self.np_random.random() < 0.2), False, {}
 
 
+class Astray(Shifted):
+    """Sees a number that its space does not have, in the step asked for and in all after it; 0: from the start."""
+
+    def __init__(self, kind: str = "discrete", at: int = 0) -> None:
+        self.kind, self.at, self.now = kind, at, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.now = 0
+        return self._wrong(super().reset(seed=seed)[0]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.now += 1
+        obs, reward, *_ = super().step(action)
+        return self._wrong(obs), reward, self.now == 4, False, {}
+
+    def _wrong(self, obs: Any) -> Any:
+        if self.now < self.at:
+            return obs
+        return obs | ({"a": 4} if self.kind == "discrete" else {"b": np.array([1, 7])})
+
+
 class Told(gymnasium.Env[Any, Any]):
     """Sees a tuple that tells which action is rewarded; the actions begin at 3."""
 

@@ -183,6 +183,21 @@ def allocate_space(space: spaces.Space[Any], lead: tuple[int, ...], allocate: Al
     return allocate((*lead, *shape), dtype)
 
 
+def codes(spec: EnvSpec, obs: dict[str, Tree]) -> list[tuple[str, Array, Any, Any]]:
+    """`(name, array, lowest, highest)` of every observation that is a choice among some, not a measure."""
+
+    def within(space: spaces.Space[Any], tree: Tree, path: str) -> list[tuple[str, Array, Any, Any]]:
+        if isinstance(space, spaces.Dict):
+            return [code for key, part in space.spaces.items() for code in within(part, tree[key], f"{path}.{key}")]
+        if isinstance(space, spaces.Discrete):
+            return [(path, tree, space.start, space.start + space.n - 1)]
+        if isinstance(space, spaces.MultiDiscrete):
+            return [(path, tree, space.start, space.start + space.nvec - 1)]
+        return [(path, tree, 0, 1)] if isinstance(space, spaces.MultiBinary) else []
+
+    return [code for name, group in spec.groups.items() for code in within(group.observation, obs[name], name)]
+
+
 def shape_of(space: spaces.Space[Any]) -> tuple[tuple[int, ...], Any]:
     """Shape and dtype of one element of a space that is an array."""
     if isinstance(space, spaces.Discrete):

@@ -350,4 +350,5 @@ def _stacker(space: spaces.Space[Any]) -> Callable[[list[Any]], Tree]:
 def _zeros(space: spaces.Space[Any]) -> Tree:
     if isinstance(space, spaces.Dict):
         return {key: _zeros(part) for key, part in space.spaces.items()}
-    return np.zeros(*shape_of(space))
+    shape, dtype = shape_of(space)
+    return np.full(shape, getattr(space, "start", 0), dtype)  # what is counted from 3 has no 0

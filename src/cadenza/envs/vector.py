@@ -15,7 +15,7 @@ import numpy as np
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
-from cadenza.envs.layout import Array, Buffer, Layout, allocate_buffer, shape_of
+from cadenza.envs.layout import Array, Buffer, Layout, allocate_buffer, codes, shape_of
 from cadenza.envs.ledger import Ledger
 from cadenza.envs.seeds import EpisodeSeeds
 from cadenza.envs.slice import BUILD, IDLE, INDEX, RESET, STAGE, STEP, MakeEnv, Slice, Trouble
@@ -39,10 +39,12 @@ class Vector(ABC):
         self._buffers = buffers
         self._floats = [[(name, array, array.reshape(-1)) for name, array in buffer.floats()] for buffer in buffers]
         self._final_floats = [[(n, array, array.reshape(-1)) for n, array in b.final_floats()] for b in buffers]
+        self._codes = [codes(layout.spec, buffer.step.obs) for buffer in buffers]
+        self._final_codes = [codes(layout.spec, buffer.final_obs) for buffer in buffers]
         self._dtypes = [(name, shape_of(group.action)[1]) for name, group in layout.spec.groups.items()]
         self._turn = 0
         self.current: Step = buffers[0].step
-        self._check_finite(0, list(range(num_envs)), None)
+        self._check_seen(0, list(range(num_envs)), None)
 
     def step(self, action: dict[str, Array]) -> Step:
         """Step every environment with its row of the actions [N, A, …]."""
@@ -54,7 +56,7 @@ class Vector(ABC):
             raise self._fault(trouble, action) from trouble.__cause__
         buffer = self._buffers[turn]
         buffer.settle(ended)
-        self._check_finite(turn, ended, action)
+        self._check_seen(turn, ended, action)
         step = buffer.step
         self._ledger.record(action, step.raw_reward or step.reward, ended, step.won)
         self.current = step
@@ -91,7 +93,7 @@ class Vector(ABC):
         buffer = self._buffers[0]
         buffer.clear()
         np.equal(self._ledger.lengths, 0, out=buffer.step.is_first)
-        self._check_finite(0, list(range(self.num_envs)), None)
+        self._check_seen(0, list(range(self.num_envs)), None)
         self.current = buffer.step
 
     @abstractmethod
@@ -105,23 +107,29 @@ class Vector(ABC):
     def _restore(self, state: dict[str, Any] | None) -> None:
         """Bring the environments to where the ledger stands, with buffer 0 showing it; no state: all are at a start."""
 
-    def _check_finite(self, turn: int, fresh: list[int], action: dict[str, Array] | None) -> None:
-        """Refuse NaN and infinity; `fresh` environments show a reset's observation."""
-        # A dot product is the cheapest thing that both survive; only what it raises suspicion of is looked at closely.
-        for name, array, flat in self._floats[turn]:
-            if not isfinite(flat.dot(flat)):
-                self._refuse(name, array, [] if name.startswith("reward") else fresh, action)
+    def _check_seen(self, turn: int, fresh: list[int], action: dict[str, Array] | None) -> None:
+        """Refuse NaN, infinity, and codes that do not exist; `fresh` environments show a reset's observation."""
+        self._check(self._floats[turn], self._codes[turn], fresh, action)
         if fresh and action is not None:
-            for name, array, flat in self._final_floats[turn]:
-                if not isfinite(flat.dot(flat)):
-                    self._refuse(name, array, [], action)
+            self._check(self._final_floats[turn], self._final_codes[turn], [], action)
 
-    def _refuse(self, name: str, array: Array, fresh: list[int], action: dict[str, Array] | None) -> None:
-        bad = np.flatnonzero(~np.isfinite(array.reshape(self.num_envs, -1)).all(axis=1))
+    def _check(self, floats: list[Any], codes: list[Any], fresh: list[int], action: dict[str, Array] | None) -> None:
+        # A dot product is the cheapest thing that both survive; only what it raises suspicion of is looked at closely.
+        for name, array, flat in floats:
+            if not isfinite(flat.dot(flat)):
+                seen = [] if name.startswith("reward") else fresh
+                self._refuse(f"returned NaN or infinity ({name})", ~np.isfinite(array), seen, action)
+        for name, array, lowest, highest in codes:
+            beyond = (array < lowest) | (array > highest)
+            if beyond.any():
+                told = f"returned a number that is not from {lowest} to {highest} (observation {name})"
+                self._refuse(told, beyond, fresh, action)
+
+    def _refuse(self, reason: str, wrong: Array, fresh: list[int], action: dict[str, Array] | None) -> None:
+        bad = np.flatnonzero(wrong.reshape(self.num_envs, -1).any(axis=1))
         if len(bad):
             index = int(bad[0])
-            stage = RESET if index in fresh else STEP
-            raise self._fault(Trouble(index, stage, f"returned NaN or infinity ({name})"), action)
+            raise self._fault(Trouble(index, RESET if index in fresh else STEP, reason), action)
 
     def _fault(self, trouble: Trouble, action: dict[str, Array] | None) -> EnvironmentFault:
         """The message for a failure: which environment, and what repeats it."""

@@ -63,6 +63,7 @@ class Workers(Vector):
             for process in self._workers:
                 process.send(layout)
             self._wait()
+            super().__init__(layout, num_envs, seeds, buffers)
         except BaseException as problem:
             self._kill()
             if isinstance(problem, Trouble):
@@ -70,7 +71,6 @@ class Workers(Vector):
             raise
         finally:
             os.close(memory)
-        super().__init__(layout, num_envs, seeds, buffers)
 
     def close(self) -> None:
         """End the processes: politely first, so that environments can close what they hold."""

@@ -84,6 +84,28 @@ def test_a_last_observation_that_is_not_finite_is_not_hidden_by_the_reset(way: s
 
 
 @pytest.mark.parametrize("way", ["in_process", "workers"])
+@pytest.mark.parametrize(
+    ("kind", "told"), [("discrete", r"from 5 to 7 \(observation agent\.a\)"), ("multi", r"from \[1 4\] to \[2 6\] ")]
+)
+@pytest.mark.parametrize(("at", "when"), [(0, "the start of"), (3, "step 3 of"), (4, "step 4 of")])  # the last is 4
+def test_a_number_that_the_space_does_not_have_is_refused(way: str, kind: str, told: str, at: int, when: str) -> None:
+    kwargs = {"kind": kind, "at": at}
+    config = EnvironmentConfig(id="harness.odd_spaces:Astray", vectorize=way, workers=1, kwargs=kwargs)
+    with pytest.raises(EnvironmentFault, match=rf"returned a number that is not {told}.*, at {when} episode 0 "):
+        play(config)
+    assert worker_processes() == []
+
+
+def play(config: EnvironmentConfig) -> None:
+    env = make_vector(config, SEEDS, num_envs=1)
+    try:
+        for _ in range(4):
+            env.step({"agent": np.array([[[3, 2]]])})
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("way", ["in_process", "workers"])
 def test_an_environment_that_hangs_is_given_up(way: str) -> None:
     problem = run_into(way, timeout=1.0, hang_at=10, in_seed=SEED)
     assert re.match(

@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 
 from cadenza.cli.main import run
 from cadenza.config.schema import EnvironmentConfig
@@ -163,6 +164,18 @@ def test_who_dies_is_told_once_and_then_sees_zeros_and_earns_nothing() -> None:
     assert not any(f.terminated or f.truncated for f in frames)
     assert [sorted(actions) for actions in env.env.taken] == [["x_0", "x_1", "y_0"]] * 2 + [["x_0", "y_0"]] * 2
     assert env.reset(1).active is None
+
+
+def test_who_dies_sees_the_first_of_what_is_not_counted_from_0() -> None:
+    class Counting(Mortal):
+        def observation_space(self, agent):
+            return Discrete(9, start=3)
+
+        def _seen(self, agents):
+            return {agent: 3 + self.now for agent in agents}
+
+    frames = frames_of(adapted(Counting({"x_1": (2, "terminated")}), EnvironmentConfig(id="own")), 3)
+    assert [frame.obs["x"].tolist() for frame in frames] == [[3, 3], [4, 4], [5, 3], [6, 3]]
 
 
 @pytest.mark.parametrize(
