@@ -30,6 +30,24 @@ class Misled(Pairs):
         return super().reset(seed=seed)[0], {"action_mask": np.ones(2, bool)}
 
 
+class MaskedLate(Pairs):
+    """Tells a mask from the second step on, but not before; or one that allows nothing, from the start."""
+
+    action_space = spaces.Discrete(3)  # type: ignore[assignment]
+
+    def __init__(self, nothing: bool = False) -> None:
+        self.nothing = nothing
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.now = 0
+        return super().reset(seed=seed)[0], {"action_mask": np.ones(3, bool)} if self.nothing else {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.now += 1
+        mask = np.array([not self.nothing, False, False])
+        return np.zeros(2, np.float32), 0.0, False, False, {"action_mask": mask} if self.now == 2 else {}
+
+
 class Leaving(Pairs):
     """Tries to end the whole program."""
 

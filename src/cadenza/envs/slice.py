@@ -81,7 +81,8 @@ class Slice:
         for index, (env, action) in enumerate(zip(envs, envs[0].actions(actions), strict=True)):
             mark[INDEX] = index
             outcome = env.act(action)
-            if outcome[2] or outcome[3] or not see(index, outcome[0], outcome[1]):
+            told = outcome[4] and "action_mask" in outcome[4]
+            if outcome[2] or outcome[3] or told or not see(index, outcome[0], outcome[1]):
                 self._take(index, env.frame(outcome), writer, ended)
 
     def _take(self, index: int, frame: Frame, writer: Writer, ended: list[int]) -> None:
@@ -217,8 +218,12 @@ class Writer:
     def seen(self, index: int, frame: Frame) -> None:
         """What the agents act on next."""
         _put(self._obs, index, frame.obs)
+        if frame.mask and not self._masks:
+            raise Junk("told an action mask, but none when it was first reset; tell one from there on")
         for group, rows in self._masks:
             rows[index] = frame.mask[group] if frame.mask is not None else True
+            if not rows[index].any(-1).all():
+                raise Junk("told an action mask that allows nothing")
         if frame.active is not None or self._varied:
             self._varied = True
             for group, rows in self._step.active.items():

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -92,15 +93,24 @@ def test_a_number_that_the_space_does_not_have_is_refused(way: str, kind: str, t
     kwargs = {"kind": kind, "at": at}
     config = EnvironmentConfig(id="harness.odd_spaces:Astray", vectorize=way, workers=1, kwargs=kwargs)
     with pytest.raises(EnvironmentFault, match=rf"returned a number that is not {told}.*, at {when} episode 0 "):
-        play(config)
+        play(config, [[[3, 2]]])
     assert worker_processes() == []
 
 
-def play(config: EnvironmentConfig) -> None:
+@pytest.mark.parametrize(
+    ("nothing", "told"), [(False, ", but none when.* first reset"), (True, " that allows nothing")]
+)
+def test_a_mask_that_would_be_passed_over_is_refused(nothing: bool, told: str) -> None:
+    config = EnvironmentConfig(id="harness.odd_spaces:MaskedLate", kwargs={"nothing": nothing})
+    with pytest.raises(EnvironmentFault, match=rf" told an action mask{told}.*, at step 2 of episode 0 "):
+        play(config, [[0]])
+
+
+def play(config: EnvironmentConfig, action: list[Any]) -> None:
     env = make_vector(config, SEEDS, num_envs=1)
     try:
         for _ in range(4):
-            env.step({"agent": np.array([[[3, 2]]])})
+            env.step({"agent": np.array(action)})
     finally:
         env.close()
 
