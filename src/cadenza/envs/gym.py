@@ -188,15 +188,22 @@ def as_dict_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
 def as_seen(space: spaces.Space[Any], obs: Any, where: str = "") -> Tree:
     """An observation of the bare environment as the tree that `as_dict_space` declares, without an agent axis."""
     if isinstance(space, spaces.Dict):
-        given = {str(index): part for index, part in enumerate(obs)} if isinstance(obs, tuple | list) else obs
-        if not isinstance(given, Mapping) or set(given) != set(space.spaces):
-            found = list(given) if isinstance(given, Mapping) else type(obs).__name__
-            raise ValueError(f"an observation{where} has the parts {list(space.spaces)}, not {found}")
+        given = parts_of(space, obs, where)
         return {key: as_seen(part, given[key], f"{where} [{key}]") for key, part in space.spaces.items()}
     array = as_declared(space, obs)
     if array.shape != space.shape:
         raise ValueError(f"an observation{where} has the shape {space.shape}, not {np.shape(obs)}")
     return array.astype(shape_of(space)[1], casting="same_kind", copy=False)
+
+
+def parts_of(space: spaces.Dict, obs: Any, where: str = "") -> Mapping[str, Any]:
+    """An observation of several parts by key; those that its space does not declare are nobody's business."""
+    several = isinstance(obs, tuple | list | np.ndarray)  # as Gymnasium's Tuple takes them
+    given = {str(index): part for index, part in enumerate(obs)} if several else obs
+    if not isinstance(given, Mapping) or not given.keys() >= space.spaces.keys():
+        found = list(given) if isinstance(obs, Mapping | tuple | list) else type(obs).__name__
+        raise ValueError(f"an observation{where} has the parts {list(space.spaces)}, not {found}")
+    return given
 
 
 def observer(space: spaces.Space[Any], axis: int | None = 0) -> Callable[[Any], Tree]:
@@ -205,7 +212,7 @@ def observer(space: spaces.Space[Any], axis: int | None = 0) -> Callable[[Any], 
         parts = [(key, observer(part, axis)) for key, part in space.spaces.items()]
 
         def see_parts(obs: Any) -> Tree:
-            given = {str(index): part for index, part in enumerate(obs)} if isinstance(obs, tuple) else obs
+            given = parts_of(space, obs)
             return {key: see(given[key]) for key, see in parts}
 
         return see_parts

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
-from cadenza.envs.gym import as_dict_space, as_seen
+from cadenza.envs.gym import as_dict_space, as_seen, observer
 from cadenza.envs.images import channels_first, grayscale, has_images, is_image, resize
 from cadenza.errors import ConfigError
 
@@ -142,6 +144,20 @@ def test_fields_that_need_images_refuse_other_observations() -> None:
 def test_impossible_sizes_are_refused(resize) -> None:
     with pytest.raises(ConfigError, match=r"environment\.resize=.*: must be true, a number of pixels or \[height"):
         EnvironmentConfig(id="CarRacing-v3", resize=resize)
+
+
+@pytest.mark.parametrize(
+    "see", [lambda space: observer(space, axis=None), lambda space: lambda obs: as_seen(space, obs)]
+)
+def test_parts_of_an_observation_are_taken_alike_in_training_and_from_a_policy(see: Any) -> None:
+    pair = see(as_dict_space(spaces.Tuple([spaces.Discrete(3), spaces.Discrete(4)])))
+    for given in ((2, 3), [2, 3], np.array([2, 3])):  # what Gymnasium's Tuple contains
+        assert {key: int(part) for key, part in pair(given).items()} == {"0": 2, "1": 3}
+    named = see(spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Discrete(4)}))
+    assert list(named({"c": 1, "b": 3, "a": 2})) == ["a", "b"]
+    for given, found in (({"a": 2}, r"\['a'\]"), (np.zeros(2), "ndarray"), (None, "NoneType")):
+        with pytest.raises(ValueError, match=rf"an observation has the parts \['a', 'b'\], not {found}$"):
+            named(given)
 
 
 def test_observations_of_the_bare_environment_are_understood() -> None:
