@@ -28,9 +28,9 @@ class Run:
     folder: RunFolder
 
     @classmethod
-    def find(cls, ref: str, runs_dir: Path | str | None = None) -> Run:
+    def find(cls, ref: str | Path, runs_dir: Path | str | None = None) -> Run:
         """The run that an id, a unique prefix, a path, `@last` or `@best` names."""
-        return cls(find(_root(runs_dir), ref))
+        return cls(find(_root(runs_dir), str(ref)))
 
     @property
     def id(self) -> str:
@@ -64,23 +64,23 @@ class Run:
         return _outcome(resume(self.folder, max_timesteps, max_updates, None, quiet, trust, listeners))
 
     def evaluate(
-        self, episodes: int = 20, seed: int = 0, checkpoint: str = "last", trust: bool = False
+        self, episodes: int = 20, seed: int = 0, checkpoint: str | int = "last", trust: bool = False
     ) -> dict[str, Any]:
         """Measure its policy: `return_mean`, `returns` and the like."""
         from cadenza.orchestration.playback import evaluate_run
 
-        return evaluate_run(self.folder, episodes, seed, checkpoint, trust)
+        return evaluate_run(self.folder, episodes, seed, str(checkpoint), trust)
 
-    def load(self, checkpoint: str = "last", trust: bool = False) -> Policy:
+    def load(self, checkpoint: str | int = "last", trust: bool = False) -> Policy:
         """Its policy, to be called with observations."""
         from cadenza.orchestration.playback import load_policy
 
-        player, _ = load_policy(self.folder, checkpoint, trust)
+        player, _ = load_policy(self.folder, str(checkpoint), trust)
         return Policy(player)
 
 
 def train(
-    env: str | Callable[..., Any] | gymnasium.Env[Any, Any],
+    env: str | Path | Callable[..., Any] | gymnasium.Env[Any, Any],
     algorithm: str | type | None = None,
     *,
     runs_dir: Path | str | None = None,
@@ -101,7 +101,7 @@ def train(
     from cadenza.records.trust import require_trust_of_file
 
     listeners = _listeners(on_event)
-    spec, implied, notes = _spec(env, algorithm)
+    spec, implied, notes = _spec(str(env) if isinstance(env, Path) else env, algorithm)
     if not trust:
         require_trust_of_file(spec)
     settings = [override(key, value) for key, value in (implied | overrides).items()]
@@ -109,9 +109,12 @@ def train(
     return _outcome(launch(load_config(spec, settings), _root(runs_dir), command, quiet, listeners, notes))
 
 
-def load(run: str, checkpoint: str = "last", runs_dir: Path | str | None = None, trust: bool = False) -> Policy:
-    """The policy of a run, to be called with observations."""
-    return Run.find(run, runs_dir).load(checkpoint, trust)
+def load(
+    run: str | Path | Run, checkpoint: str | int = "last", runs_dir: Path | str | None = None, trust: bool = False
+) -> Policy:
+    """The policy of a run, to be called with observations. A checkpoint is `last`, `best` or a number of env_steps."""
+    found = run if isinstance(run, Run) else Run.find(run, runs_dir)
+    return found.load(checkpoint, trust)
 
 
 def runs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,17 +72,25 @@ def as_yaml(data: dict[str, Any]) -> str:
 
 
 def override(key: str, value: Any) -> str:
-    """`key=value` in Hydra's grammar, whatever the value is."""
-    return f"{key}={_grammar(value)}"
+    """`key=value` in Hydra's grammar, for any value that a config can hold."""
+    try:
+        return f"{key}={_grammar(value)}"
+    except TypeError as problem:
+        raise ConfigError(f"{key}: {problem}") from None
 
 
 def _grammar(value: Any) -> str:
+    if hasattr(value, "tolist"):  # NumPy's and torch's, numbers and arrays
+        value = value.tolist()
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_grammar(item)}" for key, item in value.items()) + "}"
+        keys = [re.sub(r"([\\()\[\]{}:=,\s])", r"\\\1", str(key)) for key in value]  # Hydra has no quotes for keys
+        return "{" + ",".join(f"{key}:{_grammar(item)}" for key, item in zip(keys, value.values(), strict=True)) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_grammar, value)) + "]"
-    if isinstance(value, str):
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if isinstance(value, str | Path):
+        return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if not isinstance(value, bool | int | float | None):
+        raise TypeError(f"{value!r} is no value for a setting; give numbers, text, or lists and dicts of them")
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
 
 

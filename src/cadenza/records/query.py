@@ -92,6 +92,8 @@ def select(entries: list[Entry], filters: Filters, sort: str | None, limit: int 
     by = column(sort or "created", entries)
     for one, name in wanted:
         entries = [entry for entry in entries if one.holds(entry.value(name))]
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit={limit}: must be at least 1")
     found = _ranked(entries, by)[:limit]
     return [entry.row if by in entry.row else entry.row | {by: entry.value(by)} for entry in found]
 

@@ -7,11 +7,13 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 import cadenza
+from cadenza.config.load import load, override
 from cadenza.envs.seeds import EVAL, EpisodeSeeds
 from cadenza.envs.toy import DictIdentity
-from cadenza.errors import ConfigError
+from cadenza.errors import ConfigError, NotFoundError
 from cadenza.types import Acted, Mode, Step, Tree
 from harness.memory import Memory, MemoryConfig
 
@@ -42,6 +44,28 @@ def test_values_of_any_kind_are_passed_on(tmp_path: Path) -> None:
     assert config.algorithm.learning_rate.end_value == 0.05
     assert config.environment.kwargs == {"n": 3}
     assert config.name == "x=y, {z}"
+
+
+def test_numbers_of_numpy_and_torch_and_paths_are_values_too(tmp_path: Path) -> None:
+    kwargs = {"a": np.arange(2), "b": torch.tensor(0.5), "c": tmp_path, "k:v, x": np.bool_(True)}
+    config = load("toy/identity:ppo", [override("seed", np.int64(3)), override("environment.kwargs", kwargs)])
+    assert config.seed == 3
+    assert config.environment.kwargs == {"a": [0, 1], "b": 0.5, "c": str(tmp_path), "k:v, x": True}
+    with pytest.raises(ConfigError, match=r"^algorithm.torso.encoder: <class '.*Memory'> is no value for a setting"):
+        cadenza.train("CartPole-v1:ppo", runs_dir=tmp_path, **{"algorithm.torso.encoder": Memory})
+
+
+def test_a_run_is_named_by_itself_or_its_path_and_a_checkpoint_by_a_number(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("spec: CartPole-v1:ppo\n")
+    run = cadenza.train(file, runs_dir=tmp_path / "runs", **SMALL)
+    steps = [0.1, 0.2, 0.3, 0.4]
+    assert cadenza.load(run, checkpoint=256)(steps) == cadenza.load(run.folder.path, checkpoint="last")(steps)
+    assert run.evaluate(1, checkpoint=256)["episodes"] == 1
+    with pytest.raises(NotFoundError, match="no checkpoint '7'"):
+        cadenza.load(run, checkpoint=7)
+    with pytest.raises(ConfigError, match="limit=-1: must be at least 1"):
+        cadenza.runs(tmp_path / "runs", limit=-1)
 
 
 def test_a_policy_for_continuous_actions_and_dict_observations(tmp_path: Path) -> None:
