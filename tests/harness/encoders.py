@@ -21,3 +21,19 @@ class SideBySide(nn.Module):
         if isinstance(space, spaces.Dict):
             return [leaf for key, part in space.spaces.items() for leaf in self._leaves(part, obs[key])]
         return [obs["vector"] if isinstance(obs, dict) else obs]
+
+
+class Odd(nn.Module):
+    """A vector of three through a layer, with something wrong in it."""
+
+    features = 4
+
+    def __init__(self, space: spaces.Space[Any], wrong: str) -> None:
+        super().__init__()
+        self.wrong, self.layer = wrong, nn.LazyLinear(4)
+        self.further = {"dropout": nn.Dropout(0.5), "norm": nn.BatchNorm1d(4)}.get(wrong, nn.LayerNorm(4))
+
+    def forward(self, obs: Any) -> Any:
+        features = self.further(self.layer(obs["vector"]))
+        wrong = {"raises": lambda: obs["pixels"], "nothing": lambda: None, "double": features.double}
+        return wrong.get(self.wrong, lambda: features)()

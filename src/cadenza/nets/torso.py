@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from cadenza.config.networks import MLPConfig, TorsoConfig
 from cadenza.config.registry import load_own
@@ -71,8 +72,18 @@ def own_encoder(space: spaces.Space[Any], config: TorsoConfig) -> nn.Module:
     if not isinstance(encoder, nn.Module) or not isinstance(getattr(encoder, "features", None), int):
         raise ConfigError(f"{where} must be an nn.Module with a whole number `features`, the length of its output")
     blank = Observer(space, torch.device("cpu"), raw=True)(create_empty_array(space, n=2))
-    with torch.no_grad():
-        made = encoder(blank)
+    try:
+        with torch.no_grad():
+            made = encoder(blank)
+            drawn = torch.get_rng_state()  # a lazy layer has drawn its weights by now
+            encoder(blank)
+    except Exception as problem:
+        raise ConfigError(f"{where} cannot be called ({type(problem).__name__}: {problem})") from problem
+    if not isinstance(made, Tensor) or made.dtype != torch.float32:
+        raise ConfigError(f"{where} must make a tensor of float32, not {getattr(made, 'dtype', type(made).__name__)}")
     if made.shape != (2, encoder.features):
         raise ConfigError(f"{where} makes {list(made.shape)} of 2 observations, not [2, {encoder.features}]")
+    if not torch.equal(drawn, torch.get_rng_state()) or any(isinstance(x, _BatchNorm) for x in encoder.modules()):
+        told = "an observation must have the same features whenever it is seen and whatever is seen beside it"
+        raise ConfigError(f"{where} has dropout, batch norm or other chance in it: {told}")
     return encoder

@@ -7,8 +7,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from cadenza.config.networks import TorsoConfig
 from cadenza.errors import ConfigError
 from cadenza.nets.observe import VECTOR, Observer, bounds, flatten, images, vector_size
+from cadenza.nets.torso import Torso
 from cadenza.trees import map_tree
 
 CPU = torch.device("cpu")
@@ -124,3 +126,21 @@ def test_the_vector_as_an_array_equals_the_tensor(space: str, normalize: Any) ->
     found = observer.vector(obs)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, observer(obs)[VECTOR].numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("raises", r"cannot be called \(KeyError: 'pixels'\)"),
+        ("nothing", "must make a tensor of float32, not NoneType"),
+        ("double", r"must make a tensor of float32, not torch\.float64"),
+        ("dropout", "has dropout, batch norm or other chance in it"),
+        ("norm", "has dropout, batch norm or other chance in it"),
+    ],
+)
+def test_an_encoder_of_ones_own_that_cannot_work_is_refused(wrong: str, told: str) -> None:
+    space = spaces.Box(-1, 1, (3,), np.float32)
+    config = TorsoConfig(encoder="harness.encoders:Odd", kwargs={"wrong": wrong})
+    with pytest.raises(ConfigError, match=f"^algorithm.torso.encoder=harness.encoders:Odd {told}"):
+        Torso(space, config)
+    Torso(space, TorsoConfig(encoder="harness.encoders:Odd", kwargs={"wrong": "no"}))
