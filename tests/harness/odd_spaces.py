@@ -55,6 +55,16 @@ class Leaving(Pairs):
         raise SystemExit(5)
 
 
+class Blind(Pairs):
+    """Sees nothing at all."""
+
+    def __init__(self, kind: str) -> None:
+        self.observation_space = spaces.Box(0, 1, (0,), np.float32) if kind == "box" else spaces.Dict({})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self.observation_space.sample(), {}
+
+
 class Words(Pairs):
     """Acts by saying something."""
 

@@ -29,6 +29,9 @@ class Layout:
     @classmethod
     def of(cls, spec: EnvSpec, first: Frame) -> Layout:
         """Masks are in no space, so the first frame tells."""
+        empty = [name for name, group in spec.groups.items() if not spaces.flatdim(group.observation)]
+        if empty:
+            raise ConfigError(f"{spec.id}: observations have nothing in them (group {empty[0]}); one number would do")
         masks = {group: mask.shape[-1] for group, mask in (first.mask or {}).items()}
         for group, width in masks.items():
             action = spec.groups[group].action

@@ -231,6 +231,8 @@ def refuse_empty(phases: tuple[Phase, ...], stores: dict[str, Store], given: Col
 def resolve_phases(given: tuple[Phase, ...] | None, workflow: Workflow, stores: dict[str, Store]) -> tuple[Phase, ...]:
     """The phases asked for, or the algorithm's own; what they leave out is taken from the algorithm's."""
     own = workflow.phases()
+    if not own:
+        raise ConfigError(f"{type(workflow).__name__}.phases() names no phase, so nothing would be trained")
     steps = next((hook.steps for phase in own for hook in phase.hooks if hook.name == "collect"), None)
     resolved = []
     for phase in own if given is None else given:

@@ -167,6 +167,9 @@ class Orchestrator:
         with self.usage.part("update"):
             phase = self._phase(task, due=task.amount)
             result: Updated = getattr(self.workflow, task.hook.name)(store, phase)
+        if not isinstance(result, Updated):
+            hook = f"{type(self.workflow).__name__}.{task.hook.name}"
+            raise ConfigError(f"{hook} must return Updated(updates, metrics), not {type(result).__name__}")
         self.buffer.add(result.metrics, result.calls)
         self.clock.updates += result.updates
         self.clock.offline_updates += result.updates if task.phase.type == "offline" else 0

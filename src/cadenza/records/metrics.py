@@ -6,13 +6,14 @@ import csv
 import errno
 import io
 import json
+import math
 import os
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from cadenza.errors import CheckpointError, NotFoundError, nearest
+from cadenza.errors import CheckpointError, ConfigError, NotFoundError, nearest
 from cadenza.records import atomic
 from cadenza.records.failpoints import failpoint
 from cadenza.records.json_text import canonical, dumps, plain
@@ -115,7 +116,7 @@ class MetricBuffer:
 
     def means(self) -> dict[str, float]:
         """The means so far, and start anew."""
-        means = {key: float(total) / self._counts[key] for key, total in self._sums.items()}
+        means = {key: _number(key, total) / self._counts[key] for key, total in self._sums.items()}
         self._sums, self._counts = {}, {}
         return means
 
@@ -124,6 +125,12 @@ class MetricBuffer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+
+
+def _number(key: str, value: Any) -> float:
+    if math.prod(getattr(value, "shape", ())) != 1:
+        raise ConfigError(f"metric '{key}' must be one number, not {list(value.shape)}")
+    return float(value)
 
 
 def chained(previous: str, row: Row) -> str:

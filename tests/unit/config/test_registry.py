@@ -11,12 +11,14 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from cadenza import train
 from cadenza.config import registry
 from cadenza.config.load import load
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.config.spec import split
 from cadenza.envs.catalog import listing, make
 from cadenza.errors import CadenzaError, ConfigError, NotFoundError
+from cadenza.types import Updated
 from harness.command import cadenza
 from harness.lab import Lab
 from harness.memory import Memory, MemoryConfig
@@ -225,6 +227,22 @@ def test_what_a_workflow_lacks_is_named(installed: Path, lab: Lab) -> None:
     register(type("NoHooks", (Memory,), {"hooks": "update"}), MemoryConfig)
     with pytest.raises(ConfigError, match="lacks hooks, a tuple of the names of its update methods"):
         lab.start(load("toy/identity:unfinished"))
+
+
+@pytest.mark.parametrize(
+    ("member", "given", "message"),
+    [
+        ("phases", (), r"Wrong\.phases\(\) names no phase, so nothing would be trained"),
+        ("update", None, r"Wrong\.update must return Updated\(updates, metrics\), not NoneType"),
+        ("update", Updated(1, {"train/x": np.zeros(3)}), r"metric 'train/x' must be one number, not \[3\]"),
+    ],
+)
+def test_what_a_workflow_answers_wrongly_is_named(
+    member: str, given: Any, message: str, installed: Path, tmp_path: Path
+) -> None:
+    register(type("Wrong", (Memory,), {member: lambda *_: given}), MemoryConfig)
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        train("toy/identity:unfinished", runs_dir=tmp_path, **{"training.max_timesteps": 64})
 
 
 def test_what_an_algorithms_settings_lack_is_named(installed: Path) -> None:

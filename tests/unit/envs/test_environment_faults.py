@@ -106,6 +106,13 @@ def test_a_mask_that_would_be_passed_over_is_refused(nothing: bool, told: str) -
         play(config, [[0]])
 
 
+@pytest.mark.parametrize("kind", ["box", "dict"])
+def test_an_environment_that_shows_nothing_is_refused(kind: str) -> None:
+    config = EnvironmentConfig(id="harness.odd_spaces:Blind", kwargs={"kind": kind})
+    with pytest.raises(ConfigError, match=r"^harness\.odd_spaces:Blind: observations have nothing in them"):
+        make_vector(config, SEEDS, num_envs=1)
+
+
 def play(config: EnvironmentConfig, action: list[Any]) -> None:
     env = make_vector(config, SEEDS, num_envs=1)
     try:
