@@ -186,6 +186,14 @@ def allocate_space(space: spaces.Space[Any], lead: tuple[int, ...], allocate: Al
     return allocate((*lead, *shape), dtype)
 
 
+def blank(space: spaces.Space[Any], lead: tuple[int, ...] = ()) -> Tree:
+    """Elements of the space `[*lead, …]` that say nothing: zeros, or the first of what is not counted from 0."""
+    if isinstance(space, spaces.Dict):
+        return {key: blank(part, lead) for key, part in space.spaces.items()}
+    shape, dtype = shape_of(space)
+    return np.full((*lead, *shape), getattr(space, "start", 0), dtype)
+
+
 def codes(spec: EnvSpec, obs: dict[str, Tree]) -> list[tuple[str, Array, Any, Any]]:
     """`(name, array, lowest, highest)` of every observation that is a choice among some, not a measure."""
 

@@ -12,7 +12,7 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.grouping import Agent, arrange, by_kind
 from cadenza.envs.gym import action_for, as_dict_space
 from cadenza.envs.images import channels_first, has_images, is_image, on_images
-from cadenza.envs.layout import Array, shape_of
+from cadenza.envs.layout import Array, blank, shape_of
 from cadenza.envs.mpe import Simultaneous
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec, Frame, GroupSpec, Tree
@@ -91,7 +91,7 @@ class Roster:
             agent: (name, row) for name, group in self.groups.items() for row, agent in enumerate(group.agents)
         }
         self._stack = {name: _stacker(group.observation) for name, group in self.groups.items()}
-        self._nothing = {name: _zeros(group.observation) for name, group in self.groups.items()}
+        self._nothing = {name: blank(group.observation) for name, group in self.groups.items()}
         self._masked: dict[str, int] = {}  # group -> width
 
     def known(self, agents: Collection[str]) -> set[str]:
@@ -345,10 +345,3 @@ def _stacker(space: spaces.Space[Any]) -> Callable[[list[Any]], Tree]:
         return array if array.dtype == dtype else array.astype(dtype, casting="same_kind")
 
     return stack
-
-
-def _zeros(space: spaces.Space[Any]) -> Tree:
-    if isinstance(space, spaces.Dict):
-        return {key: _zeros(part) for key, part in space.spaces.items()}
-    shape, dtype = shape_of(space)
-    return np.full(shape, getattr(space, "start", 0), dtype)  # what is counted from 3 has no 0

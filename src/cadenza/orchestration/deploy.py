@@ -21,7 +21,7 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.data.datasets import described_space
 from cadenza.envs.catalog import make
 from cadenza.envs.gym import Gym
-from cadenza.envs.layout import Layout, allocate_space
+from cadenza.envs.layout import Layout, allocate_space, blank
 from cadenza.envs.seeds import RECORD, EpisodeSeeds
 from cadenza.envs.wrappers import RescaledActions, layer
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError, install
@@ -87,7 +87,7 @@ class Model(nn.Module):
         arrays: Arrays = {}
         for group in self.groups:
             lead = (count,) if group.single else (count, group.agents)
-            arrays |= group.of("obs", allocate_space(group.observation, lead))
+            arrays |= group.of("obs", blank(group.observation, lead))
             if group.masked:
                 arrays[f"{group.prefix}mask"] = np.ones((*lead, group.masked), bool)
             arrays |= group.of("carry", map_tree(lambda x: x.numpy(), group.module.initial_carry(*lead)))

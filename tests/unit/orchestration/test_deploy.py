@@ -38,6 +38,7 @@ def exported(root: Path, out: Path, *arguments: object) -> dict[str, Any]:
         pytest.param(["toy/image:dqn", "algorithm.distribution=c51", *REPLAY, *QUICK], ["obs"], id="images"),
         pytest.param(["toy/identity_box:sac", *REPLAY, *QUICK], ["obs"], id="squashed"),
         pytest.param(["toy/switches:ppo", *ROLLOUT, *QUICK], ["obs"], id="switches"),
+        pytest.param(["harness.odd_spaces:Shifted:ppo", *ROLLOUT, *QUICK], ["obs.a", "obs.b"], id="not from 0"),
         pytest.param(
             [*REMEMBERING, "algorithm.torso.memory.type=transformer"],
             ["obs", "carry.0.seen", "carry.0.count", "is_first"],
