@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from importlib.resources import files
 from typing import Any
+from weakref import WeakValueDictionary
 
 import gymnasium
 from gymnasium import spaces
@@ -33,6 +34,7 @@ from cadenza.types import Environment, EnvSpec
 FACTS = ("id", "family", "observation", "action", "max_episode_steps", "threshold", "restore", "variants", "error")
 MANY = 40  # environments in a family from which on they are listed without being made, unless asked for
 VERSION = re.compile(r"(.+)[-_]v(\d+)$")
+_MADE: WeakValueDictionary[int, Any] = WeakValueDictionary()  # what users' factories have returned, by identity
 
 
 def families() -> dict[str, list[str]]:
@@ -202,6 +204,8 @@ def _own(config: EnvironmentConfig, render: bool) -> Environment:
     if render and (_func(factory) is gymnasium.make or "render_mode" in inspect.signature(factory).parameters):
         kwargs["render_mode"] = "rgb_array"
     made = factory(**kwargs)
+    if isinstance(made, gymnasium.Env) or is_pettingzoo(made):
+        _refuse_again(made.unwrapped, config.id)
     if isinstance(made, gymnasium.Env):
         registered, limit = made.spec, inner_limit(made)
         if limit is not None and (config.max_episode_steps or 0) > limit:
@@ -229,6 +233,13 @@ def _own(config: EnvironmentConfig, render: bool) -> Environment:
             f"({environment.spec.max_episode_steps}); set it through environment.kwargs"
         )
     return environment
+
+
+def _refuse_again(made: Any, name: str) -> None:
+    """Environments that are one object in truth would step each other, in training and in evaluation."""
+    if _MADE.get(id(made)) is made:
+        raise ConfigError(f"{name} returned the same environment twice: it must make a new one at every call")
+    _MADE[id(made)] = made
 
 
 def _func(factory: Any) -> Any:

@@ -137,6 +137,13 @@ def test_what_cannot_be_an_environment_is_refused_in_one_line(env: Any, message:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("wrap", [lambda env: env, lambda env: gymnasium.wrappers.TimeLimit(env, 9)])
+def test_a_factory_that_returns_one_object_again_and_again_is_refused(wrap: Any, tmp_path: Path) -> None:
+    env = gymnasium.make("CartPole-v1").unwrapped
+    with pytest.raises(ConfigError, match="returned the same environment twice: it must make a new one at every call"):
+        cadenza.train(lambda: wrap(env), "ppo", runs_dir=tmp_path)
+
+
 def test_the_algorithm_may_not_be_forgotten() -> None:
     with pytest.raises(ConfigError, match="needs an algorithm"):
         cadenza.train(toy.Identity)
