@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +168,11 @@ class Gym:
         return frame if isinstance(frame, np.ndarray) else None
 
     def close(self) -> None:
-        self.env.close()
+        try:
+            self.env.close()
+        except Exception as problem:  # what it was made for is done
+            told = f"environment {self.spec.id} raised {type(problem).__name__} when it was closed: {problem}"
+            warnings.warn(told, stacklevel=2)
 
 
 def _mask(info: Mapping[str, Any]) -> dict[str, Array] | None:

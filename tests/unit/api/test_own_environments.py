@@ -144,6 +144,17 @@ def test_a_factory_that_returns_one_object_again_and_again_is_refused(wrap: Any,
         cadenza.train(lambda: wrap(env), "ppo", runs_dir=tmp_path)
 
 
+class Reluctant(toy.Identity):
+    def close(self) -> None:
+        raise RuntimeError("not yet")
+
+
+def test_an_environment_that_fails_to_close_does_not_undo_a_finished_run(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="raised RuntimeError when it was closed: not yet"):
+        run = cadenza.train(Reluctant, "ppo", runs_dir=tmp_path, **SMALL)
+    assert run.result["status"] == "finished"
+
+
 def test_the_algorithm_may_not_be_forgotten() -> None:
     with pytest.raises(ConfigError, match="needs an algorithm"):
         cadenza.train(toy.Identity)
