@@ -222,8 +222,6 @@ class Writer:
             raise Junk("told an action mask, but none when it was first reset; tell one from there on")
         for group, rows in self._masks:
             rows[index] = frame.mask[group] if frame.mask is not None else True
-            if not rows[index].any(-1).all():
-                raise Junk("told an action mask that allows nothing")
         if frame.active is not None or self._varied:
             self._varied = True
             for group, rows in self._step.active.items():

@@ -108,10 +108,15 @@ class Vector(ABC):
         """Bring the environments to where the ledger stands, with buffer 0 showing it; no state: all are at a start."""
 
     def _check_seen(self, turn: int, fresh: list[int], action: dict[str, Array] | None) -> None:
-        """Refuse NaN, infinity, and codes that do not exist; `fresh` environments show a reset's observation."""
+        """Refuse what nobody can see or choose from; `fresh` environments show a reset's observation."""
         self._check(self._floats[turn], self._codes[turn], fresh, action)
         if fresh and action is not None:
             self._check(self._final_floats[turn], self._final_codes[turn], [], action)
+        step = self._buffers[turn].step
+        for group, mask in step.mask.items():
+            stuck = step.active[group] & ~mask.any(-1)
+            if np.count_nonzero(stuck):
+                self._refuse("told an action mask that allows nothing", stuck, fresh, action)
 
     def _check(self, floats: list[Any], codes: list[Any], fresh: list[int], action: dict[str, Array] | None) -> None:
         # A dot product is the cheapest thing that both survive; only what it raises suspicion of is looked at closely.
@@ -121,7 +126,7 @@ class Vector(ABC):
                 self._refuse(f"returned NaN or infinity ({name})", ~np.isfinite(array), seen, action)
         for name, array, lowest, highest in codes:
             beyond = (array < lowest) | (array > highest)
-            if beyond.any():
+            if np.count_nonzero(beyond):  # quicker than any()
                 told = f"returned a number that is not from {lowest} to {highest} (observation {name})"
                 self._refuse(told, beyond, fresh, action)
 
