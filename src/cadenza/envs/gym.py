@@ -168,11 +168,16 @@ class Gym:
         return frame if isinstance(frame, np.ndarray) else None
 
     def close(self) -> None:
-        try:
-            self.env.close()
-        except Exception as problem:  # what it was made for is done
-            told = f"environment {self.spec.id} raised {type(problem).__name__} when it was closed: {problem}"
-            warnings.warn(told, stacklevel=2)
+        close(self.env, self.spec.id)
+
+
+def close(env: Any, name: str) -> None:
+    """An environment that cannot be closed is only warned of: what it was made for is done."""
+    try:
+        env.close()
+    except Exception as problem:
+        told = f"environment {name} raised {type(problem).__name__} when it was closed: {problem}"
+        warnings.warn(told, stacklevel=3)
 
 
 def _mask(info: Mapping[str, Any]) -> dict[str, Array] | None:

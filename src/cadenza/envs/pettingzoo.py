@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.grouping import Agent, arrange, by_kind
-from cadenza.envs.gym import action_for, as_dict_space
+from cadenza.envs.gym import action_for, as_dict_space, close
 from cadenza.envs.images import channels_first, has_images, is_image, on_images
 from cadenza.envs.layout import Array, blank, shape_of
 from cadenza.envs.mpe import Simultaneous
@@ -176,7 +176,7 @@ class Adapted:
         return picture if isinstance(picture, np.ndarray) else None
 
     def close(self) -> None:
-        self.env.close()
+        close(self.env, self.spec.id)
 
 
 class Parallel(Adapted):

@@ -207,6 +207,13 @@ def test_an_agent_that_was_not_announced_is_refused_in_one_line() -> None:
     vector.close()
 
 
+def test_one_that_fails_to_close_is_warned_of() -> None:
+    env = Informed({})
+    env.close = lambda: 1 / 0
+    with pytest.warns(UserWarning, match="environment own raised ZeroDivisionError when it was closed"):
+        adapted(env, EnvironmentConfig(id="own")).close()
+
+
 def test_masks_beside_the_observations_are_masks_too() -> None:
     env = adapted(Informed({"x_1": (1, "terminated")}), EnvironmentConfig(id="own"))
     first, second, _ = frames_of(env, 2)
