@@ -7,7 +7,8 @@ import importlib
 import importlib.util
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -200,10 +201,7 @@ def _own(config: EnvironmentConfig, render: bool) -> Environment:
 
     factory = load_own(config.id) if ":" in config.id else registry.ENVIRONMENTS[config.id]
     check_arguments(factory, config.kwargs, config.id)
-    kwargs = dict(config.kwargs)
-    if render and (_func(factory) is gymnasium.make or "render_mode" in inspect.signature(factory).parameters):
-        kwargs["render_mode"] = "rgb_array"
-    made = factory(**kwargs)
+    made = _called(factory, config.kwargs, render)
     if isinstance(made, gymnasium.Env) or is_pettingzoo(made):
         _refuse_again(made.unwrapped, config.id)
     if isinstance(made, gymnasium.Env):
@@ -233,6 +231,17 @@ def _own(config: EnvironmentConfig, render: bool) -> Environment:
             f"({environment.spec.max_episode_steps}); set it through environment.kwargs"
         )
     return environment
+
+
+def _called(factory: Any, kwargs: Mapping[str, Any], render: bool) -> Any:
+    """What it makes; to be looked at if it can be."""
+    parameters = inspect.signature(factory).parameters
+    if render and (_func(factory) is gymnasium.make or "render_mode" in parameters):
+        return factory(**kwargs, render_mode="rgb_array")
+    if render and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        with suppress(TypeError):  # whoever takes anything may pass it on to one that does not
+            return factory(**kwargs, render_mode="rgb_array")
+    return factory(**kwargs)
 
 
 def _refuse_again(made: Any, name: str) -> None:

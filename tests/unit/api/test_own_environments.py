@@ -14,7 +14,9 @@ import pytest
 
 import cadenza
 from cadenza.config import registry
+from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import toy
+from cadenza.envs.catalog import make
 from cadenza.envs.given import name_of
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
@@ -153,6 +155,23 @@ def test_an_environment_that_fails_to_close_does_not_undo_a_finished_run(tmp_pat
     with pytest.warns(UserWarning, match="raised RuntimeError when it was closed: not yet"):
         run = cadenza.train(Reluctant, "ppo", runs_dir=tmp_path, **SMALL)
     assert run.result["status"] == "finished"
+
+
+def anything(**kwargs: Any) -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1", **kwargs)
+
+
+def not_everything(**kwargs: Any) -> gymnasium.Env[Any, Any]:
+    return toy.Identity(**kwargs)
+
+
+def test_a_factory_that_takes_anything_is_asked_for_pictures() -> None:
+    env = make(EnvironmentConfig(id=name_of(anything).id), render=True)
+    env.reset(0)
+    picture = env.render()
+    assert picture is not None
+    assert picture.shape == (400, 600, 3)
+    make(EnvironmentConfig(id=name_of(not_everything).id), render=True).reset(0)  # without, then
 
 
 def test_the_algorithm_may_not_be_forgotten() -> None:
