@@ -324,9 +324,10 @@ class Orchestrator:
             except OSError as problem:
                 self.failed_saves += 1
                 reason = f"cannot save in {self.folder.path}: {problem.strerror or problem}"
+                left = "the last good checkpoint is kept" if self.folder.path.exists() else "the folder is gone"
                 if self.failed_saves >= SAVE_ATTEMPTS:
-                    raise StorageError(f"{reason}; the last good checkpoint is kept") from problem
-                self.console.note(f"{reason}; the last good checkpoint is kept, training goes on", warning=True)
+                    raise StorageError(f"{reason}; {left}") from problem
+                self.console.note(f"{reason}; {left}, training goes on", warning=True)
                 if not insist:
                     return
         self.tell(saved)
