@@ -49,7 +49,7 @@ class Vector(ABC):
     def step(self, action: dict[str, Array]) -> Step:
         """Step every environment with its row of the actions [N, A, …]."""
         turn = self._turn = 1 - self._turn
-        action = {group: np.asarray(action[group], dtype) for group, dtype in self._dtypes}
+        action = {group: as_taken(action[group], dtype, group) for group, dtype in self._dtypes}
         try:
             ended = self._advance(action, turn)
         except Trouble as trouble:
@@ -165,6 +165,15 @@ def starting_fault(trouble: Trouble, seeds: EpisodeSeeds) -> EnvironmentFault:
     made = trouble.stage != BUILD
     when = f"at the start of episode 0 (seed {seeds(trouble.index, 0)})" if made else "while it was made"
     return worded(trouble, f"environment {seeds.first_env + trouble.index} {trouble.reason}, {when}")
+
+
+def as_taken(action: Any, dtype: Any, group: str) -> Array:
+    """Actions of one group in the type of their space; what would lose its fraction on the way is refused."""
+    try:
+        return np.asarray(action).astype(dtype, casting="same_kind", copy=False)
+    except TypeError:
+        kinds = f"{np.asarray(action).dtype}, where group '{group}' acts in {np.dtype(dtype)}"
+        raise ConfigError(f"the algorithm's actions are of {kinds}") from None
 
 
 class InProcess(Vector):

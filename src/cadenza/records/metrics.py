@@ -110,8 +110,11 @@ class MetricBuffer:
     def add(self, metrics: dict[str, Any], count: float = 1) -> None:
         """Take in values; `count` says of how many samples each is the mean already."""
         for key, value in metrics.items():
-            # Starting from 0.0 makes a new tensor at once: the given one may be a buffer that is written again.
-            self._sums[key] = self._sums.get(key, 0.0) + (value if count == 1 else value * count)
+            try:
+                # Starting from 0.0 makes a new tensor at once: the given one may be a buffer that is written again.
+                self._sums[key] = self._sums.get(key, 0.0) + (value if count == 1 else value * count)
+            except TypeError:
+                raise ConfigError(f"metric '{key}' must be one number, not {type(value).__name__}") from None
             self._counts[key] = self._counts.get(key, 0) + count
 
     def means(self) -> dict[str, float]:

@@ -18,7 +18,7 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.config.spec import split
 from cadenza.envs.catalog import listing, make
 from cadenza.errors import CadenzaError, ConfigError, NotFoundError
-from cadenza.types import Updated
+from cadenza.types import Acted, Updated
 from harness.command import cadenza
 from harness.lab import Lab
 from harness.memory import Memory, MemoryConfig
@@ -235,14 +235,21 @@ def test_what_a_workflow_lacks_is_named(installed: Path, lab: Lab) -> None:
         ("phases", (), r"Wrong\.phases\(\) names no phase, so nothing would be trained"),
         ("update", None, r"Wrong\.update must return Updated\(updates, metrics\), not NoneType"),
         ("update", Updated(1, {"train/x": np.zeros(3)}), r"metric 'train/x' must be one number, not \[3\]"),
+        ("update", Updated(1, {"train/x": "low"}), "metric 'train/x' must be one number, not str"),
+        (
+            "act",
+            Acted({"agent": np.full((4, 1), 0.7, np.float32)}, {"agent": {}}, {}),
+            "the algorithm's actions are of float32, where group 'agent' acts in int64",
+        ),
     ],
 )
 def test_what_a_workflow_answers_wrongly_is_named(
     member: str, given: Any, message: str, installed: Path, tmp_path: Path
 ) -> None:
     register(type("Wrong", (Memory,), {member: lambda *_: given}), MemoryConfig)
+    settings = {"training.max_timesteps": 64, "environment.num_envs": 4}
     with pytest.raises(ConfigError, match=f"^{message}$"):
-        train("toy/identity:unfinished", runs_dir=tmp_path, **{"training.max_timesteps": 64})
+        train("toy/identity:unfinished", runs_dir=tmp_path, **settings)
 
 
 def test_what_an_algorithms_settings_lack_is_named(installed: Path) -> None:
