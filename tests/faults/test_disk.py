@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from cadenza import train as lab_train
+from cadenza.errors import StorageError
 from cadenza.orchestration.checkpoint import Checkpoints
+from cadenza.orchestration.events import Event, Row
 from cadenza.records import failpoints
 from cadenza.records.folder import RunFolder
 from harness.command import BEST, TOY, Outcome, assert_same_end, last, resume, train
@@ -176,3 +179,12 @@ def test_sinks_on_a_full_disk_cost_a_warning(whole: RunFolder, small_disk: Path,
     assert len(warnings) == len(sinks)
     assert "no more TensorBoard events until the run is resumed: No space left on device" in warnings[0]
     assert_same_end(whole, folder)
+
+
+def test_a_folder_that_was_removed_keeps_nothing(tmp_path: Path) -> None:
+    def remove(event: Event) -> None:
+        if isinstance(event, Row):
+            shutil.rmtree(tmp_path, ignore_errors=True)
+
+    with pytest.raises(StorageError, match="the folder is gone"):
+        lab_train("toy/identity:ppo", runs_dir=tmp_path, on_event=remove, **{"training.max_timesteps": 20_000})

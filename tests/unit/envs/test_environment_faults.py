@@ -225,3 +225,15 @@ def test_workers_host_ones_own_environment_without_torch(tmp_path, monkeypatch) 
     env.close()
     assert step.truncated.all()
     assert [episode.total for episode in env.episodes()] == [5.0, 5.0]
+
+
+def test_only_who_acts_needs_something_to_choose_from() -> None:
+    vector = make_vector(EnvironmentConfig(id="skirmish/3m"), EpisodeSeeds(0, TRAIN), num_envs=2)
+    (group,), step = vector.spec.groups, vector.current
+    step.mask[group][1, 2] = False
+    step.active[group][1, 2] = False
+    vector._check_seen(0, [], None)
+    step.active[group][1, 2] = True
+    with pytest.raises(EnvironmentFault, match=r"environment 1.* told an action mask that allows nothing"):
+        vector._check_seen(0, [], None)
+    vector.close()
