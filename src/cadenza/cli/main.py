@@ -119,10 +119,10 @@ def mend_streams() -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     if isinstance(sys.stderr, TextIOWrapper):
-        sys.stderr = Told(sys.stderr.detach(), sys.stderr.encoding, "backslashreplace", line_buffering=True)
+        sys.stderr = ForgivingStream(sys.stderr.detach(), sys.stderr.encoding, "backslashreplace", line_buffering=True)
 
 
-class Told(TextIOWrapper):
+class ForgivingStream(TextIOWrapper):
     """A stderr whose reader may have left, or whose disk may be full: the exit code says it all the same."""
 
     def write(self, text: str) -> int:

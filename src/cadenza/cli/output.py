@@ -20,12 +20,9 @@ SHORT = 12  # columns so narrow are never folded
 
 def print_json(value: Any) -> None:
     """NaN and infinities become null; a letter that stdout cannot spell is written as JSON's own escape."""
-    import json
-
     from cadenza.records.json_text import dumps
 
-    text = dumps(value)
-    print(text if spells_everything() else json.dumps(json.loads(text)))
+    print(dumps(value, ascii=not spells_everything()))
 
 
 def spells_everything() -> bool:

@@ -242,8 +242,9 @@ class CheckpointConfig:
     keep: int = setting(2, "newest checkpoints kept, besides the best one")
 
     def __post_init__(self) -> None:
-        if min(self.every_steps, self.every_updates, self.every_minutes) < 0:
-            raise ConfigError("checkpoint.every_steps, every_updates and every_minutes cannot be negative")
+        for key in ("every_steps", "every_updates", "every_minutes"):
+            if getattr(self, key) < 0:
+                raise ConfigError(f"checkpoint.{key}={getattr(self, key)}: cannot be negative")
         if self.keep < 1:
             raise ConfigError(f"checkpoint.keep={self.keep}: must be at least 1")
 

@@ -26,9 +26,9 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no place in JSON")
 
 
-def dumps(value: Any, indent: int | None = None) -> str:
-    """One line (or indented) JSON in the given key order."""
-    return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
+def dumps(value: Any, indent: int | None = None, ascii: bool = False) -> str:
+    """One line (or indented) JSON in the given key order; `ascii` escapes all other letters."""
+    return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=ascii)
 
 
 def canonical(value: Any) -> str:
