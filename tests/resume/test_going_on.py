@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import signal
 from pathlib import Path
 
@@ -40,6 +42,13 @@ def test_a_run_that_was_given_more_can_be_verified(tmp_path: Path) -> None:
     assert rates[-1] == 0  # the schedule's horizon is the first budget: its end value holds
     answered = answer(tmp_path, "verify", "@last")
     assert (answered["identical"], answered["first_difference"]) == (True, None)
+
+
+def test_the_status_names_the_process_that_goes_on_and_where_the_run_lies_now(run: RunFolder, tmp_path: Path) -> None:
+    run.update_status(pid=1, host="elsewhere", dir="/elsewhere")  # a folder that came from another machine
+    answer(tmp_path, "resume", "@last", "--max-timesteps", "3000", "--quiet")
+    status = run.read_status()
+    assert (status["pid"], status["host"], status["dir"]) == (os.getpid(), platform.node(), str(run.path.absolute()))
 
 
 def test_a_run_counted_in_updates_can_be_given_more_of_them(tmp_path: Path) -> None:

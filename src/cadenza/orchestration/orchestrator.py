@@ -378,5 +378,6 @@ class Orchestrator:
             seconds=round(clock.seconds, 3),
             best_return=self.standing.best,
             return_threshold=self.spec.return_threshold,
+            **self.folder.whereabouts(),
             **{"eval/return_mean": self.standing.latest},
         )

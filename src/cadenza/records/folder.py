@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import secrets
 import shutil
@@ -134,6 +135,10 @@ class RunFolder:
         if fields.get("status", "running") not in STATUSES:
             raise ValueError(f"status '{fields['status']}' is none of {', '.join(STATUSES)}")
         atomic.write_json(self.status, self.read_status() | {"updated": timestamp()} | fields)
+
+    def whereabouts(self) -> dict[str, Any]:
+        """Where the run is and which process has it in hand: this one."""
+        return {"dir": str(self.path.absolute()), "pid": os.getpid(), "host": platform.node()}
 
     def state(self) -> str:
         """The status as a person should see it: a run that claims to be running while nobody holds it has crashed."""
@@ -266,15 +271,13 @@ def _fill(draft: RunFolder, folder: RunFolder, config: RunConfig, manifest: dict
 def _first_status(folder: RunFolder, manifest: dict[str, Any]) -> dict[str, Any]:
     return {
         "run": folder.id,
-        "dir": str(folder.path.absolute()),
+        **folder.whereabouts(),
         "status": "running",
         "env_steps": 0,
         "updates": 0,
         "eval/return_mean": None,
         "best_return": None,
         "seconds": 0.0,
-        "pid": os.getpid(),
-        "host": manifest["machine"]["host"],
         "started": manifest["created"],
         "updated": manifest["created"],
         "message": "",
