@@ -252,6 +252,8 @@ class Replay:
             scale, clip = reward_scale(workflow, group)
             reward, over = self.credited(group, map_tree(stack, *earned), map_tree(stack, *died))
             learned_of = np.clip(reward / scale, -clip, clip)
+            if getattr(self.config.algorithm, "behaviour", None) in ("v1", "v2"):
+                learned_of = on_arrival(learned_of, self.discounts[group][0], over)
             advantage = advantages(np.concatenate(value), learned_of, *self.discounts[group], over)
             self.tell("advantages", group=group, values=rounded(advantage), reward_scale=scale)
         self.tell("judged")
@@ -360,6 +362,14 @@ def advantages(value: np.ndarray, reward: np.ndarray, gamma: float, trace: float
     for step in range(len(error) - 2, -1, -1):
         error[step] += gamma * trace * np.where(over[step], 0.0, error[step + 1])
     return np.asarray(error)
+
+
+def on_arrival(reward: np.ndarray, gamma: float, over: np.ndarray) -> np.ndarray:
+    """The rewards [T, A] for `advantages` where a value includes the one for arriving, as Dreamer v1's and v2's do.
+
+    A step then earns what led to it, and where nothing follows, the final state is worth the reward for getting there.
+    """
+    return np.concatenate([np.zeros_like(reward[:1]), reward[:-1]]) + gamma * np.where(over, reward, 0.0)
 
 
 def visible(config: Any) -> Environment:

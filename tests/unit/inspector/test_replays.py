@@ -24,7 +24,7 @@ from cadenza.data.normalisers import RewardScale
 from cadenza.inspector import replay, replays
 from cadenza.inspector.messages import Wishes, teller
 from cadenza.inspector.opinions import opinions, reward_scale
-from cadenza.inspector.replay import Replay, advantages, discounts
+from cadenza.inspector.replay import Replay, advantages, discounts, on_arrival
 from cadenza.inspector.replays import Replays, messages
 from cadenza.orchestration.build import assemble
 from cadenza.orchestration.launch import check
@@ -222,6 +222,13 @@ def test_advantages_are_those_that_the_algorithm_learns_of() -> None:
     assert found.tolist() == [[1 + 0.5 * 2 - 1 + 0.25 * (1 - 2)], [1 - 2]]
     found = advantages(value, reward, 0.5, 0.5, np.array([[True], [False]]))  # a death
     assert found.tolist() == [[1 - 1], [1 + 0.5 * 4 - 2]]
+
+    earned = np.array([[1.0], [3.0], [7.0]])
+    right = np.array([[0 + 0.5 * (1 + 0.5 * (3 + 0.5 * 7))], [1 + 0.5 * (3 + 0.5 * 7)], [3 + 0.5 * 7], [-1.0]])
+    over = np.array([[False], [False], [True]])
+    with_arrival = on_arrival(earned, 0.5, over)
+    assert advantages(right, with_arrival, 0.5, 0.5, over).tolist() == [[0], [0], [0]]  # values that are true
+    assert advantages(right * 0, with_arrival, 0.5, 1.0, over)[0].tolist() == right[0].tolist()
 
     scaled = SimpleNamespace(reward_scales={"agent": RewardScale(1, 1, 0.99, torch.device("cpu"), clip=3.0)})
     assert reward_scale(scaled, "agent")[1] == 3.0
