@@ -284,6 +284,9 @@ class RuntimeConfig:
         "ppo's and dqn's loss by torch's compiler; auto: for such images on a CPU, if the run is long enough to repay"
         " it. Updates of dreamer, planet and tdmpc as one CUDA graph, and plans; auto: on CUDA",
     )
+    tf32: bool = setting(
+        False, "on CUDA: products of float32 matrices by tensor cores, from 10 bits of their mantissas; quicker"
+    )
 
     def __post_init__(self) -> None:
         if self.threads != "auto" and self.threads < 1:

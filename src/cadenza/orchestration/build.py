@@ -22,7 +22,7 @@ from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.orchestration.collector import Collector
 from cadenza.orchestration.evaluator import Evaluator
 from cadenza.orchestration.orchestrator import Orchestrator
-from cadenza.orchestration.runtime import compiled, decide_runtime, keep_memory, large_images, use_threads
+from cadenza.orchestration.runtime import compiled, decide_runtime, keep_memory, large_images, use_runtime
 from cadenza.orchestration.scheduler import PhaseScheduler
 from cadenza.orchestration.seeding import Streams
 from cadenza.orchestration.signals import Signals
@@ -62,7 +62,7 @@ def assemble(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any], fresh:
     """
     decisions["device"] = resolve_device(decisions.get("device", config.device))
     decide_runtime(config, spec, decisions)
-    use_threads(decisions["runtime.threads"])
+    use_runtime(decisions)
     if decisions["device"] == "cpu" and large_images(spec):
         keep_memory()
     torch.backends.cudnn.deterministic = True  # else the gradient of a convolution is never the same twice

@@ -31,16 +31,20 @@ def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) 
         # runs from before there was a choice, and those that went on to another device, which ends exactness anyway
         decisions["runtime.kernels"] = decisions.get("runtime.kernels", "torch") if on_cpu else "torch"
         decisions.setdefault("runtime.compile", False)
+        decisions["runtime.tf32"] = decisions.get("runtime.tf32", False) and not on_cpu
         return
     runtime, sees = config.runtime, large_images(spec)
     if runtime.kernels == "numpy" and not on_cpu:
         raise ConfigError(f"runtime.kernels=numpy: only on the CPU, and this run is on {decisions['device']}")
+    if runtime.tf32 and not decisions["device"].startswith("cuda"):
+        raise ConfigError(f"runtime.tf32=true: only on CUDA, and this run is on {decisions['device']}")
     # small networks gain nothing from a second thread and lose much when cores are busy
     threads = cores() if sees and on_cpu else 1
     decisions["runtime.threads"] = threads if runtime.threads == "auto" else runtime.threads
     kernels = "numpy" if on_cpu else "torch"
     decisions["runtime.kernels"] = kernels if runtime.kernels == "auto" else runtime.kernels
     decisions["runtime.compile"] = decide_compile(config, sees, decisions["device"])
+    decisions["runtime.tf32"] = runtime.tf32
 
 
 def large_images(spec: EnvSpec) -> bool:
@@ -82,6 +86,12 @@ def keep_memory() -> bool:
     set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     # the former first: where it is refused (glibc before 2.35), the latter alone would make things worse
     return bool(set_option and set_option(M_MMAP_THRESHOLD, KEPT_MEMORY) and set_option(M_TRIM_THRESHOLD, KEPT_MEMORY))
+
+
+def use_runtime(decisions: dict[str, Any]) -> None:
+    """In this process from now on."""
+    use_threads(decisions["runtime.threads"])
+    torch.set_float32_matmul_precision("high" if decisions["runtime.tf32"] else "highest")
 
 
 def use_threads(count: int) -> None:

@@ -31,9 +31,9 @@ def decided(spec: str, *overrides: str, **before: Any) -> dict[str, Any]:
 def test_vectors_are_for_one_thread_and_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "has_compiler", lambda: True)
     long = "training.max_timesteps=1_000_000_000"
-    assert decided("CartPole-v1:ppo", long) == {"threads": 1, "kernels": "numpy", "compile": False}
+    assert decided("CartPole-v1:ppo", long) == {"threads": 1, "kernels": "numpy", "compile": False, "tf32": False}
     asked = decided("CartPole-v1:ppo", "runtime.threads=3", "runtime.kernels=torch", "runtime.compile=true")
-    assert asked == {"threads": 3, "kernels": "torch", "compile": True}
+    assert asked == {"threads": 3, "kernels": "torch", "compile": True, "tf32": False}
     assert decided("CartPole-v1:ppo", device="cuda")["kernels"] == "torch"
 
 
@@ -50,7 +50,7 @@ def test_images_are_for_every_core_and_for_the_compiler_if_the_run_is_long(monke
     assert compiles(worth)
     assert not compiles(worth - 64)
     small = decided("toy/image:ppo", *steps, f"training.max_timesteps={worth}")
-    assert small == {"threads": 1, "kernels": "numpy", "compile": False}
+    assert small == {"threads": 1, "kernels": "numpy", "compile": False, "tf32": False}
     monkeypatch.setattr(runtime, "has_compiler", lambda: False)
     assert not compiles(worth)
 
@@ -70,6 +70,23 @@ def test_numpy_is_for_the_cpu() -> None:
         decided("CartPole-v1:ppo", "runtime.kernels=numpy", device="cuda")
     moved = decided("CartPole-v1:ppo", device="cuda", **{"runtime.threads": 1, "runtime.kernels": "numpy"})
     assert moved["kernels"] == "torch"  # resumed elsewhere
+
+
+def test_tensor_cores_multiply_float32_where_they_are_asked_to_and_exist() -> None:
+    assert decided("CartPole-v1:ppo", "runtime.tf32=true", device="cuda")["tf32"] is True
+    assert decided("CartPole-v1:ppo", device="cuda")["tf32"] is False
+    with pytest.raises(ConfigError, match=r"runtime.tf32=true: only on CUDA, and this run is on cpu"):
+        decided("CartPole-v1:ppo", "runtime.tf32=true")
+    begun = {"runtime.threads": 1, "runtime.tf32": True}
+    assert decided("CartPole-v1:ppo", device="cuda", **begun)["tf32"] is True
+    assert decided("CartPole-v1:ppo", **begun)["tf32"] is False  # resumed elsewhere, or played
+    assert decided("CartPole-v1:ppo", device="cuda", **{"runtime.threads": 1})["tf32"] is False  # began before it
+    try:
+        runtime.use_runtime({"runtime.threads": 1, "runtime.tf32": True})
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        runtime.use_runtime({"runtime.threads": 1, "runtime.tf32": False})
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_an_update_that_is_one_graph_is_for_cuda() -> None:
