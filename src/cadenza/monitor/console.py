@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from cadenza.monitor.sparkline import ASCII, BLOCKS, duration, number, sparkline
+from cadenza.orchestration.scheduler import Stretch
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -39,6 +40,7 @@ IMPORTANT = (
     "train/grad_norm",
     "train/learning_rate",
 )
+ONE_PHASE = Stretch("train", last=True)
 LINE = (EVALUATION, "collect/return_mean", "train/policy_loss", "train/value_loss")
 
 
@@ -59,7 +61,7 @@ class Console:
         self._total = total
         self._stream = stream if stream is not None else sys.stderr
         self._began, self._first, self._done = time.monotonic(), 0, 0
-        self._rate = "steps/s" if unit == "env_steps" else f"{unit}/s"
+        self._stretch = ONE_PHASE
         self._next = 0.0
         self._last: dict[str, Any] = {}
         self._history: dict[str, deque[float]] = {}
@@ -68,10 +70,10 @@ class Console:
         self._rich: RichConsole | None = None
         self._levels = BLOCKS if "utf" in (getattr(self._stream, "encoding", None) or "utf-8").lower() else ASCII
 
-    def start(self, headline: Sequence[str], done: int = 0) -> None:
+    def start(self, headline: Sequence[str], done: int = 0, stretch: Stretch = ONE_PHASE) -> None:
         """Say what begins; `done` is where a resumed run stands: speed counts the work of this process alone."""
-        self._first = self._done = done
-        self._began = time.monotonic()
+        self._done = done
+        self._enter(stretch)
         for line in headline:
             self._record(line)
         if self._quiet:
@@ -84,11 +86,15 @@ class Console:
             for line in headline:
                 self._line(line)
 
-    def update(self, done: int, row: dict[str, Any] | None = None) -> None:
-        """Where the run stands now, and the row of metrics if one was just written."""
+    def update(self, done: int, row: dict[str, Any] | None = None, stretch: Stretch = ONE_PHASE) -> None:
+        """Where the run stands now, in its phase too, and the row of metrics if one was just written."""
         self._done = done
         if self._quiet:
             return
+        if stretch.phase == self._stretch.phase:
+            self._stretch = stretch
+        else:
+            self._enter(stretch)
         if row is not None:
             self._take(row)
         now = time.monotonic()
@@ -133,16 +139,37 @@ class Console:
             self._live = None
 
     def speed(self) -> float | None:
-        """Units per second of this process, once there is something to measure."""
-        elapsed = time.monotonic() - self._began
-        return (self._done - self._first) / elapsed if elapsed > 0 and self._done > self._first else None
+        """What was done of this phase per second in this process, once there is something to measure."""
+        elapsed, (_, done, _) = time.monotonic() - self._began, self._counted()
+        return (done - self._first) / elapsed if elapsed > 0 and done > self._first else None
 
     def remaining(self) -> float | None:
-        """Seconds to the end of the budget at the speed so far."""
-        speed = self.speed()
-        if not speed or not self._total:
+        """Seconds to the end at the speed so far: of a phase that counts something else than the run does, or of the
+        run, unknown before its last phase, as others will have another speed.
+        """
+        speed, (_, done, total) = self.speed(), self._counted()
+        if not speed or not total or not (self._own or self._stretch.last):
             return None
-        return max(0, self._total - self._done) / speed
+        return max(0, total - done) / speed
+
+    def _enter(self, stretch: Stretch) -> None:
+        self._stretch, self._began = stretch, time.monotonic()
+        self._first = self._counted()[1]
+
+    @property
+    def _own(self) -> bool:
+        """Whether the phase counts something else than the run does, which may stand still meanwhile."""
+        return self._stretch.total > 1 and self._stretch.unit != self._unit
+
+    def _counted(self) -> tuple[str, int, int | None]:
+        stretch = self._stretch
+        return (stretch.unit, stretch.done, stretch.total) if self._own else (self._unit, self._done, self._total)
+
+    def _speed_and_end(self) -> tuple[str, str]:
+        unit, speed = self._counted()[0], self.speed()
+        rate = "" if speed is None else f"{number(speed)} {'steps' if unit == 'env_steps' else unit}/s"
+        whose = f"{self._stretch.phase} " if self._own else ""
+        return rate, f"{whose}ETA {duration(self.remaining())}" if self._own or self._total else ""
 
     def _terminal(self) -> bool:
         if not (hasattr(self._stream, "isatty") and self._stream.isatty()):
@@ -195,13 +222,10 @@ class Console:
         if self._total:
             done += f" / {self._total:,} ({min(1.0, self._done / self._total):.0%})"
         parts = [f"{self._unit} {done}"]
+        if self._own:
+            parts.append(f"{self._stretch.phase} {self._stretch.done:,} / {self._stretch.total:,} {self._stretch.unit}")
         parts += [f"{key} {number(self._last[key])}" for key in LINE if key in self._last]
-        speed = self.speed()
-        if speed is not None:
-            parts.append(f"{number(speed)} {self._rate}")
-        if self._total:
-            parts.append(f"ETA {duration(self.remaining())}")
-        return "  ".join(parts)
+        return "  ".join(part for part in (*parts, *self._speed_and_end()) if part)
 
     def _picture(self) -> RenderableType:
         from rich.console import Group
@@ -211,21 +235,18 @@ class Console:
     def _bar(self) -> RenderableType:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
+        from rich.text import Text
 
-        speed = self.speed()
-        rate = f"{number(speed)} {self._rate}" if speed is not None else "starting"
+        rate, end = self._speed_and_end()
+        unit, done, total = self._counted()
         grid = Table.grid(padding=(0, 1))
-        if self._total:
-            share = min(1.0, self._done / self._total)
-            grid.add_row(
-                ProgressBar(total=self._total, completed=min(self._done, self._total), width=30),
-                f"[bold]{share:4.0%}[/]",
-                f"{self._done:,} / {self._total:,} {self._unit}",
-                f"[cyan]{rate}[/]",
-                f"ETA [bold]{duration(self.remaining())}[/]",
-            )
+        if total:
+            share = min(1.0, done / total)
+            bar = ProgressBar(total=total, completed=min(done, total), width=30)
+            row: list[RenderableType] = [bar, f"[bold]{share:4.0%}[/]", f"{done:,} / {total:,} {unit}"]
         else:
-            grid.add_row(f"{self._done:,} {self._unit}", f"[cyan]{rate}[/]")
+            row = [f"{done:,} {unit}"]
+        grid.add_row(*row, f"[cyan]{rate or 'starting'}[/]", Text(end, "bold"))
         return grid
 
     def _table(self) -> RenderableType:

@@ -283,7 +283,7 @@ def execute(run: Orchestrator, first: bool, extended: bool = False) -> Result:
         run.tell(Started(run.folder, run.config, unit, run.clock.env_steps, stop))
         if first or extended:  # so that a kill in its first second forgets neither the run nor that it goes on
             run.save(insist=True)
-        console.start(headline(run, first), run.now)
+        console.start(headline(run, first), run.now, run.scheduler.stretch)
         signal = run.run()
         run.write_status(*(("interrupted", run.signals.why or signal) if signal else ("finished", "")))
     except BaseException as problem:

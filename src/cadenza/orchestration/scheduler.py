@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from cadenza.config.schema import Hook, Phase
 
@@ -20,6 +20,16 @@ class Task:
     @property
     def buffer(self) -> str:
         return self.hook.buffer or self.phase.buffer
+
+
+class Stretch(NamedTuple):
+    """Where a run stands within its phase, for whoever watches it; `total` is 0 for a phase that the budget ends."""
+
+    phase: str
+    last: bool  # no other phase follows
+    unit: str = ""
+    done: int = 0
+    total: int = 0
 
 
 class PhaseScheduler:
@@ -62,6 +72,15 @@ class PhaseScheduler:
         """Whether a cycle has just ended (or nothing has begun)."""
         return not self.begun
 
+    @property
+    def stretch(self) -> Stretch:
+        index = min(self.index, len(self.phases) - 1)
+        phase, last = self.phases[index], index == len(self.phases) - 1
+        for unit, total, done in self._limits(phase):
+            if total is not None:
+                return Stretch(phase.name, last, unit, total if self.over else done, total)
+        return Stretch(phase.name, last)
+
     def _remaining(self) -> int:
         hook = self.phases[self.index].hooks[self.hook]
         if hook.name == "collect":
@@ -84,14 +103,17 @@ class PhaseScheduler:
         self.hook = 0
         self.begun = False
         self.cycles += 1
-        limits = (
-            (phase.duration_steps, self.steps),
-            (phase.duration_updates, self.updates),
-            (phase.duration_cycles, self.cycles),
-        )
-        if any(limit is not None and reached >= limit for limit, reached in limits):
+        if any(limit is not None and reached >= limit for _, limit, reached in self._limits(phase)):
             self.index += 1
             self._enter_phase()
+
+    def _limits(self, phase: Phase) -> tuple[tuple[str, int | None, int], ...]:
+        """The lengths that a phase may have, and how much of each the one in hand has."""
+        return (
+            ("env_steps", phase.duration_steps, self.steps),
+            ("updates", phase.duration_updates, self.updates),
+            ("cycles", phase.duration_cycles, self.cycles),
+        )
 
     def _enter_phase(self) -> None:
         self.hook = self.done = self.task_steps = self.steps = self.updates = self.cycles = 0

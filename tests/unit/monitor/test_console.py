@@ -12,6 +12,7 @@ import pytest
 
 from cadenza.monitor import console as module
 from cadenza.monitor.console import Console
+from cadenza.orchestration.scheduler import Stretch
 
 
 @pytest.fixture
@@ -159,6 +160,40 @@ def test_a_budget_in_updates_and_no_budget_at_all(clock: SimpleNamespace) -> Non
     clock.now += 10
     console.update(20)
     assert stream.getvalue() == "env_steps 20  2 steps/s\n"
+
+
+def test_a_phase_in_which_the_budget_stands_still_shows_its_own_progress(clock: SimpleNamespace) -> None:
+    stream = io.StringIO()
+    console = Console(False, 7500, stream)
+    console.start([], stretch=Stretch("warmup", last=False, unit="cycles", total=1))
+    clock.now += 5
+    console.update(2500, stretch=Stretch("warmup", last=False, unit="cycles", total=1))
+    console.update(5000, stretch=Stretch("pretrain", last=False, unit="updates", total=5000))
+    clock.now += 100
+    console.update(5000, stretch=Stretch("pretrain", last=False, unit="updates", done=200, total=5000))
+    clock.now += 2400
+    console.update(5000, stretch=Stretch("train", last=True))
+    clock.now += 100
+    console.update(5100, stretch=Stretch("train", last=True))
+    assert stream.getvalue().splitlines() == [
+        "env_steps 2,500 / 7,500 (33%)  500 steps/s  ETA -",
+        "env_steps 5,000 / 7,500 (67%)  pretrain 200 / 5,000 updates  2 updates/s  pretrain ETA 0:40:00",
+        "env_steps 5,000 / 7,500 (67%)  ETA -",
+        "env_steps 5,100 / 7,500 (68%)  1 steps/s  ETA 0:40:00",
+    ]
+
+
+def test_a_resumed_phase_counts_only_this_process(clock: SimpleNamespace, terminal: Terminal) -> None:
+    console = Console(False, 7500, terminal.stream)
+    console.start([], 5000, Stretch("pretrain", last=False, unit="updates", done=4000, total=5000))
+    clock.now += 10
+    console.update(5000, stretch=Stretch("pretrain", last=False, unit="updates", done=4100, total=5000))
+    assert console.remaining() == 90
+    console.close()
+    text = terminal.text()
+    assert "82%" in text
+    assert "4,100 / 5,000 updates" in text
+    assert "pretrain ETA 0:01:30" in text
 
 
 def test_between_refreshes_only_the_clock_is_looked_at(clock: SimpleNamespace, terminal: Terminal, monkeypatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from cadenza.config.schema import Hook, Phase
 from cadenza.errors import ConfigError
-from cadenza.orchestration.scheduler import PhaseScheduler
+from cadenza.orchestration.scheduler import PhaseScheduler, Stretch
 
 
 def trace(phases: tuple[Phase, ...], tasks: int, step: int = 4) -> list[str]:
@@ -165,3 +165,18 @@ def test_the_boundary_is_seen_when_the_first_hook_has_nothing_due() -> None:
         assert scheduler.at_boundary
         scheduler.advance(4, env_steps=4)
         assert scheduler.cycles == cycle
+
+
+def test_a_watcher_sees_how_much_of_a_phase_is_done() -> None:
+    pretrain = Phase("pretrain", (UPDATE,), "offline", duration_updates=2)
+    scheduler = PhaseScheduler((pretrain, Phase("train", (COLLECT, UPDATE), duration_cycles=1)))
+    assert scheduler.stretch == Stretch("pretrain", last=False, unit="updates", done=0, total=2)
+    scheduler.advance(1, updates=1)
+    assert scheduler.stretch == Stretch("pretrain", last=False, unit="updates", done=1, total=2)
+    scheduler.advance(1, updates=1)
+    assert scheduler.stretch == Stretch("train", last=True, unit="cycles", done=0, total=1)
+    scheduler.advance(8, env_steps=8)
+    scheduler.advance(1, updates=1)
+    assert scheduler.over
+    assert scheduler.stretch == Stretch("train", last=True, unit="cycles", done=1, total=1)
+    assert PhaseScheduler((Phase("train", (COLLECT, UPDATE)),)).stretch == Stretch("train", last=True)
