@@ -30,6 +30,7 @@ class Evolution:
         self.candidates: Tensor  # [P, D]
         self.returns = np.zeros(population * trials)
         self.done = np.zeros(population * trials, bool)
+        self.turn = 0  # whose trial is next
         self._draw()
 
     @property
@@ -39,14 +40,17 @@ class Evolution:
     def assign(self, trial: np.ndarray, fresh: np.ndarray) -> np.ndarray:
         """Trials [N] of the environments, of which some are `fresh` [N] at the start of an episode.
 
-        Those take the first ones that nobody has done or is at; where none is left they wait, in no trial.
+        Those take the next ones that nobody has done or is at, in turn, so that all are tried even while nobody notes
+        how they fared; where none is left they wait, in no trial.
         """
         if not fresh.any():
             return trial
         open_ones = ~self.done
         busy = trial[~fresh]
         open_ones[busy[busy >= 0]] = False
-        free = np.flatnonzero(open_ones)[: int(fresh.sum())]
+        free = ((np.flatnonzero(np.roll(open_ones, -self.turn)) + self.turn) % len(open_ones))[: int(fresh.sum())]
+        if len(free):
+            self.turn = int(free[-1] + 1) % len(open_ones)
         assigned = trial.copy()
         assigned[np.flatnonzero(fresh)] = np.pad(free, (0, int(fresh.sum()) - len(free)), constant_values=NONE)
         return assigned
@@ -66,6 +70,7 @@ class Evolution:
         self.search = learn(self.search, self.candidates, torch.from_numpy(fitness))
         self.done[:] = False
         self.returns[:] = 0
+        self.turn = 0
         self._draw()
         return {
             "fitness_mean": float(fitness.mean()),
@@ -95,10 +100,11 @@ class Evolution:
             "candidates": self.candidates,
             "returns": self.returns.copy(),
             "done": self.done.copy(),
+            "turn": self.turn,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.search = Search(**state["search"])
         self.candidates = state["candidates"]
-        self.returns, self.done = state["returns"].copy(), state["done"].copy()
+        self.returns, self.done, self.turn = state["returns"].copy(), state["done"].copy(), state["turn"]
         self._prepare()

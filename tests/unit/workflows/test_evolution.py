@@ -37,7 +37,23 @@ def test_trials_are_handed_out_in_turn_until_none_is_left() -> None:
 def test_a_trial_that_came_to_nothing_is_made_again() -> None:
     evolution = population()
     trial = evolution.assign(np.full(2, -1), np.ones(2, bool))
-    assert evolution.assign(trial, np.array([True, False])).tolist() == [0, 1]  # its episode ended unseen
+    trial = evolution.assign(trial, np.array([True, False]))  # its episode ended unseen
+    assert trial.tolist() == [2, 1]
+    evolution.note(np.arange(1, 8), np.zeros(7))
+    assert evolution.assign(trial, np.ones(2, bool)).tolist() == [0, -1]
+
+
+def test_while_nobody_notes_how_they_fare_all_have_their_turn() -> None:
+    evolution = population()
+    trial, seen = np.full(1, -1), []
+    for episode in range(10):
+        if episode == 3:  # in the middle, from a checkpoint
+            state = evolution.state_dict()
+            evolution = population()
+            evolution.load_state_dict(state)
+        trial = evolution.assign(trial, np.ones(1, bool))
+        seen.append(int(trial[0]))
+    assert seen == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
 
 
 def test_trials_are_shared_out_over_candidates_and_the_rest_act_as_the_mean() -> None:
