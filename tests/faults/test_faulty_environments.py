@@ -86,4 +86,4 @@ def test_a_loss_that_explodes_is_not_saved(environment: str, tmp_path: Path) -> 
     folder = last(root)
     assert folder.read_status()["status"] == "failed"
     assert first_not_finite(newest(folder)[1]["workflow"]) is None
-    resume(root).refused(70, f"cadenza debug {folder.id}")
+    resume(root).refused(70, f"cadenza debug {folder.reference}")

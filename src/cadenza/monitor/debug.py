@@ -183,7 +183,7 @@ class Debug:
             **position,
             **getattr(problem, "details", {}),
             "recent": {key: list(values) for key, values in self.recent.items()},
-            "repeat": f"cadenza debug {self.run.folder.id}",
+            "repeat": f"cadenza debug {self.run.folder.reference}",
         }
         with contextlib.suppress(OSError):  # a full disk must not hide the problem
             self.folder.mkdir(exist_ok=True)

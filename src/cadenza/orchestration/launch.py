@@ -367,4 +367,4 @@ def ending(run: Orchestrator, signal: str | None) -> list[str]:
         solved = run.spec.return_threshold is not None and latest >= run.spec.return_threshold
         goal = f" (solved: threshold {run.spec.return_threshold:g})" if solved else ""
         lines.append(f"evaluation {number(latest)}{goal}" + (f", best {number(best)}" if best is not None else ""))
-    return [*lines, f"go on with: cadenza resume {run.folder.id}"] if signal else lines
+    return [*lines, f"go on with: cadenza resume {run.folder.reference}"] if signal else lines

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import secrets
+import shlex
 import shutil
 import time
 from dataclasses import dataclass
@@ -50,6 +51,12 @@ class RunFolder:
     @property
     def id(self) -> str:
         return self.published or self.path.name
+
+    @property
+    def reference(self) -> str:
+        """What a command typed here names the run by: its id, or its path where runs are not looked for."""
+        usual = self.published or self.path.parent.absolute() == runs_root().absolute()
+        return self.id if usual else shlex.quote(str(self.path))
 
     @property
     def outlet(self) -> Path:
@@ -171,7 +178,7 @@ class RunFolder:
             require_trust(stored, manifest, self.path)
         config = build(RunConfig, migrate(stored))
         if file_digest(self.config) not in manifest.get("configs", ()):
-            way = f"`cadenza train {self.config} --init-from {self.id}` starts a new run from its weights"
+            way = f"`cadenza train {self.config} --init-from {self.reference}` starts a new run from its weights"
             raise ConfigError(f"{self.config} was changed after the run began; put it back ({way})")
         return config
 

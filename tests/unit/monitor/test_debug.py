@@ -81,7 +81,7 @@ def test_the_first_bad_site_is_named_with_its_update(lab: Lab, fault: str, at: i
     assert str(caught.value).startswith(f"{site} ")
     assert words in str(caught.value)
     assert f"(step {step}, in update {at + 1} of `update`)" in str(caught.value)
-    assert f"`cadenza debug {run.folder.id}`" in str(caught.value)
+    assert f"`cadenza debug {run.folder.reference}`" in str(caught.value)
     assert found["values"]["nan"] + found["values"]["inf"] > 0
     assert all(loss is not None for loss in found["recent"].get("train/loss", []))
     assert not any(map(torch.isnan, run.checkpoints.load(run.checkpoints.resolve("last"))["workflow"]["mean"]))
@@ -143,7 +143,7 @@ def test_the_failing_update_is_saved_and_repeats(lab: Lab, fault: str) -> None:
 def test_a_plain_run_that_diverged_is_diagnosed_from_its_last_good_checkpoint(lab: Lab, fault: str) -> None:
     run = lab.start(faulty(fault, LATER, debug=False))
     run.save()
-    with pytest.raises(DivergenceError, match=f"`cadenza debug {run.folder.id}`"):
+    with pytest.raises(DivergenceError, match=f"`cadenza debug {run.folder.reference}`"):
         run.run()
     before = contents(run.folder)
     found = diagnose(run.folder, None, None)
@@ -318,12 +318,12 @@ def test_parts_are_found_however_a_workflow_keeps_them() -> None:
 def test_a_learning_rate_that_explodes_is_caught_and_found_by_commands(tmp_path: Path) -> None:
     spec = ["CartPole-v1:ppo", *SMALL_PPO, "algorithm.learning_rate=1e30", "environment.num_envs=4"]
     message = train(tmp_path, *spec, "--debug").refused(70, "not finite", "(step 64, in update 2 of `update`)")
-    assert f"cadenza debug {last(tmp_path).id}" in message
+    assert f"cadenza debug {last(tmp_path).reference}" in message
     told = cadenza("debug", "@last", "--runs-dir", tmp_path, "--json").succeeded()
     found = json.loads(told.out)
     assert (found["found"], found["updates"]) == (True, 2)
     assert message.startswith(f"error: {found['site']} {found['what']}")
-    train(tmp_path, *spec, "--max-timesteps", "2000").refused(70, f"cadenza debug {last(tmp_path).id}")
+    train(tmp_path, *spec, "--max-timesteps", "2000").refused(70, f"cadenza debug {last(tmp_path).reference}")
     told = cadenza("debug", "@last", "--runs-dir", tmp_path).succeeded()
     assert told.out.startswith(f"{found['site']} {found['what']}")
     assert "at step 64, in update 2, during `update`" in told.out

@@ -163,3 +163,15 @@ print(json.dumps([name for name in heavy if name in sys.modules]))
 def test_importing_the_package_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+def test_a_run_is_named_by_its_path_where_a_command_would_not_look_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CADENZA_RUNS", raising=False)
+    assert RunFolder(Path("runs/a-1")).reference == "a-1"
+    assert RunFolder(tmp_path / "runs" / "a-1").reference == "a-1"
+    assert RunFolder(Path("other runs/a-1")).reference == "'other runs/a-1'"
+    monkeypatch.setenv("CADENZA_RUNS", "other runs")
+    assert RunFolder(Path("other runs/a-1")).reference == "a-1"
