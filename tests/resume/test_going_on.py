@@ -67,6 +67,13 @@ def test_a_budget_that_changes_nothing_is_refused(run: RunFolder, tmp_path: Path
     cadenza(*resume, "--max-timesteps", "9999").refused(2, "phases are over")
 
 
+def test_a_budget_in_which_nothing_is_learned_is_told(tmp_path: Path) -> None:
+    short = ["toy/identity:dqn", "algorithm.warmup_steps=64", "evaluation.every_steps=0", "evaluation.at_end=false"]
+    told = "training.max_timesteps=64 ends before anything is learned: 64 steps come before phase train"
+    assert train(tmp_path, *short, "--max-timesteps", "64").succeeded().warnings == [f"warning: {told}"]
+    assert train(tmp_path, *short, "--max-timesteps", "128").succeeded().warnings == []
+
+
 def test_a_kill_right_after_more_was_given_does_not_forget_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = "training.early_stop={at_least: -1}"
     train(tmp_path, *TOY, stop).succeeded()

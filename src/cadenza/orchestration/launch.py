@@ -86,6 +86,7 @@ def train(
                 listen(run, sinks, on_event)
                 for text in notes:
                     run.console.note(text)
+                warn_if_nothing_is_learned(run)
                 if debugger is not None:
                     run.console.note(note(debugger), warning=True)
                 return execute(run, first=True)
@@ -223,6 +224,19 @@ def note_budget(run: Orchestrator, concluded: bool = False) -> None:
     if not budgets or {key: budgets[-1][key] for key in entry} != entry:
         budgets.append({**entry, "from_cycle": run.clock.cycles, "concluded": concluded})
     run.folder.write_decisions(run.decisions)
+
+
+def warn_if_nothing_is_learned(run: Orchestrator) -> None:
+    """Phases that only collect may take the whole budget."""
+    budget, gathered = run.config.training.max_timesteps, 0
+    for phase in run.scheduler.phases:
+        if {hook.name for hook in phase.hooks} - {"collect", "evaluate"}:
+            if budget is not None and 0 < budget <= gathered:
+                text = f"training.max_timesteps={budget} ends before anything is learned: {gathered} steps come before"
+                run.console.note(f"{text} phase {phase.name}", warning=True)
+            return
+        each = sum(hook.steps or 0 for hook in phase.hooks)
+        gathered += phase.duration_steps or (phase.duration_cycles or 0) * each
 
 
 def refuse_less(run: Orchestrator) -> None:
