@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from cadenza.errors import DivergenceError
-
 WIDTH = 16  # entries under one sum
 TINY = float(np.finfo(np.float32).tiny)  # a slot in use never weighs nothing
 
@@ -49,7 +47,7 @@ class Priorities:
         weights = np.maximum(np.asarray(priorities, np.float64) ** self.alpha, TINY).astype(np.float32)
         highest = float(weights.max(initial=0.0))
         if not highest < np.inf:
-            raise DivergenceError("a priority is not finite")
+            raise FloatingPointError("a priority is not finite")
         self.highest = max(self.highest, highest)
         self._set(slots, np.where(self._weights.reshape(-1)[slots] > 0, weights, np.float32(0)))
 

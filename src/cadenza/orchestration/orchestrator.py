@@ -166,7 +166,10 @@ class Orchestrator:
             raise ConfigError(f"{where} finds too little in buffer '{task.buffer}'; collect more before it")
         with self.usage.part("update"):
             phase = self._phase(task, due=task.amount)
-            result: Updated = getattr(self.workflow, task.hook.name)(store, phase)
+            try:
+                result: Updated = getattr(self.workflow, task.hook.name)(store, phase)
+            except FloatingPointError as problem:
+                raise self._divergence(str(problem)) from problem
         if not isinstance(result, Updated):
             hook = f"{type(self.workflow).__name__}.{task.hook.name}"
             raise ConfigError(f"{hook} must return Updated(updates, metrics), not {type(result).__name__}")
@@ -268,7 +271,7 @@ class Orchestrator:
 
     def _divergence(self, what: str) -> DivergenceError:
         where = f"by step {self.clock.env_steps} (update {self.clock.updates})"
-        find = f"`cadenza debug {self.folder.id}` goes on from it and names the place"
+        find = f"`cadenza debug {self.folder.reference}` goes on from it and names the place"
         return DivergenceError(f"{what} {where}; the last good checkpoint is kept: {find}")
 
     # state

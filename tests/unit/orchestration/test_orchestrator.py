@@ -239,6 +239,18 @@ def test_weights_that_are_not_finite_are_never_saved(lab: Lab) -> None:
     assert len(run.checkpoints.names()) == 1
 
 
+def test_what_an_algorithm_finds_not_to_be_finite_is_told_with_the_way_on(lab: Lab, monkeypatch) -> None:
+    run = lab.start(configured("training.max_timesteps=100"))
+    run.save()
+
+    def fail(*args: Any) -> None:
+        raise FloatingPointError("a priority is not finite")
+
+    monkeypatch.setattr(run.workflow, "update", fail)
+    with pytest.raises(DivergenceError, match=r"a priority is not finite by step \d+ .*cadenza debug"):
+        run.run()
+
+
 def test_a_signal_before_the_first_episode_ends_counts_no_cycle(lab: Lab) -> None:
     phases = "training.phases=[{name: train, hooks: [{name: collect, episodes: 2}, update]}]"
     config = configured(phases, "training.max_timesteps=200", "logging.every_steps=8")
