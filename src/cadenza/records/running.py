@@ -53,7 +53,7 @@ def describe(folder: RunFolder) -> Running:
     budget = settings.get("max_timesteps" if unit == "env_steps" else "max_updates")
     last = rows[-1] if rows else {}
     done = last.get(unit, status.get(unit, 0))
-    speed = rate(rows[-RECENT:], unit)
+    speed = rate([row for row in rows[-RECENT:] if row.get("phase") == last.get("phase")], unit)
     curve = [values for name in ("eval", "collect") if (values := column(rows, f"{name}/return_mean"))]
     evaluations, best = column(rows, "eval/return_mean"), status.get("best_return")
     return Running(

@@ -13,6 +13,7 @@ import pytest
 from cadenza.monitor import usage
 from cadenza.records.lock import RunLock
 from cadenza.records.metrics import compared, read
+from cadenza.records.running import describe
 from harness.command import TOY, cadenza, last, train
 
 
@@ -58,3 +59,16 @@ def test_top_shows_what_is_running_and_nothing_else(tmp_path: Path) -> None:
     assert (run["done"], run["budget"], run["left"], run["alerts"]) == (2048, 2048, 0, 1)
     assert run["latest_return"] == folder.read_status()["eval/return_mean"]
     assert run["speed"] > 0
+
+
+def test_the_speed_of_a_phase_is_not_taken_for_that_of_another(tmp_path: Path) -> None:
+    train(tmp_path, *TOY).succeeded()
+    folder = last(tmp_path)
+    before = describe(folder)
+    assert before.speed
+    row = json.loads(folder.metrics.read_text().splitlines()[-1])
+    later = [row | {"phase": "dream", "time/seconds": row["time/seconds"] + seconds} for seconds in (10.0, 20.0)]
+    with folder.metrics.open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in later)
+    now = describe(folder)
+    assert (now.done, now.speed, now.left) == (before.done, 0.0, None)
