@@ -124,7 +124,9 @@ class WorldModelsConfig:
         planned, drawn = self.controller == "plan", self.dynamics == "mdn_rnn"
         search = ("planning.candidates", "planning.elites", "planning.iterations")
         evolved = (*(f"evolution.{key}" for key in vars(self.evolution)), "trials", "generations")
+        seeing = (*(f"vision.{key}" for key in vars(self.vision)), "vision_updates")
         unused = {
+            "representation=vae": seeing if self.representation == "identity" else (),
             "dynamics=mdn_rnn": () if drawn else ("memory.mixtures", "memory.min_std", "evolution.temperature"),
             "controller=plan": () if planned else (*search, "horizon", "train_every", "train_ratio"),
             "controller=evolved": evolved if planned else (),

@@ -317,7 +317,7 @@ def test_what_is_learned_in_a_dream_works_awake(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["algorithm.representation=identity"], "has images; take vae"),
+        (["algorithm.representation=identity"], "algorithm.vision.latent=.*: does nothing without representation=vae"),
         (["algorithm.evolution.inside=dream", "algorithm.generations=null"], "so give their number"),
         (["algorithm.evolution.population=2"], "algorithm.evolution.population=2: must be at least 4"),
         (["algorithm.vision.learning_rate=0"], "algorithm.vision.learning_rate=0: must be above 0"),
@@ -337,6 +337,8 @@ def test_mistakes_are_told(overrides: list[str], said: str) -> None:
 
 
 def test_what_no_representation_fits_is_told_before_anything_is_made() -> None:
+    with pytest.raises(ConfigError, match="toy/dot has images; take vae"):
+        check(load("toy/dot:world_models", ["algorithm.representation=identity"]))
     with pytest.raises(ConfigError, match="toy/recall has no images; take identity"):
         check(load("toy/recall:world_models", ["algorithm.representation=vae"]))
     config = load("toy/glimpse:world_models")
