@@ -38,9 +38,13 @@ def demonstrate(
         raise typer.BadParameter(f"{wrong[0]}: only environment.… matters to an expert")
     from cadenza.cli.export import told
     from cadenza.config.load import load
+    from cadenza.config.registry import ALGORITHMS
     from cadenza.orchestration.demonstrate import demonstrate as play
     from cadenza.orchestration.export import Episodes
 
+    alone, _, algorithm = env.rpartition(":")
+    if alone and algorithm in ALGORITHMS:
+        raise typer.BadParameter(f"{env}: the expert acts, no algorithm; give {alone} alone")
     config = load(f"{env}:diffusion_policy", overrides or ())
     result = play(config, expert, out, Episodes(episodes, seed))
     if json:

@@ -35,7 +35,7 @@ class Scripted:
     """An expert in several environments at once: an instance of its own for each episode, where it is a class."""
 
     def __init__(self, name: str, spec: EnvSpec) -> None:
-        self.name = name
+        self.name, self._env = name, spec.id
         self._found = found(name)
         agents = [(group, agent) for group, one in spec.groups.items() for agent in one.agents]
         if len(agents) > 1:
@@ -81,7 +81,8 @@ class Scripted:
         except CadenzaError:
             raise
         except Exception as problem:  # whatever a stranger's expert may raise
-            raise ConfigError(f"expert {self.name}: {type(problem).__name__}: {problem}") from problem
+            reason = f"{type(problem).__name__}: {problem}"
+            raise ConfigError(f"expert {self.name} cannot play {self._env}: {reason}") from problem
         if action.shape != self._shape:
             raise ConfigError(f"expert {self.name}: an action of shape {action.shape}, not {self._shape}")
         whole = np.issubdtype(self._dtype, np.integer)  # those of a Box may lie outside, where they are clipped

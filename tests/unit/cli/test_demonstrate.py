@@ -90,7 +90,7 @@ def test_whole_numbers_may_come_as_floats(tmp_path: Path, monkeypatch: pytest.Mo
         ("toy/fork", "own_experts:answer", ConfigError, "must be a function"),
         ("toy/fork", "own_experts:nobody", ConfigError, "nobody"),
         ("toy/pair", "fork", ConfigError, "one agent; toy/pair has 3"),
-        ("CartPole-v1", "fork", ConfigError, "expert fork: ValueError"),
+        ("CartPole-v1", "fork", ConfigError, "expert fork cannot play CartPole-v1: ValueError"),
         ("CartPole-v1", "own_experts:Needy", ConfigError, "cannot be made without arguments.*'strength'"),
         ("CartPole-v1", "own_experts:Mute", ConfigError, "instances must be called"),
         ("CartPole-v1", "own_experts:beyond", ConfigError, r"2 is no action of Discrete\(2\)"),
@@ -118,3 +118,9 @@ def test_an_expert_of_an_extra_says_what_to_install(tmp_path: Path, monkeypatch:
     with pytest.raises(MissingExtraError, match=r"the expert pusht needs an extra: pip install 'cadenza\[pusht\]'"):
         demonstrate(load("toy/fork:diffusion_policy"), "pusht", tmp_path / "out", Episodes(1))
     assert not (tmp_path / "out").exists()
+
+
+def test_an_algorithm_beside_the_environment_is_one_too_many(tmp_path: Path) -> None:
+    said = cadenza("demonstrate", "toy/fork:ppo", "fork", "--out", tmp_path / "forks")
+    assert said.code == 2
+    assert "the expert acts, no algorithm; give toy/fork alone" in said.err
