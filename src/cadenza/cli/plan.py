@@ -41,6 +41,10 @@ def plan(
         print_json(needs)
     else:
         print_table(("", ""), rows(needs))
+    if needs["time"]["training_seconds"] is None:
+        last = needs["run"]["phases"][-1]
+        missed = f"phase {last} was not reached, so the run's time is open; --seconds N measures longer"
+        typer.echo(f"warning: {missed}", err=True)
     total, free = needs["disk"]["total_bytes"], needs["disk"]["free_bytes"]
     if total > free:
         typer.echo(f"warning: the run needs about {size(total)} of disk, {size(free)} are free in {place}", err=True)
@@ -57,8 +61,8 @@ def rows(needs: dict[str, Any]) -> list[tuple[str, str]]:
     available = optional(needs["memory"]["available_bytes"])
     run, envs, memory, disk, time = (needs[key] for key in ("run", "environments", "memory", "disk", "time"))
     cycle = f"{number(run['env_steps_per_cycle'])} env_steps and {number(run['updates_per_cycle'])} updates"
-    if run["offline_updates_first"]:
-        cycle += f" after {number(run['offline_updates_first'])} updates offline"
+    if run["offline_updates"]:
+        cycle += f" after {number(run['offline_updates'])} updates offline"
     stores = ", ".join(f"{name} {size(held)}" for name, held in memory["stores"].items()) or "none"
     most = disk["checkpoint_bytes_at_most"]
     speed, unit = time["env_steps_per_second"], "env_steps"

@@ -6,6 +6,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import ceil, prod
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from cadenza.types import Acted, EnvSpec, GroupSpec, Mode, PhaseInfo, Sealing, S
 
 PATIENCE = 4  # a first cycle that takes so many times the seconds to measure is left unfinished
 EPISODE_ROW = 40  # bytes beside the actions: environment, number, seed, length, return
-BEGINNING = 2  # cycles of an offline phase that are measured where others follow that collect
+GLIMPSE = 5  # cycles of an offline phase that are measured where others follow
 SEGMENT = 500  # bytes of a file of episodes beside them
 
 
@@ -62,11 +63,33 @@ class Measured:
     evaluation_steps: int  # env_steps of its finished episodes
     finished: int  # how many those were
     beside: int | None  # bytes of the process beside its stores; None: nobody tells
-    beginning: list[Mark]  # as `marks`, of the offline phases before anything was collected; none: there are none
+    shortened: dict[int, Phase]  # offline phases, by number, of which it saw but a glimpse
 
     @property
     def cycles(self) -> int:
         return len(self.marks) - 1
+
+    @property
+    def glimpses(self) -> dict[int, list[Mark]]:
+        """The marks of each shortened phase that it came to."""
+        pairs = list(pairwise(self.marks))
+        of = {number: [pair for pair in pairs if pair[0].phase == number] for number in self.shortened}
+        return {number: [found[0][0], *(after for _, after in found)] for number, found in of.items() if found}
+
+    def before(self, count: str) -> float:
+        """What was counted before the settled marks, without the glimpses."""
+        glimpsed = sum(getattr(marks[-1], count) - getattr(marks[0], count) for marks in self.glimpses.values())
+        return float(getattr(self.settled[0], count) - getattr(self.marks[0], count) - glimpsed)
+
+    def shortened_seconds(self) -> float | None:
+        """How long those phases take in full; None if not all of them were seen."""
+        seen, total = self.glimpses, 0.0
+        for number, phase in self.shortened.items():
+            pace = speed(seen[number], "updates") if number in seen else 0.0
+            if not pace:
+                return None
+            total += length_of(phase, collects=False) / pace
+        return total
 
     @property
     def settled(self) -> list[Mark]:
@@ -117,8 +140,8 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
         try:
             folder = create(Path(scratch), shown, ["cadenza", "plan"])
             run = build(assembly, folder, Console(quiet=True, total=None), signals)
-            run.scheduler = PhaseScheduler(with_short_beginning(assembly.phases))
-            measured = measure(run, seconds)
+            run.scheduler = PhaseScheduler(with_glimpses(assembly.phases))
+            measured = measure(run, to_shorten(assembly.phases), seconds)
             for name, held in stores.items():  # some grow
                 later = held_by(assembly.stores[name], assembly.env and assembly.env.current)
                 stores[name] = max(held, later, key=lambda one: one.bytes)
@@ -218,34 +241,32 @@ def held_by_replay(store: ReplayStore, rows: int, revised: int = 0) -> Held:
     return Held(rows + weights, (slots,), files=rows, renewed=revised)
 
 
-def beginning_of(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
-    """The offline phases before others that collect."""
-    first = next((index for index, phase in enumerate(phases) if phase.type == "online"), 0)
-    return tuple(phase for phase in phases[:first] if phase.type == "offline")
+def to_shorten(phases: tuple[Phase, ...]) -> dict[int, Phase]:
+    """By number, the offline phases that others follow: a measurement should get beyond them."""
+    return {number: phase for number, phase in enumerate(phases[:-1]) if phase.type == "offline"}
 
 
-def with_short_beginning(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
-    """So that a measurement gets to where steps are collected."""
-    long = beginning_of(phases)
-    return tuple(
-        replace(phase, duration_updates=None, duration_cycles=BEGINNING) if phase in long else phase for phase in phases
-    )
+def with_glimpses(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+    short = {
+        number: replace(phase, duration_updates=None, duration_cycles=GLIMPSE)
+        for number, phase in to_shorten(phases).items()
+    }
+    return tuple(short.get(number, phase) for number, phase in enumerate(phases))
 
 
-def measure(run: Orchestrator, seconds: float) -> Measured:
+def measure(run: Orchestrator, shortened: dict[int, Phase], seconds: float) -> Measured:
     """Some cycles of the run, for about so long, and one evaluation of what came of them."""
     marks: list[Mark] = []
     held: list[int | None] = []  # before the last checkpoint, which seals all rows at once, and after it
     run.save(insist=True)
     checkpoint = checkpoint_files(run)
-    offline_first = bool(beginning_of(run.scheduler.phases))
     began = time.monotonic()
 
     def seen_enough(clock: Clock) -> bool:
         now = time.monotonic() - began
         marks.append(Mark(now, clock.env_steps, clock.updates, run.scheduler.index))
         reached = len(marks) > 1 and marks[-2].phase == len(run.scheduler.phases) - 1  # what a run mostly does
-        enough = reached and now >= seconds and (not offline_first or clock.env_steps > 0)
+        enough = reached and now >= seconds
         if enough:
             held.append(resident_beside(run.stores))
         return enough
@@ -275,10 +296,9 @@ def measure(run: Orchestrator, seconds: float) -> Measured:
     beside = resident_beside(run.stores)
     if beside is not None and held[0] is not None and held[-1] is not None:
         beside += held[0] - held[-1]  # a run seals its rows a few at a time
-    beginning = [mark for mark in marks if mark.env_steps == 0] if offline_first else []
     return Measured(
-        marks=marks[len(beginning) - 1 :] if beginning else marks,
-        beginning=beginning,
+        marks=marks,
+        shortened=shortened,
         clock=run.clock,
         seconds=spent,
         checkpoint=checkpoint_files(run) if len(marks) > 1 else checkpoint,
@@ -353,10 +373,11 @@ def environments_of(config: RunConfig, assembly: Assembly) -> dict[str, Any]:
 def outline_of(config: RunConfig, assembly: Assembly, measured: Measured) -> dict[str, Any]:
     """How long the run is in every unit. Cycles are taken to be as those of the last phase that was measured."""
     decisions, training = assembly.decisions, config.training
-    start, earlier = measured.settled[0], len(measured.marks) - len(measured.settled)
-    done = start.updates - measured.marks[0].updates
+    start, done = measured.settled[0], round(measured.before("updates"))
+    glimpsed = sum(len(marks) - 1 for marks in measured.glimpses.values())
+    earlier = len(measured.marks) - len(measured.settled) - glimpsed
     steps, updates = measured.per_cycle("env_steps"), measured.per_cycle("updates")
-    before = sum(length_of(phase, collects=False) for phase in beginning_of(assembly.phases))
+    before = sum(length_of(phase, collects=False) for phase in measured.shortened.values())
     if steps is None:
         steps = float(sum(hook.steps or 0 for hook in assembly.phases[0].hooks)) or None
     left = None if training.max_updates is None else max(0, training.max_updates - before)
@@ -366,7 +387,8 @@ def outline_of(config: RunConfig, assembly: Assembly, measured: Measured) -> dic
         if budget is not None and each
     ]
     if not ends:
-        spent, each = (start.env_steps, steps) if decisions["training.unit"] == "env_steps" else (done, updates)
+        in_steps = decisions["training.unit"] == "env_steps"
+        spent, each = (start.env_steps, steps) if in_steps else (before + done, updates)
         ends = [ceil(max(0, decisions["training.horizon"] - spent) / each)] if each else []
     cycles = min(ends, default=None)
     offline = not steps
@@ -385,7 +407,7 @@ def outline_of(config: RunConfig, assembly: Assembly, measured: Measured) -> dic
         "cycles": None if cycles is None else earlier + cycles,
         "env_steps": None if cycles is None else start.env_steps + round(cycles * (steps or 0)),
         "updates": None if cycles is None or updates is None else before + done + round(cycles * updates),
-        "offline_updates_first": before,
+        "offline_updates": before,
         "env_steps_per_cycle": steps,
         "updates_per_cycle": updates,
         "evaluations": happens(config.evaluation, config.evaluation.warmup_steps, config.evaluation.at_end),
@@ -462,13 +484,9 @@ def action_bytes(group: GroupSpec) -> int:
 def time_of(config: RunConfig, spec: EnvSpec, measured: Measured, outline: dict[str, Any]) -> dict[str, Any]:
     collects = bool(outline["env_steps_per_cycle"])
     pace = measured.per_second("env_steps" if collects else "updates")
-    before = 0.0
-    if len(measured.beginning) > 1:
-        before = outline["offline_updates_first"] / speed(measured.beginning, "updates")
+    offline, before = measured.shortened_seconds(), measured.before("seconds")
     length = outline["env_steps"] if collects else outline["updates"]
-    first, start = measured.marks[0], measured.settled[0]
-    before += start.seconds - first.seconds
-    spent = start.env_steps if collects else start.updates - first.updates
+    spent = measured.before("env_steps") if collects else outline["offline_updates"] + measured.before("updates")
     count, limit = outline["evaluations"], spec.max_episode_steps
     usual, longest = measured.evaluation, None
     if limit is not None:
@@ -481,7 +499,9 @@ def time_of(config: RunConfig, spec: EnvSpec, measured: Measured, outline: dict[
         "measured_cycles": measured.cycles,
         "env_steps_per_second": pace if collects else None,
         "updates_per_second": measured.per_second("updates") if measured.cycles else None,
-        "training_seconds": before + (length - spent) / pace if length is not None and pace else None,
+        "training_seconds": (
+            offline + before + (length - spent) / pace if length is not None and pace and offline is not None else None
+        ),
         "evaluation_seconds": None if count is None or usual is None else count * usual,
         "evaluation_seconds_at_most": None if count is None or longest is None else count * longest,
     }

@@ -206,3 +206,21 @@ def test_a_warm_up_is_not_taken_for_the_rest(tmp_path: Path) -> None:
     status, rows = last(tmp_path).read_status(), last(tmp_path).metrics.read_text().splitlines()
     assert (needs["env_steps"], needs["updates"]) == (status["env_steps"], status["updates"]) == (3000, 250)
     assert needs["evaluations"] == sum("eval/return_mean" in row for row in rows)
+
+
+def test_phases_that_only_learn_are_glimpsed_at_and_counted_in_full(tmp_path: Path) -> None:
+    settings = ["Pendulum-v1:tdmpc", "algorithm.warmup_steps=60", "algorithm.pretrain_updates=40"]
+    settings += ["algorithm.batch_size=8", "training.max_timesteps=90", "evaluation.every_steps=0"]
+    needs = planned(*settings, "evaluation.at_end=false", seconds=1)
+    assert needs["run"]["offline_updates"] == 40
+    assert needs["time"]["training_seconds"] > 0
+    train(tmp_path, *settings, "evaluation.at_end=false").succeeded()
+    status = last(tmp_path).read_status()
+    assert (needs["run"]["env_steps"], needs["run"]["updates"]) == (status["env_steps"], status["updates"]) == (90, 70)
+
+
+def test_a_measurement_that_ends_too_soon_says_so() -> None:
+    outcome = cadenza("plan", "Pendulum-v1:tdmpc", "algorithm.warmup_steps=100000", "--seconds", "0.1").succeeded()
+    assert outcome.warnings == [
+        "warning: phase train was not reached, so the run's time is open; --seconds N measures longer"
+    ]

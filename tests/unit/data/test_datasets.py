@@ -287,7 +287,7 @@ def test_a_plan_knows_of_phases_without_collecting(identity: Path) -> None:
     assert alone["memory"]["stores"]["replay"] == 4000 * (8 + 8 + 4 + 1 + 1 + 1)
     both = json.loads(cadenza(*plan, phases(OFFLINE % 400, ONLINE)).succeeded().out)
     assert (both["run"]["env_steps"], both["run"]["updates"]) == (1000, 400 + 250)
-    assert both["run"]["offline_updates_first"] == 400
+    assert both["run"]["offline_updates"] == 400
     assert both["memory"]["stores"] == alone["memory"]["stores"]
 
 
