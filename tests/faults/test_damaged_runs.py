@@ -71,7 +71,7 @@ def test_resume_falls_back_and_ends_the_same(damage: str, whole: RunFolder, fold
     bad = newest(folder)
     CHECKPOINT_DAMAGE[damage](bad)
     root = folder.path.parent
-    cadenza("evaluate", "@last", "--checkpoint", "2048", "--runs-dir", root).refused(78, bad.name)
+    cadenza("evaluate", "@last", "--checkpoint", "2048", "--runs-dir", root).refused(78, bad.name, "also step-")
     outcome = resume(root).succeeded()
     assert len(outcome.warnings) == 1
     assert bad.name in outcome.warnings[0]

@@ -73,7 +73,11 @@ def load_policy(folder: RunFolder, checkpoint: str = "last", trust: bool = False
     config = folder.read_config(trust)
     checkpoints = Checkpoints.of(folder)
     name = checkpoints.resolve(checkpoint)
-    state = checkpoints.load(name, "workflow")
+    try:
+        state = checkpoints.load(name, "workflow")
+    except CheckpointError as problem:
+        others = [other for other in checkpoints.names() if other != name]
+        raise CheckpointError(f"{problem}; there is also {', '.join(others)}" if others else str(problem)) from problem
     spec = check(config)
     decisions = {**folder.read_decisions(), "device": "cpu"}
     decide_runtime(config, spec, decisions)
