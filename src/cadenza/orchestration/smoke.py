@@ -130,14 +130,17 @@ def with_short_cycles(algorithm: Any, spec: EnvSpec, num_envs: int) -> Any:
     units = {field.name: field.metadata.get("unit") for field in fields(algorithm)}
     values = {name: value for name in units if isinstance(value := getattr(algorithm, name), int | float)}
     numbers = {name: value for name, value in values.items() if units[name] in SIZES}
-    algorithm = replace(algorithm, **{n: min(v, UPDATES) for n, v in values.items() if units[n] == "updates"})
+    for name, value in values.items():
+        if units[name] == "updates":
+            with suppress(ConfigError):  # unless it belongs to a part that is not there
+                algorithm = replace(algorithm, **{name: min(value, UPDATES)})
     if "update_ratio" in values:
         less = {"update_ratio": min(values["update_ratio"], RATIO), "batch_size": min(values["batch_size"], BATCH)}
         algorithm = replace(algorithm, **less)
     if "sampling_steps" in values:  # chunks out of noise, by networks that are large
         algorithm = replace(algorithm, batch_size=min(values["batch_size"], BATCH))
     if "planning" in units:  # each action is searched for
-        with suppress(ConfigError):  # unless that is another variant's
+        with suppress(ConfigError):  # the same
             algorithm = replace(algorithm, planning=replace(algorithm.planning, iterations=1))
     most = SMALLEST
     while most < LARGEST:
