@@ -31,7 +31,8 @@ def write_segment(folder: Path, name: str | None, slots: np.ndarray, rows: dict[
         folder.mkdir(parents=True)
         atomic.sync_dir(folder.parent)
         atomic.sync_dir(folder.parent.parent)
-    content = save({SLOTS: slots, **rows})
+    # safetensors writes an array's memory, whatever the order of its axes there
+    content = save({path: np.ascontiguousarray(array) for path, array in {SLOTS: slots, **rows}.items()})
     sha256 = hashlib.sha256(content).hexdigest()
     atomic.write_bytes(folder / (name or name_of(sha256)), content)
     return sha256

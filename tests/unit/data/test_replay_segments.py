@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cadenza.data.replay import ReplayStore
+from cadenza.data.segments import Segment, read_segment, write_segment
 from cadenza.errors import CheckpointError
 from cadenza.orchestration import codec
 from cadenza.trees import leaves
@@ -189,3 +190,10 @@ def test_a_checkpoint_costs_what_is_new(alpha: float | None, tmp_path: Path) -> 
     row = sum(array[:1].nbytes for _, array in leaves(store._arrays))
     new = (int(store._head.sum()) - rows) * row
     assert written <= 2 * new + (4_000_000 if alpha is not None else 0)
+
+
+def test_rows_whose_axes_lie_in_another_order_in_memory_are_written_as_they_are_seen(tmp_path: Path) -> None:
+    turned = np.moveaxis(np.arange(2 * 4 * 5 * 3).reshape(2, 4, 5, 3), -1, 1)
+    sha256 = write_segment(tmp_path, "turned", np.arange(2), {"pictures": turned})
+    _, rows = read_segment(tmp_path, Segment("turned", sha256, np.zeros(0, np.int64)))
+    assert np.array_equal(rows["pictures"], turned)
