@@ -64,10 +64,16 @@ def with_images_first(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 
 def with_pictures(env: gymnasium.Env[Any, Any], config: EnvironmentConfig) -> gymnasium.Env[Any, Any]:
     """The environment under `grayscale`, `resize` and `frame_stack`, in this order."""
-    changes: list[Change] = [channels_first]
     asked = [name for name in ("grayscale", "resize") if getattr(config, name)]
     if asked and not has_images(env.observation_space):
         raise ConfigError(f"environment.{asked[0]}: {config.id} shows no images (bytes from 0 to 255, [H, W, C])")
+    env = OnImages(env, as_asked(config))
+    return FrameStack(env, config.frame_stack) if config.frame_stack else env
+
+
+def as_asked(config: EnvironmentConfig) -> Change:
+    """What `grayscale` and `resize` make of a picture, channels first in any case."""
+    changes: list[Change] = [channels_first]
     if config.grayscale:
         changes.append(grayscale)
     if size := config.picture_size:
@@ -78,8 +84,7 @@ def with_pictures(env: gymnasium.Env[Any, Any], config: EnvironmentConfig) -> gy
             picture = each(picture)
         return picture
 
-    env = OnImages(env, change)
-    return FrameStack(env, config.frame_stack) if config.frame_stack else env
+    return change
 
 
 def has_images(space: spaces.Space[Any]) -> bool:
