@@ -10,8 +10,9 @@ import hashlib
 import heapq
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,7 +25,8 @@ from cadenza.config.schema import MINARI, RunConfig
 from cadenza.data.batches import Past
 from cadenza.data.replay import SEGMENT_BYTES, ReplayStore
 from cadenza.data.segments import Segment, file_sha256, read_segment, write_segment
-from cadenza.data.walks import FIRST, LAST
+from cadenza.data.walks import FIRST, LAST, TERMINATED, TRUNCATED
+from cadenza.envs.gym import observer
 from cadenza.errors import CheckpointError, ConfigError
 from cadenza.records import atomic
 from cadenza.records.json_text import canonical, plain
@@ -94,6 +96,29 @@ def merged(pieces: Iterable[dict[str, np.ndarray]]) -> Iterator[dict[str, np.nda
 
 def joined(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {path: np.concatenate([piece[path] for piece in pieces]) for path in pieces[0]}
+
+
+def episode_rows(
+    spec: EnvSpec, obs: Tree, action: np.ndarray, reward: np.ndarray, terminated: bool, truncated: bool
+) -> dict[str, np.ndarray]:
+    """An episode of one agent as rows by path: obs [T + 1, …], the last in a row of its own; action, reward [T, …]."""
+    ((name, group),) = spec.groups.items()
+    count = len(reward)
+    how = TERMINATED * terminated + TRUNCATED * truncated
+    flags = np.zeros(count + 1, np.uint8)
+    flags[0] = FIRST
+    flags[-2] |= how
+    flags[-1] = LAST | how
+    action = observer(group.action, axis=1)(action)
+    acting = np.arange(count + 1)[:, None] < count
+    rows = {
+        "obs": observer(group.observation, axis=1)(obs),
+        "active": acting,
+        "action": np.concatenate([action, np.zeros_like(action[:1])]),
+        "reward": np.append(reward, 0).astype(np.float32)[:, None],
+        "died": np.zeros_like(acting),
+    }
+    return dict(leaves({"groups": {name: rows}, "flags": flags}))
 
 
 def summary(flags: np.ndarray, rewards: np.ndarray, partial: np.ndarray) -> dict[str, Any]:
@@ -168,10 +193,7 @@ def open_dataset(given: str) -> Dataset:
     if given.startswith(MINARI):
         from cadenza.data.minari import convert
 
-        scratch = TemporaryDirectory(prefix="cadenza-minari-")
-        folder = Path(scratch.name, "dataset")
-        convert(given.removeprefix(MINARI), folder)
-        return replace(open_dataset(str(folder)), scratch=scratch)
+        return converted(partial(convert, given.removeprefix(MINARI)))
     path, where = Path(given).expanduser(), f"training.dataset={given}"
     if not (path / FACTS).is_file():
         what = f"is no dataset, it has no {FACTS}" if path.is_dir() else "there is no such folder"
@@ -191,6 +213,18 @@ def open_dataset(given: str) -> Dataset:
     if not len(starts) or not np.array_equal(np.append(starts[1:], len(flags)), ends + 1) or starts[0] != 0:
         raise ConfigError(f"{where}: its rows are no stretches that each begin and end")
     return Dataset(path, facts, ends + 1 - starts)
+
+
+def converted(write: Callable[[Path], None]) -> Dataset:
+    """What `write` makes of the data of others in the folder it is given; it lasts as long as the dataset."""
+    scratch = TemporaryDirectory(prefix="cadenza-dataset-")
+    try:
+        folder = Path(scratch.name, "dataset")
+        write(folder)
+        return replace(open_dataset(str(folder)), scratch=scratch)
+    except BaseException:
+        scratch.cleanup()
+        raise
 
 
 def verified_flags(folder: Path, name: str, sha256: str) -> np.ndarray:

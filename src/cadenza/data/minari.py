@@ -11,11 +11,9 @@ import numpy as np
 
 from cadenza.config.schema import EnvironmentConfig, RunConfig
 from cadenza.data.batches import Past
-from cadenza.data.datasets import merged, write_dataset
-from cadenza.data.walks import FIRST, LAST, TERMINATED, TRUNCATED
-from cadenza.envs.gym import as_dict_space, observer
+from cadenza.data.datasets import episode_rows, merged, write_dataset
+from cadenza.envs.gym import as_dict_space
 from cadenza.errors import ConfigError, MissingExtraError, install
-from cadenza.trees import leaves
 from cadenza.types import SINGLE_GROUP, EnvSpec, GroupSpec
 
 
@@ -41,30 +39,17 @@ def convert(id: str, out: Path) -> None:
     kwargs = {key: value for key, value in env.kwargs.items() if key != "render_mode"}
     group = GroupSpec((SINGLE_GROUP,), as_dict_space(data.observation_space), data.action_space)
     config = replace(RunConfig(algorithm=None), environment=EnvironmentConfig(id=env.id, kwargs=kwargs))
-    episodes = [rows_of(episode, group) for episode in data.iterate_episodes() if len(episode.rewards)]
+    spec = EnvSpec(env.id, {SINGLE_GROUP: group})
+    episodes = [rows_of(episode, spec) for episode in data.iterate_episodes() if len(episode.rewards)]
     ends = np.cumsum([len(rows["flags"]) for rows, _ in episodes])
     partial = np.array([end - 1 for end, (_, whole) in zip(ends, episodes, strict=True) if not whole], np.int64)
     past = Past(merged(rows for rows, _ in episodes), partial)
-    write_dataset(out, past, config, EnvSpec(env.id, {SINGLE_GROUP: group}), {"minari": id, "what": "episodes"})
+    write_dataset(out, past, config, spec, {"minari": id, "what": "episodes"})
 
 
-def rows_of(episode: Any, group: GroupSpec) -> tuple[dict[str, np.ndarray], bool]:
-    """An episode as rows by path, its last observation in a row of its own; and whether it came to an end."""
-    count = len(episode.rewards)
+def rows_of(episode: Any, spec: EnvSpec) -> tuple[dict[str, np.ndarray], bool]:
+    """An episode as rows by path, and whether it came to an end."""
     terminated, truncated = bool(episode.terminations[-1]), bool(episode.truncations[-1])
-    how = TERMINATED * terminated + TRUNCATED * (truncated or not terminated)
-    flags = np.zeros(count + 1, np.uint8)
-    flags[0] = FIRST
-    flags[-2] |= how
-    flags[-1] = LAST | how
-    action = observer(group.action, axis=1)(episode.actions)
-    acting = np.arange(count + 1)[:, None] < count
-    rows = {
-        "obs": observer(group.observation, axis=1)(episode.observations),
-        "active": acting,
-        "action": np.concatenate([action, np.zeros_like(action[:1])]),
-        "reward": np.append(episode.rewards, 0).astype(np.float32)[:, None],
-        "died": np.zeros_like(acting),
-    }
-    paths = dict(leaves({"groups": {SINGLE_GROUP: rows}, "flags": flags}))
-    return paths, terminated or truncated
+    cut = truncated or not terminated
+    rows = episode_rows(spec, episode.observations, episode.actions, episode.rewards, terminated, cut)
+    return rows, terminated or truncated

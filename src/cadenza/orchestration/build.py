@@ -11,7 +11,8 @@ import torch
 
 from cadenza.config.registry import workflow_class
 from cadenza.config.schema import Phase, RunConfig, TrainingConfig
-from cadenza.data.datasets import Dataset, open_dataset, refuse_other
+from cadenza.data import lerobot
+from cadenza.data.datasets import Dataset, converted, open_dataset, refuse_other
 from cadenza.data.replay import ReplayStore
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
@@ -189,7 +190,10 @@ def given_dataset(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) -
     given = config.training.dataset
     if given is None:
         return None
-    dataset = open_dataset(given)
+    if lerobot.recognised(given):
+        dataset = converted(lambda out: lerobot.convert(given, out, config, spec))
+    else:
+        dataset = open_dataset(given)
     refuse_other(dataset, given, config, spec)
     counts = {key: dataset.facts[key] for key in ("transitions", "episodes")}
     noted = decisions.setdefault("training.dataset", {"digest": dataset.digest, **counts})
