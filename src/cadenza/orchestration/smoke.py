@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import redirect_stderr, suppress
+from contextlib import redirect_stderr
 from dataclasses import dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
@@ -26,7 +26,7 @@ from cadenza.types import Acted, EnvSpec, Mode, Step, Tree
 
 ENVS = 2
 SIZES = ("vec_steps", "env_steps", "episodes")  # units of the settings that make a cycle long
-SMALLEST, LARGEST = 16, 1 << 20
+POWERS = [1 << exponent for exponent in range(4, 20)]
 UPDATES = 2  # of a setting in that unit: how long something is learned before anything else happens
 RATIO, BATCH = 0.125, 32  # gradient steps per env_step from a replay, and how much each takes of it, at most
 
@@ -61,6 +61,8 @@ def try_experiment(name: str, timesteps: int, root: Path) -> None:
         config = replace(config, training=replace(config.training, dataset=str(random_episodes(config, root))))
     first = uninterrupted(train(config, root, ["cadenza", "smoke"], quiet=True))
     done = first.summary()
+    if not done["updates"]:
+        raise CadenzaError(f"{done['env_steps']} steps were made and nothing was learned from them")
     budget = config.training.max_timesteps
     more = {"max_timesteps": done["env_steps"] + 1} if budget else {"max_updates": done["updates"] + 1}
     if not budget or done["env_steps"] >= budget:  # else its last phase was over: there is nothing to go on with
@@ -129,28 +131,45 @@ def with_short_cycles(algorithm: Any, spec: EnvSpec, num_envs: int) -> Any:
     """Its counts of steps and episodes no larger than the smallest power of two that it accepts."""
     units = {field.name: field.metadata.get("unit") for field in fields(algorithm)}
     values = {name: value for name in units if isinstance(value := getattr(algorithm, name), int | float)}
-    numbers = {name: value for name, value in values.items() if units[name] in SIZES}
-    for name, value in values.items():
-        if units[name] == "updates":
-            with suppress(ConfigError):  # unless it belongs to a part that is not there
-                algorithm = replace(algorithm, **{name: min(value, UPDATES)})
+    lessened = {name: min(value, UPDATES) for name, value in values.items() if units[name] == "updates"}
     if "update_ratio" in values:
-        less = {"update_ratio": min(values["update_ratio"], RATIO), "batch_size": min(values["batch_size"], BATCH)}
-        algorithm = replace(algorithm, **less)
-    if "sampling_steps" in values:  # chunks out of noise, by networks that are large
-        algorithm = replace(algorithm, batch_size=min(values["batch_size"], BATCH))
+        lessened["update_ratio"] = min(values["update_ratio"], RATIO)
+    if "update_ratio" in values or "sampling_steps" in values:  # chunks out of noise, by networks that are large
+        lessened["batch_size"] = min(values["batch_size"], BATCH)
     if "planning" in units:  # each action is searched for
-        with suppress(ConfigError):  # the same
-            algorithm = replace(algorithm, planning=replace(algorithm.planning, iterations=1))
-    most = SMALLEST
-    while most < LARGEST:
-        try:
-            small = replace(algorithm, **{name: min(value, most) for name, value in numbers.items()})
-            small.check(spec, num_envs)
+        lessened["planning"] = replace(algorithm.planning, iterations=1)
+    for name, value in lessened.items():
+        less = changed(algorithm, {name: value})
+        if less is not None and fits(less, spec, num_envs) >= fits(algorithm, spec, num_envs):
+            algorithm = less
+    sizes = {name: value for name, value in values.items() if units[name] in SIZES and can_shrink(algorithm, name)}
+    for most in POWERS:
+        small = changed(algorithm, {name: min(value, most) for name, value in sizes.items()})
+        if small is not None and fits(small, spec, num_envs):
             return small
-        except ConfigError:
-            most *= 2
     return algorithm
+
+
+def changed(algorithm: Any, values: dict[str, Any]) -> Any | None:
+    """The algorithm with these settings, unless it refuses them."""
+    try:
+        return replace(algorithm, **values)
+    except ConfigError:
+        return None
+
+
+def can_shrink(algorithm: Any, name: str) -> bool:
+    """Not what belongs to a part that is not there, which it refuses whatever it is."""
+    smaller = [most for most in POWERS if most < getattr(algorithm, name)]
+    return any(changed(algorithm, {name: most}) is not None for most in smaller)
+
+
+def fits(algorithm: Any, spec: EnvSpec, num_envs: int) -> bool:
+    try:
+        algorithm.check(spec, num_envs)
+    except ConfigError:
+        return False
+    return True
 
 
 def uninterrupted(result: Result) -> Result:

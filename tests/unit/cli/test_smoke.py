@@ -11,7 +11,7 @@ from cadenza.config.load import load
 from cadenza.config.registry import Family
 from cadenza.errors import CadenzaError, MissingExtraError
 from cadenza.orchestration.launch import check
-from cadenza.orchestration.smoke import attempt, shrunk
+from cadenza.orchestration.smoke import attempt, shrunk, try_experiment
 from harness.command import cadenza
 
 
@@ -77,3 +77,16 @@ def test_cycles_are_made_short_as_far_as_the_algorithm_allows() -> None:
 
 def test_a_shorter_time_limit_stays() -> None:
     assert shrunk(load("toy/pair:ppo"), 100).environment.max_episode_steps == 10
+
+
+def test_what_belongs_to_a_part_that_is_not_there_hinders_nothing() -> None:
+    """Without a dream or a plan `dream_steps` and `train_every` may not be changed."""
+    small = shrunk(load("toy/glimpse:world_models"), 100).algorithm
+    assert (small.rollout_steps, small.vision_updates, small.memory_updates) == (16, 2, 2)
+    assert small.dream_steps == load("toy/glimpse:world_models").algorithm.dream_steps
+    assert shrunk(load("Pendulum-v1:mpc"), 100).algorithm.rollout_steps == 16
+
+
+def test_a_run_that_never_learns_has_not_worked(tmp_path: Path) -> None:
+    with pytest.raises(CadenzaError, match="steps were made and nothing was learned from them"):
+        try_experiment("CartPole-v1/dqn", 8, tmp_path)
