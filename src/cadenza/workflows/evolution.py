@@ -106,5 +106,6 @@ class Evolution:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.search = Search(**state["search"])
         self.candidates = state["candidates"]
-        self.returns, self.done, self.turn = state["returns"].copy(), state["done"].copy(), state["turn"]
+        self.returns, self.done = state["returns"].copy(), state["done"].copy()
+        self.turn = state.get("turn", 0)  # older checkpoints begin at the first
         self._prepare()

@@ -56,6 +56,14 @@ def test_while_nobody_notes_how_they_fare_all_have_their_turn() -> None:
     assert seen == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
 
 
+def test_a_checkpoint_from_before_there_were_turns_begins_with_the_first() -> None:
+    evolution, older = population(), population().state_dict()
+    evolution.assign(np.full(3, -1), np.ones(3, bool))
+    del older["turn"]
+    evolution.load_state_dict(older)
+    assert evolution.assign(np.full(1, -1), np.ones(1, bool)).tolist() == [0]
+
+
 def test_trials_are_shared_out_over_candidates_and_the_rest_act_as_the_mean() -> None:
     evolution = population()
     rows = evolution.controllers(np.array([0, 5, 7, -1]))
