@@ -13,7 +13,7 @@ from cadenza.orchestration.build import build_workflow
 from cadenza.orchestration.checkpoint import Checkpoints, position
 from cadenza.orchestration.evaluator import Evaluator
 from cadenza.orchestration.launch import check
-from cadenza.orchestration.runtime import decide_runtime, use_runtime
+from cadenza.orchestration.runtime import decide_runtime, use_threads
 from cadenza.orchestration.seeding import EVALUATION, Streams
 from cadenza.records.folder import RunFolder
 from cadenza.trees import map_tree
@@ -81,7 +81,7 @@ def load_policy(folder: RunFolder, checkpoint: str = "last", trust: bool = False
     spec = check(config)
     decisions = {**folder.read_decisions(), "device": "cpu"}
     decide_runtime(config, spec, decisions)
-    use_runtime(decisions)
+    use_threads(decisions["runtime.threads"])
     workflow = build_workflow(config, spec, Streams(config.seed), decisions)
     try:
         workflow.load_state_dict(state["workflow"])

@@ -1,4 +1,4 @@
-"""What a run computes with: threads, kernels, compilation. Decided once, recorded, and kept by every resumption."""
+"""What a run computes with: threads, kernels, compilation, tensor cores. Decided once and kept by every resumption."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) 
         # runs from before there was a choice, and those that went on to another device, which ends exactness anyway
         decisions["runtime.kernels"] = decisions.get("runtime.kernels", "torch") if on_cpu else "torch"
         decisions.setdefault("runtime.compile", False)
-        decisions["runtime.tf32"] = decisions.get("runtime.tf32", False) and not on_cpu
+        decisions.setdefault("runtime.tf32", False)
         return
     runtime, sees = config.runtime, large_images(spec)
     if runtime.kernels == "numpy" and not on_cpu:
@@ -91,7 +91,8 @@ def keep_memory() -> bool:
 def use_runtime(decisions: dict[str, Any]) -> None:
     """In this process from now on."""
     use_threads(decisions["runtime.threads"])
-    torch.set_float32_matmul_precision("high" if decisions["runtime.tf32"] else "highest")
+    by_tensor_cores = decisions["runtime.tf32"] and decisions["device"].startswith("cuda")
+    torch.set_float32_matmul_precision("high" if by_tensor_cores else "highest")
 
 
 def use_threads(count: int) -> None:

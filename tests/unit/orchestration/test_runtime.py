@@ -18,6 +18,7 @@ from cadenza.errors import ConfigError
 from cadenza.orchestration import runtime
 from cadenza.orchestration.build import Assembly, assemble
 from cadenza.orchestration.launch import check, train
+from cadenza.orchestration.playback import load_policy
 from harness import collecting
 
 
@@ -79,14 +80,24 @@ def test_tensor_cores_multiply_float32_where_they_are_asked_to_and_exist() -> No
         decided("CartPole-v1:ppo", "runtime.tf32=true")
     begun = {"runtime.threads": 1, "runtime.tf32": True}
     assert decided("CartPole-v1:ppo", device="cuda", **begun)["tf32"] is True
-    assert decided("CartPole-v1:ppo", **begun)["tf32"] is False  # resumed elsewhere, or played
+    assert decided("CartPole-v1:ppo", **begun)["tf32"] is True  # resumed elsewhere, it may come back
     assert decided("CartPole-v1:ppo", device="cuda", **{"runtime.threads": 1})["tf32"] is False  # began before it
+    for device, precision in (("cuda:1", "high"), ("cpu", "highest")):
+        runtime.use_runtime({**begun, "device": device})
+        assert torch.get_float32_matmul_precision() == precision
+
+
+def test_a_policy_that_is_loaded_beside_a_training_leaves_its_precision(tmp_path: Path) -> None:
+    folder = train(load("CartPole-v1:ppo", ["training.max_timesteps=256"]), tmp_path, [], quiet=True).folder
     try:
-        runtime.use_runtime({"runtime.threads": 1, "runtime.tf32": True})
+        torch.set_float32_matmul_precision("high")
+        load_policy(folder)
         assert torch.get_float32_matmul_precision() == "high"
+        config = load("CartPole-v1:ppo")
+        assemble(config, check(config), {}).close()  # a training of its own has its own
+        assert torch.get_float32_matmul_precision() == "highest"
     finally:
-        runtime.use_runtime({"runtime.threads": 1, "runtime.tf32": False})
-    assert torch.get_float32_matmul_precision() == "highest"
+        torch.set_float32_matmul_precision("highest")
 
 
 def test_an_update_that_is_one_graph_is_for_cuda() -> None:
