@@ -36,18 +36,16 @@ def plan(
     place = runs_root(runs_dir).absolute()
     while not place.exists():
         place = place.parent
-    needs["disk"]["free_bytes"] = shutil.disk_usage(place).free
+    total, free = needs["disk"]["total_bytes"], shutil.disk_usage(place).free
+    needs["disk"]["free_bytes"] = free
+    if total > free:
+        needs["warnings"].append(f"the run needs about {size(total)} of disk, {size(free)} are free in {place}")
     if json:
         print_json(needs)
     else:
         print_table(("", ""), rows(needs))
-    if needs["time"]["training_seconds"] is None:
-        last = needs["run"]["phases"][-1]
-        missed = f"phase {last} was not reached, so the run's time is open; --seconds N measures longer"
-        typer.echo(f"warning: {missed}", err=True)
-    total, free = needs["disk"]["total_bytes"], needs["disk"]["free_bytes"]
-    if total > free:
-        typer.echo(f"warning: the run needs about {size(total)} of disk, {size(free)} are free in {place}", err=True)
+    for warning in needs["warnings"]:
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def rows(needs: dict[str, Any]) -> list[tuple[str, str]]:

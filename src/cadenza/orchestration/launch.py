@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza.config.load import dump
 from cadenza.config.schedules import Schedule
-from cadenza.config.schema import MINARI, RunConfig
+from cadenza.config.schema import MINARI, Phase, RunConfig
 from cadenza.envs.catalog import make
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError, EnvironmentFault
 from cadenza.monitor.alerts import Alerts
@@ -86,7 +86,8 @@ def train(
                 listen(run, sinks, on_event)
                 for text in notes:
                     run.console.note(text)
-                warn_if_nothing_is_learned(run)
+                if (warning := nothing_learned(config.training.max_timesteps, assembly.phases)) is not None:
+                    run.console.note(warning, warning=True)
                 if debugger is not None:
                     run.console.note(note(debugger), warning=True)
                 return execute(run, first=True)
@@ -226,17 +227,18 @@ def note_budget(run: Orchestrator, concluded: bool = False) -> None:
     run.folder.write_decisions(run.decisions)
 
 
-def warn_if_nothing_is_learned(run: Orchestrator) -> None:
-    """Phases that only collect may take the whole budget."""
-    budget, gathered = run.config.training.max_timesteps, 0
-    for phase in run.scheduler.phases:
+def nothing_learned(budget: int | None, phases: Iterable[Phase]) -> str | None:
+    """What to say of phases that only collect and take the whole budget of env_steps."""
+    gathered = 0
+    for phase in phases:
         if {hook.name for hook in phase.hooks} - {"collect", "evaluate"}:
-            if budget is not None and 0 < budget <= gathered:
-                text = f"training.max_timesteps={budget} ends before anything is learned: {gathered} steps come before"
-                run.console.note(f"{text} phase {phase.name}", warning=True)
-            return
+            if budget is None or not 0 < budget <= gathered:
+                return None
+            text = f"training.max_timesteps={budget} ends before anything is learned: {gathered} steps come before"
+            return f"{text} phase {phase.name}"
         each = sum(hook.steps or 0 for hook in phase.hooks)
         gathered += phase.duration_steps or (phase.duration_cycles or 0) * each
+    return None
 
 
 def refuse_less(run: Orchestrator) -> None:

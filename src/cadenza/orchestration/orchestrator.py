@@ -63,12 +63,7 @@ class Orchestrator:
     listeners: list[Listener] = field(default_factory=list)  # told what happens; no part of the run's state
 
     def __post_init__(self) -> None:
-        evaluation, logging, checkpoint = self.config.evaluation, self.config.logging, self.config.checkpoint
-        self.triggers = {
-            "evaluate": Every(evaluation.every_steps, evaluation.every_updates, after=evaluation.warmup_steps),
-            "log": Every(logging.every_steps, logging.every_updates),
-            "save": Every(checkpoint.every_steps, checkpoint.every_updates),
-        }
+        self.triggers = triggers_of(self.config)
         self.usage = Usage(self.folder.path, self.decisions["device"])
         self._started = time.monotonic()
         self._saved_at = 0.0  # the clock's seconds
@@ -384,3 +379,13 @@ class Orchestrator:
             **self.folder.whereabouts(),
             **{"eval/return_mean": self.standing.latest},
         )
+
+
+def triggers_of(config: RunConfig) -> dict[str, Every]:
+    """When something is due at the end of a cycle."""
+    evaluation, logging, checkpoint = config.evaluation, config.logging, config.checkpoint
+    return {
+        "evaluate": Every(evaluation.every_steps, evaluation.every_updates, after=evaluation.warmup_steps),
+        "log": Every(logging.every_steps, logging.every_updates),
+        "save": Every(checkpoint.every_steps, checkpoint.every_updates),
+    }

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-import threading
-import time
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from math import ceil, prod
+from math import isfinite, nan, prod
 from pathlib import Path
 from typing import Any
 
@@ -24,93 +21,16 @@ from cadenza.monitor.console import Console
 from cadenza.monitor.modules import Owned
 from cadenza.monitor.sparkline import size
 from cadenza.orchestration import ram
-from cadenza.orchestration.build import Assembly, assemble, build, length_of
-from cadenza.orchestration.clock import Clock
-from cadenza.orchestration.launch import check
-from cadenza.orchestration.orchestrator import Orchestrator
-from cadenza.orchestration.scheduler import PhaseScheduler
-from cadenza.orchestration.signals import STOP, Signals
+from cadenza.orchestration.build import Assembly, assemble, build
+from cadenza.orchestration.forecast import Forecast, Pace, forecast, paces_of
+from cadenza.orchestration.launch import check, nothing_learned
+from cadenza.orchestration.measure import Measured, measure
+from cadenza.orchestration.signals import Signals
 from cadenza.records.folder import create
-from cadenza.records.metrics import read
 from cadenza.types import Acted, EnvSpec, GroupSpec, Mode, PhaseInfo, Sealing, Step, Store, Workflow
 
-PATIENCE = 4  # a first cycle that takes so many times the seconds to measure is left unfinished
 EPISODE_ROW = 40  # bytes beside the actions: environment, number, seed, length, return
-GLIMPSE = 5  # cycles of an offline phase that are measured where others follow
 SEGMENT = 500  # bytes of a file of episodes beside them
-
-
-@dataclass(frozen=True)
-class Mark:
-    """Where the run stood at the end of a cycle, and when."""
-
-    seconds: float
-    env_steps: int
-    updates: int
-    phase: int  # of the cycle that follows
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What a stretch of the run showed."""
-
-    marks: list[Mark]  # the beginning and the end of each cycle; only the first if not one was finished in time
-    clock: Clock
-    seconds: float
-    checkpoint: dict[str, int]  # file -> bytes, at the end of a cycle, or the very first
-    row: float  # bytes of metrics.jsonl per row
-    evaluation: float | None  # seconds of one evaluation; None: not one of its episodes came to an end
-    evaluation_steps: int  # env_steps of its finished episodes
-    finished: int  # how many those were
-    beside: int | None  # bytes of the process beside its stores; None: nobody tells
-    shortened: dict[int, Phase]  # offline phases, by number, of which it saw but a glimpse
-
-    @property
-    def cycles(self) -> int:
-        return len(self.marks) - 1
-
-    @property
-    def glimpses(self) -> dict[int, list[Mark]]:
-        """The marks of each shortened phase that it came to."""
-        pairs = list(pairwise(self.marks))
-        of = {number: [pair for pair in pairs if pair[0].phase == number] for number in self.shortened}
-        return {number: [found[0][0], *(after for _, after in found)] for number, found in of.items() if found}
-
-    def before(self, count: str) -> float:
-        """What was counted before the settled marks, without the glimpses."""
-        glimpsed = sum(getattr(marks[-1], count) - getattr(marks[0], count) for marks in self.glimpses.values())
-        return float(getattr(self.settled[0], count) - getattr(self.marks[0], count) - glimpsed)
-
-    def shortened_seconds(self) -> float | None:
-        """How long those phases take in full; None if not all of them were seen."""
-        seen, total = self.glimpses, 0.0
-        for number, phase in self.shortened.items():
-            pace = speed(seen[number], "updates") if number in seen else 0.0
-            if not pace:
-                return None
-            total += length_of(phase, collects=False) / pace
-        return total
-
-    @property
-    def settled(self) -> list[Mark]:
-        """The marks of the last phase it came to, behind a warm-up say: all that follows is taken to be like it."""
-        reached = self.marks[max(0, self.cycles - 1)].phase
-        return [mark for mark in self.marks[:-1] if mark.phase == reached] + self.marks[-1:]
-
-    def per_cycle(self, count: str) -> float | None:
-        first, *others = self.settled
-        return (getattr(others[-1], count) - getattr(first, count)) / len(others) if others else None
-
-    def per_second(self, count: str) -> float:
-        if not self.cycles:  # collecting alone
-            return float(getattr(self.clock, count)) / self.seconds
-        return speed(self.settled, count)
-
-
-def speed(marks: list[Mark], count: str) -> float:
-    """Over all cycles but the first, which warms up, where there are more."""
-    first, last = marks[1 if len(marks) > 2 else 0], marks[-1]
-    return float(getattr(last, count) - getattr(first, count)) / (last.seconds - first.seconds)
 
 
 @dataclass(frozen=True)
@@ -140,14 +60,16 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
         try:
             folder = create(Path(scratch), shown, ["cadenza", "plan"])
             run = build(assembly, folder, Console(quiet=True, total=None), signals)
-            run.scheduler = PhaseScheduler(with_glimpses(assembly.phases))
-            measured = measure(run, to_shorten(assembly.phases), seconds)
+            measured = measure(run, seconds)
             for name, held in stores.items():  # some grow
                 later = held_by(assembly.stores[name], assembly.env and assembly.env.current)
                 stores[name] = max(held, later, key=lambda one: one.bytes)
         finally:
             assembly.close()
-    outline = outline_of(config, assembly, measured)
+    phases = assembly.phases
+    paces = paces_of(phases, config.environment.num_envs, measured.marks, measured.stopped)
+    expected = forecast(config, phases, paces)
+    outline = outline_of(phases, expected)
     return {
         "spec": f"{config.environment.id}:{config.variant}",
         "experiment": config.experiment,
@@ -156,11 +78,12 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
         "run": outline,
         "memory": memory_of(assembly.workflow, stores, measured.beside),
         "disk": disk_of(config, spec, measured, outline, stores),
-        "time": time_of(config, spec, measured, outline),
+        "time": time_of(config, spec, measured, paces, expected),
+        "warnings": warnings_of(config, phases, expected),
     }
 
 
-# measuring
+# stores
 
 
 def measure_stores(config: RunConfig, spec: EnvSpec) -> dict[str, Held]:
@@ -241,96 +164,6 @@ def held_by_replay(store: ReplayStore, rows: int, revised: int = 0) -> Held:
     return Held(rows + weights, (slots,), files=rows, renewed=revised)
 
 
-def to_shorten(phases: tuple[Phase, ...]) -> dict[int, Phase]:
-    """By number, the offline phases that others follow: a measurement should get beyond them."""
-    return {number: phase for number, phase in enumerate(phases[:-1]) if phase.type == "offline"}
-
-
-def with_glimpses(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
-    short = {
-        number: replace(phase, duration_updates=None, duration_cycles=GLIMPSE)
-        for number, phase in to_shorten(phases).items()
-    }
-    return tuple(short.get(number, phase) for number, phase in enumerate(phases))
-
-
-def measure(run: Orchestrator, shortened: dict[int, Phase], seconds: float) -> Measured:
-    """Some cycles of the run, for about so long, and one evaluation of what came of them."""
-    marks: list[Mark] = []
-    held: list[int | None] = []  # before the last checkpoint, which seals all rows at once, and after it
-    run.save(insist=True)
-    checkpoint = checkpoint_files(run)
-    began = time.monotonic()
-
-    def seen_enough(clock: Clock) -> bool:
-        now = time.monotonic() - began
-        marks.append(Mark(now, clock.env_steps, clock.updates, run.scheduler.index))
-        reached = len(marks) > 1 and marks[-2].phase == len(run.scheduler.phases) - 1  # what a run mostly does
-        enough = reached and now >= seconds
-        if enough:
-            held.append(resident_beside(run.stores))
-        return enough
-
-    def stop() -> None:
-        held.append(resident_beside(run.stores))
-        run.signals.stop()
-
-    hurry = threading.Timer(PATIENCE * seconds, stop)
-    hurry.start()
-    try:
-        ended_by = run.run(seen_enough)
-    finally:
-        hurry.cancel()
-    if ended_by not in (None, STOP):
-        raise KeyboardInterrupt
-    spent = time.monotonic() - began
-    held.append(resident_beside(run.stores))
-    if not run.clock.updates:
-        update_once(run)
-    run.write_row(None)  # perhaps none was due yet
-    rows = read(run.folder.metrics)
-    started = time.monotonic()
-    phase = PhaseInfo(run.clock.phase, "eval_only", run.now, run.decisions["training.horizon"])
-    evaluation = run.evaluator(0, phase, lambda: time.monotonic() - started >= seconds)
-    finished = len(evaluation.episodes)  # perhaps not all that were asked for
-    beside = resident_beside(run.stores)
-    if beside is not None and held[0] is not None and held[-1] is not None:
-        beside += held[0] - held[-1]  # a run seals its rows a few at a time
-    return Measured(
-        marks=marks,
-        shortened=shortened,
-        clock=run.clock,
-        seconds=spent,
-        checkpoint=checkpoint_files(run) if len(marks) > 1 else checkpoint,
-        row=run.folder.metrics.stat().st_size / len(rows) if rows else 0.0,
-        evaluation=(time.monotonic() - started) * evaluation.asked / finished if finished else None,
-        evaluation_steps=sum(episode.length for episode in evaluation.episodes),
-        finished=finished,
-        beside=beside,
-    )
-
-
-def update_once(run: Orchestrator) -> None:
-    """Every update that was not reached in time, behind a long warm-up say: what it needs, the run will need, too."""
-    for phase in run.scheduler.phases:
-        info = PhaseInfo(phase.name, phase.type, run.now, run.decisions["training.horizon"])
-        for hook in phase.hooks:
-            store = run.stores[hook.buffer or phase.buffer]
-            if hook.name in run.workflow.hooks and store.ready():
-                getattr(run.workflow, hook.name)(store, info)
-
-
-def resident_beside(stores: dict[str, Store]) -> int | None:
-    """What this process holds beside its stores: interpreter, libraries, environments, networks, what updates need."""
-    now, pieces = ram.resident(), ram.blocks(stores) | ram.mapped(stores)
-    return None if now is None else now - ram.touched(pieces)
-
-
-def checkpoint_files(run: Orchestrator) -> dict[str, int]:
-    folder = run.checkpoints.folder / run.checkpoints.resolve("last")
-    return {file.name: file.stat().st_size for file in folder.iterdir()}
-
-
 # what follows from it
 
 
@@ -370,58 +203,49 @@ def environments_of(config: RunConfig, assembly: Assembly) -> dict[str, Any]:
     }
 
 
-def outline_of(config: RunConfig, assembly: Assembly, measured: Measured) -> dict[str, Any]:
-    """How long the run is in every unit. Cycles are taken to be as those of the last phase that was measured."""
-    decisions, training = assembly.decisions, config.training
-    start, done = measured.settled[0], round(measured.before("updates"))
-    glimpsed = sum(len(marks) - 1 for marks in measured.glimpses.values())
-    earlier = len(measured.marks) - len(measured.settled) - glimpsed
-    steps, updates = measured.per_cycle("env_steps"), measured.per_cycle("updates")
-    before = sum(length_of(phase, collects=False) for phase in measured.shortened.values())
-    if steps is None:
-        steps = float(sum(hook.steps or 0 for hook in assembly.phases[0].hooks)) or None
-    left = None if training.max_updates is None else max(0, training.max_updates - before)
-    ends = [
-        ceil(max(0, budget - spent) / each)
-        for budget, spent, each in ((training.max_timesteps, start.env_steps, steps), (left, done, updates))
-        if budget is not None and each
-    ]
-    if not ends:
-        in_steps = decisions["training.unit"] == "env_steps"
-        spent, each = (start.env_steps, steps) if in_steps else (before + done, updates)
-        ends = [ceil(max(0, decisions["training.horizon"] - spent) / each)] if each else []
-    cycles = min(ends, default=None)
-    offline = not steps
-
-    def happens(settings: Any, after: int = 0, at_end: bool = False) -> int | None:
-        each, interval = (updates, settings.every_updates) if offline else (steps, settings.every_steps)
-        if cycles is None or not each:
-            return None
-        spent = done if offline else start.env_steps
-        less, found = (crossings(interval, each, count, after, spent) for count in (cycles - 1, cycles))
-        offline_ones = before // settings.every_updates if settings.every_updates else 0
-        return found + offline_ones + (at_end and found == less)  # the end is not evaluated twice
-
+def outline_of(phases: tuple[Phase, ...], expected: Forecast) -> dict[str, Any]:
+    """How long the run is in every unit."""
+    last = expected.last
     return {
-        "phases": [phase.name for phase in assembly.phases],
-        "cycles": None if cycles is None else earlier + cycles,
-        "env_steps": None if cycles is None else start.env_steps + round(cycles * (steps or 0)),
-        "updates": None if cycles is None or updates is None else before + done + round(cycles * updates),
-        "offline_updates": before,
-        "env_steps_per_cycle": steps,
-        "updates_per_cycle": updates,
-        "evaluations": happens(config.evaluation, config.evaluation.warmup_steps, config.evaluation.at_end),
-        "rows": happens(config.logging),
-        "checkpoints": happens(config.checkpoint),
+        "phases": [phase.name for phase in phases],
+        "cycles": whole(expected.total("cycles")),
+        "env_steps": whole(expected.total("env_steps")),
+        "updates": whole(expected.total("updates")),
+        "offline_updates": whole(expected.offline_updates),
+        "env_steps_per_cycle": None if last is None else known(last.pace.env_steps),
+        "updates_per_cycle": None if last is None else known(last.pace.updates),
+        "evaluations": whole(expected.evaluations),
+        "rows": whole(expected.rows),
+        "checkpoints": whole(expected.checkpoints),
     }
 
 
-def crossings(interval: int | None, each: float, cycles: int, after: int = 0, start: int = 0) -> int:
-    """At how many ends of cycles, `each` long from `start`, a multiple of the interval beyond `after` was crossed."""
-    if not interval:
-        return 0
-    longer = max(float(interval), each)
-    return max(0, int((start + cycles * each) // longer) - int(after // longer))
+def known(count: float) -> float | None:
+    return count if isfinite(count) else None
+
+
+def whole(count: float) -> int | None:
+    return round(count) if isfinite(count) else None
+
+
+def warnings_of(config: RunConfig, phases: tuple[Phase, ...], expected: Forecast) -> list[str]:
+    """What a reader of the numbers alone might miss."""
+    found = []
+    vain = nothing_learned(config.training.max_timesteps, phases)
+    if vain is not None:
+        found.append(vain)
+    elif expected.beyond:
+        found.append(f"the budget ends before {named(expected.beyond)}")
+    if expected.endless:
+        found.append(f"{named(expected.endless)} never ends: give it a duration, or the run a budget that it uses up")
+    elif expected.open:
+        seen = f"too little was seen of {named(expected.open)}, so the run's time is open"
+        found.append(f"{seen}; --seconds N measures longer")
+    return found
+
+
+def named(phases: list[str]) -> str:
+    return f"phase{'s' * (len(phases) > 1)} {', '.join(phases)}"
 
 
 def memory_of(workflow: Workflow, stores: dict[str, Held], beside: int | None) -> dict[str, Any]:
@@ -457,10 +281,10 @@ def disk_of(
     limit = spec.max_episode_steps
     most = None if limit is None else typical + config.environment.num_envs * limit * action
     kept = config.checkpoint.keep + 1  # and the best
-    rows = max(outline["rows"] or 0, outline["evaluations"] or 0) + 1  # one row tells of both; the end has one
+    rows = outline["rows"] or 1
     episodes = 0.0
     if config.logging.episodes and outline["env_steps"]:
-        share = max(measured.clock.episodes / max(1, measured.clock.env_steps), 1 / limit if limit else 0.0)
+        share = max(measured.episodes / max(1, measured.stopped.env_steps), 1 / limit if limit else 0.0)
         episodes = outline["env_steps"] * (action + EPISODE_ROW * share) + outline["checkpoints"] * SEGMENT
     replay = sum((held.files or 0) + (config.checkpoint.keep - 1) * held.renewed for held in stores.values())
     total = kept * (most or typical) + rows * measured.row + episodes + replay
@@ -481,27 +305,27 @@ def action_bytes(group: GroupSpec) -> int:
     return len(group.agents) * prod(shape) * int(np.dtype(dtype).itemsize)
 
 
-def time_of(config: RunConfig, spec: EnvSpec, measured: Measured, outline: dict[str, Any]) -> dict[str, Any]:
-    collects = bool(outline["env_steps_per_cycle"])
-    pace = measured.per_second("env_steps" if collects else "updates")
-    offline, before = measured.shortened_seconds(), measured.before("seconds")
-    length = outline["env_steps"] if collects else outline["updates"]
-    spent = measured.before("env_steps") if collects else outline["offline_updates"] + measured.before("updates")
-    count, limit = outline["evaluations"], spec.max_episode_steps
+def time_of(
+    config: RunConfig, spec: EnvSpec, measured: Measured, paces: list[Pace], expected: Forecast
+) -> dict[str, Any]:
+    if measured.cycles:
+        pace = paces[measured.marks[-2].phase]
+    else:  # collecting alone
+        pace = Pace(measured.stopped.env_steps, nan, measured.stopped.seconds)
+    speed = pace.env_steps / pace.seconds
+    count, limit = whole(expected.evaluations), spec.max_episode_steps
     usual, longest = measured.evaluation, None
     if limit is not None:
         steps, asked = config.evaluation.episodes * limit, config.evaluation.episodes
         if usual is not None and measured.evaluation_steps:
             longest = max(usual, usual / asked * measured.finished / measured.evaluation_steps * steps)
-        elif collects and pace:
-            longest = steps / pace
+        elif speed:
+            longest = steps / speed
     return {
         "measured_cycles": measured.cycles,
-        "env_steps_per_second": pace if collects else None,
-        "updates_per_second": measured.per_second("updates") if measured.cycles else None,
-        "training_seconds": (
-            offline + before + (length - spent) / pace if length is not None and pace and offline is not None else None
-        ),
+        "env_steps_per_second": speed or None,
+        "updates_per_second": known(pace.updates / pace.seconds),
+        "training_seconds": known(expected.total("seconds")),
         "evaluation_seconds": None if count is None or usual is None else count * usual,
         "evaluation_seconds_at_most": None if count is None or longest is None else count * longest,
     }

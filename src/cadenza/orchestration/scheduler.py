@@ -63,6 +63,12 @@ class PhaseScheduler:
         self.updates += updates
         self._pass_what_is_done()
 
+    def skip(self) -> None:
+        """On to the next phase, whatever is left of this one."""
+        self.index += 1
+        self._enter_phase()
+        self._pass_what_is_done()
+
     @property
     def over(self) -> bool:
         return self.index == len(self.phases)

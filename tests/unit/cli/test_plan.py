@@ -16,7 +16,7 @@ from cadenza.orchestration import ram
 from cadenza.orchestration.demonstrate import demonstrate
 from cadenza.orchestration.export import Episodes
 from cadenza.orchestration.launch import check
-from cadenza.orchestration.plan import crossings, measure_stores
+from cadenza.orchestration.plan import measure_stores
 from cadenza.records import episodes
 from cadenza.records.folder import RunFolder
 from cadenza.trees import leaves
@@ -148,23 +148,6 @@ def test_the_spec_is_the_one_that_the_run_will_have() -> None:
     assert json.loads(told.out.splitlines()[-1])["spec"] == "CartPole-v1:ppo_lstm"
 
 
-@pytest.mark.parametrize(
-    ("interval", "each", "cycles", "after", "expected"),
-    [(1000, 256, 12, 0, 3), (1000, 256, 12, 1000, 2), (100, 256, 12, 0, 12), (0, 256, 12, 0, 0), (None, 1, 9, 0, 0)],
-)
-def test_crossings_are_those_of_the_clock(interval: Any, each: int, cycles: int, after: int, expected: int) -> None:
-    from cadenza.orchestration.clock import Clock, Every
-
-    assert crossings(interval, each, cycles, after) == expected
-    trigger, clock, fired = Every(interval, after=after), Clock(), 0
-    for _ in range(cycles):
-        clock.env_steps += each
-        if trigger.due(clock):
-            trigger.done(clock)
-            fired += 1
-    assert fired == expected
-
-
 def test_views_count_once_as_what_they_look_into() -> None:
     array, tensor = np.zeros((10, 4)), torch.zeros(6)
     holder = {"a": [array, array[2:4]], "b": (tensor, tensor[1:2], tensor.view(2, 3))}
@@ -220,7 +203,32 @@ def test_phases_that_only_learn_are_glimpsed_at_and_counted_in_full(tmp_path: Pa
 
 
 def test_a_measurement_that_ends_too_soon_says_so() -> None:
-    outcome = cadenza("plan", "Pendulum-v1:tdmpc", "algorithm.warmup_steps=100000", "--seconds", "0.1").succeeded()
+    long = ["algorithm.warmup_steps=100000", "training.max_timesteps=200000"]
+    outcome = cadenza("plan", "Pendulum-v1:tdmpc", *long, "--seconds", "0.1").succeeded()
     assert outcome.warnings == [
-        "warning: phase train was not reached, so the run's time is open; --seconds N measures longer"
+        "warning: too little was seen of phases pretrain, train, so the run's time is open; --seconds N measures longer"
     ]
+
+
+def test_a_budget_that_ends_with_the_warm_up_is_told_as_when_training(tmp_path: Path) -> None:
+    settings = ["Pendulum-v1:tdmpc", "algorithm.warmup_steps=60", "algorithm.pretrain_updates=40"]
+    settings += ["training.max_timesteps=60", "evaluation.at_end=false"]
+    outcome = cadenza("plan", *settings, "--seconds", "0.1", "--json").succeeded()
+    needs, done = json.loads(outcome.out), train(tmp_path, *settings).succeeded()
+    status = last(tmp_path).read_status()
+    assert (needs["run"]["env_steps"], needs["run"]["updates"]) == (status["env_steps"], status["updates"]) == (60, 0)
+    assert outcome.warnings == done.warnings == [f"warning: {text}" for text in needs["warnings"]]
+    assert "ends before anything is learned: 60 steps come before phase pretrain" in outcome.warnings[0]
+
+
+def test_a_run_that_ends_with_an_evaluation_is_planned_to_its_end(tmp_path: Path) -> None:
+    settings = ["toy/glimpse:world_models", "algorithm.evolution.inside=dream", "algorithm.generations=3"]
+    settings += ["algorithm.vision_updates=8", "algorithm.memory_updates=4", "algorithm.rollout_steps=500"]
+    needs = planned(*settings, "evaluation.episodes=4", seconds=10)  # the whole run is over before
+    train(tmp_path, *settings, "evaluation.episodes=4").succeeded()
+    status, rows = last(tmp_path).read_status(), last(tmp_path).metrics.read_text().splitlines()
+    assert (needs["run"]["env_steps"], needs["run"]["updates"]) == (status["env_steps"], status["updates"]) == (512, 15)
+    assert needs["run"]["evaluations"] == sum("eval/return_mean" in row for row in rows) == 1
+    assert (needs["run"]["rows"], needs["run"]["cycles"]) == (len(rows), 1 + 15 + 1)
+    assert needs["time"]["training_seconds"] > 0
+    assert needs["warnings"] == []

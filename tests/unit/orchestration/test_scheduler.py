@@ -180,3 +180,16 @@ def test_a_watcher_sees_how_much_of_a_phase_is_done() -> None:
     assert scheduler.over
     assert scheduler.stretch == Stretch("train", last=True, unit="cycles", done=1, total=1)
     assert PhaseScheduler((Phase("train", (COLLECT, UPDATE)),)).stretch == Stretch("train", last=True)
+
+
+def test_the_rest_of_a_phase_can_be_passed_over() -> None:
+    phases = (Phase("fit", (UPDATE,), "offline", duration_updates=9), Phase("train", (COLLECT,), duration_cycles=1))
+    scheduler = PhaseScheduler(phases)
+    scheduler.advance(1, updates=1)
+    scheduler.skip()
+    task = scheduler.next()
+    assert task is not None
+    assert (task.phase.name, scheduler.updates, scheduler.at_boundary) == ("train", 0, True)
+    scheduler.skip()
+    assert scheduler.over
+    assert scheduler.next() is None
