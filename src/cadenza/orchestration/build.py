@@ -267,9 +267,12 @@ def decide_budget(training: TrainingConfig, phases: tuple[Phase, ...], decisions
     ]
     if endless and endless[0] != phases[-1].name:
         raise ConfigError(f"phase {endless[0]} never ends, so what follows it is never reached: give it a duration")
-    if budget is None and training.max_updates is None and endless:
-        key = "training.max_timesteps" if collects else "training.max_updates"
-        raise ConfigError(f"the run would never end: set {key}, or a duration for every phase")
+    if endless:
+        names = [hook.name for hook in phases[-1].hooks]
+        uses = {"max_timesteps": "collect" in names, "max_updates": any(name not in ENGINE_HOOKS for name in names)}
+        if all(getattr(training, budget) is None for budget, used in uses.items() if used):
+            ways = [f"set training.{budget}" for budget, used in uses.items() if used]
+            raise ConfigError(f"phase {endless[0]} would never end: {', or '.join([*ways, 'give it a duration'])}")
     decisions.setdefault("training.unit", unit)
     lengths = sum(length_of(phase, collects) for phase in phases)
     horizon = training.horizon or budget or training.max_updates or lengths or 1

@@ -91,11 +91,6 @@ class Forecast:
         """Phases of which too little was seen to tell how long they take."""
         return [span.phase.name for span in self.spans if isnan(span.seconds)]
 
-    @property
-    def endless(self) -> list[str]:
-        """One without a length, where the budget is in a unit that it does not count."""
-        return [span.phase.name for span in self.spans if span.cycles == inf]
-
 
 def forecast(config: RunConfig, phases: Sequence[Phase], paces: Sequence[Pace]) -> Forecast:
     training, occasions = config.training, Occasions(config)

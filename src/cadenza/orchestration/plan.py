@@ -236,9 +236,7 @@ def warnings_of(config: RunConfig, phases: tuple[Phase, ...], expected: Forecast
         found.append(vain)
     elif expected.beyond:
         found.append(f"the budget ends before {named(expected.beyond)}")
-    if expected.endless:
-        found.append(f"{named(expected.endless)} never ends: give it a duration, or the run a budget that it uses up")
-    elif expected.open:
+    if expected.open:
         seen = f"too little was seen of {named(expected.open)}, so the run's time is open"
         found.append(f"{seen}; --seconds N measures longer")
     return found

@@ -139,14 +139,6 @@ def test_lengths_that_settings_tell_need_no_measurement() -> None:
     assert (found.evaluations, found.open) == (1, ["pretrain"])
 
 
-def test_a_phase_that_only_learns_is_not_ended_by_steps() -> None:
-    phases, config = (WARMUP, replace(PRETRAIN, duration_updates=None)), configured(max_timesteps=1000)
-    marks = [Mark(0, 0, 0, 0), Mark(1, 600, 0, 1)]
-    found = expected(config, phases, [*marks, *cycles(marks[-1], 2, 0, 1, 1, then=1)])
-    (warning,) = warnings_of(config, phases, found)
-    assert "phase pretrain never ends" in warning
-
-
 def test_updates_that_did_not_come_yet_are_not_taken_for_none() -> None:
     marks = [Mark(0, 0, 0, 0), *cycles(Mark(0, 0, 0, 0), 3, 100, 0, seconds=1, then=0)]
     found = expected(configured(max_timesteps=1000), (TRAIN,), marks)

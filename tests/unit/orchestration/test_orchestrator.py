@@ -91,6 +91,16 @@ def test_a_run_that_would_never_end_is_refused(lab: Lab) -> None:
         lab.start(configured("algorithm.offline=true"))
     with pytest.raises(ConfigError, match=r"training\.max_timesteps"):
         lab.start(configured("training.max_timesteps=null"))
+    gather = "{name: gather, hooks: [collect], actions: random, duration_steps: 20}"
+    fit = "{name: fit, type: offline, hooks: [{name: update_model, buffer: other}]}"
+    with pytest.raises(ConfigError, match=r"phase fit would never end: set training\.max_updates, or give"):
+        lab.start(configured(f"training.phases=[{gather}, {fit}]"))  # which uses up no env_steps
+    lab.start(configured(f"training.phases=[{gather}, {fit}]", "training.max_updates=5")).run()
+    watch = "{name: watch, hooks: [collect]}"
+    with pytest.raises(
+        ConfigError, match=r"phase watch would never end: set training\.max_timesteps, or give it a dur"
+    ):
+        lab.start(configured(f"training.phases=[{watch}]", "training.max_timesteps=null", "training.max_updates=5"))
 
 
 def test_a_phase_that_hides_the_next_is_refused(lab: Lab) -> None:
