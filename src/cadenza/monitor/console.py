@@ -40,7 +40,6 @@ IMPORTANT = (
     "train/grad_norm",
     "train/learning_rate",
 )
-ONE_PHASE = Stretch("train", last=True)
 LINE = (EVALUATION, "collect/return_mean", "train/policy_loss", "train/value_loss")
 
 
@@ -61,7 +60,7 @@ class Console:
         self._total = total
         self._stream = stream if stream is not None else sys.stderr
         self._began, self._first, self._done = time.monotonic(), 0, 0
-        self._stretch = ONE_PHASE
+        self._stretch = Stretch("", last=False)
         self._next = 0.0
         self._last: dict[str, Any] = {}
         self._history: dict[str, deque[float]] = {}
@@ -70,8 +69,8 @@ class Console:
         self._rich: RichConsole | None = None
         self._levels = BLOCKS if "utf" in (getattr(self._stream, "encoding", None) or "utf-8").lower() else ASCII
 
-    def start(self, headline: Sequence[str], done: int = 0, stretch: Stretch = ONE_PHASE) -> None:
-        """Say what begins; `done` is where a resumed run stands: speed counts the work of this process alone."""
+    def start(self, headline: Sequence[str], done: int, stretch: Stretch) -> None:
+        """Say what begins, and where: of a resumed run, speed counts the work of this process alone."""
         self._done = done
         self._enter(stretch)
         for line in headline:
@@ -86,7 +85,7 @@ class Console:
             for line in headline:
                 self._line(line)
 
-    def update(self, done: int, row: dict[str, Any] | None = None, stretch: Stretch = ONE_PHASE) -> None:
+    def update(self, done: int, stretch: Stretch, row: dict[str, Any] | None = None) -> None:
         """Where the run stands now, in its phase too, and the row of metrics if one was just written."""
         self._done = done
         if self._quiet:

@@ -201,7 +201,7 @@ class Orchestrator:
         if triggers["log"].due(clock) or evaluation is not None:
             triggers["log"].done(clock)
             self.write_row(evaluation)
-        self.console.update(self.now, stretch=self.scheduler.stretch)
+        self.console.update(self.now, self.scheduler.stretch)
         if triggers["save"].due(clock) or self._long_unsaved():
             triggers["save"].done(clock)
             self.save()
@@ -258,7 +258,7 @@ class Orchestrator:
         if not self.metrics.append(row):
             self.console.note(f"disk full: {self.metrics.pending} rows of metrics wait in memory", warning=True)
         self.standing.logged_at = clock.position
-        self.console.update(self.now, row, self.scheduler.stretch)
+        self.console.update(self.now, self.scheduler.stretch, row)
         stop = self.config.training.early_stop
         if stop is not None and stop.metric in row:
             goal = self.spec.return_threshold if stop.at_least == "solved" else stop.at_least

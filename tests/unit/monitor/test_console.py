@@ -14,6 +14,8 @@ from cadenza.monitor import console as module
 from cadenza.monitor.console import Console
 from cadenza.orchestration.scheduler import Stretch
 
+TRAIN = Stretch("train", last=True)
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
@@ -81,21 +83,21 @@ def row(step: int, value: float) -> dict[str, float]:
 def test_without_a_terminal_lines_come_every_few_seconds_and_at_evaluations(clock: SimpleNamespace) -> None:
     stream = io.StringIO()
     console = Console(False, 1000, stream)
-    console.start(["CartPole-v1:ppo", "seed 0"])
+    console.start(["CartPole-v1:ppo", "seed 0"], 0, TRAIN)
     clock.now += 1
-    console.update(100, row(100, 20.0))
+    console.update(100, TRAIN, row(100, 20.0))
     assert stream.getvalue() == "CartPole-v1:ppo\nseed 0\n"
-    console.update(200, row(200, 25.0) | {"eval/return_mean": 30.0})
+    console.update(200, TRAIN, row(200, 25.0) | {"eval/return_mean": 30.0})
     line = stream.getvalue().splitlines()[-1]
     assert line == (
         "env_steps 200 / 1,000 (20%)  eval/return_mean 30  collect/return_mean 25  "
         "train/policy_loss -0.5  200 steps/s  ETA 0:00:04"
     )
     clock.now += 4.9
-    console.update(300)
+    console.update(300, TRAIN)
     assert stream.getvalue().splitlines()[-1] == line
     clock.now += 0.2
-    console.update(400)
+    console.update(400, TRAIN)
     assert stream.getvalue().splitlines()[-1].startswith("env_steps 400 / 1,000 (40%)")
     console.note("slow", warning=True)
     console.finish("finished")
@@ -106,9 +108,9 @@ def test_without_a_terminal_lines_come_every_few_seconds_and_at_evaluations(cloc
 def test_quiet_says_only_warnings(clock: SimpleNamespace) -> None:
     stream = io.StringIO()
     console = Console(True, 1000, stream)
-    console.start(["CartPole-v1:ppo"])
+    console.start(["CartPole-v1:ppo"], 0, TRAIN)
     clock.now += 60
-    console.update(200, row(200, 1.0) | {"eval/return_mean": 30.0})
+    console.update(200, TRAIN, row(200, 1.0) | {"eval/return_mean": 30.0})
     console.note("for your information")
     console.note("disk full", warning=True)
     console.finish("finished")
@@ -127,9 +129,9 @@ class Gone(io.StringIO):
 def test_a_reader_that_has_gone_ends_nothing(clock: SimpleNamespace) -> None:
     stream = Gone()
     console = Console(False, 1000, stream)
-    console.start(["CartPole-v1:ppo"])
+    console.start(["CartPole-v1:ppo"], 0, TRAIN)
     clock.now += 60
-    console.update(200, row(200, 1.0))
+    console.update(200, TRAIN, row(200, 1.0))
     console.note("disk full", warning=True)
     console.finish("finished")
     console.close()
@@ -138,11 +140,11 @@ def test_a_reader_that_has_gone_ends_nothing(clock: SimpleNamespace) -> None:
 
 def test_speed_and_eta_count_only_this_process(clock: SimpleNamespace) -> None:
     console = Console(False, 100_000, io.StringIO())
-    console.start([], done=90_000)
+    console.start([], 90_000, TRAIN)
     assert console.speed() is None
     assert console.remaining() is None
     clock.now += 10
-    console.update(91_000)
+    console.update(91_000, TRAIN)
     assert console.speed() == 100
     assert console.remaining() == 90
 
@@ -150,31 +152,31 @@ def test_speed_and_eta_count_only_this_process(clock: SimpleNamespace) -> None:
 def test_a_budget_in_updates_and_no_budget_at_all(clock: SimpleNamespace) -> None:
     stream = io.StringIO()
     console = Console(False, 50, stream, unit="updates")
-    console.start([])
+    console.start([], 0, TRAIN)
     clock.now += 10
-    console.update(20)
+    console.update(20, TRAIN)
     assert stream.getvalue() == "updates 20 / 50 (40%)  2 updates/s  ETA 0:00:15\n"
     stream = io.StringIO()
     console = Console(False, None, stream)
-    console.start([])
+    console.start([], 0, TRAIN)
     clock.now += 10
-    console.update(20)
+    console.update(20, TRAIN)
     assert stream.getvalue() == "env_steps 20  2 steps/s\n"
 
 
 def test_a_phase_in_which_the_budget_stands_still_shows_its_own_progress(clock: SimpleNamespace) -> None:
     stream = io.StringIO()
     console = Console(False, 7500, stream)
-    console.start([], stretch=Stretch("warmup", last=False, unit="cycles", total=1))
+    console.start([], 0, Stretch("warmup", last=False, unit="cycles", total=1))
     clock.now += 5
-    console.update(2500, stretch=Stretch("warmup", last=False, unit="cycles", total=1))
-    console.update(5000, stretch=Stretch("pretrain", last=False, unit="updates", total=5000))
+    console.update(2500, Stretch("warmup", last=False, unit="cycles", total=1))
+    console.update(5000, Stretch("pretrain", last=False, unit="updates", total=5000))
     clock.now += 100
-    console.update(5000, stretch=Stretch("pretrain", last=False, unit="updates", done=200, total=5000))
+    console.update(5000, Stretch("pretrain", last=False, unit="updates", done=200, total=5000))
     clock.now += 2400
-    console.update(5000, stretch=Stretch("train", last=True))
+    console.update(5000, Stretch("train", last=True))
     clock.now += 100
-    console.update(5100, stretch=Stretch("train", last=True))
+    console.update(5100, Stretch("train", last=True))
     assert stream.getvalue().splitlines() == [
         "env_steps 2,500 / 7,500 (33%)  500 steps/s  ETA -",
         "env_steps 5,000 / 7,500 (67%)  pretrain 200 / 5,000 updates  2 updates/s  pretrain ETA 0:40:00",
@@ -187,7 +189,7 @@ def test_a_resumed_phase_counts_only_this_process(clock: SimpleNamespace, termin
     console = Console(False, 7500, terminal.stream)
     console.start([], 5000, Stretch("pretrain", last=False, unit="updates", done=4000, total=5000))
     clock.now += 10
-    console.update(5000, stretch=Stretch("pretrain", last=False, unit="updates", done=4100, total=5000))
+    console.update(5000, Stretch("pretrain", last=False, unit="updates", done=4100, total=5000))
     assert console.remaining() == 90
     console.close()
     text = terminal.text()
@@ -201,25 +203,25 @@ def test_between_refreshes_only_the_clock_is_looked_at(clock: SimpleNamespace, t
     pictures = []
     real = console._picture
     monkeypatch.setattr(console, "_picture", lambda: pictures.append(1) or real())
-    console.start(["run"])
+    console.start(["run"], 0, TRAIN)
     clock.now += 1
-    console.update(1)
+    console.update(1, TRAIN)
     drawn, looks = len(pictures), clock.looks
     for step in range(2, 1002):
-        console.update(step)
+        console.update(step, TRAIN)
     assert (len(pictures), clock.looks) == (drawn, looks + 1000)
     clock.now += 0.26
-    console.update(1002)
+    console.update(1002, TRAIN)
     assert len(pictures) == drawn + 1
     console.close()
 
 
 def test_a_terminal_shows_a_bar_a_table_and_notes(clock: SimpleNamespace, terminal: Terminal) -> None:
     console = Console(False, 1000, terminal.stream)
-    console.start(["CartPole-v1:ppo", "seed 0"])
+    console.start(["CartPole-v1:ppo", "seed 0"], 0, TRAIN)
     for step, value in ((250, 10.0), (500, 80.0), (750, 40.0)):
         clock.now += 1
-        console.update(step, row(step, value) | {"eval/return_mean": value, "train/odd": 7.0})
+        console.update(step, TRAIN, row(step, value) | {"eval/return_mean": value, "train/odd": 7.0})
     console.note("half way", warning=True)
     console.finish("finished: 40")
     text = terminal.text()
@@ -246,13 +248,13 @@ def test_the_best_is_highlighted(clock: SimpleNamespace, monkeypatch: pytest.Mon
     monkeypatch.delenv("NO_COLOR", raising=False)
     console = Console(False, 1000, io.StringIO())
     for step, value in ((1, 10.0), (2, 80.0), (3, 40.0)):
-        console.update(step, {"eval/return_mean": value, "train/value_loss": value})
+        console.update(step, TRAIN, {"eval/return_mean": value, "train/value_loss": value})
     plain, coloured = drawn(console)
     lines = {line.split()[0]: line.split() for line in plain.splitlines() if "/" in line}
     assert lines["eval/return_mean"] == ["eval/return_mean", "40", "80", "▁█▄"]
     assert lines["train/value_loss"] == ["train/value_loss", "40", "▁█▄"]
     assert not re.search(BOLD_GREEN + "40", coloured)
-    console.update(4, {"eval/return_mean": 90.0})
+    console.update(4, TRAIN, {"eval/return_mean": 90.0})
     assert re.search(BOLD_GREEN + "90", drawn(console)[1])
 
 
@@ -271,7 +273,7 @@ def drawn(console: Console) -> tuple[str, str]:
 
 def test_closing_twice_is_fine_and_gives_the_cursor_back(clock: SimpleNamespace, terminal: Terminal) -> None:
     console = Console(False, 1000, terminal.stream)
-    console.start(["run"])
+    console.start(["run"], 0, TRAIN)
     console.close()
     console.close()
     assert terminal.text().count("\x1b[?25h") == 1
@@ -280,9 +282,9 @@ def test_closing_twice_is_fine_and_gives_the_cursor_back(clock: SimpleNamespace,
 def test_a_dumb_terminal_gets_plain_lines(clock: SimpleNamespace, terminal: Terminal, monkeypatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     console = Console(False, 1000, terminal.stream)
-    console.start(["run"])
+    console.start(["run"], 0, TRAIN)
     clock.now += 6
-    console.update(10)
+    console.update(10, TRAIN)
     console.finish("done")
     text = terminal.text()
     assert "\x1b" not in text
