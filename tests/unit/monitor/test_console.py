@@ -139,14 +139,16 @@ def test_a_reader_that_has_gone_ends_nothing(clock: SimpleNamespace) -> None:
 
 
 def test_speed_and_eta_count_only_this_process(clock: SimpleNamespace) -> None:
-    console = Console(False, 100_000, io.StringIO())
+    stream = io.StringIO()
+    console = Console(False, 100_000, stream)
     console.start([], 90_000, TRAIN)
-    assert console.speed() is None
-    assert console.remaining() is None
     clock.now += 10
-    console.update(91_000, TRAIN)
-    assert console.speed() == 100
-    assert console.remaining() == 90
+    console.update(90_000, TRAIN)
+    console.update(91_000, TRAIN, {"eval/return_mean": 1.0})
+    assert stream.getvalue().splitlines() == [
+        "env_steps 90,000 / 100,000 (90%)  ETA -",
+        "env_steps 91,000 / 100,000 (91%)  eval/return_mean 1  100 steps/s  ETA 0:01:30",
+    ]
 
 
 def test_a_budget_in_updates_and_no_budget_at_all(clock: SimpleNamespace) -> None:
@@ -185,16 +187,34 @@ def test_a_phase_in_which_the_budget_stands_still_shows_its_own_progress(clock: 
     ]
 
 
+def test_the_end_that_comes_first_is_shown(clock: SimpleNamespace) -> None:
+    stream = io.StringIO()
+    console = Console(False, 2048, stream)
+
+    def train(done: int, total: int) -> Stretch:
+        return Stretch("train", last=True, unit="cycles", done=done, total=total)
+
+    console.start([], 0, train(0, 100_000))
+    clock.now += 60
+    console.update(1024, train(8, 100_000))
+    clock.now += 60
+    console.update(1536, train(12, 14))
+    assert stream.getvalue().splitlines() == [
+        "env_steps 1,024 / 2,048 (50%)  17.07 steps/s  ETA 0:01:00",
+        "env_steps 1,536 / 2,048 (75%)  train 12 / 14 cycles  0.1 cycles/s  ETA 0:00:20",
+    ]
+
+
 def test_a_resumed_phase_counts_only_this_process(clock: SimpleNamespace, terminal: Terminal) -> None:
     console = Console(False, 7500, terminal.stream)
     console.start([], 5000, Stretch("pretrain", last=False, unit="updates", done=4000, total=5000))
     clock.now += 10
     console.update(5000, Stretch("pretrain", last=False, unit="updates", done=4100, total=5000))
-    assert console.remaining() == 90
     console.close()
     text = terminal.text()
     assert "82%" in text
     assert "4,100 / 5,000 updates" in text
+    assert "5,000 env_steps" in text
     assert "pretrain ETA 0:01:30" in text
 
 
