@@ -5,6 +5,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import IO
 
@@ -13,6 +14,7 @@ import pytest
 from cadenza.monitor import console as module
 from cadenza.monitor.console import Console
 from cadenza.orchestration.scheduler import Stretch
+from harness.command import cadenza
 
 TRAIN = Stretch("train", last=True)
 
@@ -309,3 +311,32 @@ def test_a_dumb_terminal_gets_plain_lines(clock: SimpleNamespace, terminal: Term
     text = terminal.text()
     assert "\x1b" not in text
     assert "env_steps 10 / 1,000" in text
+
+
+def test_a_run_tells_how_far_each_of_its_phases_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LINE_SECONDS", 0.0)
+    phases = (
+        "{name: warmup, actions: random, duration_steps: 64, hooks: [{name: collect, steps: 16}]}",
+        "{name: pretrain, type: offline, duration_updates: 4, hooks: [update]}",
+        "{name: train, hooks: [{name: collect, steps: 16}, update]}",
+    )
+    settings = ["evaluation.every_steps=null", "evaluation.at_end=false", "logging.every_steps=1000"]
+    spec = ["toy/identity:dqn", f"training.phases=[{','.join(phases)}]", *settings, "--max-timesteps", 128]
+    told = cadenza("train", *spec, "--runs-dir", tmp_path).succeeded().err
+    lines = [line for line in told.splitlines() if line.startswith("env_steps")]
+    assert [re.sub(r"\d:\d\d:\d\d", "soon", re.sub(r"[\d.,]+ (\w+/s)", r"N \1", line)) for line in lines[:-1]] == [
+        *(
+            f"env_steps {done} / 128 ({share}%)  warmup {done} / 64 env_steps  N steps/s  warmup ETA soon"
+            for done, share in ((16, 12), (32, 25), (48, 38))
+        ),
+        "env_steps 64 / 128 (50%)  ETA -",
+        *(
+            f"env_steps 64 / 128 (50%)  pretrain {done} / 4 updates  N updates/s  pretrain ETA soon"
+            for done in (1, 2, 3)
+        ),
+        "env_steps 64 / 128 (50%)  ETA -",
+        *(
+            f"env_steps {done} / 128 ({share}%)  N steps/s  ETA soon"
+            for done, share in ((80, 62), (96, 75), (112, 88), (128, 100))
+        ),
+    ]
