@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from cadenza.monitor.pace import Count, ahead, speed
+from cadenza.monitor.pace import Count, ahead, rate, speed
 from cadenza.monitor.sparkline import ASCII, BLOCKS, duration, number, sparkline
 from cadenza.orchestration.scheduler import Stretch
 
@@ -203,7 +203,7 @@ class Console:
         if count.phase:
             parts.append(f"{count.phase} {count.done:,} / {count.end:,} {count.unit}")
         parts += [f"{key} {number(self._last[key])}" for key in LINE if key in self._last]
-        return "  ".join(part for part in (*parts, count.rate, self._eta(count, left)) if part)
+        return "  ".join(part for part in (*parts, rate(count.speed, count.unit), self._eta(count, left)) if part)
 
     def _eta(self, count: Count, left: float | None) -> str:
         whose = f"{count.phase} " if count.phase and not self._stretch.last else ""  # the last one's end is the run's
@@ -228,7 +228,8 @@ class Console:
             row += [bar, share, f"{count.done:,} / {count.end:,} {count.unit}"]
         if count.phase or not count.end:
             row.append(f"{self._done:,} {self._unit}")
-        grid.add_row(*row, f"[cyan]{count.rate or 'starting'}[/]", Text(self._eta(count, left), "bold"))
+        speed = rate(count.speed, count.unit) or "starting"
+        grid.add_row(*row, f"[cyan]{speed}[/]", Text(self._eta(count, left), "bold"))
         return grid
 
     def _table(self) -> RenderableType:

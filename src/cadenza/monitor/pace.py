@@ -17,13 +17,6 @@ class Count(NamedTuple):
     speed: float | None  # units per second; None: not known yet, or it stands still
 
     @property
-    def rate(self) -> str:
-        """The speed for people."""
-        return (
-            "" if self.speed is None else f"{number(self.speed)} {'steps' if self.unit == 'env_steps' else self.unit}/s"
-        )
-
-    @property
     def left(self) -> float | None:
         """Seconds to its end at that speed."""
         return max(0, self.end - self.done) / self.speed if self.end and self.speed else None
@@ -42,3 +35,8 @@ def ahead(run: Count, phase: Count, last: bool) -> tuple[Count, float | None]:
 
 def speed(amount: int, seconds: float) -> float | None:
     return amount / seconds if amount > 0 and seconds > 0 else None
+
+
+def rate(speed: float | None, unit: str) -> str:
+    """A speed for people."""
+    return "" if speed is None else f"{number(speed)} {'steps' if unit == 'env_steps' else unit}/s"

@@ -7,6 +7,7 @@ while the run is not over:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import time
@@ -124,7 +125,10 @@ class Orchestrator:
     def _do_next(self) -> None:
         task = self.scheduler.next()
         assert task is not None
-        self.clock.phase = task.phase.name
+        if task.phase.name != self.clock.phase:
+            self.clock.phase = task.phase.name
+            with contextlib.suppress(OSError):  # for whoever watches; a full disk is told of where something is lost
+                self.folder.update_status(phase=self._phase_to_tell())
         before = (self.scheduler.index, self.scheduler.cycles)
         if task.hook.name == "collect":
             self._collect(task)
@@ -381,6 +385,13 @@ class Orchestrator:
             seconds=round(clock.seconds, 3),
             best_return=self.standing.best,
             return_threshold=self.spec.return_threshold,
+            phase=self._phase_to_tell(),
             **self.folder.whereabouts(),
             **{"eval/return_mean": self.standing.latest},
         )
+
+    def _phase_to_tell(self) -> dict[str, Any]:
+        """The phase and where it ends, by the run's own count of what it counts: the same as long as it lasts."""
+        stretch = self.scheduler.stretch
+        end = getattr(self.clock, stretch.unit) - stretch.done + stretch.total if stretch.total else None
+        return {"name": stretch.phase, "last": stretch.last, "unit": stretch.unit, "end": end}
