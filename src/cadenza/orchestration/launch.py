@@ -228,6 +228,8 @@ def note_budget(run: Orchestrator, concluded: bool = False) -> None:
 
 def warn_if_nothing_is_learned(run: Orchestrator) -> None:
     """Phases that only collect may take the whole budget."""
+    from cadenza.orchestration.build import length_of
+
     budget, gathered = run.config.training.max_timesteps, 0
     for phase in run.scheduler.phases:
         if {hook.name for hook in phase.hooks} - {"collect", "evaluate"}:
@@ -235,8 +237,7 @@ def warn_if_nothing_is_learned(run: Orchestrator) -> None:
                 text = f"training.max_timesteps={budget} ends before anything is learned: {gathered} steps come before"
                 run.console.note(f"{text} phase {phase.name}", warning=True)
             return
-        each = sum(hook.steps or 0 for hook in phase.hooks)
-        gathered += phase.duration_steps or (phase.duration_cycles or 0) * each
+        gathered += length_of(phase, collects=True)
 
 
 def refuse_less(run: Orchestrator) -> None:
