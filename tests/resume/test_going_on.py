@@ -72,6 +72,10 @@ def test_a_budget_in_which_nothing_is_learned_is_told(tmp_path: Path) -> None:
     told = "training.max_timesteps=64 ends before anything is learned: 64 steps come before phase train"
     assert train(tmp_path, *short, "--max-timesteps", "64").succeeded().warnings == [f"warning: {told}"]
     assert train(tmp_path, *short, "--max-timesteps", "128").succeeded().warnings == []
+    collect, learn = "[{name: collect, steps: 32}]", "[{name: collect, steps: 32}, update]"
+    warmup = f"{{name: warmup, actions: random, hooks: {collect}, duration_cycles: 2}}"
+    phases = f"training.phases=[{warmup}, {{name: train, hooks: {learn}}}]"
+    assert train(tmp_path, *short, phases, "--max-timesteps", "64").succeeded().warnings == [f"warning: {told}"]
 
 
 def test_a_kill_right_after_more_was_given_does_not_forget_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

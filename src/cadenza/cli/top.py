@@ -12,8 +12,8 @@ from cadenza.cli.output import Json, RunsDir, print_json, print_table
 if TYPE_CHECKING:
     from cadenza.records.running import Running
 
-HEAD = ("run", "done", "steps/s", "left", "return", "best", "curve", "CPU %", "GB", "GPU %", "alerts")
-RIGHT = ("done", "steps/s", "left", "return", "best", "CPU %", "GB", "GPU %", "alerts")
+HEAD = ("run", "done", "speed", "left", "return", "best", "curve", "CPU %", "GB", "GPU %", "alerts")
+RIGHT = ("done", "speed", "left", "return", "best", "CPU %", "GB", "GPU %", "alerts")
 
 
 def top(
@@ -90,14 +90,15 @@ def _columns(found: list[Running]) -> tuple[list[str], list[list[str]]]:
 
 
 def _cells(run: Running) -> list[str]:
+    from cadenza.monitor.pace import rate
     from cadenza.monitor.sparkline import duration, number, sparkline
 
     def shown(value: float | None) -> str:
         return "" if value is None else number(value)
 
     done = f"{run.done:,}" + (f" ({min(1.0, run.done / run.budget):.0%})" if run.budget else "")
-    left = "" if run.left is None else duration(run.left)
-    speed = "" if run.speed is None else f"{run.speed:,.0f}"
+    left = "" if run.left is None else f"{run.phase + ' ' if run.phase else ''}{duration(run.left)}"
+    speed = rate(run.speed, run.speed_unit)
     machine = [f"{run.cpu_percent:.0f}" if run.cpu_percent is not None else "", shown(run.memory_gb)]
     gpu = f"{run.gpu_percent:.0f}" if run.gpu_percent is not None else ""
     told = str(run.alerts) if run.alerts else ""

@@ -20,7 +20,6 @@ class Transitions:
     index: np.ndarray  # [B] where they lie, for `update_priorities`
     weight: np.ndarray | None = None  # [B] float32 importance weights, where there are priorities
     state: np.ndarray | None = None  # [B, …] where the environment has a central state
-    next_state: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ class Priorities:
         """Slots that can no longer be sampled."""
         self._set(slots, 0.0)
 
+    @np.errstate(all="ignore")  # who diverges is told below
     def update(self, slots: np.ndarray, priorities: np.ndarray) -> None:
         """What learning found out, |TD error| say; slots that were dropped meanwhile stay so."""
         weights = np.maximum(np.asarray(priorities, np.float64) ** self.alpha, TINY).astype(np.float32)

@@ -493,7 +493,6 @@ class ReplayStore:
             index=index,
             weight=weight,
             state=None if state is None else state.take(index, axis=0),
-            next_state=None if state is None else state.take(end, axis=0),
         )
 
     def _seen(self, obs: Tree, index: np.ndarray) -> Tree:

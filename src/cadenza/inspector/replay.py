@@ -252,7 +252,7 @@ class Replay:
             scale, clip = reward_scale(workflow, group)
             reward, over = self.credited(group, map_tree(stack, *earned), map_tree(stack, *died))
             learned_of = np.clip(reward / scale, -clip, clip)
-            if getattr(self.config.algorithm, "behaviour", None) in ("v1", "v2"):
+            if getattr(self.config.algorithm, "values_count_arrival", False):
                 learned_of = on_arrival(learned_of, self.discounts[group][0], over)
             advantage = advantages(np.concatenate(value), learned_of, *self.discounts[group], over)
             self.tell("advantages", group=group, values=rounded(advantage), reward_scale=scale)
@@ -365,7 +365,7 @@ def advantages(value: np.ndarray, reward: np.ndarray, gamma: float, trace: float
 
 
 def on_arrival(reward: np.ndarray, gamma: float, over: np.ndarray) -> np.ndarray:
-    """The rewards [T, A] for `advantages` where a value includes the one for arriving, as Dreamer v1's and v2's do.
+    """The rewards [T, A] for `advantages` where a value includes the one for arriving.
 
     A step then earns what led to it, and where nothing follows, the final state is worth the reward for getting there.
     """

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from cadenza.monitor.pace import Count, ahead, rate, speed
 from cadenza.monitor.sparkline import ASCII, BLOCKS, duration, number, sparkline
 from cadenza.orchestration.scheduler import Stretch
 
@@ -40,7 +41,6 @@ IMPORTANT = (
     "train/grad_norm",
     "train/learning_rate",
 )
-ONE_PHASE = Stretch("train", last=True)
 LINE = (EVALUATION, "collect/return_mean", "train/policy_loss", "train/value_loss")
 
 
@@ -60,8 +60,8 @@ class Console:
         self._quiet = quiet
         self._total = total
         self._stream = stream if stream is not None else sys.stderr
-        self._began, self._first, self._done = time.monotonic(), 0, 0
-        self._stretch = ONE_PHASE
+        self._done, self._stretch = 0, Stretch("", last=False)
+        self._began, self._first = time.monotonic(), (0, 0)  # of this phase in this process: when, and what was done
         self._next = 0.0
         self._last: dict[str, Any] = {}
         self._history: dict[str, deque[float]] = {}
@@ -70,10 +70,9 @@ class Console:
         self._rich: RichConsole | None = None
         self._levels = BLOCKS if "utf" in (getattr(self._stream, "encoding", None) or "utf-8").lower() else ASCII
 
-    def start(self, headline: Sequence[str], done: int = 0, stretch: Stretch = ONE_PHASE) -> None:
-        """Say what begins; `done` is where a resumed run stands: speed counts the work of this process alone."""
-        self._done = done
-        self._enter(stretch)
+    def start(self, headline: Sequence[str], done: int, stretch: Stretch) -> None:
+        """Say what begins, and where: of a resumed run, speed counts the work of this process alone."""
+        self._enter(done, stretch)
         for line in headline:
             self._record(line)
         if self._quiet:
@@ -86,15 +85,14 @@ class Console:
             for line in headline:
                 self._line(line)
 
-    def update(self, done: int, row: dict[str, Any] | None = None, stretch: Stretch = ONE_PHASE) -> None:
+    def update(self, done: int, stretch: Stretch, row: dict[str, Any] | None = None) -> None:
         """Where the run stands now, in its phase too, and the row of metrics if one was just written."""
-        self._done = done
         if self._quiet:
             return
         if stretch.phase == self._stretch.phase:
-            self._stretch = stretch
+            self._done, self._stretch = done, stretch
         else:
-            self._enter(stretch)
+            self._enter(done, stretch)
         if row is not None:
             self._take(row)
         now = time.monotonic()
@@ -138,38 +136,17 @@ class Console:
                 self._live.stop()
             self._live = None
 
-    def speed(self) -> float | None:
-        """What was done of this phase per second in this process, once there is something to measure."""
-        elapsed, (_, done, _) = time.monotonic() - self._began, self._counted()
-        return (done - self._first) / elapsed if elapsed > 0 and done > self._first else None
+    def _enter(self, done: int, stretch: Stretch) -> None:
+        self._done, self._stretch = done, stretch
+        self._began, self._first = time.monotonic(), (done, stretch.done)
 
-    def remaining(self) -> float | None:
-        """Seconds to the end at the speed so far: of a phase that counts something else than the run does, or of the
-        run, unknown before its last phase, as others will have another speed.
-        """
-        speed, (_, done, total) = self.speed(), self._counted()
-        if not speed or not total or not (self._own or self._stretch.last):
-            return None
-        return max(0, total - done) / speed
-
-    def _enter(self, stretch: Stretch) -> None:
-        self._stretch, self._began = stretch, time.monotonic()
-        self._first = self._counted()[1]
-
-    @property
-    def _own(self) -> bool:
-        """Whether the phase counts something else than the run does, which may stand still meanwhile."""
-        return self._stretch.total > 1 and self._stretch.unit != self._unit
-
-    def _counted(self) -> tuple[str, int, int | None]:
-        stretch = self._stretch
-        return (stretch.unit, stretch.done, stretch.total) if self._own else (self._unit, self._done, self._total)
-
-    def _speed_and_end(self) -> tuple[str, str]:
-        unit, speed = self._counted()[0], self.speed()
-        rate = "" if speed is None else f"{number(speed)} {'steps' if unit == 'env_steps' else unit}/s"
-        whose = f"{self._stretch.phase} " if self._own else ""
-        return rate, f"{whose}ETA {duration(self.remaining())}" if self._own or self._total else ""
+    def _ahead(self) -> tuple[Count, float | None]:
+        """What comes to its end first, the run or its phase, at the speed in this phase so far; and when."""
+        stretch, seconds = self._stretch, time.monotonic() - self._began
+        run = Count("", self._unit, self._done, self._total, speed(self._done - self._first[0], seconds))
+        gained = stretch.done - self._first[1]
+        phase = Count(stretch.phase, stretch.unit, stretch.done, stretch.total, speed(gained, seconds))
+        return ahead(run, phase, stretch.last)
 
     def _terminal(self) -> bool:
         if not (hasattr(self._stream, "isatty") and self._stream.isatty()):
@@ -218,14 +195,19 @@ class Console:
                 self._best[key] = value
 
     def _progress_line(self) -> str:
+        count, left = self._ahead()
         done = f"{self._done:,}"
         if self._total:
             done += f" / {self._total:,} ({min(1.0, self._done / self._total):.0%})"
         parts = [f"{self._unit} {done}"]
-        if self._own:
-            parts.append(f"{self._stretch.phase} {self._stretch.done:,} / {self._stretch.total:,} {self._stretch.unit}")
+        if count.phase:
+            parts.append(f"{count.phase} {count.done:,} / {count.end:,} {count.unit}")
         parts += [f"{key} {number(self._last[key])}" for key in LINE if key in self._last]
-        return "  ".join(part for part in (*parts, *self._speed_and_end()) if part)
+        return "  ".join(part for part in (*parts, rate(count.speed, count.unit), self._eta(count, left)) if part)
+
+    def _eta(self, count: Count, left: float | None) -> str:
+        whose = f"{count.phase} " if count.phase and not self._stretch.last else ""  # the last one's end is the run's
+        return f"{whose}ETA {duration(left)}" if self._total or self._stretch.total else ""
 
     def _picture(self) -> RenderableType:
         from rich.console import Group
@@ -237,16 +219,17 @@ class Console:
         from rich.table import Table
         from rich.text import Text
 
-        rate, end = self._speed_and_end()
-        unit, done, total = self._counted()
+        count, left = self._ahead()
         grid = Table.grid(padding=(0, 1))
-        if total:
-            share = min(1.0, done / total)
-            bar = ProgressBar(total=total, completed=min(done, total), width=30)
-            row: list[RenderableType] = [bar, f"[bold]{share:4.0%}[/]", f"{done:,} / {total:,} {unit}"]
-        else:
-            row = [f"{done:,} {unit}"]
-        grid.add_row(*row, f"[cyan]{rate or 'starting'}[/]", Text(end, "bold"))
+        row: list[RenderableType] = []
+        if count.end:
+            bar = ProgressBar(total=count.end, completed=min(count.done, count.end), width=30)
+            share = f"[bold]{min(1.0, count.done / count.end):4.0%}[/]"
+            row += [bar, share, f"{count.done:,} / {count.end:,} {count.unit}"]
+        if count.phase or not count.end:
+            row.append(f"{self._done:,} {self._unit}")
+        speed = rate(count.speed, count.unit) or "starting"
+        grid.add_row(*row, f"[cyan]{speed}[/]", Text(self._eta(count, left), "bold"))
         return grid
 
     def _table(self) -> RenderableType:

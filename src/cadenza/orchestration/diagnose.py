@@ -57,7 +57,7 @@ def diagnose(
                 return {**result, "env_steps": run.clock.env_steps, "signal": signals.requested}
             found = read_object(beside.path / "debug" / "diagnosis.json")
             del found["repeat"]
-            result |= {**found, "error": found["error"].replace(beside.id, folder.id)}
+            result |= {**found, "error": found["error"].replace(beside.reference, folder.reference)}
             say("found; once more with a look at every operation …")
             assembly.close()
             watched = {**decisions, "runtime.kernels": "torch", "runtime.compile": False}

@@ -229,6 +229,8 @@ def note_budget(run: Orchestrator, concluded: bool = False) -> None:
 
 def nothing_learned(budget: int | None, phases: Iterable[Phase]) -> str | None:
     """What to say of phases that only collect and take the whole budget of env_steps."""
+    from cadenza.orchestration.build import length_of
+
     gathered = 0
     for phase in phases:
         if {hook.name for hook in phase.hooks} - {"collect", "evaluate"}:
@@ -236,8 +238,7 @@ def nothing_learned(budget: int | None, phases: Iterable[Phase]) -> str | None:
                 return None
             text = f"training.max_timesteps={budget} ends before anything is learned: {gathered} steps come before"
             return f"{text} phase {phase.name}"
-        each = sum(hook.steps or 0 for hook in phase.hooks)
-        gathered += phase.duration_steps or (phase.duration_cycles or 0) * each
+        gathered += length_of(phase, collects=True)
     return None
 
 

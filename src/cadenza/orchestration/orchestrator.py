@@ -7,6 +7,7 @@ while the run is not over:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import time
@@ -119,7 +120,10 @@ class Orchestrator:
     def _do_next(self) -> None:
         task = self.scheduler.next()
         assert task is not None
-        self.clock.phase = task.phase.name
+        if task.phase.name != self.clock.phase:
+            self.clock.phase = task.phase.name
+            with contextlib.suppress(OSError):  # for whoever watches; a full disk is told of where something is lost
+                self.folder.update_status(phase=self._phase_to_tell())
         before = (self.scheduler.index, self.scheduler.cycles)
         if task.hook.name == "collect":
             self._collect(task)
@@ -196,7 +200,7 @@ class Orchestrator:
         if triggers["log"].due(clock) or evaluation is not None:
             triggers["log"].done(clock)
             self.write_row(evaluation)
-        self.console.update(self.now, stretch=self.scheduler.stretch)
+        self.console.update(self.now, self.scheduler.stretch)
         if triggers["save"].due(clock) or self._long_unsaved():
             triggers["save"].done(clock)
             self.save()
@@ -253,7 +257,7 @@ class Orchestrator:
         if not self.metrics.append(row):
             self.console.note(f"disk full: {self.metrics.pending} rows of metrics wait in memory", warning=True)
         self.standing.logged_at = clock.position
-        self.console.update(self.now, row, self.scheduler.stretch)
+        self.console.update(self.now, self.scheduler.stretch, row)
         stop = self.config.training.early_stop
         if stop is not None and stop.metric in row:
             goal = self.spec.return_threshold if stop.at_least == "solved" else stop.at_least
@@ -376,9 +380,16 @@ class Orchestrator:
             seconds=round(clock.seconds, 3),
             best_return=self.standing.best,
             return_threshold=self.spec.return_threshold,
+            phase=self._phase_to_tell(),
             **self.folder.whereabouts(),
             **{"eval/return_mean": self.standing.latest},
         )
+
+    def _phase_to_tell(self) -> dict[str, Any]:
+        """The phase and where it ends, by the run's own count of what it counts: the same as long as it lasts."""
+        stretch = self.scheduler.stretch
+        end = getattr(self.clock, stretch.unit) - stretch.done + stretch.total if stretch.total else None
+        return {"name": stretch.phase, "last": stretch.last, "unit": stretch.unit, "end": end}
 
 
 def triggers_of(config: RunConfig) -> dict[str, Every]:

@@ -53,10 +53,15 @@ class RunFolder:
         return self.published or self.path.name
 
     @property
-    def reference(self) -> str:
-        """What a command typed here names the run by: its id, or its path where runs are not looked for."""
+    def ref(self) -> str:
+        """What `find` knows the run by here: its id, or its path where runs are not looked for."""
         usual = self.published or self.path.parent.absolute() == runs_root().absolute()
-        return self.id if usual else shlex.quote(str(self.path))
+        return self.id if usual else str(self.path)
+
+    @property
+    def reference(self) -> str:
+        """The same as it is typed in a command."""
+        return shlex.quote(self.ref)
 
     @property
     def outlet(self) -> Path:

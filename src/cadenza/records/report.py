@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -192,10 +193,10 @@ def _git(state: dict[str, Any] | None) -> str | None:
 
 def _commands(folder: RunFolder) -> str:
     lines = [
-        (f"cadenza evaluate {folder.id} --episodes 100", "measure the policy"),
-        (f"cadenza resume {folder.id} --max-timesteps N", "train on, exactly where it stopped"),
-        (f"cadenza verify {folder.id}", "do it again and compare"),
-        (f"cadenza train {folder.path}/config.yaml", "a new run with the same settings"),
+        (f"cadenza evaluate {folder.reference} --episodes 100", "measure the policy"),
+        (f"cadenza resume {folder.reference} --max-timesteps N", "train on, exactly where it stopped"),
+        (f"cadenza verify {folder.reference}", "do it again and compare"),
+        (f"cadenza train {shlex.quote(str(folder.config))}", "a new run with the same settings"),
     ]
     width = max(len(command) for command, _ in lines)
     return "\n".join(f"{command:<{width}}  # {why}" for command, why in lines)

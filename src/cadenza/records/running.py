@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cadenza.monitor.pace import Count, ahead, speed
 from cadenza.records import alerts
 from cadenza.records.folder import RunFolder, read_object, run_ids
 from cadenza.records.lock import is_held
@@ -25,8 +26,10 @@ class Running:
     unit: str
     done: int
     budget: int | None
-    speed: float | None  # units per second
-    left: float | None  # seconds, at that speed
+    speed: float | None  # per second, of what comes to its end first: the run, or its phase
+    speed_unit: str
+    left: float | None  # seconds to that end, at that speed
+    phase: str | None  # that it is the end of; None: of the run
     latest_return: float | None
     best_return: float | None
     curve: list[float]  # of returns: evaluations, or training episodes where there were none
@@ -53,7 +56,14 @@ def describe(folder: RunFolder) -> Running:
     budget = settings.get("max_timesteps" if unit == "env_steps" else "max_updates")
     last = rows[-1] if rows else {}
     done = last.get(unit, status.get(unit, 0))
-    speed = rate([row for row in rows[-RECENT:] if row.get("phase") == last.get("phase")], unit)
+    phase = status.get("phase")
+    if not isinstance(phase, dict):  # of a run that an older version is training
+        phase = {"name": last.get("phase"), "last": True}
+    name, counted = phase.get("name"), phase.get("unit") or unit
+    here = [row for row in rows[-RECENT:] if row.get("phase") == last.get("phase") == name]
+    whole = Count("", unit, done, budget, rate(here, unit))
+    part = Count(str(name), counted, last.get(counted, 0), phase.get("end"), rate(here, counted))
+    count, left = ahead(whole, part, bool(phase.get("last")))
     curve = [values for name in ("eval", "collect") if (values := column(rows, f"{name}/return_mean"))]
     evaluations, best = column(rows, "eval/return_mean"), status.get("best_return")
     return Running(
@@ -62,8 +72,10 @@ def describe(folder: RunFolder) -> Running:
         unit=unit,
         done=done,
         budget=budget,
-        speed=speed,
-        left=max(0, budget - done) / speed if speed and budget else None,
+        speed=count.speed,
+        speed_unit=count.unit,
+        left=left,
+        phase=count.phase if count.phase and not phase.get("last") else None,
         latest_return=curve[0][-1] if curve else None,
         best_return=max([*evaluations, *([best] if best is not None else [])], default=None),
         curve=curve[0] if curve else [],
@@ -106,5 +118,5 @@ def rate(rows: list[dict[str, Any]], unit: str) -> float | None:
     """Between the first and the last of these rows; pauses between resumptions do not count."""
     if len(rows) < 2:
         return None
-    seconds = rows[-1].get("time/seconds", 0.0) - rows[0].get("time/seconds", 0.0)
-    return (rows[-1][unit] - rows[0][unit]) / seconds if seconds > 0 else None
+    first, last = rows[0], rows[-1]
+    return speed(last.get(unit, 0) - first.get(unit, 0), last.get("time/seconds", 0.0) - first.get("time/seconds", 0.0))

@@ -9,6 +9,7 @@ from typing import Any
 from cadenza.monitor.sparkline import number
 from cadenza.records import atomic
 from cadenza.records.document import Block, Code, Heading, Media, Paragraph, Table, html, markdown
+from cadenza.records.folder import RunFolder, runs_root
 from cadenza.records.json_text import dumps
 from cadenza.sweeps.drive import Sweep
 from cadenza.sweeps.importance import importance
@@ -117,9 +118,13 @@ def _explanation(sweep: Sweep) -> str:
 def _commands(sweep: Sweep, ranked: list[Trial], command: list[str]) -> str:
     lines = [(shlex.join(command), "go on with the sweep; what is done is not repeated")]
     if ranked:
-        lines.append((f"cadenza train {sweep.folder.best}", "the best settings, in a run of their own"))
-        lines.append((f"cadenza show {next(iter(ranked[0].runs.values()))}", "the best trial's first run"))
-    lines.append((f"cadenza list --filter tags=sweep:{sweep.plan.id}", "every run of the sweep"))
+        first = RunFolder(sweep.root / next(iter(ranked[0].runs.values())))
+        best = shlex.quote(str(sweep.folder.best))
+        lines.append((f"cadenza train {best}", "the best settings, in a run of their own"))
+        lines.append((f"cadenza show {first.reference}", "the best trial's first run"))
+    usual = sweep.root.absolute() == runs_root().absolute()
+    where = "" if usual else f" --runs-dir {shlex.quote(str(sweep.root))}"
+    lines.append((f"cadenza list --filter tags=sweep:{sweep.plan.id}{where}", "every run of the sweep"))
     return "\n".join(f"# {why}\n{line}" for line, why in lines)
 
 

@@ -147,6 +147,11 @@ class DreamerConfig:
     def updates_per_step(self) -> float:
         return self.train_ratio / (self.batch_size * self.batch_length)
 
+    @property
+    def values_count_arrival(self) -> bool:
+        """Whether the value of a state includes the reward for getting there; v3's does not."""
+        return self.behaviour in ("v1", "v2")
+
     def gradient_steps_per_env_step(self, num_envs: int) -> float:
         return self.updates_per_step
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cadenza
+from cadenza.api import _outcome
 from cadenza.errors import ConfigError
 from cadenza.orchestration.events import Ended, Evaluated, Event, Row, Saved, Started
+from cadenza.orchestration.launch import Result
 from cadenza.orchestration.verify import compare
 from harness.command import cadenza as command_line
 
@@ -83,6 +86,20 @@ def test_a_run_that_was_asked_to_stop_goes_on_exactly(tmp_path: Path) -> None:
     assert isinstance(starts[0], Started)
     assert starts[0].env_steps == 512
     assert compare(run.folder, train(tmp_path / "b").folder) is None
+
+
+def test_an_interrupted_run_names_itself_so_that_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CADENZA_RUNS", raising=False)
+    for root in (tmp_path / "elsewhere", tmp_path / "runs of mine"):
+        if "runs" in root.name:
+            monkeypatch.setenv("CADENZA_RUNS", str(root))
+        folder = train(root, Stopper(512)).folder
+        said = next(line for line in folder.log.read_text().splitlines() if line.startswith("go on with: "))
+        assert shlex.split(said)[-1] == (folder.id if "runs" in root.name else str(folder.path))
+        with pytest.raises(KeyboardInterrupt) as caught:
+            _outcome(Result(folder, "SIGINT"))
+        way = str(caught.value).partition(": ")[2].removesuffix(".resume()")
+        assert eval(way, {"cadenza": cadenza}).folder.path == folder.path
 
 
 def test_a_listener_that_fails_ends_the_run_and_the_checkpoint_is_kept(tmp_path: Path) -> None:

@@ -66,9 +66,10 @@ def test_an_error_of_nothing_keeps_its_place() -> None:
     assert set(priorities.sample(64, np.random.default_rng(0), 1.0)[0]) == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_priority_that_is_not_finite_is_refused(bad: float) -> None:
-    priorities = Priorities(4, 1.0)
+@pytest.mark.filterwarnings("error")  # the error says it
+@pytest.mark.parametrize(("bad", "alpha"), [(np.nan, 1.0), (np.inf, 1.0), (1e30, 2.0), (1e300, 2.0)])
+def test_a_priority_that_is_not_finite_is_refused(bad: float, alpha: float) -> None:
+    priorities = Priorities(4, alpha)
     priorities.put(np.arange(4))
     with pytest.raises(FloatingPointError):
         priorities.update(np.array([1]), np.array([bad]))

@@ -235,6 +235,26 @@ def test_advantages_are_those_that_the_algorithm_learns_of() -> None:
     assert reward_scale(scaled, "other") == (1.0, float("inf"))
 
 
+@pytest.mark.parametrize(("variant", "arrival"), [("dreamer_v1", True), ("dreamer_v2", True), ("dreamer_v3", False)])
+def test_advantages_count_rewards_where_the_values_do(variant: str, arrival: bool, tmp_path: Path) -> None:
+    sizes = [f"algorithm.model.{key}=8" for key in ("deter", "hidden", "units")]
+    only_random = ["environment.num_envs=1", "algorithm.warmup_steps=40", "evaluation.at_end=false"]
+    train(tmp_path, f"toy/identity_box:{variant}", *sizes, *only_random, "--max-timesteps", "40").succeeded()
+    told: list[dict[str, Any]] = []
+    replaying = Replay(last(tmp_path), 0, False, lambda kind, *_, **head: told.append({"kind": kind, **head}))
+    replaying.happened(judged=True)
+    replaying.judge("last")
+    value = [step["agent"]["value"] for one in told if one["kind"] == "opinions" for step in one["steps"]]
+    (found,) = (one["values"] for one in told if one["kind"] == "advantages")
+    replaying.begin()
+    reward = np.stack([replaying.advance().reward["agent"] for _ in range(replaying.episode.length)])
+    replaying.env.close()
+    over, (gamma, trace) = np.zeros(reward.shape, bool), replaying.discounts["agent"]
+    over[-1] = replaying.terminated
+    expected = advantages(np.array(value), on_arrival(reward, gamma, over) if arrival else reward, gamma, trace, over)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("variant", ["dreamer_v1", "dreamer_v3"])
 def test_the_mean_of_a_world_models_policy_is_what_it_does(variant: str) -> None:
     sizes = [f"algorithm.model.{key}" for key in ("deter=8", "hidden=8", "stoch=3", "classes=4", "units=8", "depth=2")]

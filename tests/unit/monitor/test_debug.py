@@ -401,3 +401,11 @@ def test_gradients_made_by_hand_are_measured_and_looked_at(lab: Lab) -> None:
     hand.critic.layers[0].slope = lambda y: y * np.float32("nan")
     with pytest.raises(DivergenceError, match=r"nets.agent.critic.0.weight has a gradient that is not finite"):
         again.run()
+
+
+def test_what_an_algorithm_itself_finds_is_told_of_the_run_and_not_of_its_repetition(tmp_path: Path) -> None:
+    settings = ["algorithm.priority_alpha=8", "algorithm.learning_rate=10", "algorithm.warmup_steps=64"]
+    train(tmp_path, "CartPole-v1:dqn", *settings).refused(70, "a priority is not finite")
+    told = cadenza("debug", "@last", "--runs-dir", tmp_path).succeeded().out
+    assert f"`cadenza debug {last(tmp_path).reference}`" in told
+    assert "cadenza-debug-" not in told

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -53,12 +54,24 @@ def test_the_report_says_what_the_run_was_and_how_it_went(folder: RunFolder) -> 
         "| algorithm.learning_rate | 0.0003 |",
         "| environment.vectorize | in_process |",
         "![return over env_steps of CartPole-v1:ppo](curves.png)",
-        f"cadenza resume {folder.id}",
-        f"cadenza evaluate {folder.id}",
+        f"cadenza resume {folder.reference}",
+        f"cadenza evaluate {folder.reference}",
         "| python | ",
     ):
         assert part in text
     assert folder.curves.read_bytes().startswith(b"\x89PNG")
+
+
+def test_its_commands_find_the_run_from_where_it_was_made(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def named() -> set[str]:
+        *_, commands = write_report(folder).read_text().split("```")[:-1]
+        lines = [shlex.split(line, comments=True) for line in commands.splitlines() if line.startswith("cadenza")]
+        return {words[2] for words in lines if words[1] != "train"}
+
+    monkeypatch.delenv("CADENZA_RUNS", raising=False)
+    assert named() == {str(folder.path)}
+    monkeypatch.setenv("CADENZA_RUNS", str(folder.path.parent))
+    assert named() == {folder.id}
 
 
 def test_the_curve_changes_with_the_numbers(folder: RunFolder) -> None:

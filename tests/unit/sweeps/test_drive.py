@@ -17,7 +17,7 @@ from cadenza.orchestration.signals import Signals
 from cadenza.orchestration.verify import compare
 from cadenza.records import failpoints
 from cadenza.records.cleanup import paused
-from cadenza.records.folder import run_ids
+from cadenza.records.folder import RunFolder, run_ids
 from cadenza.records.index import rows
 from cadenza.sweeps.drive import Sweep, conclude, folder_of, predecessor
 from cadenza.sweeps.jobs import Job
@@ -298,6 +298,8 @@ def test_the_report_names_the_best_and_its_config_can_be_trained(tmp_path: Path)
     assert told["status"] == "finished"
     assert set(told["importance"]) == set(made.space.dimensions)
     assert "history.png" in page
+    assert f"cadenza show {RunFolder(tmp_path / best.runs[made.seeds[0]]).reference}\n" in page
+    assert f"cadenza list --filter tags=sweep:{made.id} --runs-dir {tmp_path}\n" in page
     assert (folder.path / "parameters.png").stat().st_size > 10_000
     from cadenza.config.load import read
 

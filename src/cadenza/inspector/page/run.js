@@ -50,7 +50,7 @@ function drawHead(head, run, { facts, live, budget, message }) {
     make("div", { class: "facts" },
       fact("spec", facts.spec || "–"), fact("seed", String(facts.seed ?? "–")), fact("return", number(live?.latest_return ?? facts.return)), fact("best", number(facts.best_return)),
       fact("env_steps", budget && share < 1 ? `${number(steps)} of ${number(budget)}` : number(steps)), fact("time", facts.seconds ? clock(facts.seconds) : "–"),
-      ...(live && live.speed ? [fact("steps/s", number(live.speed)), fact("left", live.left === null ? "–" : clock(live.left))] : []),
+      ...(live && live.speed ? [fact(live.speed_unit === "env_steps" ? "steps/s" : `${live.speed_unit}/s`, number(live.speed)), fact(live.phase ? `left of ${live.phase}` : "left", live.left === null ? "–" : clock(live.left))] : []),
       fact("created", when(facts.created)),
       ...(facts.name ? [fact("name", facts.name)] : []), fact("tags", [...(facts.tags || []), ...(facts.auto_tags || [])].join(", ") || "–")),
     share !== null && share < 1 ? make("progress", { max: 1, value: share }) : ""));

@@ -117,7 +117,7 @@ export async function runsView(view) {
     const steps = row.live ? row.live.done : row.env_steps;
     const share = row.budget && steps ? Math.min(1, steps / row.budget) : null;
     const under = row.name || (row.changes || []).join(" ") || (row.tags || []).join(", ");
-    const left = row.live && row.live.left !== null && row.live.left !== undefined ? `${clock(row.live.left)} left` : "";
+    const left = row.live && row.live.left !== null && row.live.left !== undefined ? `${clock(row.live.left)} left${row.live.phase ? ` of ${row.live.phase}` : ""}` : "";
     return make("tr", { "data-run": row.run, class: i === state.at ? "at" : "", onclick: () => go(place.run(row.run)) },
       make("td", { class: "check" }, box), make("td", { class: "spark" }, make("canvas", { "aria-hidden": "true" })),
       make("td", {}, make("a", { href: place.run(row.run), title: row.run }, row.run), under ? make("small", { class: "clip" }, under) : ""),
