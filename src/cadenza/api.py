@@ -184,7 +184,8 @@ def _listeners(given: Any) -> list[Listener]:
 def _outcome(result: Result) -> Run:
     """The run, unless a signal ended it: then what the signal would have done, now that the run is saved."""
     if result.signal == "SIGINT":
-        raise KeyboardInterrupt(f"run {result.folder.id} was saved: cadenza.Run.find({result.folder.ref!r}).resume()")
+        folder = result.folder
+        raise KeyboardInterrupt(f"run {folder.id} was saved: cadenza.Run.find({folder.handle!r}).resume()")
     if result.signal in ("SIGTERM", "SIGHUP", "SIGUSR1"):
         signal.raise_signal(getattr(signal, result.signal))
     return Run(result.folder)

@@ -53,7 +53,7 @@ class RunFolder:
         return self.published or self.path.name
 
     @property
-    def ref(self) -> str:
+    def handle(self) -> str:
         """What `find` knows the run by here: its id, or its path where runs are not looked for."""
         usual = self.published or self.path.parent.absolute() == runs_root().absolute()
         return self.id if usual else str(self.path)
@@ -61,7 +61,7 @@ class RunFolder:
     @property
     def reference(self) -> str:
         """The same as it is typed in a command."""
-        return shlex.quote(self.ref)
+        return shlex.quote(self.handle)
 
     @property
     def outlet(self) -> Path:
