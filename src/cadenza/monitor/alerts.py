@@ -45,9 +45,14 @@ class Watch:
     horizon: int
     seen: dict[tuple[str, str], Seen] = field(default_factory=dict)
     watching: dict[str, list[str]] = field(default_factory=dict)  # metric -> rules
+    phase: str | None = None
 
     def look(self, row: Mapping[str, Any]) -> list[Alert]:
         """What is wrong now and was not in the row before."""
+        if row.get("phase") != self.phase:  # which has a speed and losses of its own
+            self.phase = row.get("phase")
+            for seen in self.seen.values():
+                seen.before.clear()
         found = []
         for key, value in row.items():
             if "/" not in key or isinstance(value, bool) or not isinstance(value, int | float):

@@ -50,6 +50,16 @@ def test_changes_against_what_was_usual() -> None:
     assert found(drop, [100, 100, 100, 60, 40, 40]) == [(4, "train/kl is 40, 40% of the usual 100")]
 
 
+def test_what_was_usual_in_one_phase_is_not_expected_of_another() -> None:
+    watch = Watch({"slow": Rule(metric="time/steps_per_second", drop=0.5, window=3)}, "env_steps", 10_000)
+    speeds = [("rollouts", speed) for speed in (100, 100, 100)] + [("train", speed) for speed in (10, 10, 10, 4)]
+    rows = [
+        {"env_steps": step, "updates": 0, "phase": phase, "time/steps_per_second": speed}
+        for step, (phase, speed) in enumerate(speeds)
+    ]
+    assert [len(watch.look(row)) for row in rows] == [0, 0, 0, 0, 0, 0, 1]
+
+
 def test_what_was_gained_and_lost_and_what_does_not_come() -> None:
     lost = Rule(metric="train/kl", lost=0.5)
     assert found(lost, [-100, -20, -50, -61]) == [(3, "train/kl is -61, down from -20")]
