@@ -113,7 +113,7 @@ def pusht(given: Path | None, updates: int, overrides: list[str], seed: int, roo
         cadenza("demonstrate", spec, "pusht", *told)
     row: dict[str, Any] = {"seed": seed, "expert": covered(demonstrations)}
     for name, baseline in LEARNERS.items():
-        settings = settings_of(baseline, overrides) + ["~algorithm.unet"] * (baseline == "cloning")  # the experiment's
+        settings = settings_of(baseline, overrides)
         run = learn(f"{spec}:diffusion_policy", demonstrations, seed, updates, settings, root)
         played = ("--episodes", str(PLAYED), "--seed", str(1000 + seed), "--out", str(root / name))
         cadenza("export", run, "--runs-dir", str(root), "--format", "dataset", *played)

@@ -26,6 +26,14 @@ class UnknownKeyError(ConfigError):
         self.key = key
 
 
+class UnusedError(ConfigError):
+    """Settings that would change nothing."""
+
+    def __init__(self, message: str, keys: Iterable[str]) -> None:
+        super().__init__(message)
+        self.keys = tuple(keys)
+
+
 class NotFoundError(CadenzaError):
     """An unknown environment, algorithm, run or checkpoint."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from cadenza.config.networks import HeadConfig
 from cadenza.config.schedules import Schedule
-from cadenza.errors import ConfigError
+from cadenza.errors import ConfigError, UnusedError
 from cadenza.types import EnvSpec
 
 
@@ -38,14 +38,16 @@ def in_unit_interval(config: Any, *keys: str) -> None:
 def refuse_unused(config: Any, unused: Mapping[str, Iterable[str]]) -> None:
     """Refuse what would change nothing: keys (`model.bins`, say) without what they need, unless left as they are."""
     own = {field.name: field.default for field in fields(config)}
+    found: dict[str, str] = {}
     for needed, keys in unused.items():
         for key in keys:
             block, _, name = key.rpartition(".")
             part = getattr(config, block) if block else config
             value, usual = getattr(part, name), getattr(type(part)(), name) if block else own[name]
             if value != usual:
-                without = f"algorithm.{key}={value}: does nothing without {needed}"
-                raise ConfigError(f"{without} (~algorithm.{key} takes an experiment's out)")
+                found[f"algorithm.{key}"] = f"algorithm.{key}={value}: does nothing without {needed}"
+    if found:
+        raise UnusedError(next(iter(found.values())), found)
 
 
 def check_single_transitions(config: Any, env: EnvSpec) -> None:

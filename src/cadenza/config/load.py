@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from cadenza.config.migrate import migrate
 from cadenza.config.registry import ALGORITHMS
 from cadenza.config.schema import SCHEMA_VERSION, RunConfig
 from cadenza.config.spec import CONF, Base, Layer, bad_yaml, base_of, environment, experiments, first_line, read_file
-from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, nearest
+from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
+
+SHIPPED = "cadenza/conf/experiment/"  # where the experiments are that come along
 
 
 @dataclass
@@ -97,7 +100,32 @@ def _grammar(value: Any) -> str:
 def compose(
     spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None, *, trace: bool = False
 ) -> Composed:
-    """The plain data of a spec with its overrides; `trace` also lists what set what, for `config explain`."""
+    """The plain data of a spec with its overrides; `trace` also lists what set what, for `config explain`.
+
+    What a shipped experiment says of a part that the user has exchanged does nothing, and is left out.
+    """
+    composed = _composed(spec, overrides, config_dir, trace)
+    unused = _unused(composed.data)
+    if not unused:
+        return composed
+    from cadenza.config.explain import source_of
+
+    layers = composed.layers if trace else _composed(spec, overrides, config_dir, trace=True).layers
+    shipped = [f"~{key}" for key in unused if source_of(key, layers).startswith(SHIPPED)]
+    return compose(spec, [*overrides, *shipped], config_dir, trace=trace) if shipped else composed
+
+
+def _unused(data: dict[str, Any]) -> tuple[str, ...]:
+    try:
+        build(RunConfig, deepcopy(data))
+    except UnusedError as unused:
+        return unused.keys
+    except ConfigError:
+        pass  # which is told where the config is made
+    return ()
+
+
+def _composed(spec: str, overrides: Sequence[str], config_dir: Path | None, trace: bool) -> Composed:
     if config_dir is not None and not config_dir.is_dir():
         raise NotFoundError(f"no folder '{config_dir}'")
     base = base_of(spec, config_dir)

@@ -121,17 +121,18 @@ class WorldModelsConfig:
 
         But for `controller=random`, the baseline of every experiment: it may keep the settings of what it stands for.
         """
-        planned, drawn = self.controller == "plan", self.dynamics == "mdn_rnn"
+        planned, random = (self.controller == name for name in ("plan", "random"))
         search = ("planning.candidates", "planning.elites", "planning.iterations")
         evolved = (*(f"evolution.{key}" for key in vars(self.evolution)), "trials", "generations")
+        drawing = ("memory.mixtures", "memory.min_std", "evolution.temperature")
         seeing = (*(f"vision.{key}" for key in vars(self.vision)), "vision_updates")
         unused = {
             "representation=vae": seeing if self.representation == "identity" else (),
-            "dynamics=mdn_rnn": () if drawn else ("memory.mixtures", "memory.min_std", "evolution.temperature"),
-            "controller=plan": () if planned else (*search, "horizon", "train_every", "train_ratio"),
+            "dynamics=mdn_rnn": () if self.dynamics == "mdn_rnn" else drawing,
+            "controller=plan": () if planned or random else (*search, "horizon", "train_every", "train_ratio"),
             "controller=evolved": evolved if planned else (),
-            "evolution.inside=dream": () if self.dreams else ("evolution.temperature", "dream_steps"),
-            "another controller than random": ("rollout_actions",) if self.controller == "random" else (),
+            "evolution.inside=dream": () if self.dreams or random else ("evolution.temperature", "dream_steps"),
+            "another controller than random": ("rollout_actions",) if random else (),
         }
         refuse_unused(self, unused)
 

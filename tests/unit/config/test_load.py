@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from cadenza.config.convert import to_dict
-from cadenza.config.load import dump, load, read
+from cadenza.config.load import compose, dump, load, read
 from cadenza.config.schedules import Schedule
 from cadenza.config.schema import RunConfig
 from cadenza.config.spec import experiments
@@ -59,6 +59,8 @@ def test_every_experiment_loads_by_name_as_by_spec(name: str) -> None:
     assert config == load(f"{env}:{variant}")
     assert config.environment.id == env
     assert config.experiment == name
+    left_out = [layer.source for layer in compose(name, trace=True).layers if layer.source.startswith("override ~")]
+    assert left_out == []  # it says nothing that does nothing
 
 
 def test_id_without_version_means_the_newest() -> None:
@@ -102,6 +104,20 @@ def test_override_grammar() -> None:
 def test_what_was_tuned_for_one_algorithm_is_not_tuned_for_another() -> None:
     config = load("CartPole-v1:ppo", ["algorithm=a2c"])
     assert (config.algorithm.name, config.experiment) == ("a2c", None)
+
+
+def test_what_an_experiment_says_of_an_exchanged_part_is_left_out(tmp_path: Path) -> None:
+    evolved = load("Pendulum-v1:mpc", ["algorithm.controller=evolved"])
+    assert (evolved.algorithm.horizon, evolved.algorithm.planning.candidates) == (15, 1000)  # the schema's
+    assert evolved.algorithm.memory.hidden == 128
+    file = tmp_path / "mine.yaml"
+    file.write_text("spec: Pendulum-v1:mpc\nalgorithm: {controller: evolved}\n")
+    assert load(str(file)).algorithm == evolved.algorithm
+    with pytest.raises(ConfigError, match=r"^algorithm.horizon=7: does nothing without controller=plan$"):
+        load("Pendulum-v1:mpc", ["algorithm.controller=evolved", "algorithm.horizon=7"])
+    file.write_text("spec: Pendulum-v1:mpc\nalgorithm: {controller: evolved, horizon: 7}\n")
+    with pytest.raises(ConfigError, match=r"^algorithm.horizon=7: does nothing without controller=plan$"):
+        load(str(file))
 
 
 def test_later_override_wins() -> None:

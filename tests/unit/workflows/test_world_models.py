@@ -336,6 +336,11 @@ def test_mistakes_are_told(overrides: list[str], said: str) -> None:
         made("toy/glimpse:world_models", *overrides)
 
 
+def test_a_random_controller_keeps_the_settings_of_what_it_stands_for() -> None:
+    kept = load("Pendulum-v1:mpc", ["algorithm.controller=random", "algorithm.horizon=7"]).algorithm
+    assert (kept.horizon, kept.planning.candidates) == (7, 128)
+
+
 def test_what_no_representation_fits_is_told_before_anything_is_made() -> None:
     with pytest.raises(ConfigError, match="toy/dot has images; take vae"):
         check(load("toy/dot:world_models", ["algorithm.representation=identity"]))
