@@ -148,6 +148,9 @@ def test_weights_can_be_borrowed_and_the_run_repeated(run: RunFolder, tmp_path: 
 def test_weights_that_do_not_fit_are_refused(run: RunFolder, tmp_path: Path) -> None:
     outcome = train(tmp_path, *TOY, "--init-from", run.id, "algorithm.actor.hidden_sizes=[8]")
     outcome.refused(2, "do not fit this config")
+    outcome = train(tmp_path, "toy/identity:dqn", "--init-from", run.id)
+    told = outcome.refused(2, f"the weights of run {run.id}, of ppo, do not fit this config: Unexpected key(s)")
+    assert len(told) < 400
     assert len(list(tmp_path.glob("toy_*"))) == 1
 
 

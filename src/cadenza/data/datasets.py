@@ -35,6 +35,7 @@ from cadenza.types import EnvSpec, Tree
 
 FORMAT = 1
 FACTS = "dataset.json"
+ABSENT = object()  # which is not the same as null
 # Settings of the environment without which a policy would see or do something else.
 SHAPING = ("kwargs", "wrappers", "clip_actions", "rescale_actions", "grayscale", "resize", "frame_stack")
 
@@ -285,14 +286,14 @@ def first_difference(a: Any, b: Any, path: str = "") -> tuple[str, Any, Any] | N
     if not (isinstance(a, dict) and isinstance(b, dict)):
         return None if a == b else (path, a, b)
     for key in [*a, *(key for key in b if key not in a)]:
-        found = first_difference(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
+        found = first_difference(a.get(key, ABSENT), b.get(key, ABSENT), f"{path}.{key}" if path else str(key))
         if found:
             return found
     return None
 
 
 def brief(value: Any) -> str:
-    text = "absent" if value is None else json.dumps(value, ensure_ascii=False)
+    text = "absent" if value is ABSENT else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 

@@ -83,6 +83,7 @@ class Source:
             yield
         except (OSError, ValueError, KeyError, TypeError, AttributeError, NotImplementedError) as problem:
             reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+            reason = f"there is no {reason}" if isinstance(problem, KeyError) else reason
             raise ConfigError(f"{self.where}: {what} cannot be read ({reason})") from problem
 
     def episodes(self, spec: EnvSpec) -> Iterator[dict[str, np.ndarray]]:

@@ -33,6 +33,7 @@ from cadenza.records.metrics import MetricsFile
 from cadenza.types import Context, EnvSpec, Sealing, Store, VectorEnv, Workflow
 
 ENGINE_HOOKS = ("collect", "evaluate")
+LONGEST_REASON = 200  # characters of what torch says of weights that do not fit: it names every one
 
 
 @dataclass
@@ -182,7 +183,10 @@ def borrow_weights(workflow: Workflow, source: RunFolder, decisions: dict[str, A
         workflow.load_weights(checkpoints.load(name, "workflow")["workflow"])
     except (RuntimeError, KeyError) as problem:
         reason = str(problem).splitlines()[-1].strip()  # torch's first line names only the class
-        raise ConfigError(f"the weights of run {source.id} do not fit this config: {reason}") from problem
+        reason = f"there is no {reason}" if isinstance(problem, KeyError) else reason
+        reason = reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}…"
+        run = f"run {source.id}, of {source.settings().get('algorithm', {}).get('name')}"
+        raise ConfigError(f"the weights of {run}, do not fit this config: {reason}") from problem
 
 
 def given_dataset(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) -> Dataset | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass, replace
 
 from cadenza.config.schema import Phase
+from cadenza.errors import ConfigError
 from cadenza.orchestration import ram
 from cadenza.orchestration.clock import Clock
 from cadenza.orchestration.forecast import Mark
@@ -122,7 +124,8 @@ def update_once(run: Orchestrator) -> None:
         for hook in phase.hooks:
             store = run.stores[hook.buffer or phase.buffer]
             if hook.name in run.workflow.hooks and store.ready():
-                getattr(run.workflow, hook.name)(store, info)
+                with contextlib.suppress(ConfigError):  # too little was collected for one of its sequences
+                    getattr(run.workflow, hook.name)(store, info)
 
 
 def resident_beside(stores: dict[str, Store]) -> int | None:

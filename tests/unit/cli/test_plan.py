@@ -16,6 +16,7 @@ from cadenza.orchestration import ram
 from cadenza.orchestration.demonstrate import demonstrate
 from cadenza.orchestration.export import Episodes
 from cadenza.orchestration.launch import check
+from cadenza.orchestration.measure import update_once
 from cadenza.orchestration.plan import measure_stores
 from cadenza.records import episodes
 from cadenza.records.folder import RunFolder
@@ -232,3 +233,14 @@ def test_a_run_that_ends_with_an_evaluation_is_planned_to_its_end(tmp_path: Path
     assert (needs["run"]["rows"], needs["run"]["cycles"]) == (len(rows), 1 + 15 + 1)
     assert needs["time"]["training_seconds"] > 0
     assert needs["warnings"] == []
+
+
+def test_what_was_collected_may_be_too_little_to_learn_from(lab: Lab) -> None:
+    """By the time a slow environment is left there is not one whole sequence in the replay."""
+    settings = ["algorithm.batch_length=64", "algorithm.rollout_steps=96", "environment.num_envs=32"]
+    run = lab.start(load("toy/glimpse:world_models", settings))
+    run.run(lambda clock: clock.env_steps >= 96)  # three rows of each environment
+    before = run.workflow.state_dict()["networks"]["vision"]["encoder.0.weight"].clone()
+    update_once(run)
+    after = run.workflow.state_dict()["networks"]["vision"]["encoder.0.weight"]
+    assert not torch.equal(before, after)  # V has learned, and M could not

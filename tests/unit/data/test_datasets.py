@@ -14,7 +14,16 @@ from gymnasium import spaces
 from cadenza.config.load import load
 from cadenza.config.schema import RunConfig
 from cadenza.data.batches import Past
-from cadenza.data.datasets import Dataset, dealt, described_space, digest, open_dataset, write_dataset
+from cadenza.data.datasets import (
+    Dataset,
+    brief,
+    dealt,
+    described_space,
+    digest,
+    first_difference,
+    open_dataset,
+    write_dataset,
+)
 from cadenza.data.replay import ReplayStore
 from cadenza.data.walks import FIRST, LAST, TRUNCATED
 from cadenza.errors import ConfigError
@@ -254,6 +263,13 @@ def test_what_does_not_fit_is_told_in_a_line(
 ) -> None:
     train(tmp_path, spec, *overrides, f"training.dataset={identity}").refused(2, "training.dataset", *words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_null_is_not_absent() -> None:
+    for theirs, told in (({"frame_stack": None}, "null"), ({}, "absent")):
+        found = first_difference({"environment": theirs}, {"environment": {"frame_stack": 2}})
+        assert found is not None
+        assert (found[0], brief(found[1]), brief(found[2])) == ("environment.frame_stack", told, "2")
 
 
 def test_other_spaces_are_refused_whatever_the_settings_say(identity: Path, tmp_path: Path) -> None:

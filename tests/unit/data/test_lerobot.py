@@ -269,6 +269,7 @@ BACKWARDS = pa.array(np.arange(sum(LENGTHS))[::-1])
         (info(total_episodes=7), "3 of its 7 episodes are here"),
         (info(codebase_version="v4.1"), "LeRobot's format v4.1; this version reads v2.0, v2.1, v3.0"),
         (info(features=None), "meta/info.json cannot be read"),
+        (lambda folder: (folder / lerobot.INFO).write_text("{}"), "cannot be read .there is no 'codebase_version'"),
         (info(features={}), "has no observation.state, which this environment shows as agent_pos"),
         (one_column("action", NOT_FINITE), "episode 0 cannot be read .action holds numbers that are not finite"),
         (one_column("frame_index", BACKWARDS), "file-000.parquet cannot be read .its frames are not in their order"),
