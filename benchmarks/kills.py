@@ -2,9 +2,11 @@
 
     python benchmarks/kills.py --runs replay --kills 20 --seed 2 --out benchmarks/results/kills-replay.json
     python benchmarks/kills.py --runs families --kills 5 --out benchmarks/results/kills-families.json
+    python benchmarks/kills.py --runs each_phase --kills 120 --tasks 12 --forked
     python benchmarks/kills.py --runs others
 
-Every kill is a SIGKILL of the whole process group. Hashes are of what the runs ended with.
+Every kill is a SIGKILL of the whole process group. Hashes are of what the runs ended with. Forked processes need no
+second to start, so that many more kills fit into the same time; without it each has a new interpreter.
 """
 
 from __future__ import annotations
@@ -22,12 +24,11 @@ from outcome import keep, machine, result_file, versions
 
 from cadenza.orchestration.verify import compare, uninterrupted
 from cadenza.records.folder import find
-from cadenza.records.metrics import read
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness import chunk_runs, dream_runs, forgetful_runs, plan_runs, replay_runs, world_model_runs
 from harness.command import episode_records
-from harness.killing import OFTEN, SAVING, SEALING, digests, fresh, kill_and_resume
+from harness.killing import OFTEN, SAVING, SEALING, UntilDead, digests, forked, fresh, kill_and_resume
 
 REPLAY = {name: [*command, "--max-timesteps", "10000"] for name, command in replay_runs.RUNS.items()}
 DREAMS = {name: [*command, "--max-timesteps", "3000"] for name, command in dream_runs.RUNS.items()}
@@ -42,6 +43,16 @@ PLANS = {name: [*command, "--max-timesteps", "6000"] for name, command in plan_r
 GENERATIONS = {"World Models": 150, "World Models, dreaming": 250}  # a dreamed one is a single task
 PHASES = {
     name: [*command, *LONGER, f"algorithm.generations={GENERATIONS[name]}"]
+    for name, command in world_model_runs.RUNS.items()
+}
+LONGEST = [  # so that 20 and more of 120 kills, about 7 tasks apart, fall into each
+    "algorithm.rollout_steps=200000",
+    "algorithm.vision_updates=200",
+    "algorithm.memory_updates=200",
+    "evaluation.every_steps=16384",
+]
+EACH_PHASE = {
+    name: [*command, *LONGEST, f"algorithm.generations={GENERATIONS[name]}"]
     for name, command in world_model_runs.RUNS.items()
 }
 OTHERS = {name: [*command, *OFTEN, "--max-timesteps", "60000"] for name, command in forgetful_runs.RUNS.items()}
@@ -71,22 +82,25 @@ FAMILIES = {
 }
 RUNS = {"replay": REPLAY, "dreams": DREAMS, "phases": PHASES, "chunks": CHUNKS, "plans": PLANS, "others": OTHERS}
 RUNS["all"] = REPLAY | DREAMS | PHASES | CHUNKS | PLANS | OTHERS
+RUNS["each_phase"] = EACH_PHASE  # for many kills
 RUNS["families"] = FAMILIES  # not of all: they need extras
 
 
-def killed_and_left_alone(command: list[str], kills: int, seed: int, root: Path) -> dict[str, Any]:
+def killed_and_left_alone(
+    command: list[str], kills: int, tasks: int | None, seed: int, root: Path, until_dead: UntilDead
+) -> dict[str, Any]:
     began = time.monotonic()
     whole = uninterrupted(command, root / "whole")
-    replay = command in (REPLAY | DREAMS | PHASES | CHUNKS | PLANS).values()
+    replay = command not in [*OTHERS.values(), *FAMILIES.values()]
     named = [*SAVING, *2 * SEALING] if replay else [*SAVING]  # about half of them while rows are put into segments
-    rng, tasks = random.Random(seed), 64 if replay else 8
-    phases: list[str] = []  # in which it died, by its last row of metrics
+    rng, tasks = random.Random(seed), tasks or (64 if replay else 8)
+    phases: list[str] = []  # in which it died
 
     def watched(arguments: list[str], place: Path, failpoint: str, pause: float) -> bool:
-        dead = fresh(arguments, place, failpoint, pause)
+        dead = until_dead(arguments, place, failpoint, pause)
         if dead:
-            rows = read(find(place, "@last").metrics) if (place / "@last").exists() else []
-            phases.append(rows[-1]["phase"] if rows else "none yet")
+            status = find(place, "@last").read_status() if (place / "@last").exists() else {}
+            phases.append(status.get("phase", {}).get("name", "none yet"))
         return dead
 
     order = rng.sample(named, len(named))
@@ -109,13 +123,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runs", choices=RUNS, default="all")
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--tasks", type=int, help="between two kills, at most, unless a save is waited for")
+    parser.add_argument("--forked", action="store_true", help="processes that are copies of this one")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
     runs = {}
     for number, (name, command) in enumerate(RUNS[options.runs].items()):
         with tempfile.TemporaryDirectory() as root:
-            runs[name] = killed_and_left_alone(command, options.kills, options.seed + number, Path(root))
+            seed, until_dead = options.seed + number, forked if options.forked else fresh
+            runs[name] = killed_and_left_alone(command, options.kills, options.tasks, seed, Path(root), until_dead)
     everything = all(all(run["equal"].values()) and run["kills"] == options.kills for run in runs.values())
     result = {"all_equal": everything, "seed": options.seed, "runs": runs}
     keep(result | {"versions": versions("torch", "numpy", "gymnasium"), "machine": machine()}, options.out)
