@@ -178,6 +178,31 @@ def test_numbers_are_scaled_by_their_ranges_in_the_demonstrations(
     np.testing.assert_allclose(acted_on[0][:, -1, 0], expected, atol=1e-5)
 
 
+def test_a_regression_stays_within_what_was_demonstrated(lab: Lab, configured: Callable[..., RunConfig]) -> None:
+    run = lab.start(configured("algorithm.baseline=cloning"))
+    policy: Any = run.workflow
+    policy.update(run.stores["replay"], PLAYING)
+    with torch.no_grad():
+        for parameter in policy.averages["agent"].net.parameters():
+            parameter.mul_(100)
+    norm, chunks = policy.ranges["agent.action"], torch.from_numpy(first_chunks(run))
+    assert ((norm.low - 1e-5 <= chunks) & (chunks <= norm.high + 1e-5)).all()
+    assert (torch.isclose(chunks, norm.low) | torch.isclose(chunks, norm.high)).any()  # it would go farther
+
+
+def test_only_what_is_allowed_is_done(lab: Lab) -> None:
+    """One action of four, another at every step, which the chunk cannot know."""
+    phases = "training.phases=[{name: random, hooks: [{name: collect, steps: 40}, {name: update}], actions: random}]"
+    run = lab.start(load("toy/masked:diffusion_policy", [*SMALL, *DIFFUSING, phases, "training.max_timesteps=40"]))
+    env = make_vector(run.config.environment, EpisodeSeeds(0, EVAL), num_envs=2)
+    step, carry = env.current, run.workflow.initial_carry(2)
+    for _ in range(8):
+        acted = run.workflow.act(step, carry, Mode(False, PLAYING, Streams(0)))
+        assert step.mask["agent"][[0, 1], 0, acted.action["agent"][:, 0]].all()
+        step, carry = env.step(acted.action), acted.carry
+    env.close()
+
+
 def seen_by(net: Any) -> list[torch.Tensor]:
     """The vectors that a network is shown from now on, call by call."""
     seen: list[torch.Tensor] = []
