@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,18 @@ from PIL import Image
 from cadenza.config.load import load
 from cadenza.data.replay import ReplayStore
 from cadenza.data.trials import TRIAL
+from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
-from cadenza.nets.mdn import Memory
+from cadenza.nets.mdn import Guess, Memory
 from cadenza.orchestration.build import Assembly, assemble
 from cadenza.orchestration.launch import check, train
 from cadenza.orchestration.orchestrator import Orchestrator
 from cadenza.orchestration.verify import compare
 from cadenza.records.metrics import read
-from cadenza.types import Mode
+from cadenza.types import Acted, Mode
 from cadenza.view.imagination import record_imagination
+from cadenza.workflows.evolution import NONE
 from cadenza.workflows.world_models import WorldModels
 from harness.collecting import PHASE, filled
 from harness.lab import Lab
@@ -190,11 +193,126 @@ def test_acting_is_v_then_c_then_m(rolled: Any) -> None:
     env.close()
 
 
-def assemble_env(workflow: WorldModels) -> Any:
-    from cadenza.envs.seeds import TRAIN, EpisodeSeeds
-    from cadenza.envs.vector import make_vector
+@pytest.mark.parametrize("sees", ["z", "z_h", "z_h_c"])
+def test_a_controller_sees_what_it_is_said_to_see(sees: str) -> None:
+    workflow = worked("toy/identity_box:world_models", f"algorithm.evolution.sees={sees}")
+    z, h, c = (torch.full((4, size), value) for size, value in ((1, 0.7), (8, -0.4), (8, 1.5)))
+    seen = {"z": [z], "z_h": [z, h], "z_h_c": [z, h, c]}[sees]
+    weights = workflow.evolution.candidates.float()[0]
+    expected = torch.tanh(torch.cat([*seen, torch.ones(4, 1)], -1) @ weights)
+    carry = {"h": h, "c": c, TRIAL: np.zeros(4, int)}
+    acted = acts_at(workflow, z.numpy(), carry, explore=True)
+    np.testing.assert_allclose(acted.action["agent"][:, 0, 0], expected, rtol=1e-5)
 
+
+def acts_at(workflow: WorldModels, places: Any, carry: Any = None, explore: bool = False) -> Acted:
+    """What it does in four environments of one number, in the middle of episodes."""
+    env = make_vector(load("toy/identity_box:world_models", SMALL).environment, EpisodeSeeds(0, TRAIN))
+    env.current.obs["agent"][:] = np.reshape(places, (4, 1, 1))
+    env.current.is_first[:] = False
+    mode = Mode(explore, PHASE, workflow.context.streams)
+    acted = workflow.act(env.current, workflow.initial_carry(4) if carry is None else carry, mode)
+    env.close()
+    return acted
+
+
+def assemble_env(workflow: WorldModels) -> Any:
     return make_vector(load("toy/glimpse:world_models", SMALL).environment, EpisodeSeeds(0, TRAIN))
+
+
+def test_a_memory_is_shown_a_fresh_draw_of_what_vision_tells(rolled: Any) -> None:
+    """The same sequences again and again: what M gets to see of them spreads as V says."""
+    workflow, store = rolled("toy/glimpse:world_models")
+    chance = workflow.context.streams.numpy("replay")
+    state = chance.bit_generator.state
+    drawn = torch.from_numpy(store.sequences(4, 6, chance).groups["agent"]["obs"][:, 0, 0])
+    shown, step = [], workflow.memory.step
+    workflow.memory.step = lambda z, *rest: (shown.append(z), step(z, *rest))[1]
+    for _ in range(200):
+        chance.bit_generator.state = state
+        workflow.update_memory(store, PHASE)
+    first = torch.stack(shown[::5])  # of the five steps of each update
+    with torch.no_grad():
+        mean, log_var = workflow.vision.encode(drawn)
+    spread = torch.exp(0.5 * log_var)
+    torch.testing.assert_close(first.mean(0), mean, rtol=0, atol=0.25 * float(spread.max()))
+    torch.testing.assert_close(first.std(0), spread, rtol=0.2, atol=0)
+
+
+# in a model of which the answers are known
+
+
+class Walk:
+    """Knows a walk along a line: an action goes that far. What a place earns, and whether it is the end, is given."""
+
+    mixtures = 1
+
+    def __init__(self, earns: Callable[[torch.Tensor], torch.Tensor], ends: Callable[[torch.Tensor], torch.Tensor]):
+        self.earns, self.ends = earns, ends
+
+    def initial(self, count: int) -> Memory:
+        return Memory(torch.zeros(count, 1), torch.zeros(count, 1))
+
+    def step(self, z: torch.Tensor, action: torch.Tensor, before: Memory) -> Memory:
+        return Memory(z + action, before.c)
+
+    def guess(self, memory: Memory) -> Guess:
+        """The next latent is normal around where one went, with a deviation of 1."""
+        place, nothing = memory.h, torch.zeros_like(memory.h).unsqueeze(-1)
+        end = torch.where(self.ends(place[:, 0]), 50.0, -50.0)
+        return Guess(nothing, place.unsqueeze(-1), nothing, self.earns(place[:, 0]), end)
+
+
+def never(place: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(place, dtype=torch.bool)
+
+
+def worked(spec: str, *overrides: str, model: Walk | None = None) -> Any:
+    """A workflow that has learned nothing; with a model that knows already."""
+    workflow: Any = made(spec, *overrides).workflow
+    if model is not None:
+        workflow.memory = model
+    return workflow
+
+
+SEARCH = ["algorithm.horizon=3", "algorithm.planning.candidates=200", "algorithm.planning.elites=20"]
+
+
+@pytest.mark.parametrize(("walled", "best"), [(False, [-1, -1, 1, 1]), (True, [1, 1, 1, 1])])
+def test_a_planner_takes_the_first_step_of_the_best_plan(walled: bool, best: list[int]) -> None:
+    """A little is earned at once on the right, far more later on the left, if the way there is no end."""
+    treasure = Walk(
+        earns=lambda place: torch.where(place > 0, 0.1 * place, torch.relu(-place - 1)),
+        ends=lambda place: (place < -0.5) & walled,
+    )
+    settings = [*PLANNED, *SEARCH, "algorithm.memory.hidden=1", "training.max_timesteps=1000"]
+    workflow = worked("toy/identity_box:world_models", *settings, model=treasure)
+    acted = acts_at(workflow, [0, 0.2, 4, 5])  # from 4 and 5 three steps do not lead to the left
+    np.testing.assert_allclose(acted.action["agent"][:, 0, 0], best, atol=0.2)
+
+
+def dreamt(model: Walk, places: list[float], *overrides: str) -> np.ndarray:
+    """What a controller that stays where it is dreams to earn, from each of these places."""
+    inside = ["algorithm.evolution.inside=dream", "algorithm.memory.hidden=1"]
+    workflow = worked("toy/identity_box:world_models", *inside, *overrides, model=model)
+    found: np.ndarray = workflow._dream(np.full(len(places), NONE), torch.tensor(places)[:, None])
+    return found
+
+
+@pytest.mark.parametrize("temperature", [0.25, 4.0])
+def test_a_dream_is_as_uncertain_as_its_temperature(temperature: float) -> None:
+    """The square of where the second step is made from: the variance of one draw."""
+    settings = ["algorithm.dream_steps=2", f"algorithm.evolution.temperature={temperature}"]
+    earned = dreamt(Walk(torch.square, never), [0.0] * 4000, *settings)
+    assert earned.mean() == pytest.approx(temperature, rel=0.1)
+
+
+def test_what_leads_to_the_end_of_a_dream_still_earns_and_nothing_after_it() -> None:
+    model = Walk(torch.ones_like, ends=lambda place: place > 0)
+    assert dreamt(model, [-100.0, 100.0], "algorithm.dream_steps=7").tolist() == [7, 1]
+
+
+# dreams
 
 
 DREAMT = ["algorithm.evolution.inside=dream", "algorithm.dream_steps=7"]
