@@ -150,7 +150,7 @@ LATENTS = [
     "algorithm.target_every=3",
     "algorithm.planning.horizon={schedule: linear, start_value: 1, end_value: 3, end: 300}",
     *(f"algorithm.planning.{key}" for key in ("samples=12", "policy_samples=3", "elites=4", "iterations=2")),
-    *(f"algorithm.model.{key}" for key in ("latent=16", "units=8", "encoder_units=8", "critics=3")),
+    *(f"algorithm.model.{key}" for key in ("latent=16", "units=8", "encoder_units=8", "critics=3", "depth=2")),
     "runtime.threads=1",
 ]
 SMALL = {
@@ -169,7 +169,8 @@ SMALL = {
     "dqn": [*REPLAY, "algorithm.target_every=7"],
     "rainbow": [*REPLAY, "algorithm.target_every=7"],
 }
-# a dot is a large image, a fork is of the same kind as toy/identity_box, a glimpse as toy/image
+# a dot is a large image, for those who see and push; a fork is of the same kind as toy/identity_box, a glimpse as
+# toy/image
 ENVIRONMENTS = [name for name in toy.ids("toy") if name not in ("toy/faulty", "toy/dot", "toy/fork", "toy/glimpse")]
 # The first algorithm of each workflow goes through every toy; what shares its code, through some of every kind, or
 # through those that ask for what it has of its own: a state for each sequence, group, picture or mask.
@@ -180,7 +181,7 @@ OWN = {
     "dreamer_v2": ("toy/image", "toy/identity_box"),
     "dreamer_v1": ("toy/masked", "toy/identity_box"),
     "planet": ("toy/identity_box",),
-    "tdmpc2": ("toy/identity_box",),
+    "tdmpc2": ("toy/identity_box", "toy/dot"),
     "tdmpc": ("toy/identity_box",),
     "ippo": ("toy/dict", "toy/pair", "toy/trio"),
     "mappo": ("toy/image", "toy/pair", "toy/trio"),
