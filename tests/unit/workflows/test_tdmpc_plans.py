@@ -138,7 +138,11 @@ def test_plans_and_their_floor_of_noise_follow_their_schedules(warmed: Any, worl
     )
     stirred(workflow)
     assert world.env is not None
-    step, lengths = world.env.reset(), []
+    step, lengths, floors, search = world.env.reset(), [], [], workflow._search
+
+    def watched(given: Any) -> Any:
+        floors.append(float(given["min_std"]))
+        return search(given)
 
     def ahead(policy: Any) -> int:
         """How far it plans in an evaluation."""
@@ -146,11 +150,13 @@ def test_plans_and_their_floor_of_noise_follow_their_schedules(warmed: Any, worl
         acted = policy.act(step, policy.initial_carry(2), mode)
         return int((acted.carry["mean"][0, :, 0] != 0).sum())
 
+    workflow._search = watched
     for now in (0, 49, 50, 99, 100, 1000):
         mode = Mode(explore=True, phase=replace(PHASE, now=now), streams=world.streams)
         acted = workflow.act(step, workflow.initial_carry(2), mode)
         lengths.append(int((acted.carry["mean"][0, :, 0] != 0).sum()))
     assert lengths == [1, 1, 2, 2, 3, 3]
+    assert floors == pytest.approx([2, 1.9069, 1.905, 1.8119, 1.81, 0.1])  # 1.9 less in 1000 steps
     workflow.update(store, replace(PHASE, now=60))
     assert ahead(workflow) == 2  # measured as it stood when it last learned
     again, _ = warmed("Pendulum-v1:tdmpc2", longer)
