@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
@@ -149,7 +150,7 @@ LATENTS = [
     "algorithm.target_every=3",
     "algorithm.planning.horizon={schedule: linear, start_value: 1, end_value: 3, end: 300}",
     *(f"algorithm.planning.{key}" for key in ("samples=12", "policy_samples=3", "elites=4", "iterations=2")),
-    *(f"algorithm.model.{key}" for key in ("latent=16", "units=8", "encoder_units=8", "critics=3")),
+    *(f"algorithm.model.{key}" for key in ("latent=16", "units=8", "encoder_units=8", "critics=3", "depth=2")),
     "runtime.threads=1",
 ]
 SMALL = {
@@ -168,7 +169,8 @@ SMALL = {
     "dqn": [*REPLAY, "algorithm.target_every=7"],
     "rainbow": [*REPLAY, "algorithm.target_every=7"],
 }
-# a dot is a large image, a fork is of the same kind as toy/identity_box, a glimpse as toy/image
+# a dot is a large image, for those who see and push; a fork is of the same kind as toy/identity_box, a glimpse as
+# toy/image
 ENVIRONMENTS = [name for name in toy.ids("toy") if name not in ("toy/faulty", "toy/dot", "toy/fork", "toy/glimpse")]
 # The first algorithm of each workflow goes through every toy; what shares its code, through some of every kind, or
 # through those that ask for what it has of its own: a state for each sequence, group, picture or mask.
@@ -179,7 +181,7 @@ OWN = {
     "dreamer_v2": ("toy/image", "toy/identity_box"),
     "dreamer_v1": ("toy/masked", "toy/identity_box"),
     "planet": ("toy/identity_box",),
-    "tdmpc2": ("toy/identity_box",),
+    "tdmpc2": ("toy/identity_box", "toy/dot"),
     "tdmpc": ("toy/identity_box",),
     "ippo": ("toy/dict", "toy/pair", "toy/trio"),
     "mappo": ("toy/image", "toy/pair", "toy/trio"),
@@ -203,13 +205,28 @@ def environments(subject: str) -> Sequence[str]:
     return OWN.get(subject, ENVIRONMENTS if subject in FIRST else EVERY_KIND)
 
 
+def first_toy(subject: str) -> str:
+    """The same for all that can act in it; for others the first of their own that they can."""
+    algorithm, *_ = SUBJECTS[subject]
+    for environment in ("toy/identity", *environments(subject)):
+        with suppress(ConfigError):
+            check(load(f"{environment}:{algorithm}", overrides_for(subject)))
+            return environment
+    raise AssertionError(f"{subject} acts in none of its toys")
+
+
 def halved(task: Task | None) -> Task | None:
     return task and replace(task, amount=max(1, task.amount // 2))
 
 
-def config_for(subject: str, environment: str) -> RunConfig:
+def overrides_for(subject: str) -> list[str]:
     algorithm, *overrides = SUBJECTS[subject]
-    config = load(f"{environment}:{algorithm}", [*SHORT, *SMALL.get(algorithm, []), *overrides])
+    return [*SHORT, *SMALL.get(algorithm, []), *overrides]
+
+
+def config_for(subject: str, environment: str) -> RunConfig:
+    algorithm, *_ = SUBJECTS[subject]
+    config = load(f"{environment}:{algorithm}", overrides_for(subject))
     try:
         check(config)
     except ConfigError as refusal:
@@ -259,7 +276,8 @@ def test_resumes_bit_for_bit_from_any_boundary(
 def test_the_same_seed_gives_the_same_run_and_another_does_not(
     lab: Lab, undisturbed: Callable[[str, str], RunFolder], subject: str
 ) -> None:
-    run, config = undisturbed(subject, "toy/identity"), config_for(subject, "toy/identity")
+    environment = first_toy(subject)
+    run, config = undisturbed(subject, environment), config_for(subject, environment)
     again = lab.start(config, "again")
     again.run()
     assert compare(run, again.folder) is None

@@ -100,17 +100,34 @@ def test_the_squashed_policy_knows_the_density_of_what_it_draws() -> None:
     torch.testing.assert_close(log_prob, squashed.log_prob(action).sum(-1), rtol=1e-3, atol=1e-3)
 
 
-def test_the_noisy_policy_stays_within_bounds_and_near_its_action() -> None:
+def test_the_noisy_policy_stays_within_bounds_and_near_its_action_and_gradients_pass_its_clipping_by() -> None:
     torch.manual_seed(0)
     policy = NoisyPolicy(16, 2, PLAIN, std=5.0)
-    latent = torch.randn(50, 16, requires_grad=True)
-    still, _ = policy(latent, torch.zeros(50, 2))
-    action, _ = policy(latent, torch.randn(50, 2))
+    latent = (3 * torch.randn(50, 16)).requires_grad_()
+    still = torch.tanh(policy.net(latent))
+    action, log_prob = policy(latent, torch.randn(50, 2))
+    clipped = action.abs() > 0.99999
+    assert 10 < clipped.sum() < 90
     assert action.abs().max() < 1
     assert (action - still).abs().max() <= 0.3 + 1e-5
-    action.sum().backward()
-    assert latent.grad is not None
-    assert latent.grad.abs().sum() > 0  # the clipping is passed by
+    assert not log_prob.any()
+    pull = torch.randn(50, 2)
+    (got,), (want,) = (torch.autograd.grad((pull * out).sum(), latent) for out in (action, still))
+    torch.testing.assert_close(got, want)
+
+
+def test_states_after_an_action_are_points_of_simplices_where_those_seen_are() -> None:
+    torch.manual_seed(0)
+    space = spaces.Box(-1, 1, (3,), np.float32)
+    model, plain = LatentModel(space, 2, SMALL, None), LatentModel(space, 2, PLAIN, 0.05)
+    latent, action = model.encoder({"vector": torch.randn(5, 3)}), torch.randn(5, 2)
+    for state in (latent, after := model.step(latent, action), model.step(after, action)):
+        assert (state > 0).all()
+        torch.testing.assert_close(state.view(5, 2, 8).sum(-1), torch.ones(5, 2))
+    outputs = model.dynamics[0](torch.cat([latent, action], -1))
+    normed = nn.functional.layer_norm(outputs, (16,))
+    torch.testing.assert_close(after, normed.view(5, 2, 8).softmax(-1).view(5, 16))
+    assert (plain.step(latent, action) < 0).any()
 
 
 def test_pictures_and_numbers_become_one_latent_state() -> None:

@@ -64,7 +64,8 @@ GIVEN, TEMPERATURE, MOMENTUM, LEAST, MOST = 5, 0.5, 0.1, 0.07, 0.9
 def searched() -> tuple[Found, Tensor, Tensor, Tensor]:
     mean, std, noise = start()
     generator = torch.Generator().manual_seed(3)
-    given = torch.rand(ENVS, GIVEN, HORIZON, SIZE, generator=generator, dtype=torch.float64) * 2 - 1
+    aside = torch.randn(ENVS, GIVEN, HORIZON, SIZE, generator=generator, dtype=torch.float64)
+    given = (goal().unsqueeze(1) + 0.05 * aside).clamp(-1, 1)  # among the best in each round
     waiting = torch.empty(ENVS, ELITES, dtype=torch.float64).exponential_(generator=generator)
     found = mppi(
         lambda plans, number: score(plans) * (number + 1),  # what counts may differ from round to round
@@ -91,6 +92,7 @@ def test_mppi_equals_a_loop_over_environments_and_plans() -> None:
             plans = [*given[n].numpy(), *(np.minimum(np.maximum(m + s * d, -1), 1) for d in drawn)]
             values = [-(number + 1) * float(((plan - aims[n]) ** 2).sum()) for plan in plans]
             best = sorted(range(len(plans)), key=lambda i: -values[i])[:ELITES]
+            assert min(best) < GIVEN <= max(best)
             weights = [math.exp(TEMPERATURE * (values[i] - values[best[0]])) for i in best]
             weights = [weight / sum(weights) for weight in weights]
             fitted = sum(w * plans[i] for w, i in zip(weights, best, strict=True))
