@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from cadenza.orchestration.build import Assembly
+from cadenza.config.load import load
+from cadenza.orchestration.build import Assembly, assemble
 from cadenza.orchestration.collector import Collector
+from cadenza.orchestration.launch import check
 from cadenza.orchestration.scheduler import PhaseScheduler
 from cadenza.types import Mode, PhaseInfo
 
@@ -34,6 +38,21 @@ def filled(assembly: Assembly, phase: PhaseInfo = PHASE) -> Any:
     store, mode = assembly.stores[task.buffer], Mode(explore=True, phase=phase, streams=assembly.streams)
     Collector(assembly.env, assembly.workflow).collect(task, store, mode, lambda: False)
     return store
+
+
+@contextmanager
+def warming(small: Sequence[str], phase: PhaseInfo = PHASE) -> Iterator[Callable[..., tuple[Any, Any]]]:
+    """A function from a spec and overrides, after these, to the workflow and its replay after the warm-up."""
+    made: list[Assembly] = []
+
+    def warm(spec: str, *overrides: str) -> tuple[Any, Any]:
+        config = load(spec, [*small, *overrides])
+        made.append(assemble(config, check(config), {}))
+        return made[-1].workflow, filled(made[-1], phase)
+
+    yield warm
+    for assembly in made:
+        assembly.close()
 
 
 class Holding:

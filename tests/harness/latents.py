@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cadenza.config.load import load
-from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.launch import check
 from cadenza.workflows.tdmpc_steps import Batch, Noise
-from harness.collecting import filled
 
 SMALL = [
     "environment.num_envs=2",
@@ -27,22 +21,6 @@ SMALL = [
     *(f"algorithm.model.{key}" for key in ("latent=16", "units=8", "encoder_units=8", "ends=true")),
     "runtime.threads=1",
 ]
-
-
-@contextmanager
-def warming() -> Iterator[Callable[..., tuple[Any, Any]]]:
-    made: list[Assembly] = []
-
-    def warm(spec: str, *overrides: str) -> tuple[Any, Any]:
-        """The workflow, and its replay after the warm-up."""
-        config = load(spec, [*SMALL, *overrides])
-        assembly = assemble(config, check(config), {})
-        made.append(assembly)
-        return assembly.workflow, filled(assembly)
-
-    yield warm
-    for assembly in made:
-        assembly.close()
 
 
 def stirred(workflow: Any) -> None:

@@ -17,14 +17,14 @@ from cadenza.config.load import load
 from cadenza.data.replay import ReplayStore
 from cadenza.errors import ConfigError
 from cadenza.ops.td import projected, quantile_huber
-from cadenza.orchestration.build import Assembly, assemble
+from cadenza.orchestration.build import assemble
 from cadenza.orchestration.launch import check
 from cadenza.orchestration.scheduler import PhaseScheduler
 from cadenza.orchestration.seeding import Streams
 from cadenza.types import Context, EnvSpec, GroupSpec, Mode, PhaseInfo, Step
 from cadenza.workflows.dqn import DQN
 from cadenza.workflows.dqn_config import DQNConfig
-from harness.collecting import filled
+from harness.collecting import warming
 from harness.experience import Experience
 
 PHASE = PhaseInfo("train", "online", 300, 1000)
@@ -33,19 +33,13 @@ SMALL = ["environment.num_envs=2", "algorithm.warmup_steps=300", "algorithm.trai
 
 @pytest.fixture
 def warmed_up() -> Iterator[Callable[..., tuple[Any, ReplayStore]]]:
-    made: list[Assembly] = []
+    with warming(SMALL, PHASE) as warm:
 
-    def warm_up(spec: str, *overrides: str) -> tuple[Any, ReplayStore]:
-        """A workflow and its replay after the warm-up."""
-        config = load(spec, [*SMALL, *overrides])
-        assembly = assemble(config, check(config), {})
-        made.append(assembly)
-        store = filled(assembly, PHASE)
-        return stirred(assembly.workflow), store
+        def warm_up(spec: str, *overrides: str) -> tuple[Any, ReplayStore]:
+            workflow, store = warm(spec, *overrides)
+            return stirred(workflow), store
 
-    yield warm_up
-    for assembly in made:
-        assembly.close()
+        yield warm_up
 
 
 def stirred(workflow: Any) -> Any:

@@ -22,7 +22,6 @@ from cadenza.monitor.modules import Owned
 from cadenza.monitor.statistics import Statistics
 from cadenza.nets import world_model
 from cadenza.nets.rssm import State
-from cadenza.orchestration.build import Assembly, assemble
 from cadenza.orchestration.launch import check
 from cadenza.view.imagination import record_imagination
 from cadenza.workflows import dreamer
@@ -39,7 +38,7 @@ from cadenza.workflows.dreamer_behaviour import (
 )
 from cadenza.workflows.dreamer_latents import packed
 from cadenza.workflows.dreamer_model import divergence_losses, model_loss
-from harness.collecting import PHASE, filled
+from harness.collecting import PHASE, warming
 
 SMALL = [
     "environment.num_envs=2",
@@ -56,18 +55,8 @@ NONE = torch.zeros(())
 
 @pytest.fixture
 def warmed() -> Iterator[Any]:
-    made: list[Assembly] = []
-
-    def warm(spec: str, *overrides: str) -> tuple[Any, Any]:
-        """The workflow, and its replay after the warm-up."""
-        config = load(spec, [*SMALL, *overrides])
-        assembly = assemble(config, check(config), {})
-        made.append(assembly)
-        return assembly.workflow, filled(assembly)
-
-    yield warm
-    for assembly in made:
-        assembly.close()
+    with warming(SMALL) as warm:
+        yield warm
 
 
 def parts_of(workflow: Any, store: Any) -> tuple[Any, Any, Any]:

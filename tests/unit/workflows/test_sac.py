@@ -14,9 +14,9 @@ from cadenza.config.load import load
 from cadenza.config.networks import MLPConfig, OptimizerConfig
 from cadenza.errors import ConfigError
 from cadenza.nets.observe import VECTOR
-from cadenza.orchestration.build import Assembly, assemble
+from cadenza.orchestration.build import assemble
 from cadenza.orchestration.launch import check
-from harness.collecting import PHASE, filled
+from harness.collecting import PHASE, warming
 
 SMALL = "algorithm.batch_size=16", "algorithm.buffer_size=500", "algorithm.warmup_steps=64"
 NARROW = "algorithm.actor.hidden_sizes=[16]", "algorithm.critic.hidden_sizes=[16, 8]"
@@ -24,18 +24,8 @@ NARROW = "algorithm.actor.hidden_sizes=[16]", "algorithm.critic.hidden_sizes=[16
 
 @pytest.fixture
 def warmed() -> Iterator[Any]:
-    made: list[Assembly] = []
-
-    def warm(spec: str, *overrides: str) -> tuple[Any, Any]:
-        """The workflow, and its replay after the warm-up."""
-        config = load(spec, [*SMALL, *NARROW, *overrides])
-        assembly = assemble(config, check(config), {})
-        made.append(assembly)
-        return assembly.workflow, filled(assembly)
-
-    yield warm
-    for assembly in made:
-        assembly.close()
+    with warming([*SMALL, *NARROW]) as warm:
+        yield warm
 
 
 def batch_of(workflow: Any, store: Any) -> Any:

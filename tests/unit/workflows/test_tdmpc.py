@@ -20,8 +20,8 @@ from cadenza.errors import ConfigError
 from cadenza.nets.latent_model import LatentModel
 from cadenza.orchestration.launch import check, train
 from cadenza.workflows.tdmpc_steps import Noise, Slow, model_loss, policy_loss
-from harness.collecting import PHASE
-from harness.latents import SMALL, batch_of, cost, number, stirred, warming
+from harness.collecting import PHASE, warming
+from harness.latents import SMALL, batch_of, cost, number, stirred
 
 VARIANTS = ("tdmpc", "tdmpc2")
 # of several critics the two that are drawn
@@ -30,7 +30,7 @@ SEVERAL = {"tdmpc": [], "tdmpc2": ["algorithm.model.critics=3"]}
 
 @pytest.fixture
 def warmed() -> Iterator[Any]:
-    with warming() as warm:
+    with warming(SMALL) as warm:
         yield warm
 
 

@@ -16,16 +16,16 @@ from cadenza.orchestration.build import Assembly, assemble
 from cadenza.orchestration.launch import check
 from cadenza.types import Mode
 from cadenza.workflows.tdmpc_steps import PlanNoise, plan
-from harness.collecting import PHASE
+from harness.collecting import PHASE, warming
 from harness.lab import Lab
-from harness.latents import SMALL, number, stirred, warming
+from harness.latents import SMALL, number, stirred
 
 QUICK = ["algorithm.update_ratio=0.25", "algorithm.planning.iterations=2", "evaluation.at_end=false"]
 
 
 @pytest.fixture
 def warmed() -> Iterator[Any]:
-    with warming() as warm:
+    with warming(SMALL) as warm:
         yield warm
 
 
