@@ -197,7 +197,8 @@ def open_dataset(given: str) -> Dataset:
         return converted(partial(convert, given.removeprefix(MINARI)))
     path, where = Path(given).expanduser(), f"training.dataset={given}"
     if not (path / FACTS).is_file():
-        what = f"is no dataset, it has no {FACTS}" if path.is_dir() else "there is no such folder"
+        lacks = f"is no dataset, it has neither {FACTS} nor LeRobot's meta/info.json"
+        what = lacks if path.is_dir() else "there is no such folder"
         raise ConfigError(f"{where}: {what} (`cadenza export RUN --format dataset --out DIR` writes one)")
     try:
         facts = json.loads((path / FACTS).read_bytes())

@@ -230,7 +230,7 @@ DAMAGE = {
     "changed": (damage_facts, "dataset.json is damaged"),
     "no JSON": (lambda folder: (folder / "dataset.json").write_text("{"), "dataset.json is damaged"),
     "from the future": (of_another_format, "format 99"),
-    "emptied": (lambda folder: (folder / "dataset.json").unlink(), "has no dataset.json"),
+    "emptied": (lambda folder: (folder / "dataset.json").unlink(), "has neither dataset.json nor"),
     "gone": (shutil.rmtree, "no such folder"),
 }
 
