@@ -2,7 +2,7 @@
 
     python benchmarks/kills.py --runs replay --kills 20 --seed 2 --out benchmarks/results/kills-replay.json
     python benchmarks/kills.py --runs families --kills 5 --out benchmarks/results/kills-families.json
-    python benchmarks/kills.py --runs each_phase --kills 120 --tasks 12 --forked
+    python benchmarks/kills.py --runs each_phase --kills 160 --tasks 12 --forked
     python benchmarks/kills.py --runs others
 
 Every kill is a SIGKILL of the whole process group. Hashes are of what the runs ended with. Forked processes need no
@@ -45,10 +45,10 @@ PHASES = {
     name: [*command, *LONGER, f"algorithm.generations={GENERATIONS[name]}"]
     for name, command in world_model_runs.RUNS.items()
 }
-LONGEST = [  # so that 20 and more of 120 kills, about 7 tasks apart, fall into each
-    "algorithm.rollout_steps=200000",
-    "algorithm.vision_updates=200",
-    "algorithm.memory_updates=200",
+LONGEST = [  # so that 20 and more of 160 kills, 3 to 5 tasks apart, fall into each
+    "algorithm.rollout_steps=32000",
+    "algorithm.vision_updates=130",
+    "algorithm.memory_updates=130",
     "evaluation.every_steps=16384",
 ]
 EACH_PHASE = {
