@@ -9,7 +9,7 @@ from typing import Any
 
 from cadenza.config import registry
 from cadenza.config.convert import describe, suggest, to_dict, walk
-from cadenza.config.load import compose, finish
+from cadenza.config.load import finish, resolve
 from cadenza.config.schedules import Schedule
 from cadenza.config.schema import Hook, Phase, RunConfig
 from cadenza.config.spec import Layer
@@ -34,7 +34,7 @@ class Explanation:
 
 def explain(key: str, spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None) -> Explanation:
     """What the key is in the config of this spec, and which file or override made it so."""
-    composed = compose(spec, overrides, config_dir, trace=True)
+    composed = resolve(spec, overrides, config_dir, trace=True)
     resolved = to_dict(finish(composed.data))
     known = {name: (hint, field) for name, hint, field in walk(RunConfig, data=resolved)}
     return _explain(key, known, resolved, composed.layers)

@@ -34,7 +34,7 @@ class Composed:
 def load(spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None) -> RunConfig:
     """The config of `ENV:VARIANT`, of an experiment by name, or of a YAML or JSON file, with the overrides on top."""
     try:
-        return finish(compose(spec, overrides, config_dir).data)
+        return finish(resolve(spec, overrides, config_dir).data)
     except UnknownKeyError as unknown:
         from cadenza.config.explain import source_of
 
@@ -97,22 +97,22 @@ def _grammar(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def compose(
+def resolve(
     spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None, *, trace: bool = False
 ) -> Composed:
-    """The plain data of a spec with its overrides; `trace` also lists what set what, for `config explain`.
+    """What `compose` makes, without what a shipped experiment says of a part that the user has exchanged.
 
-    What a shipped experiment says of a part that the user has exchanged does nothing, and is left out.
+    That does nothing, which is found by building the config; code that it names is imported.
     """
-    composed = _composed(spec, overrides, config_dir, trace)
+    composed = compose(spec, overrides, config_dir, trace=trace)
     unused = _unused(composed.data)
     if not unused:
         return composed
     from cadenza.config.explain import source_of
 
-    layers = composed.layers if trace else _composed(spec, overrides, config_dir, trace=True).layers
+    layers = composed.layers if trace else compose(spec, overrides, config_dir, trace=True).layers
     shipped = [f"~{key}" for key in unused if source_of(key, layers).startswith(SHIPPED)]
-    return compose(spec, [*overrides, *shipped], config_dir, trace=trace) if shipped else composed
+    return resolve(spec, [*overrides, *shipped], config_dir, trace=trace) if shipped else composed
 
 
 def _unused(data: dict[str, Any]) -> tuple[str, ...]:
@@ -125,7 +125,13 @@ def _unused(data: dict[str, Any]) -> tuple[str, ...]:
     return ()
 
 
-def _composed(spec: str, overrides: Sequence[str], config_dir: Path | None, trace: bool) -> Composed:
+def compose(
+    spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None, *, trace: bool = False
+) -> Composed:
+    """The plain data of a spec with its overrides; `trace` also lists what set what, for `config explain`.
+
+    Nothing that it names is imported.
+    """
     if config_dir is not None and not config_dir.is_dir():
         raise NotFoundError(f"no folder '{config_dir}'")
     base = base_of(spec, config_dir)

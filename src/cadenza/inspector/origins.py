@@ -10,7 +10,7 @@ from typing import Any
 
 from cadenza.config.convert import describe, to_dict, walk
 from cadenza.config.explain import NOBODY, source_of
-from cadenza.config.load import compose, finish
+from cadenza.config.load import compose, finish, resolve
 from cadenza.config.migrate import migrate
 from cadenza.config.schema import RunConfig
 from cadenza.config.spec import Layer, split
@@ -91,9 +91,10 @@ def _composed(
                 raise ConfigError(f"'{setting}' is honoured with --trust only")
         env, _, variant = split(spec)
         _require_named([part for part in (env, variant) if ":" in part], stored)
-    composed = compose(spec, given, None if config_dir is None else Path(config_dir), trace=True)
+    folder = None if config_dir is None else Path(config_dir)
     if not trust:
-        _require_named(code_named(composed.data), stored)
+        _require_named(code_named(compose(spec, given, folder).data), stored)
+    composed = resolve(spec, given, folder, trace=True)
     return composed.layers, dict(leaves(to_dict(finish(composed.data))))
 
 

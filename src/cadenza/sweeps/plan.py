@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from cadenza.config.convert import to_dict, walk
-from cadenza.config.load import compose, finish, load, override
+from cadenza.config.load import finish, load, override, resolve
 from cadenza.config.schema import RunConfig
 from cadenza.errors import ConfigError
 from cadenza.orchestration.launch import check, found_from_anywhere
@@ -32,7 +32,7 @@ class Resolver:
 
     def __init__(self, spec: str, overrides: Sequence[str], config_dir: Path | None) -> None:
         self.spec, self.overrides, self.config_dir = spec, list(overrides), config_dir
-        composed = compose(spec, overrides, config_dir, trace=True)
+        composed = resolve(spec, overrides, config_dir, trace=True)
         self.data = composed.data
         self.base = finish(copy.deepcopy(self.data))
         self.hints = {key: hint for key, hint, _ in walk(RunConfig, data=self.data)}

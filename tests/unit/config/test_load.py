@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from cadenza.config.convert import to_dict
-from cadenza.config.load import compose, dump, load, read
+from cadenza.config.load import dump, load, read, resolve
 from cadenza.config.schedules import Schedule
 from cadenza.config.schema import RunConfig
 from cadenza.config.spec import experiments
@@ -59,7 +59,7 @@ def test_every_experiment_loads_by_name_as_by_spec(name: str) -> None:
     assert config == load(f"{env}:{variant}")
     assert config.environment.id == env
     assert config.experiment == name
-    left_out = [layer.source for layer in compose(name, trace=True).layers if layer.source.startswith("override ~")]
+    left_out = [layer.source for layer in resolve(name, trace=True).layers if layer.source.startswith("override ~")]
     assert left_out == []  # it says nothing that does nothing
 
 
