@@ -60,16 +60,15 @@ class Source:
     where: str
     folder: Path
     config: RunConfig
-    info: dict[str, Any] = field(init=False)
     films: dict[str, Film] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         with self.reading(str(INFO)):
-            self.info = json.loads((self.folder / INFO).read_bytes())
-            self.version = str(self.info["codebase_version"])
-            self.features: dict[str, Any] = dict(self.info["features"])
-            self.count, self.fps = int(self.info["total_episodes"]), float(self.info["fps"])
-            self.chunk = int(self.info.get("chunks_size", 1000))
+            info = json.loads((self.folder / INFO).read_bytes())
+            self.version = str(info["codebase_version"])
+            self.features: dict[str, Any] = dict(info["features"])
+            self.count, self.fps = int(info["total_episodes"]), float(info["fps"])
+            self.chunk = int(info.get("chunks_size", 1000))
             if not self.count or not self.fps > 0 or self.chunk < 1:
                 raise ValueError("no episode, or no frames in a second")
         if self.version not in VERSIONS:
@@ -98,12 +97,14 @@ class Source:
                 obs, action = see(number, rows), observer(group.action, axis=None)(act(number, rows))
                 done = "next.done" in rows.column_names and bool(array_of(rows["next.done"])[-1])
                 reward = array_of(rows["next.reward"]) if "next.reward" in rows.column_names else np.zeros(len(action))
-                reward = reward.reshape(len(action))
-            # what followed the last action was not kept: where that was the end, nobody looks at it
-            obs = after(obs) if done else obs
-            action, reward = (action, reward) if done else (action[:-1], reward[:-1])
-            if len(action):
-                yield episode_rows(spec, obs, self.within(group.action, action, number), reward, done, not done)
+                reward = finite("next.reward", reward.reshape(len(action)))
+                # what followed the last action was not kept: where that was the end, nobody looks at it
+                obs = after(obs) if done else obs
+                action, reward = (action, reward) if done else (action[:-1], reward[:-1])
+                if not len(action):
+                    continue
+                episode = episode_rows(spec, obs, self.within(group.action, action, number), reward, done, not done)
+            yield episode
         if found != self.count:
             raise ConfigError(f"{self.where}: {found} of its {self.count} episodes are here; is its download whole?")
 
@@ -172,10 +173,7 @@ class Source:
             raise ConfigError(f"{self.where}: {name} has shape {list(shape)}, what {what} has {list(wanted)}")
 
         def read(number: int, rows: Any) -> np.ndarray:
-            values = array_of(rows[name]).reshape(len(rows), *wanted)
-            if not np.isfinite(values).all():
-                raise ValueError(f"{name} holds numbers that are not finite")
-            return values
+            return finite(name, array_of(rows[name]).reshape(len(rows), *wanted))
 
         return read
 
@@ -250,6 +248,12 @@ def array_of(column: Any) -> np.ndarray:
     while hasattr(array, "flatten") and "list" in str(array.type):
         array = array.flatten()
     return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def finite(name: str, values: np.ndarray) -> np.ndarray:
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name} holds numbers that are not finite")
+    return values
 
 
 def after(obs: Tree) -> Tree:

@@ -259,6 +259,7 @@ def info(**facts: Any) -> Callable[[Path], None]:
     return change
 
 
+NO_REWARD = pa.array(np.full(sum(LENGTHS), np.nan, np.float32))
 NOT_FINITE = column(np.full((sum(LENGTHS), 2), np.nan, np.float32))
 BACKWARDS = pa.array(np.arange(sum(LENGTHS))[::-1])
 
@@ -272,6 +273,10 @@ BACKWARDS = pa.array(np.arange(sum(LENGTHS))[::-1])
         (lambda folder: (folder / lerobot.INFO).write_text("{}"), "cannot be read .there is no 'codebase_version'"),
         (info(features={}), "has no observation.state, which this environment shows as agent_pos"),
         (one_column("action", NOT_FINITE), "episode 0 cannot be read .action holds numbers that are not finite"),
+        (
+            one_column("next.reward", NO_REWARD),
+            "episode 0 cannot be read .next.reward holds numbers that are not finite",
+        ),
         (one_column("frame_index", BACKWARDS), "file-000.parquet cannot be read .its frames are not in their order"),
         (
             lambda folder: (folder / "data/chunk-000/file-000.parquet").write_bytes(b"PAR1"),
@@ -296,6 +301,9 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
         opened(folder, environment(agent_pos=three))
     with pytest.raises(ConfigError, match=r"has no observation.speed, .* it has observation.state, observation.env"):
         opened(folder, environment(speed=three))
+    codes = spaces.MultiDiscrete([600, 600])
+    with pytest.raises(ConfigError, match=r"episode 0 cannot be read .Cannot cast"):
+        opened(folder, environment(agent_pos=codes))
     with pytest.raises(ConfigError, match="rescale_actions must be false"):
         opened(folder, PUSHING, load("toy/fork:diffusion_policy", ["environment.rescale_actions=true"]))
 
