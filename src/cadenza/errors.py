@@ -64,6 +64,12 @@ class CheckpointError(CadenzaError):
     exit_code = 78
 
 
+class UnsafeFileError(CheckpointError, OSError):
+    """A file in a run's folder that is not opened: a link, a pipe, a device, too large. Where a missing file is met,
+    or a disk that fails, this is met in the same way.
+    """
+
+
 class EnvironmentFault(CadenzaError):
     """An environment raised, hung or returned junk."""
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
     from gymnasium.spaces import Space
 
     from cadenza.config.schema import Phase
+    from cadenza.files import SafePath
     from cadenza.orchestration.seeding import Streams
 
 Tree = Any  # an array, or a dict of Trees (dict observations, carries, states)
@@ -220,10 +219,10 @@ class Sealing(Protocol):
     def on_disk(self) -> bool:
         """Whether it works on a file, too, instead of memory."""
 
-    def attach(self, folder: Path | None) -> None:
+    def attach(self, folder: SafePath | None) -> None:
         """Where those files are."""
 
-    def seal(self) -> dict[Path, str]:
+    def seal(self) -> dict[SafePath, str]:
         """Write what is new since the last time; every file that the state relies on, with its sha256."""
 
 

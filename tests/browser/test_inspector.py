@@ -142,15 +142,15 @@ def test_a_run_that_trains_is_followed_and_left_alone_when_nobody_looks(
     run = RunFolder(client.server.catalog.root / "live")
     shutil.copytree(whole.path, run.path)
     rows = run.metrics.read_text().splitlines(keepends=True)
-    run.metrics.write_text("")
-    run.status.write_text(json.dumps(run.read_status() | {"status": "running"}))
+    run.metrics.path.write_text("")
+    run.status.path.write_text(json.dumps(run.read_status() | {"status": "running"}))
     try:
         with RunLock(run.path):
             browser.open(client.server.address("#/run/live/curves"))
             browser.until(
                 "document.querySelector('.picker')?.innerText.includes('of 1 shown')"
             )  # what the status tells
-            run.metrics.write_text("".join(rows[:4]))
+            run.metrics.path.write_text("".join(rows[:4]))
             browser.until("document.querySelectorAll('.chart').length >= 3")
             browser.run(
                 "window.asked = 0; window.old = fetch; window.fetch = (...all) => { asked++; return old(...all); }"
@@ -162,7 +162,7 @@ def test_a_run_that_trains_is_followed_and_left_alone_when_nobody_looks(
             browser.run(f"{hide % 'true'}; {seen}")
             browser.run("new Promise((done) => setTimeout(done, 200))")  # what was under way
             asked = browser.run("asked")
-            with run.metrics.open("a") as file:
+            with run.metrics.path.open("a") as file:
                 file.write(rows[4])
             browser.run("new Promise((done) => setTimeout(done, 2300))")
             assert browser.run("asked") == asked

@@ -154,7 +154,7 @@ def test_weights_that_do_not_fit(whole: RunFolder) -> None:
 
 def test_a_run_of_a_newer_version(whole: RunFolder, tmp_path: Path) -> None:
     folder = copied(whole, tmp_path / "runs")
-    folder.config.write_text(folder.config.read_text().replace("schema_version: 2", "schema_version: 99"))
+    folder.config.path.write_text(folder.config.read_text().replace("schema_version: 2", "schema_version: 99"))
     for command in ("resume", "evaluate", "verify"):
         cadenza(command, "@last", "--runs-dir", tmp_path / "runs").refused(2, "schema_version=99", "newer")
 

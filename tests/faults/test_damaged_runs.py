@@ -162,7 +162,7 @@ def test_what_cannot_be_made_anew_is_named(name: str, content: bytes | None, fol
 
 @pytest.mark.parametrize("field", ["spec", "command", "configs", "versions", "machine", "git"])
 def test_a_manifest_of_odd_values_is_named(field: str, folder: RunFolder) -> None:
-    folder.manifest.write_text(json.dumps(folder.read_manifest() | {field: 5}))
+    folder.manifest.path.write_text(json.dumps(folder.read_manifest() | {field: 5}))
     root = folder.path.parent
     resume(root).refused(78, str(folder.manifest), f"({field}='5')")
     for command in COMMANDS:
@@ -174,7 +174,7 @@ def test_a_manifest_of_odd_values_is_named(field: str, folder: RunFolder) -> Non
 def test_metrics_after_the_checkpoint_may_be_damaged(whole: RunFolder, folder: RunFolder) -> None:
     shutil.rmtree(newest(folder))
     for content in (folder.metrics.read_bytes()[:-7], folder.metrics.read_bytes() + b'{"env_steps": 4096, "upd'):
-        folder.metrics.write_bytes(content)
+        folder.metrics.path.write_bytes(content)
         cadenza("show", "@last", "--runs-dir", folder.path.parent).succeeded()
     resume(folder.path.parent).succeeded()
     assert_same_end(whole, folder)
@@ -202,7 +202,7 @@ def test_metrics_that_a_checkpoint_refers_to(damage: str, folder: RunFolder, str
 
 def test_edited_metrics_do_not_verify(folder: RunFolder) -> None:
     text = folder.metrics.read_text()
-    folder.metrics.write_text(text.replace('"updates": ', '"updates": 1', 1))
+    folder.metrics.path.write_text(text.replace('"updates": ', '"updates": 1', 1))
     outcome = cadenza("verify", "@last", "--runs-dir", folder.path.parent)
     assert outcome.code == 1
     assert "updates" in outcome.out
@@ -212,7 +212,7 @@ def test_edited_metrics_do_not_verify(folder: RunFolder) -> None:
 def test_pointers_that_point_nowhere(content: bytes, whole: RunFolder, folder: RunFolder) -> None:
     root = folder.path.parent
     shutil.rmtree(newest(folder))
-    (folder.checkpoints / "last").write_bytes(content)
+    (folder.checkpoints.path / "last").write_bytes(content)
     assert resume(root).succeeded().err == ""
     assert_same_end(whole, folder)
     (root / "@last").write_bytes(content)
@@ -268,12 +268,13 @@ def poisoned_state(folder: RunFolder, canary: Path) -> None:
 
 def poisoned_yaml(folder: RunFolder, canary: Path) -> None:
     text = folder.config.read_text()
-    folder.config.write_text(f"{text}poison: !!python/object/apply:os.system ['touch {canary}']\n")
+    folder.config.path.write_text(f"{text}poison: !!python/object/apply:os.system ['touch {canary}']\n")
 
 
 def poisoned_target(folder: RunFolder, canary: Path) -> None:
     text = folder.config.read_text()
-    folder.config.write_text(text.replace("algorithm:\n", f"algorithm:\n  _target_: os.system\n  _args_: [{canary}]\n"))
+    changed = text.replace("algorithm:\n", f"algorithm:\n  _target_: os.system\n  _args_: [{canary}]\n")
+    folder.config.path.write_text(changed)
 
 
 def poisoned_json(folder: RunFolder, canary: Path) -> None:

@@ -17,6 +17,7 @@ from cadenza.orchestration.verify import compare
 from cadenza.sweeps.file import read
 from cadenza.sweeps.plan import plan
 from cadenza.sweeps.trials import Journal
+from harness.files import safe
 from harness.processes import PATIENCE
 from harness.sweeping import BUDGET, TINY, folders, outcomes, run
 
@@ -63,7 +64,7 @@ def test_a_killed_worker_costs_nothing_but_time(tmp_path: Path) -> None:
         os.environ.pop("CADENZA_FAILPOINT", None)
         cluster.shutdown()
     made = plan(read(path))
-    journal = Journal(root / "sweeps" / made.id / "journal.jsonl")
+    journal = Journal(safe(root / "sweeps" / made.id / "journal.jsonl"))
     journal.close()
     ours, whole = list(journal.trials.values()), run(made, tmp_path / "whole")
     assert outcomes(ours) == outcomes(whole)

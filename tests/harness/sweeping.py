@@ -46,7 +46,7 @@ class InProcess:
         try:
             train(job.config, job.root, job.run, job.until, job.metric)
         except CadenzaError as problem:
-            job.log.write_text(f"error: {problem}\n")
+            job.log.path.write_text(f"error: {problem}\n")
             return problem.exit_code
         return 0
 

@@ -169,7 +169,7 @@ def test_own_code_is_honoured_and_a_strangers_is_not(tmp_path: Path, monkeypatch
 def test_a_strangers_config_cannot_run_a_command(run: RunFolder, tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     config = run.config.read_text().replace("id: toy/identity", "id: os:system")
-    run.config.write_text(config.replace("kwargs: {}", f"kwargs: {{command: touch {canary}}}"))
+    run.config.path.write_text(config.replace("kwargs: {}", f"kwargs: {{command: touch {canary}}}"))
     assert "os:system" in run.config.read_text()
     assert str(canary) in run.config.read_text()
     for command in ("evaluate", "resume", "verify"):
@@ -178,10 +178,10 @@ def test_a_strangers_config_cannot_run_a_command(run: RunFolder, tmp_path: Path)
 
 
 def test_settings_cannot_be_changed_behind_the_runs_back(run: RunFolder, tmp_path: Path) -> None:
-    run.config.write_text(run.config.read_text().replace("gamma: 0.99", "gamma: 0.5"))
+    run.config.path.write_text(run.config.read_text().replace("gamma: 0.99", "gamma: 0.5"))
     arguments = ["resume", run.id, "--max-timesteps", "4096", "--runs-dir", str(tmp_path)]
     cadenza(*arguments).refused(2, "was changed after the run began", "--init-from")
-    run.config.write_text(run.config.read_text().replace("gamma: 0.5", "gamma: 0.99"))
+    run.config.path.write_text(run.config.read_text().replace("gamma: 0.5", "gamma: 0.99"))
     cadenza(*arguments, "--quiet").succeeded()
     cadenza("evaluate", run.id, "--runs-dir", str(tmp_path)).succeeded()  # the longer budget is a change of our own
 

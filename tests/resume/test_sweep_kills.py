@@ -20,6 +20,7 @@ from cadenza.sweeps.file import read
 from cadenza.sweeps.plan import plan
 from cadenza.sweeps.trials import Journal
 from harness.command import cadenza
+from harness.files import safe
 from harness.processes import PATIENCE
 from harness.sweeping import BUDGET, TINY, folders, outcomes, run
 
@@ -98,7 +99,7 @@ def test_killed_and_interrupted_sweeps_end_like_one_that_was_left_alone(
     done = cadenza("sweep", sweep_file, "--runs-dir", root, "--json").succeeded()
     told = json.loads(done.out.splitlines()[-1])
     assert told["status"] == "finished"
-    journal = Journal(root / "sweeps" / made.id / "journal.jsonl")
+    journal = Journal(safe(root / "sweeps" / made.id / "journal.jsonl"))
     journal.close()
     whole = run(made, tmp_path / "whole")
     assert outcomes(list(journal.trials.values())) == outcomes(whole)

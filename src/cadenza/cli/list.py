@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, print_json, print_table
+from cadenza.cli.output import Json, RunsDir, print_json, print_table, visible
 
 LONGEST, LEAST = 60, 8  # of a name, in letters
 NUMBERS = ("return", "env_steps", "time")
@@ -53,6 +53,9 @@ def list_runs(
         columns = [column for column in head if any(_cell(row, column) for row in found)]
         lines = [[_cell(row, column) for column in columns] for row in found]
         print_table(*_fitting(columns, lines), NUMBERS)
+        for row in found:
+            if row.get("unreadable"):
+                typer.echo(visible(f"{row['run']} cannot be read: {row['unreadable']}"), err=True)
     else:
         typer.echo(f"no runs in {root}" + (" match" if filters else ""), err=True)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cadenza.cli.output import Json, RunsDir, print_json
+from cadenza.files import SafePath
 
 
 def report(
@@ -40,7 +42,7 @@ def report(
         result = compare(chosen(root, runs, []))
         told(write_comparison(result, out), {"dir": out.absolute()}, json)
         return
-    swept = root / "sweeps" / runs[0]
+    swept = SafePath(root / "sweeps" / runs[0])
     if "/" not in runs[0] and (swept / "report.md").is_file():
         pages = {"report": swept / "report.md", "html": swept / "report.html"}
         told({name: path for name, path in pages.items() if path.exists()}, {"sweep": runs[0]}, json)
@@ -52,9 +54,9 @@ def report(
     told(paths, {"run": folder.id, "dir": folder.path.absolute()}, json)
 
 
-def told(paths: dict[str, Path], about: dict[str, object], json: bool) -> None:
+def told(paths: Mapping[str, object], about: dict[str, object], json: bool) -> None:
     if json:
-        print_json(about | paths)
+        print_json({**about, **paths})
     else:
         for path in paths.values():
             print(path)

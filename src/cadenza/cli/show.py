@@ -67,13 +67,13 @@ def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
     named = {}
     for pointer in POINTERS:
         path = folder.checkpoints / pointer
-        named[pointer] = path.read_text().strip() if path.is_file() else None
-    found = sorted(path for path in folder.checkpoints.glob("step-*") if path.is_dir())
+        named[pointer] = path.read_text(errors="replace").strip() if path.is_file() else None
+    found = [path for path in folder.checkpoints.glob("step-*") if path.is_dir()]
     return [
         {
             "name": path.name,
             "env_steps": int(path.name.split("-")[1]),
-            "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+            "bytes": sum(file.stat().st_size for file in path.glob("*")),
             "pointers": [pointer for pointer in POINTERS if named[pointer] == path.name],
         }
         for path in found

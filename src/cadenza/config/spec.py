@@ -20,6 +20,7 @@ from cadenza.config import registry
 from cadenza.config.convert import printable
 from cadenza.config.migrate import migrate
 from cadenza.errors import ConfigError, NotFoundError, nearest
+from cadenza.files import SafePath
 
 ROOT = "config"
 CONF = "cadenza.conf"
@@ -169,10 +170,10 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def read_file(path: Path) -> dict[str, Any]:
+def read_file(path: Path | SafePath) -> dict[str, Any]:
     """The mapping in a YAML or JSON file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode()
         json_file = path.suffix == ".json"
         data = json.loads(text, object_pairs_hook=_no_twins) if json_file else _Strict(text).get_single_data()
     except FileNotFoundError:

@@ -28,6 +28,7 @@ from cadenza.data.segments import Segment, file_sha256, read_segment, write_segm
 from cadenza.data.walks import FIRST, LAST, TERMINATED, TRUNCATED
 from cadenza.envs.gym import observer
 from cadenza.errors import CheckpointError, ConfigError
+from cadenza.files import SafePath
 from cadenza.records import atomic
 from cadenza.records.json_text import canonical, plain
 from cadenza.trees import leaves, map_tree
@@ -58,7 +59,7 @@ def write_dataset(out: Path, past: Past, config: RunConfig, spec: EnvSpec, sourc
             numbers = np.arange(count, count + len(rows["flags"]))
             count += len(numbers)
             name = f"{numbers[0]:012d}-{count:012d}.safetensors"
-            files[name] = write_segment(draft, name, numbers, dict(leaves(rows)))
+            files[name] = write_segment(SafePath(draft), name, numbers, dict(leaves(rows)))
             flags.append(rows["flags"])
             rewards.append(sum(group["reward"].sum(axis=1, dtype=np.float64) for group in rows["groups"].values()))
         if not count:
@@ -142,7 +143,7 @@ def summary(flags: np.ndarray, rewards: np.ndarray, partial: np.ndarray) -> dict
 class Dataset:
     """One that is whole: every byte was checked."""
 
-    path: Path
+    path: SafePath
     facts: dict[str, Any]
     lengths: np.ndarray  # rows of each stretch, its last row included
     scratch: TemporaryDirectory[str] | None = None  # where it lies, if only as long as this lives
@@ -195,7 +196,7 @@ def open_dataset(given: str) -> Dataset:
         from cadenza.data.minari import convert
 
         return converted(partial(convert, given.removeprefix(MINARI)))
-    path, where = Path(given).expanduser(), f"training.dataset={given}"
+    path, where = SafePath(Path(given).expanduser()), f"training.dataset={given}"
     if not (path / FACTS).is_file():
         lacks = f"is no dataset, it has neither {FACTS} nor LeRobot's meta/info.json"
         what = lacks if path.is_dir() else "there is no such folder"
@@ -229,17 +230,17 @@ def converted(write: Callable[[Path], None]) -> Dataset:
         raise
 
 
-def verified_flags(folder: Path, name: str, sha256: str) -> np.ndarray:
+def verified_flags(folder: SafePath, name: str, sha256: str) -> np.ndarray:
     """The flags of one file's rows, after all of the file was checked."""
     from safetensors import SafetensorError, safe_open
 
     path = folder / name
-    if Path(name).name != name or not path.is_file():
+    if not path.is_file():
         raise CheckpointError(f"{name} is missing")
     if file_sha256(path) != sha256:
         raise CheckpointError(f"{name} is damaged, its sha256 is not the one in {FACTS}")
     try:
-        with safe_open(path, "np") as file:
+        with path.named() as place, safe_open(place, "np") as file:
             return np.asarray(file.get_tensor("flags"))
     except SafetensorError as problem:
         raise CheckpointError(f"{name} holds no rows ({problem})") from problem

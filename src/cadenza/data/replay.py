@@ -16,7 +16,6 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,7 @@ from cadenza.data.walks import (
 )
 from cadenza.envs.layout import allocate_actions, allocate_space
 from cadenza.errors import CheckpointError, ConfigError, StorageError
+from cadenza.files import SafePath
 from cadenza.records.failpoints import failpoint
 from cadenza.trees import leaves, map_tree, write
 from cadenza.types import Acted, EnvSpec, Step, Tree
@@ -87,7 +87,7 @@ class ReplayStore:
         self._head = np.zeros(num_envs, np.int64)  # where in its stream each environment's open row is
         self._find_open()
         self._open = False  # whether the open rows hold what was seen last
-        self._folder: Path | None = None
+        self._folder: SafePath | None = None
         self._segments: list[Segment] = []
         self._sealed = np.zeros(num_envs, np.int64)  # rows of each stream before this one are in segments
 
@@ -259,9 +259,9 @@ class ReplayStore:
         if not self.on_disk:
             return np.zeros(slots, row)
         if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir()
         try:
-            with tempfile.TemporaryFile(dir=self._folder) as file:
+            with tempfile.TemporaryFile() if self._folder is None else self._folder.nameless() as file:
                 take_room(file.fileno(), slots * row.itemsize)
                 return np.asarray(np.memmap(file, row, "w+", shape=(slots,)))
         except OSError as problem:
@@ -516,14 +516,14 @@ class ReplayStore:
         self._await()
         return sum(int(array.nbytes) for _, array in leaves(self._revised))
 
-    def attach(self, folder: Path | None) -> None:
+    def attach(self, folder: SafePath | None) -> None:
         """Where segments are kept from now on; a state holds all rows where that is nowhere."""
         if folder != self._folder:
             self._segments, self._revisions = [], []
             self._sealed = np.zeros(self.num_envs, np.int64)
         self._folder = folder
 
-    def seal(self) -> dict[Path, str]:
+    def seal(self) -> dict[SafePath, str]:
         """Put rows that are new since last time into segments; every file that the state relies on, with its hash."""
         if self._folder is None:
             return {}
@@ -546,7 +546,7 @@ class ReplayStore:
         self._revisions = self._seal_revised(self._folder)
         return {self._folder / one.name: one.sha256 for one in (*self._segments, *self._revisions)}
 
-    def _seal_revised(self, folder: Path) -> list[Segment]:
+    def _seal_revised(self, folder: SafePath) -> list[Segment]:
         """All that is revised, in pieces, so that a checkpoint never needs as much memory again as they take."""
         self._await()
         held, arrays = self._held(), dict(leaves(self._revised))
@@ -655,7 +655,7 @@ class ReplayStore:
                 raise CheckpointError(f"{self._folder / segment.name}: does not fit this run ({problem})") from problem
 
 
-def whole(state: dict[str, Any], folder: Path) -> dict[str, Any]:
+def whole(state: dict[str, Any], folder: SafePath) -> dict[str, Any]:
     """The state of a replay with all rows in it, however they are spread over segments."""
     num_envs, rows = state["shape"]
     store = ReplayStore(num_envs * rows, num_envs)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from cadenza.errors import CheckpointError
-from cadenza.records import atomic
+from cadenza.files import SafePath
+from cadenza.records import atomic, ledger
 
 SLOTS = "slots"  # which rows a segment holds; what lies in them is under the paths of the store's arrays
 
@@ -23,18 +23,20 @@ class Segment:
     ends: np.ndarray  # [N] for each environment, how far into its stream the segment reaches; 0: holds none of it
 
 
-def write_segment(folder: Path, name: str | None, slots: np.ndarray, rows: dict[str, np.ndarray]) -> str:
+def write_segment(folder: SafePath, name: str | None, slots: np.ndarray, rows: dict[str, np.ndarray]) -> str:
     """Durably, whole or not at all; the hash of the file, which is its name (`name_of`) where none is given."""
     from safetensors.numpy import save
 
     if not folder.is_dir():
-        folder.mkdir(parents=True)
-        atomic.sync_dir(folder.parent)
-        atomic.sync_dir(folder.parent.parent)
+        folder.mkdir()
+        for count in range(len(folder.parts)):
+            SafePath(folder.root, folder.parts[:count]).sync()
     # safetensors writes an array's memory, whatever the order of its axes there
     content = save({path: np.ascontiguousarray(array) for path, array in {SLOTS: slots, **rows}.items()})
     sha256 = hashlib.sha256(content).hexdigest()
-    atomic.write_bytes(folder / (name or name_of(sha256)), content)
+    name = name or name_of(sha256)
+    ledger.note(folder, name, sha256)
+    atomic.write_bytes(folder / name, content)
     return sha256
 
 
@@ -43,23 +45,22 @@ def name_of(sha256: str) -> str:
     return f"{sha256[:32]}.safetensors"
 
 
-def read_segment(folder: Path, segment: Segment) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def read_segment(folder: SafePath, segment: Segment) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Which rows, and what is in them by path; verified before it is parsed."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    if Path(segment.name).name != segment.name:
-        raise CheckpointError(f"{folder}: '{segment.name}' is not the name of a segment")
     path = folder / segment.name
     verify_file(path, segment.sha256)
     try:
-        rows = load_file(path)
+        with path.named() as name:
+            rows = load_file(name)
         return rows.pop(SLOTS), rows
     except (SafetensorError, KeyError) as problem:
         raise CheckpointError(f"{path}: is no segment of a replay ({problem})") from problem
 
 
-def verify_file(path: Path, sha256: str) -> None:
+def verify_file(path: SafePath, sha256: str) -> None:
     """Refuse a file that is not there, or not as it was written."""
     try:
         actual = file_sha256(path)
@@ -69,6 +70,6 @@ def verify_file(path: Path, sha256: str) -> None:
         raise CheckpointError(f"{path}: sha256 is {actual[:16]}…, the checkpoint says {sha256[:16]}…")
 
 
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
+def file_sha256(path: SafePath) -> str:
+    with path.reading() as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError, NotFoundError
+from cadenza.files import SafePath
 from cadenza.inspector.rows import POINTS, MetricsReader, Row, Stretch, curve, thinned
 from cadenza.records import alerts, running
 from cadenza.records.facts import describe, stamp
@@ -220,7 +221,7 @@ class Catalog:
         x, y = thinned(list(map(float, range(total))), [float(value) for value in returns], POINTS)
         return {"total": total, "episodes": rows, "curve": {"x": x, "y": y}}
 
-    def media_file(self, run: str, name: str) -> tuple[Path, str]:
+    def media_file(self, run: str, name: str) -> tuple[SafePath, str]:
         """A video or picture of a run, of those that there are."""
         folder = self.folder(run)
         if name not in media(folder):
@@ -282,32 +283,24 @@ def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
     named: dict[str, list[str]] = {}
     for pointer in ("last", "best"):
         with suppress(OSError, ValueError):
-            named.setdefault((folder.checkpoints / pointer).read_text().strip(), []).append(pointer)
+            named.setdefault((folder.checkpoints / pointer).read_text(errors="replace").strip(), []).append(pointer)
     found = []
-    for path in sorted((path for path in folder.checkpoints.glob("step-*") if path.is_dir()), reverse=True):
+    for path in [path for path in folder.checkpoints.glob("step-*") if path.is_dir()][::-1]:
         with suppress(OSError, ValueError, IndexError):
             _, env_steps, updates = path.name.split("-")
-            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            size = sum(file.stat().st_size for file in path.glob("*"))
             numbers = {"env_steps": int(env_steps), "updates": int(updates), "bytes": size}
             found.append({"name": path.name, **numbers, "pointers": named.get(path.name, [])})
     return found
 
 
 def media(folder: RunFolder) -> list[str]:
+    return [path.name for path in folder.videos.glob("*") if path.suffix in MEDIA and path.is_file()]
+
+
+def _end(path: SafePath) -> str:
     try:
-        with os.scandir(folder.videos) as files:
-            return sorted(f.name for f in files if f.is_file(follow_symlinks=False) and _suffix(f.name) in MEDIA)
-    except OSError:
-        return []
-
-
-def _suffix(name: str) -> str:
-    return os.path.splitext(name)[1]
-
-
-def _end(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
+        with path.reading() as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LOG))
             return file.read().decode(errors="replace")
     except OSError:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from cadenza.errors import ConfigError
+from cadenza.files import SafePath
 from cadenza.inspector.rows import MetricsReader, Row
 from cadenza.records import metrics
 from cadenza.records.compare import AXES, RETURN, among
@@ -38,5 +38,5 @@ def _member(folder: RunFolder, wanted: Sequence[str]) -> Member:
     return replace(Member.read(folder, rows=False), rows=[found[at] for at in sorted(found)])
 
 
-def _size(path: Path) -> int:
+def _size(path: SafePath) -> int:
     return path.stat().st_size if path.exists() else 0

@@ -8,8 +8,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
+
+from cadenza.files import SafePath
 
 Row = dict[str, Any]
 Points = tuple[list[float], list[float]]
@@ -36,8 +37,8 @@ class Stretch:
 class MetricsReader:
     """One look at the file as it is now; what is appended meanwhile is for the next."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDONLY)
+    def __init__(self, path: SafePath) -> None:
+        self._file = path.open()
         self.size = self._end_of_rows()
 
     def __enter__(self) -> MetricsReader:

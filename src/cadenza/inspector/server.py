@@ -45,6 +45,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+LONGEST_FILM = 1 << 30  # bytes of a file that is shown whole
 MOST_RUNS = 200  # in one comparison, or of which small curves are asked for at once
 NICENESS = 5
 TEXT_LIMIT = 32_768  # characters of an address: as many runs as can be compared
@@ -360,7 +361,7 @@ def compare(inspector: Inspector, query: Query) -> Any:
 
 def media(inspector: Inspector, query: Query) -> Any:
     path, kind = inspector.catalog.media_file(text(query, "run"), text(query, "name"))
-    return Picture(path.read_bytes(), kind)
+    return Picture(path.read_bytes(LONGEST_FILM), kind)
 
 
 ANSWERS: dict[str, Callable[[Inspector, Query], Any]] = {

@@ -155,8 +155,7 @@ class Alerts:
         for alert in found:
             self._all.append(alert)
             try:
-                with self._folder.alerts.open("a") as file:
-                    file.write(dumps(alert) + "\n")
+                self._folder.alerts.append(f"{dumps(alert)}\n".encode())
             except OSError:
                 self._written = False
             severe = alert["severity"] != "log"

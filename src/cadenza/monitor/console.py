@@ -7,9 +7,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from cadenza.files import SafePath
 from cadenza.monitor.pace import Count, ahead, rate, speed
 from cadenza.monitor.sparkline import ASCII, BLOCKS, duration, number, sparkline
 from cadenza.orchestration.scheduler import Stretch
@@ -53,7 +53,7 @@ class Console:
         total: int | None,
         stream: IO[str] | None = None,
         unit: str = "env_steps",
-        log: Path | None = None,
+        log: SafePath | None = None,
     ) -> None:
         self._log = log  # notes and headlines are kept there, quiet or not
         self._unit = unit  # what `total` counts: env_steps, or updates in a run without an environment
@@ -182,8 +182,9 @@ class Console:
 
     def _record(self, text: str) -> None:
         if self._log is not None:
-            with contextlib.suppress(OSError), self._log.open("a") as log:  # a full disk must not end a run here
-                log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} {text}\n")
+            line = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} {text}\n"
+            with contextlib.suppress(OSError):  # a full disk must not end a run here
+                self._log.append(line.encode(errors="backslashreplace"))
 
     def _take(self, row: dict[str, Any]) -> None:
         for key, value in row.items():

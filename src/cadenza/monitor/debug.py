@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from cadenza.monitor.modules import Owned
 from cadenza.monitor.profile import Profile
 from cadenza.monitor.statistics import Statistics
 from cadenza.orchestration.checkpoint import Checkpoints
+from cadenza.records import ledger
 from cadenza.records.atomic import write_json
 from cadenza.types import Acted, PhaseInfo, Step, Store, Updated
 
@@ -37,7 +37,7 @@ class Debug:
 
     def __init__(self, run: Orchestrator, settings: DebugConfig) -> None:
         self.run = run
-        self.folder = run.folder.path / "debug"
+        self.folder = run.folder.files / "debug"
         self.profile = Profile(self.folder, settings.profile_cycles)
         self.owned = Owned(run.workflow)
         self.checks = FiniteChecks(self.owned)
@@ -186,7 +186,7 @@ class Debug:
             "repeat": f"cadenza debug {self.run.folder.reference}",
         }
         with contextlib.suppress(OSError):  # a full disk must not hide the problem
-            self.folder.mkdir(exist_ok=True)
+            self.folder.mkdir()
             write_json(self.folder / "diagnosis.json", diagnosis)
             self._save_state()
         if not isinstance(problem, NotFiniteError):
@@ -212,7 +212,8 @@ class Debug:
     def _save_state(self) -> None:
         """Like a checkpoint: hashed, and read without executing anything."""
         failure = self.folder / "failure"
-        shutil.rmtree(failure, ignore_errors=True)
+        for older in failure.glob("step-*"):
+            ledger.discard(older)
         clock = self._state["clock"]
         checkpoints = Checkpoints(failure, self.run.checkpoints.config_hash, keep=1)
         checkpoints.save(self._state, clock["env_steps"], clock["updates"])

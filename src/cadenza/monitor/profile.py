@@ -7,10 +7,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
-from cadenza.records.atomic import write_text
+from cadenza.files import SafePath
+from cadenza.records.atomic import write_bytes, write_text
 
 TOP = 30  # operations listed
 TRACE = "the trace itself"
@@ -39,7 +41,7 @@ class Spans:
 class Profile:
     """`trace.json` (for chrome://tracing or ui.perfetto.dev) and `profile.txt` in `folder`."""
 
-    def __init__(self, folder: Path, cycles: int) -> None:
+    def __init__(self, folder: SafePath, cycles: int) -> None:
         self.folder = folder
         self.cycles = cycles  # how many the trace covers
         self._tracer: profile | None = None
@@ -85,15 +87,18 @@ class Profile:
         began = time.perf_counter()
         tracer, self._tracer = self._tracer, None
         tracer.stop()
-        self.folder.mkdir(exist_ok=True)
-        tracer.export_chrome_trace(str(self.folder / "trace.json"))
+        self.folder.mkdir()
+        with TemporaryDirectory(prefix="cadenza-trace-") as scratch:
+            trace = Path(scratch, "trace.json")
+            tracer.export_chrome_trace(str(trace))
+            write_bytes(self.folder / trace.name, trace.read_bytes())
         self._operations = tracer.key_averages().table(sort_by="self_cpu_time_total", row_limit=TOP)
         self._all.add(TRACE, time.perf_counter() - began)
 
     def write(self) -> None:
         """What there is so far, also of a run that failed; what another process has traced is kept."""
         self.end_trace()
-        self.folder.mkdir(exist_ok=True)
+        self.folder.mkdir()
         path = self.folder / "profile.txt"
         tables = [self._all.table("the whole run, checks included")]
         if self._operations:

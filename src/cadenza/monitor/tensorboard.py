@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 from cadenza.errors import MissingExtraError, install
+from cadenza.files import SafePath
 from cadenza.orchestration.events import Ended, Event, Row, Started
 from cadenza.records import metrics
-from cadenza.records.folder import evaluation_video
+from cadenza.records.cleanup import EVENTS
+from cadenza.records.folder import RunFolder, evaluation_video
 
 try:
     from tensorboard.compat.proto.event_pb2 import Event as Record
@@ -23,6 +26,18 @@ try:
     from tensorboard.summary.writer.record_writer import RecordWriter
 except ImportError as problem:
     raise MissingExtraError(f"logging.tensorboard=true needs an extra: {install('tensorboard')}") from problem
+
+
+
+
+def ours(run: RunFolder) -> list[SafePath]:
+    """The files of events that cadenza wrote; none where the folder is a link."""
+    folder = run.files / "tensorboard"
+    try:
+        names = set((folder / EVENTS).read_text(errors="replace").split("\n"))
+    except OSError:
+        return []
+    return [path for path in folder.glob("events.out.tfevents.*") if path.name in names and path.is_file()]
 
 
 class TensorBoard:
@@ -49,10 +64,13 @@ class TensorBoard:
         self._folder = started.folder
         folder = started.folder.path / "tensorboard"
         folder.mkdir(exist_ok=True)
-        before = list(folder.glob("events.out.tfevents.*"))
+        before = ours(started.folder)
         created = started.folder.read_manifest()["created"]
         self._unit, self._created = started.unit, datetime.fromisoformat(created).timestamp()
-        file = open(folder / f"events.out.tfevents.{time.time_ns():020d}", "xb")  # noqa: SIM115
+        name = f"events.out.tfevents.{time.time_ns():020d}"
+        with suppress(OSError):  # it may be a link, or one of its files: then nothing in it is ever deleted
+            (started.folder.files / "tensorboard" / EVENTS).append(f"{name}\n".encode())
+        file = open(folder / name, "xb")  # noqa: SIM115
         self._writer = RecordWriter(file)
         self._record(Record(file_version="brain.Event:2"))
         # tells a TensorBoard that is looking on to forget what it has read from the files before

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cadenza.files import SafePath
 from cadenza.monitor.wandb_sink import UNSENT
 from cadenza.records import atomic
 from cadenza.records.folder import RunFolder, evaluation_video, read_object
@@ -28,12 +29,12 @@ LAST_SECONDS = 300.0  # after the run's end
 class Follower:
     """Reads metrics.jsonl as it grows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: SafePath) -> None:
         self._path, self._offset, self.rows = path, 0, 0
 
     def new(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Whole rows that were not there before, each with its number."""
-        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
+        with contextlib.suppress(FileNotFoundError), self._path.reading() as file:
             file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):
@@ -46,10 +47,10 @@ class Follower:
 def follow(folder: RunFolder, over: threading.Event) -> int:
     import wandb
 
-    place = folder.path / "wandb"
-    place.mkdir(exist_ok=True)
-    memory = place / "told.json"
-    known = read_object(memory) if memory.exists() else {}
+    (folder.path / "wandb").mkdir(exist_ok=True)
+    memory = folder.files / "logs" / "wandb.json"
+    older = folder.files / "wandb" / "told.json"  # where it was once
+    known = next((read_object(place) for place in (memory, older) if place.is_file()), {})
     run, reached = begin(wandb, folder, known.get("id"))
     run.define_metric("*", step_metric=folder.read_decisions().get("training.unit", "env_steps"))
     told, follower = known.get("rows", 0), Follower(folder.metrics)

@@ -31,7 +31,7 @@ class Wandb:
             command = [sys.executable, "-m", "cadenza.monitor.wandb_process", str(event.folder.path.absolute())]
             self._log = event.folder.log.with_name("wandb.log")
             try:
-                with self._log.open("ab") as log:
+                with self._log.appending() as log:
                     self._process = subprocess.Popen(
                         command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
                     )
@@ -45,7 +45,7 @@ class Wandb:
         process.stdin.close()  # which tells it that there will be no more rows
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(PATIENCE_SECONDS)
-        sync = f"`wandb sync {self._log.parents[1] / 'wandb'}/*run-*` sends them"
+        sync = f"`wandb sync {self._log.root / 'wandb'}/*run-*` sends them"
         if process.returncode is None:
             self._warn(f"W&B does not answer; it goes on trying for some minutes. All rows are here; later {sync}")
         elif process.returncode == UNSENT:

@@ -17,6 +17,7 @@ from cadenza.data.replay import ReplayStore
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, nearest
+from cadenza.files import SafePath, screen
 from cadenza.monitor.console import Console
 from cadenza.orchestration.capture import Captured
 from cadenza.orchestration.checkpoint import Checkpoints
@@ -73,6 +74,7 @@ def assemble(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any], fresh:
     streams.seed_globals()
     workflow = build_workflow(config, spec, streams, decisions)
     if fresh and config.training.init_from:
+        screen(Path(config.training.init_from))
         borrow_weights(workflow, RunFolder(Path(config.training.init_from)), decisions)
     stores = workflow.stores()
     phases = resolve_phases(config.training.phases, workflow, stores)
@@ -121,7 +123,7 @@ def build(assembly: Assembly, folder: RunFolder, console: Console, signals: Sign
     return run
 
 
-def attach_stores(stores: dict[str, Store], replay: Path) -> None:
+def attach_stores(stores: dict[str, Store], replay: SafePath) -> None:
     """Tell those that keep their bulk in files where to."""
     for name, store in stores.items():
         if isinstance(store, Sealing):

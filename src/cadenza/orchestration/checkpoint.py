@@ -11,9 +11,7 @@ import hashlib
 import json
 import os
 import re
-import shutil
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -21,13 +19,15 @@ from safetensors import SafetensorError
 
 from cadenza.data.segments import verify_file
 from cadenza.errors import CheckpointError, NotFoundError
+from cadenza.files import SafePath
 from cadenza.orchestration import codec
-from cadenza.records.atomic import remove_leftovers, sync_dir, write_text
+from cadenza.records import ledger
+from cadenza.records.atomic import remove_leftovers, write_text
 from cadenza.records.failpoints import failpoint
 from cadenza.records.folder import RunFolder
+from cadenza.records.ledger import MANIFEST
 
 FORMAT = 1
-MANIFEST = "MANIFEST.json"
 REPLAY = "replay"  # in the run's folder, beside the checkpoints
 NAME = re.compile(r"step-(\d{12,})-(\d{12,})")
 
@@ -35,7 +35,7 @@ NAME = re.compile(r"step-(\d{12,})-(\d{12,})")
 class Checkpoints:
     """The checkpoints of one run."""
 
-    def __init__(self, folder: Path, config_hash: str, keep: int = 2) -> None:
+    def __init__(self, folder: SafePath, config_hash: str, keep: int = 2) -> None:
         self.folder = folder
         self.config_hash = config_hash  # of the run they belong to
         self.keep = keep
@@ -46,9 +46,7 @@ class Checkpoints:
 
     def names(self) -> list[str]:
         """Complete checkpoints, oldest first (complete is not yet valid: `load` verifies)."""
-        if not self.folder.is_dir():
-            return []
-        found = [entry.name for entry in self.folder.iterdir() if NAME.fullmatch(entry.name) and entry.is_dir()]
+        found = [entry.name for entry in self.folder.glob("step-*") if NAME.fullmatch(entry.name) and entry.is_dir()]
         return sorted(found, key=position)
 
     def save(
@@ -57,7 +55,7 @@ class Checkpoints:
         env_steps: int,
         updates: int,
         best: bool = False,
-        beside: Mapping[Path, str] = MappingProxyType({}),
+        beside: Mapping[SafePath, str] = MappingProxyType({}),
     ) -> str:
         """Write `state` whole or not at all; then move the pointers; then remove what is no longer kept.
 
@@ -66,15 +64,14 @@ class Checkpoints:
         name = f"step-{env_steps:012d}-{updates:012d}"
         staging = self.folder / f".staging-{name}"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(staging, ignore_errors=True)
+            ledger.discard(staging)
             staging.mkdir()
-            named = {path.relative_to(self.folder.parent).as_posix(): sha256 for path, sha256 in beside.items()}
+            named = {"/".join(path.parts): sha256 for path, sha256 in beside.items()}
             self._write(staging, codec.pack(state), {"env_steps": env_steps, "updates": updates, "beside": named})
             failpoint("ckpt:before_rename")
             self._publish(staging, self.folder / name)
         except OSError:
-            shutil.rmtree(staging, ignore_errors=True)
+            ledger.discard(staging)
             raise
         failpoint("ckpt:after_rename")
         self.point("last", name)
@@ -91,7 +88,7 @@ class Checkpoints:
         """
         folder = self.folder / name
         try:
-            manifest = json.loads((folder / MANIFEST).read_bytes())
+            manifest = ledger.read_manifest(folder)
             if manifest["digest"] != manifest_digest(manifest):
                 raise CheckpointError(f"{folder}: {MANIFEST} does not match its own digest")
             if manifest["format"] != FORMAT:
@@ -103,10 +100,12 @@ class Checkpoints:
             wanted = {"state.json", f"{part}.safetensors"} if part else manifest["files"].keys()
             files = {file: facts for file, facts in manifest["files"].items() if file in wanted}
             for path, sha256 in () if part else manifest.get("beside", {}).items():
-                verify_file(self.folder.parent / path, sha256)
+                verify_file(SafePath(self.folder.root) / path, sha256)
             return codec.unpack({file: read_verified(folder, file, facts) for file, facts in files.items()}, part)
         except PermissionError:
             raise  # not damaged, only out of reach
+        except CheckpointError:
+            raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as problem:
             raise CheckpointError(f"{folder}: unreadable ({type(problem).__name__}: {problem})") from problem
 
@@ -135,7 +134,7 @@ class Checkpoints:
         names = self.names()
         if which in ("best", "last"):
             pointer = self.folder / which
-            name = pointer.read_text(errors="replace").strip() if pointer.exists() else ""
+            name = pointer.read_text(64, errors="replace").strip() if pointer.exists() else ""
             if name in names:
                 return name
             if which == "last" and names:
@@ -149,70 +148,88 @@ class Checkpoints:
         raise NotFoundError(f"no checkpoint '{which}' in {self.folder}{self._cleaned() or known}")
 
     def _cleaned(self) -> str:
-        at = RunFolder(self.folder.parent).read_status().get("cleaned")
+        at = RunFolder(self.folder.root).read_status().get("cleaned")
         return f": the run was cleaned up at {at}" if at else ""
 
     def point(self, pointer: str, name: str) -> None:
         write_text(self.folder / pointer, name + "\n")
 
-    def _write(self, staging: Path, files: dict[str, bytes], facts: dict[str, Any]) -> None:
-        manifest: dict[str, Any] = {"format": FORMAT, "config": self.config_hash, **facts, "files": {}}
-        for file, content in files.items():
-            manifest["files"][file] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-            write_synced(staging / file, content)
-        failpoint("ckpt:after_write")
+    def _write(self, staging: SafePath, files: dict[str, bytes], facts: dict[str, Any]) -> None:
+        """The manifest comes first: of a folder that is never finished it says what was to be in it."""
+        sizes = {
+            file: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for file, content in files.items()
+        }
+        manifest: dict[str, Any] = {"format": FORMAT, "config": self.config_hash, **facts, "files": sizes}
         manifest["digest"] = manifest_digest(manifest)
         write_synced(staging / MANIFEST, json.dumps(manifest, indent=1).encode())
-        sync_dir(staging)
+        for file, content in files.items():
+            write_synced(staging / file, content)
+        failpoint("ckpt:after_write")
+        staging.sync()
 
-    def _publish(self, staging: Path, target: Path) -> None:
+    def _publish(self, staging: SafePath, target: SafePath) -> None:
         old = self.folder / f".old-{target.name}"
         if target.exists():  # only a cycle without steps or updates, an evaluation say, saves the same position twice
-            shutil.rmtree(old, ignore_errors=True)
-            target.rename(old)
-        staging.rename(target)
-        sync_dir(self.folder)
-        shutil.rmtree(old, ignore_errors=True)
+            ledger.discard(old)
+            target.replace(old)
+        staging.replace(target)
+        self.folder.sync()
+        ledger.discard(old)
 
     def _recover(self) -> None:
         """Clear what a killed process left behind."""
-        for store in self.folder.parent.glob(f"{REPLAY}/*/"):
-            remove_leftovers(store)
+        for store in self._stores():
+            if not ledger.listed(store):
+                named = self._beside(self.names())
+                ledger.adopt(path for path in store.glob("*.safetensors") if "/".join(path.parts) in named)
+            ledger.tidy(store)
+        remove_leftovers(self.folder, ("last", "best"))
         for leftover in self.folder.glob(".staging-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+            ledger.discard(leftover)
         for old in self.folder.glob(".old-*"):
             target = self.folder / old.name.removeprefix(".old-")
             if target.exists():
-                shutil.rmtree(old, ignore_errors=True)
+                ledger.discard(old)
             else:
-                old.rename(target)
+                old.replace(target)
 
     def _set_aside(self, name: str) -> None:
         aside = self.folder / f"rejected-{name}"
-        shutil.rmtree(aside, ignore_errors=True)
-        (self.folder / name).rename(aside)
+        ledger.discard(aside)
+        while aside.exists():  # it holds more than a checkpoint does
+            aside = aside.with_name(f"{aside.name}-again")
+        (self.folder / name).replace(aside)
 
     def _prune(self) -> None:
         names = self.names()
         best = self.folder / "best"
-        kept = {*names[-self.keep :], best.read_text(errors="replace").strip() if best.exists() else ""}
+        kept = {*names[-self.keep :], best.read_text(64, errors="replace").strip() if best.exists() else ""}
         for name in names:
             if name not in kept:
-                shutil.rmtree(self.folder / name, ignore_errors=True)
+                ledger.discard(self.folder / name)
         self._prune_beside()
 
     def _prune_beside(self) -> None:
         """Remove rows of stores that no checkpoint to go on from relies on; the best one is kept for its weights."""
-        run = self.folder.parent
-        named: set[str] = set()
         try:
-            for name in self.names()[-self.keep :]:
-                named |= json.loads((self.folder / name / MANIFEST).read_bytes()).get("beside", {}).keys()
-        except (OSError, ValueError, AttributeError):
+            named = self._beside(self.names()[-self.keep :])
+        except (OSError, ValueError, AttributeError, RecursionError):
             return  # nobody knows what a damaged one relies on
-        for path in run.glob(f"{REPLAY}/*/*.safetensors"):
-            if path.relative_to(run).as_posix() not in named:
-                path.unlink(missing_ok=True)
+        for store in self._stores():
+            unused = [path for path in store.glob("*.safetensors") if "/".join(path.parts) not in named]
+            ours = ledger.listed(store) if unused else {}
+            for path in unused:
+                if path.name in ours:
+                    path.unlink(missing_ok=True)
+
+    def _stores(self) -> list[SafePath]:
+        """Folders with rows of stores, beside the checkpoints."""
+        return [store for store in (SafePath(self.folder.root) / REPLAY).glob("*") if store.is_dir()]
+
+    def _beside(self, names: Iterable[str]) -> set[str]:
+        """Files beside the checkpoints that these rely on."""
+        return {path for name in names for path in ledger.read_manifest(self.folder / name).get("beside", {})}
 
 
 def position(name: str) -> tuple[int, int]:
@@ -229,18 +246,16 @@ def manifest_digest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
+def write_synced(path: SafePath, content: bytes) -> None:
+    with os.fdopen(path.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         file.write(content)
         file.flush()
         failpoint("ckpt:before_fsync")
         os.fsync(file.fileno())
 
 
-def read_verified(folder: Path, file: str, facts: dict[str, Any]) -> bytes:
-    if Path(file).name != file:
-        raise CheckpointError(f"{folder}: '{file}' is not a file of this checkpoint")
-    content = (folder / file).read_bytes()
+def read_verified(folder: SafePath, file: str, facts: dict[str, Any]) -> bytes:
+    content = (folder / file).read_bytes(facts["size"])
     actual = hashlib.sha256(content).hexdigest()
     if actual != facts["sha256"]:
         raise CheckpointError(f"{folder / file}: sha256 is {actual[:16]}…, its manifest says {facts['sha256'][:16]}…")

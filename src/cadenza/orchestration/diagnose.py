@@ -13,6 +13,7 @@ import torch
 
 from cadenza.config.schema import DebugConfig
 from cadenza.errors import NotFoundError, StorageError
+from cadenza.files import SafePath
 from cadenza.monitor.console import Console
 from cadenza.monitor.operations import FirstBad, forward_call
 from cadenza.orchestration.build import assemble, attach_stores, build
@@ -55,7 +56,7 @@ def diagnose(
             result: dict[str, Any] = {"run": folder.id, "from": name, "found": problem is not None}
             if problem is None:
                 return {**result, "env_steps": run.clock.env_steps, "signal": signals.requested}
-            found = read_object(beside.path / "debug" / "diagnosis.json")
+            found = read_object(beside.files / "debug" / "diagnosis.json")
             del found["repeat"]
             result |= {**found, "error": found["error"].replace(beside.reference, folder.reference)}
             say("found; once more with a look at every operation …")
@@ -72,7 +73,7 @@ def starting_point(folder: RunFolder, checkpoint: str | None) -> tuple[Checkpoin
     checkpoints = Checkpoints.of(folder)
     names = checkpoints.names()
     if checkpoint is None:
-        failed = Checkpoints(folder.path / "debug" / "failure", checkpoints.config_hash)
+        failed = Checkpoints(folder.files / "debug" / "failure", checkpoints.config_hash)
         if failed.names() and (not names or failed.resolve("last") >= checkpoints.resolve("last")):
             return failed, failed.resolve("last")
     if not names:
@@ -80,7 +81,7 @@ def starting_point(folder: RunFolder, checkpoint: str | None) -> tuple[Checkpoin
     return checkpoints, checkpoints.resolve(checkpoint or "last")
 
 
-def load(run: Orchestrator, state: dict[str, Any], replay: Path) -> None:
+def load(run: Orchestrator, state: dict[str, Any], replay: SafePath) -> None:
     """The run's state but for its rows on disk: a repetition writes its own, and files for its stores."""
     attach_stores(run.stores, replay)
     run.load_state({**state, "metrics": EMPTY_METRICS})
@@ -108,7 +109,7 @@ def failure(run: Orchestrator, steps: int | None = None) -> Exception | None:
 
 def closer_look(run: Orchestrator, beside: RunFolder) -> dict[str, Any]:
     """The operation that made the first bad number, forwards and backwards, where there is one to name."""
-    before = Checkpoints(beside.path / "debug" / "failure", run.checkpoints.config_hash)
+    before = Checkpoints(beside.files / "debug" / "failure", run.checkpoints.config_hash)
     load(run, before.load(before.resolve("last")), beside.replay)
     operations = FirstBad()
     with warnings.catch_warnings(record=True) as caught, torch.autograd.set_detect_anomaly(True), operations:

@@ -18,6 +18,7 @@ from cadenza.config.schedules import Schedule
 from cadenza.config.schema import MINARI, Phase, RunConfig
 from cadenza.envs.catalog import make
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError, EnvironmentFault
+from cadenza.files import screen
 from cadenza.monitor.alerts import Alerts
 from cadenza.monitor.console import Console
 from cadenza.monitor.sparkline import number
@@ -108,6 +109,7 @@ def resume(
     if folder.published is not None:
         way = "`cadenza train SPEC --init-from hf:user/repo` starts a new run from them"
         raise ConfigError(f"{folder.id}: a published run has weights only ({way})")
+    screen(folder.path)
     with RunLock(folder.path), Signals() as signals:
         config, decisions = folder.read_config(trust), folder.read_decisions()
         longer = with_budget(config, max_timesteps, max_updates)
@@ -333,7 +335,7 @@ def finish_folder(run: Orchestrator) -> None:
         reason = str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
         run.console.note(f"no video: {reason}", warning=True)
     try:
-        export_csv(read(run.folder.metrics), run.folder.path / "metrics.csv")
+        export_csv(read(run.folder.metrics), run.folder.files / "metrics.csv")
         write_report(run.folder)
     except OSError as problem:
         run.console.note(f"no report: {problem.strerror or problem}", warning=True)
@@ -342,8 +344,7 @@ def finish_folder(run: Orchestrator) -> None:
 def note_failure(run: Orchestrator, problem: BaseException) -> None:
     message = str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
     try:
-        with run.folder.log.open("a") as log:
-            log.write("".join(traceback.format_exception(problem)))
+        run.folder.log.append("".join(traceback.format_exception(problem)).encode(errors="backslashreplace"))
         run.folder.update_status(status="failed", message=message)
         if isinstance(problem, EnvironmentFault):  # someone else's code: they will want to see where
             run.console.note(f"the traceback is in {run.folder.log}", warning=True)

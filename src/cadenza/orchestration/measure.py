@@ -136,4 +136,4 @@ def resident_beside(stores: dict[str, Store]) -> int | None:
 
 def checkpoint_files(run: Orchestrator) -> dict[str, int]:
     folder = run.checkpoints.folder / run.checkpoints.resolve("last")
-    return {file.name: file.stat().st_size for file in folder.iterdir()}
+    return {file.name: file.stat().st_size for file in folder.glob("*")}

@@ -353,7 +353,7 @@ class Orchestrator:
                 raise OSError(errno.ENOSPC, "no room for metrics.jsonl")
             name = self.checkpoints.save(state, self.clock.env_steps, self.clock.updates, improved, beside)
             self.write_status("running")
-            return Saved(self.folder.checkpoints / name, improved)
+            return Saved((self.folder.checkpoints / name).path, improved)
         except OSError:
             standing.best, standing.best_at = before
             raise

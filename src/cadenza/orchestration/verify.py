@@ -119,7 +119,7 @@ def compare(a: RunFolder, b: RunFolder, but: Collection[str] = ()) -> dict[str, 
 def final_state(folder: RunFolder) -> dict[str, Any]:
     checkpoints = Checkpoints.of(folder)
     pointers = [folder.checkpoints / which for which in ("last", "best")]
-    named = {pointer.name: pointer.read_text() for pointer in pointers if pointer.exists()}
+    named = {pointer.name: pointer.read_text(errors="replace") for pointer in pointers if pointer.exists()}
     state = checkpoints.load(checkpoints.resolve("last"))
     for part in state:
         if "segments" in state[part]:  # where one ends and the next begins is of no interest, what is in them is

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
+
+from cadenza.files import SafePath
 
 Alert = dict[str, Any]
 
@@ -16,7 +17,7 @@ def line(alert: Alert) -> str:
     return text + (f"; try: {alert['hint']}" if alert["hint"] else "")
 
 
-def read(path: Path) -> list[Alert]:
+def read(path: SafePath) -> list[Alert]:
     """What a run's alerts.jsonl holds; a line that was cut short is left out."""
     found = []
     try:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cadenza.files import SafePath
 from cadenza.records.failpoints import failpoint
 from cadenza.records.json_text import dumps
 
 TEMPORARY = ".tmp-"  # how leftovers of a killed process are recognised
+_TEMPORARY_NAME = re.compile(re.escape(TEMPORARY) + r"(.+)-\d+-[0-9a-f]{8}")
 
 
 def temporary_beside(path: Path) -> Path:
@@ -19,17 +23,18 @@ def temporary_beside(path: Path) -> Path:
     return path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path | SafePath, data: bytes) -> None:
     """Replace the file durably."""
-    temporary = temporary_beside(path)
+    target = path if isinstance(path, SafePath) else SafePath(path.parent) / path.name
+    temporary = target.with_name(temporary_beside(target.path).name)
     try:
-        with open(temporary, "xb") as file:
+        with os.fdopen(temporary.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(data)
             file.flush()
             failpoint("atomic:before_fsync")
             os.fsync(file.fileno())
         failpoint("atomic:before_rename")
-        os.replace(temporary, path)
+        temporary.replace(target)
     except BaseException as problem:
         with suppress(OSError):
             temporary.unlink()
@@ -38,23 +43,25 @@ def write_bytes(path: Path, data: bytes) -> None:
             problem.filename2 = None
         raise
     failpoint("atomic:after_rename")
-    sync_dir(path.parent)
+    target.parent.sync()
 
 
-def write_out(path: Path, data: bytes) -> None:
+def write_out(path: Path | SafePath, data: bytes) -> None:
     """For a file that a user names: a link is followed, and a device or a pipe takes what comes as it is."""
-    if path.exists() and not path.is_file():
+    if isinstance(path, SafePath):
+        write_bytes(path, data)
+    elif path.exists() and not path.is_file():
         with open(path, "wb") as device:
             device.write(data)
     else:
         write_bytes(path.resolve() if path.is_symlink() else path, data)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path | SafePath, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path | SafePath, value: Any) -> None:
     write_text(path, dumps(value, indent=2) + "\n")
 
 
@@ -69,8 +76,9 @@ def sync_dir(path: Path) -> None:
         os.close(directory)
 
 
-def remove_leftovers(directory: Path) -> None:
-    """Delete what killed writers left in a directory that nobody else is writing to."""
+def remove_leftovers(directory: SafePath, names: Collection[str]) -> None:
+    """Delete what killed writers of these files left in a directory that nobody else is writing to."""
     for leftover in directory.glob(f"{TEMPORARY}*"):
-        if leftover.is_file():
+        match = _TEMPORARY_NAME.fullmatch(leftover.name)
+        if match is not None and match[1] in names and leftover.is_file():
             leftover.unlink(missing_ok=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,15 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.errors import LockedError
-from cadenza.records import atomic
+from cadenza.files import SafePath, screen
+from cadenza.records import ledger
 from cadenza.records.facts import stamp
-from cadenza.records.folder import RunFolder, run_ids, timestamp
+from cadenza.records.folder import PLAIN, RunFolder, run_ids, timestamp
 from cadenza.records.index import entries
 from cadenza.records.lock import RunLock, describe, holder, is_held
 from cadenza.records.query import Entry, Filters, column, select
 
-# Everything else in a run's folder stays, a stranger's notes included.
-HEAVY = ("checkpoints", "replay", "episodes", "videos", "tensorboard", "wandb", "debug")
+# of these what cadenza wrote; everything else in a run's folder stays, W&B's files and a stranger's notes included
+HEAVY = ("checkpoints", "replay", "episodes", "videos", "tensorboard", "debug")
+DEBUG = ("diagnosis.json", "profile.txt", "trace.json", "failure/last", "failure/best")
+EVENTS = "cadenza.txt"  # in tensorboard/, names the files of events
+OURS = re.compile(
+    r"\d{12}(-\d{12})?\.safetensors|[0-9a-f]{32}\.safetensors"
+    r"|((step|replay-step|play-step|eval|episode)-[\d-]+.*|imagination.*)\.(gif|mp4|png)"
+)
 DAY = 24 * 60 * 60
 
 
@@ -85,16 +92,19 @@ def clean(root: Path, rules: Rules, filters: Filters = (), dry_run: bool = False
 def paused(root: Path) -> dict[str, str]:
     """By run, the sweep that may still go on with it: runs of its trials that are not over."""
     found: dict[str, str] = {}
-    for journal in sorted(root.glob("sweeps/*/journal.jsonl")):  # as sweeps/trials.py writes it, perhaps just now
+    for sweep in SafePath(root / "sweeps").glob("*"):
+        journal = sweep / "journal.jsonl"  # as sweeps/trials.py writes it, perhaps just now
+        if not journal.is_file():
+            continue
         runs: dict[Any, list[str]] = {}
         for line in journal.read_text(errors="replace").splitlines():
-            with suppress(ValueError, KeyError, TypeError):
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
                 fact = json.loads(line)
                 if fact["event"] == "started":
                     runs.setdefault(fact["trial"], []).append(fact["run"])
                 elif fact["event"] == "told":
                     runs.pop(fact["trial"], None)
-        found |= {run: journal.parent.name for trial in runs.values() for run in trial}
+        found |= {run: sweep.name for trial in runs.values() for run in trial}
     return found
 
 
@@ -145,10 +155,10 @@ def _clean_one(folder: RunFolder, reason: str | None, seen: str | None, dry_run:
     def kept(why: str) -> Cleaned:
         return Cleaned(folder.id, f"kept: {why}", whole, kept=True)
 
-    reason = "a link" if folder.path.is_symlink() else reason or _runs_elsewhere(folder)
+    reason = "a link" if folder.path.is_symlink() else reason or _strange(folder) or _runs_elsewhere(folder)
     if reason is not None:
         return kept(reason)
-    freeable = sum(map(disk_use, _heavy(folder.path)))
+    freeable = _bytes(removable(folder.files))
     if not freeable:
         return Cleaned(folder.id, "nothing left to free", whole)
     in_use = f"in use by {describe(holder(folder.path))}"
@@ -163,6 +173,14 @@ def _clean_one(folder: RunFolder, reason: str | None, seen: str | None, dry_run:
         return kept(in_use)
 
 
+def _strange(folder: RunFolder) -> str | None:
+    try:
+        screen(folder.path)
+    except OSError as problem:
+        return str(problem)
+    return None
+
+
 def _runs_elsewhere(folder: RunFolder) -> str | None:
     """Some shared disks have locks that hold on one machine only: there, what the run says of itself must do."""
     host = holder(folder.path).get("host")
@@ -171,28 +189,52 @@ def _runs_elsewhere(folder: RunFolder) -> str | None:
     return None
 
 
-def _heavy(run: Path) -> list[Path]:
-    """What may go, and what a cleanup that was killed had begun with."""
-    named = [path for name in HEAVY for path in (run / name, *run.glob(f"{atomic.TEMPORARY}{name}-*"))]
-    return [path for path in named if path.is_dir() and not path.is_symlink()]
+def removable(run: SafePath) -> list[SafePath]:
+    """The files of a run that may go, of those that cadenza can show it wrote; in the order in which they go."""
+    checkpoints = run / "checkpoints"
+    files = [checkpoints / "last", checkpoints / "best"]
+    for place in (checkpoints, run / "debug" / "failure"):
+        files += [file for pattern in ("*step-*",) for one in place.glob(pattern) for file in ledger.contents(one)]
+    files += [run / "debug" / name for name in DEBUG]
+    for place in (run / "episodes", run / "videos", *(run / "replay").glob("*")):
+        files += [place / name for name in (*(ledger.listed(place) or _unlisted(place)), ledger.NAME)]
+    place = run / "tensorboard"
+    if place.is_dir():
+        names = (place / EVENTS).read_text(errors="replace").split("\n") if (place / EVENTS).is_file() else []
+        files += [place / name for name in names if PLAIN.fullmatch(name)] + [place / EVENTS]
+    return [file for file in files if file.is_file()]
+
+
+def _unlisted(place: SafePath) -> list[str]:
+    """In a run from before there were lists: what only cadenza calls so."""
+    return [path.name for path in place.glob("*") if OURS.fullmatch(path.name)]
+
+
+def _bytes(files: Iterable[SafePath]) -> int:
+    status = [file.stat() for file in files]
+    return sum(one.st_blocks * 512 if hasattr(one, "st_blocks") else one.st_size for one in status)
 
 
 def _free(folder: RunFolder) -> int:
     """Bytes that were freed."""
-    heavy = _heavy(folder.path)
-    freed = sum(map(disk_use, heavy))
+    files = removable(folder.files)
+    freed = _bytes(files)
     # said first: whoever finds it half done knows why, and another cleanup finishes it
     folder.update_status(cleaned=timestamp(), updated=folder.read_status().get("updated"))
-    for path in heavy:
-        _remove(path)
+    for file in files:
+        file.unlink(missing_ok=True)
+    for name in HEAVY:
+        _remove_empty(folder.files / name)
     return freed
 
 
-def _remove(path: Path) -> None:
-    """Out of sight in one step, so that nothing half deleted is taken for a checkpoint; then gone."""
-    if not path.name.startswith(atomic.TEMPORARY):
-        path = path.rename(atomic.temporary_beside(path))
-    shutil.rmtree(path)
+def _remove_empty(folder: SafePath) -> None:
+    """The folder and those in it, where nothing is left in them."""
+    if folder.is_dir():
+        for below in folder.glob("*"):
+            _remove_empty(below)
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def disk_use(path: Path) -> int:

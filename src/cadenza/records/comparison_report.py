@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cadenza.files import SafePath
 from cadenza.monitor.sparkline import duration, number
 from cadenza.records import atomic, curves, plots
 from cadenza.records.compare import Comparison, Estimate
@@ -14,7 +15,7 @@ from cadenza.records.json_text import dumps
 def write_comparison(result: Comparison, out: Path) -> dict[str, Path]:
     """The report in a folder: for reading, and as one file to send around."""
     out.mkdir(parents=True, exist_ok=True)
-    picture = out / "comparison.png"
+    picture = SafePath(out) / "comparison.png"
     plots.draw(result, picture, "env_steps")
     blocks, title = _blocks(result, picture), _title(result)
     paths = {"report": out / "report.md", "html": out / "report.html"}
@@ -27,7 +28,7 @@ def _title(result: Comparison) -> str:
     return "Comparison: " + ", ".join(result.environments)
 
 
-def _blocks(result: Comparison, picture: Path) -> list[Block]:
+def _blocks(result: Comparison, picture: SafePath) -> list[Block]:
     drawing = curves.as_svg(plots.plain_figure(result, "env_steps"))
     blocks: list[Block] = [
         Heading(_title(result), level=1),

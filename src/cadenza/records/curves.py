@@ -6,9 +6,9 @@ import hashlib
 import re
 from collections.abc import Sequence
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cadenza.files import SafePath
 from cadenza.records import atomic
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ INK, FAINT = "#1f2937", "#e5e7eb"
 PANELS, COLUMNS = 8, 4  # of what updates measured
 
 
-def draw(rows: Sequence[dict[str, Any]], path: Path, title: str, threshold: float | None = None) -> bool:
+def draw(rows: Sequence[dict[str, Any]], path: SafePath, title: str, threshold: float | None = None) -> bool:
     """Write the learning curve as PNG; False when there is no return to draw."""
     figure = learning(rows, title, threshold)
     if figure is None:

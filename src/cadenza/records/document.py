@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from cadenza.files import SafePath
+
 STYLE = """
 body { font: 16px/1.55 system-ui, sans-serif; color: #1f2937; max-width: 54rem; margin: 2.5rem auto; padding: 0 1rem; }
 h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
@@ -60,7 +62,7 @@ class Code:
 class Media:
     """A picture, or a film that is linked (Markdown) or played (HTML)."""
 
-    path: Path
+    path: SafePath
     alt: str
     drawing: str | None = None  # the same as SVG, which an HTML page shows in its own colours
 
@@ -99,7 +101,7 @@ def _markdown(block: Block, folder: Path) -> str:
         case Folded(title, text):
             return f"<details><summary>{escape(title)}</summary>\n\n```\n{text}\n```\n\n</details>"
         case Media(path, alt):
-            place = path.relative_to(folder).as_posix()
+            place = path.path.relative_to(folder).as_posix()
             return f"[{alt}]({place})" if block.film else f"![{alt}]({place})"
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cadenza.errors import NotFoundError, StorageError
-from cadenza.records import atomic
+from cadenza.files import SafePath
+from cadenza.records import atomic, ledger
 from cadenza.records.failpoints import failpoint
 from cadenza.types import Episode
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 FIELDS = ("env", "number", "seed", "length")
 RETURNS, ACTIONS = "returns.", "actions."  # followed by the group
+KIND = ".safetensors"
 WON = "won"  # in the segments of environments where something can be won
 
 
@@ -38,19 +40,23 @@ class EpisodeLog:
             return
         from safetensors.numpy import save
 
-        self._directory.mkdir(exist_ok=True)
+        self._directory.mkdir()
         failpoint("episodes:seal")
-        atomic.write_bytes(_segment(self._directory, env_steps), save(_arrays(self._waiting)))
+        path, content = self._directory / f"{env_steps:012d}{KIND}", save(_arrays(self._waiting))
+        ledger.note(self._directory, path.name, sha256(content).hexdigest())
+        atomic.write_bytes(path, content)
         self._waiting = []
 
     def drop_after(self, env_steps: int) -> None:
         """Forget what was recorded later than the checkpoint a run goes on from."""
         self._waiting = []
-        if self._directory.is_dir():
-            atomic.remove_leftovers(self._directory)
-        for path in _segments(self._directory):
-            if int(path.stem) > env_steps:
+        segments, ours = _segments(self._directory), ledger.listed(self._directory)
+        if not ours:
+            ours = ledger.adopt(path for path in segments if _is_segment(path))
+        for path in segments:
+            if int(path.stem) > env_steps and path.name in ours:
                 path.unlink()
+        ledger.tidy(self._directory)
 
 
 def load(folder: RunFolder) -> Iterator[Episode]:
@@ -71,7 +77,7 @@ def outline(folder: RunFolder) -> dict[str, Any]:
     parts: list[dict[str, Any]] = []
     for path in _segments(folder.episodes):
         try:
-            with safe_open(path, framework="numpy") as file:
+            with path.named() as place, safe_open(place, framework="numpy") as file:
                 wanted = [name for name in file.keys() if not name.startswith(ACTIONS)]  # noqa: SIM118
                 parts.append({name: file.get_tensor(name) for name in wanted})
         except SafetensorError as problem:
@@ -94,12 +100,16 @@ def find(folder: RunFolder, k: int) -> Episode:
     raise NotFoundError(f"run {folder.id} has no episode {k}: {held}")
 
 
-def _segment(directory: Path, env_steps: int) -> Path:
-    return directory / f"{env_steps:012d}.safetensors"
+def _segments(directory: SafePath) -> list[SafePath]:
+    return [path for path in directory.glob(f"*{KIND}") if path.stem.isascii() and path.stem.isdigit()]
 
 
-def _segments(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.glob("*.safetensors") if path.stem.isdigit())
+def _is_segment(path: SafePath) -> bool:
+    """Whether a file of a run from before there were lists holds episodes."""
+    try:
+        return _size(path) > 0
+    except StorageError:
+        return False
 
 
 def _arrays(episodes: list[Episode]) -> dict[str, Any]:
@@ -115,23 +125,24 @@ def _arrays(episodes: list[Episode]) -> dict[str, Any]:
     return arrays
 
 
-def _size(path: Path) -> int:
+def _size(path: SafePath) -> int:
     """How many episodes a segment holds, from its header alone."""
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="numpy") as file:
+        with path.named() as place, safe_open(place, framework="numpy") as file:
             return int(file.get_slice("length").get_shape()[0])
     except SafetensorError as problem:
         raise StorageError(f"{path} is damaged: {problem}") from problem
 
 
-def _read(path: Path) -> Iterator[Episode]:
+def _read(path: SafePath) -> Iterator[Episode]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     try:
-        arrays = load_file(path)
+        with path.named() as place:
+            arrays = load_file(place)
     except SafetensorError as problem:
         raise StorageError(f"{path} is damaged: {problem}") from problem
     groups = sorted(name.removeprefix(RETURNS) for name in arrays if name.startswith(RETURNS))

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.errors import CheckpointError
-from cadenza.records.folder import RunFolder
+from cadenza.files import SafePath
+from cadenza.records.folder import LONGEST_CONFIG, RunFolder
 from cadenza.trees import leaves
 
 Row = dict[str, Any]
@@ -20,6 +21,7 @@ COLUMNS = (
     "created", "name", "tags", "auto_tags", "changes", "config_hash", "git", "host",
 )  # fmt: skip
 ALSO = ("best_return", "updates", "cleaned")  # of the status, besides metrics
+UNREADABLE = "unreadable"
 TAIL = 64 * 1024  # bytes that a row of metrics stays below
 SETTING = re.compile(r"[\w.]+=.*", re.DOTALL)
 SAID_ELSEWHERE = ("seed=", "name=", "tags=")
@@ -28,7 +30,7 @@ SAID_ELSEWHERE = ("seed=", "name=", "tags=")
 def stamp(run: str) -> str:
     """Changes whenever status.json is replaced, even within one tick of the clock."""
     try:
-        status = os.stat(f"{run}/status.json")
+        status = os.stat(f"{run}/status.json", follow_symlinks=False)
     except OSError:
         return "none"
     return f"{status.st_mtime_ns}-{status.st_ino}-{status.st_size}"
@@ -45,7 +47,8 @@ def describe(path: Path, settings: Row | None = None) -> tuple[Row, Row, Row]:
     from cadenza.config.schema import variant
 
     folder = RunFolder(path)
-    settings = folder.settings() if settings is None else settings
+    reason = unreadable(folder)
+    settings = {} if reason else folder.settings() if settings is None else settings
     status, manifest = _lenient(folder.read_status), _lenient(folder.read_manifest)
     environment = _part(settings, "environment", "id") or manifest.get("environment")
     algorithm = _part(settings, "algorithm", "name") or manifest.get("algorithm")
@@ -73,14 +76,30 @@ def describe(path: Path, settings: Row | None = None) -> tuple[Row, Row, Row]:
     }
     measured = {key: value for key, value in status.items() if "/" in key or key in ALSO}
     row |= measured
+    if reason is not None:
+        row |= {"status": UNREADABLE, "unreadable": reason}
     flat = {key: value for key, value in leaves(settings) if key not in row}
     return row, flat, {key: value for key, value in last_row(folder.metrics).items() if "/" in key and key not in row}
 
 
-def last_row(path: Path) -> Row:
+def unreadable(folder: RunFolder) -> str | None:
+    """Why a run cannot be opened, by what kind of file and how large its few descriptions are."""
+    for file in (folder.config, folder.manifest, folder.status, folder.decisions, folder.metrics):
+        try:
+            os.close(file.open())
+            if file.name != folder.metrics.name and file.stat().st_size > LONGEST_CONFIG:
+                return f"{file.name} has more than {LONGEST_CONFIG:,} bytes"
+        except FileNotFoundError:
+            continue
+        except OSError as problem:
+            return f"{file.name}: {problem.strerror or problem}"
+    return None
+
+
+def last_row(path: SafePath) -> Row:
     """The last whole row of metrics.jsonl, without reading what comes before."""
     try:
-        with path.open("rb") as file:
+        with path.reading() as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
             lines = file.read().split(b"\n")[:-1]
         found = json.loads(lines[-1])

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, StorageError, nearest
+from cadenza.files import SafePath, screen
 from cadenza.records import atomic
 from cadenza.records.json_text import is_text
 from cadenza.records.lock import is_held
@@ -26,9 +27,12 @@ if TYPE_CHECKING:
     from cadenza.config.schema import RunConfig
 
 LAST = "@last"
+VIDEOS = "videos"
 BEST = "@best"
 HUB = "hf:"  # a published run, `hf:user/repo` or `hf:user/repo@revision`
 PLAIN = re.compile(r"[\w.-]+")  # an id that is no path and moves no cursor
+LONGEST_POINTER = 4096  # bytes of a file that names a run or a checkpoint
+LONGEST_CONFIG = 4 << 20
 STATUSES = ("running", "finished", "interrupted", "failed")
 # what readers of manifest.json take for granted
 MANIFEST: dict[str, Any] = {
@@ -43,7 +47,7 @@ MANIFEST: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run's folder. Attributes are paths; `read_*` and `write_*` touch the disk."""
+    """One run's folder. Attributes are paths in it; `read_*` and `write_*` touch the disk."""
 
     path: Path
     published: str | None = None  # the id it was published under, of a copy in the Hub's cache, which stays as it is
@@ -64,49 +68,54 @@ class RunFolder:
         return shlex.quote(self.handle)
 
     @property
-    def outlet(self) -> Path:
+    def outlet(self) -> SafePath:
         """Where to put what is made of the run: its own folder, or the current one for a published run."""
-        return Path() if self.published else self.path
+        return SafePath(Path()) if self.published else self.files
 
     @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
+    def files(self) -> SafePath:
+        """What is in it, to be opened."""
+        return SafePath(self.path)
 
     @property
-    def manifest(self) -> Path:
-        return self.path / "manifest.json"
+    def config(self) -> SafePath:
+        return self.files / "config.yaml"
 
     @property
-    def status(self) -> Path:
-        return self.path / "status.json"
+    def manifest(self) -> SafePath:
+        return self.files / "manifest.json"
 
     @property
-    def decisions(self) -> Path:
-        return self.path / "decisions.json"
+    def status(self) -> SafePath:
+        return self.files / "status.json"
 
     @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
+    def decisions(self) -> SafePath:
+        return self.files / "decisions.json"
 
     @property
-    def alerts(self) -> Path:
-        return self.path / "alerts.jsonl"
+    def metrics(self) -> SafePath:
+        return self.files / "metrics.jsonl"
 
     @property
-    def log(self) -> Path:
-        return self.path / "logs" / "run.log"
+    def alerts(self) -> SafePath:
+        return self.files / "alerts.jsonl"
 
     @property
-    def report(self) -> Path:
-        return self.path / "report.md"
+    def log(self) -> SafePath:
+        return self.files / "logs/run.log"
 
     @property
-    def curves(self) -> Path:
-        return self.path / "curves.png"
+    def report(self) -> SafePath:
+        return self.files / "report.md"
 
     @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+    def curves(self) -> SafePath:
+        return self.files / "curves.png"
+
+    @property
+    def checkpoints(self) -> SafePath:
+        return self.files / "checkpoints"
 
     @property
     def best_or_last(self) -> str:
@@ -114,16 +123,16 @@ class RunFolder:
         return "best" if (self.checkpoints / "best").exists() else "last"
 
     @property
-    def episodes(self) -> Path:
-        return self.path / "episodes"
+    def episodes(self) -> SafePath:
+        return self.files / "episodes"
 
     @property
-    def videos(self) -> Path:
-        return self.path / "videos"
+    def videos(self) -> SafePath:
+        return self.files / VIDEOS
 
     @property
-    def replay(self) -> Path:
-        return self.path / "replay"
+    def replay(self) -> SafePath:
+        return self.files / "replay"
 
     def read_manifest(self) -> dict[str, Any]:
         found = read_object(self.manifest)
@@ -159,7 +168,7 @@ class RunFolder:
     def read_decisions(self) -> dict[str, Any]:
         """Empty only in a run that was stopped before it decided anything."""
         found = read_object(self.decisions)
-        if not found and any(self.checkpoints.glob("step-*")):
+        if not found and self.checkpoints.glob("step-*"):
             raise CheckpointError(f"{self.decisions} is damaged (empty): put it back from a copy of the run")
         threads = found.get("runtime.threads", 1)
         if type(threads) is not int or threads < 1:
@@ -206,7 +215,7 @@ class RunFolder:
         import yaml
 
         try:
-            found = yaml.load(self.config.read_bytes(), Loader=_texts_and_numbers())
+            found = yaml.load(self.config.read_bytes(LONGEST_CONFIG), Loader=_texts_and_numbers())
         except (OSError, ValueError, yaml.YAMLError):
             return {}
         return found if isinstance(found, dict) else {}
@@ -271,8 +280,8 @@ def _fill(draft: RunFolder, folder: RunFolder, config: RunConfig, manifest: dict
 
     from cadenza.config.convert import to_dict
 
-    draft.log.parent.mkdir(parents=True)
-    for directory in (draft.checkpoints, draft.episodes, draft.videos):
+    draft.path.mkdir()
+    for directory in (draft.log.parent, draft.checkpoints, draft.episodes, draft.videos):
         directory.mkdir()
     atomic.write_text(draft.config, yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True))
     atomic.write_json(draft.manifest, {"run": folder.id, **manifest, "configs": [file_digest(draft.config)]})
@@ -309,7 +318,7 @@ def run_ids(root: Path) -> list[str]:
             found = [entry.name for entry in entries if entry.is_dir() and _is_name(entry.name)]
     except OSError:
         return []
-    return sorted(name for name in found if os.path.exists(f"{root}/{name}/config.yaml"))
+    return sorted(name for name in found if os.path.lexists(f"{root}/{name}/config.yaml"))
 
 
 def _is_name(name: str) -> bool:
@@ -317,14 +326,23 @@ def _is_name(name: str) -> bool:
 
 
 def find(root: Path, ref: str) -> RunFolder:
-    """The run that an id, a unique prefix, a path, `@last`, `@best[:SPEC]` or `hf:user/repo` names."""
+    """The run that an id, a unique prefix, a path, `@last`, `@best[:SPEC]` or `hf:user/repo` names.
+
+    One whose folder holds links, pipes or devices is refused.
+    """
+    folder = _named(root, ref)
+    screen(folder.path)
+    return folder
+
+
+def _named(root: Path, ref: str) -> RunFolder:
     if ref == LAST:
         return _last(root)
     if ref.startswith(HUB):
         from cadenza.records.hub import download
 
         path = download(ref.removeprefix(HUB))
-        told = read_object(path / "manifest.json").get("run")
+        told = read_object(SafePath(path) / "manifest.json").get("run")
         return RunFolder(path, told if isinstance(told, str) and PLAIN.fullmatch(told) else ref)
     if ref == BEST or ref.startswith(f"{BEST}:"):
         return _best(root, ref[len(BEST) + 1 :])
@@ -336,7 +354,7 @@ def find(root: Path, ref: str) -> RunFolder:
     ids = run_ids(root)
     if ref in ids:
         return RunFolder(root / ref)
-    if os.path.isfile(f"{ref}/config.yaml"):  # which a name too long for any file is not
+    if os.path.lexists(f"{ref}/config.yaml"):  # which a name too long for any file is not
         return RunFolder(Path(ref).resolve())
     matches = [run for run in ids if run.startswith(ref)]
     if len(matches) == 1:
@@ -352,11 +370,11 @@ def find(root: Path, ref: str) -> RunFolder:
 
 def _last(root: Path) -> RunFolder:
     try:
-        run = (root / LAST).read_text(errors="replace").strip()
-    except OSError:
+        run = (SafePath(root) / LAST).read_text(LONGEST_POINTER, errors="replace").strip()
+    except FileNotFoundError:
         raise NotFoundError(f"no {LAST}: there are no runs in {root}") from None
     folder = RunFolder(root / run)
-    if not run or not folder.config.is_file():
+    if not run or PurePath(run).name != run or not folder.config.exists():
         raise NotFoundError(f"{LAST} names run '{run}', which is not in {root} any more")
     return folder
 
@@ -384,10 +402,10 @@ def shown_state(run: Path, status: str | None) -> str:
     return str(status)
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: SafePath) -> dict[str, Any]:
     """A JSON object that every run has on disk."""
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(path.read_bytes(LONGEST_CONFIG))
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing: put it back from a copy of the run") from None
     except (ValueError, RecursionError):
@@ -397,7 +415,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return found
 
 
-def evaluation_video(folder: RunFolder, env_steps: int) -> Path | None:
+def evaluation_video(folder: RunFolder, env_steps: int) -> SafePath | None:
     """The film of the evaluation at this step, where one was made (`evaluation.video_every`)."""
     name = evaluation_video_name(env_steps)
     return next((path for kind in (".gif", ".mp4") if (path := folder.videos / f"{name}{kind}").exists()), None)
@@ -407,8 +425,8 @@ def evaluation_video_name(env_steps: int) -> str:
     return f"eval-{env_steps:012d}"
 
 
-def file_digest(path: Path) -> str:
-    return sha256(path.read_bytes()).hexdigest()
+def file_digest(path: SafePath) -> str:
+    return sha256(path.read_bytes(LONGEST_CONFIG)).hexdigest()
 
 
 def timestamp() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -62,11 +63,37 @@ def download(ref: str) -> Path:
     with _told(repo, revision):
         hub = _api()
         wanted = {"allow_patterns": [*USED, *CHECKPOINT], "ignore_patterns": [STRANGE]}
-        path = Path(hub.snapshot_download(repo, revision=revision or None, **wanted))
+        path = without_links(Path(hub.snapshot_download(repo, revision=revision or None, **wanted)))
     for name in ("config.yaml", "manifest.json"):
         if not (path / name).is_file():
             raise NotFoundError(f"hf:{ref} is no run published by cadenza: it has no {name}")
     return path
+
+
+def without_links(snapshot: Path) -> Path:
+    """The same files under a second name: the Hub's cache has links to its blobs, which no run folder may have.
+
+    A link that leads anywhere else, or a file too many folders down, is left out.
+    """
+    if not any(path.is_symlink() for path in snapshot.rglob("*")):
+        return snapshot
+    cache = snapshot.parent.parent
+    target = cache / "cadenza" / snapshot.name
+    blobs = (cache / "blobs").resolve()
+    for link in snapshot.rglob("*"):
+        blob = link.resolve()
+        place = target / link.relative_to(snapshot)
+        if link.is_dir() or blob.parent != blobs or not blob.is_file():
+            continue
+        if place.exists() and place.samefile(blob):
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        try:
+            os.link(blob, place)
+        except OSError:  # a disk without second names
+            shutil.copyfile(blob, place)
+    return target
 
 
 def _holds_a_run(hub: Any, repo: str, names: list[str]) -> bool:

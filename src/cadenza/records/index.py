@@ -10,7 +10,8 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from cadenza.records.facts import Row, describe, stamp, version
+from cadenza.files import SafePath
+from cadenza.records.facts import UNREADABLE, Row, describe, stamp, version
 from cadenza.records.folder import run_ids, shown_state
 from cadenza.records.json_text import dumps
 from cadenza.records.query import Entry, Filters, Settings, select
@@ -43,7 +44,8 @@ def shared_url() -> str | None:
 
 def rebuild(root: Path) -> int:
     """Forget what was known and read every folder again; how many runs there are."""
-    (root / INDEX_NAME).unlink(missing_ok=True)
+    if _is_ours(root):
+        (root / INDEX_NAME).unlink(missing_ok=True)
     return len(entries(root))
 
 
@@ -70,7 +72,7 @@ def _entry(place: str, at: int, texts: tuple[str, str, str], settings: Callable[
 
 def _from_disk(root: Path, stamps: dict[str, str]) -> Texts:
     path = root / INDEX_NAME
-    for _ in range(2):
+    for _ in range(2 if _is_ours(root) else 0):
         try:
             return _refreshed(path, root, stamps)
         except sqlite3.OperationalError:
@@ -78,6 +80,16 @@ def _from_disk(root: Path, stamps: dict[str, str]) -> Texts:
         except sqlite3.DatabaseError:
             path.unlink(missing_ok=True)  # damaged: a cache is thrown away, not repaired
     return {run: _texts(root / run) for run in stamps}
+
+
+def _is_ours(root: Path) -> bool:
+    """Whether the cache, with the files that SQLite puts beside it, may be written: nothing there leads elsewhere."""
+    for path in SafePath(root).glob(f"{INDEX_NAME}*"):
+        try:
+            os.close(path.open(os.O_RDWR))
+        except OSError:
+            return False
+    return True
 
 
 def _refreshed(path: Path, root: Path, stamps: dict[str, str]) -> Texts:
@@ -93,7 +105,8 @@ def _refreshed(path: Path, root: Path, stamps: dict[str, str]) -> Texts:
             with database:
                 database.execute("PRAGMA synchronous = OFF")  # a lost index is made anew
                 database.executemany("DELETE FROM runs WHERE run = ?", [(run,) for run in gone])
-                changed = [(run, stamps[run], *texts[run]) for run in stale]
+                # why one cannot be opened is found anew each time: it may be mended without its status being told
+                changed = [(run, stamps[run], *texts[run]) for run in stale if UNREADABLE not in texts[run][0]]
                 database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", changed)
         return texts
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+from cadenza.files import SafePath
+
 
 def plain(value: Any) -> Any:
     """The same value made of what JSON knows; arrays and tensors are read through `tolist`."""
@@ -19,7 +21,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
-    if isinstance(value, PurePath):
+    if isinstance(value, PurePath | SafePath):
         return str(value)
     if hasattr(value, "tolist"):
         return plain(value.tolist())

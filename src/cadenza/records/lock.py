@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.errors import LockedError, StorageError
+from cadenza.files import SafePath
 
 LOCK_NAME = "lock"
 # A viewer asking `is_held` has the lock for microseconds: one refusal alone does not prove a writer.
 ATTEMPTS = 5
+LONGEST = 4096  # bytes of what a lock says
 PAUSE_SECONDS = 0.02
 
 if sys.platform == "win32":
@@ -51,10 +53,11 @@ class RunLock:
 
     def __init__(self, run: Path) -> None:
         self.path = run / LOCK_NAME
+        self._place = SafePath(run) / LOCK_NAME
         self._file: int | None = None
 
     def acquire(self) -> None:
-        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)  # Python's descriptors are close-on-exec
+        file = self._place.open(os.O_RDWR | os.O_CREAT)
         try:
             self._wait(file)
             os.ftruncate(file, 0)
@@ -112,7 +115,7 @@ if hasattr(os, "register_at_fork"):
 def is_held(run: Path) -> bool:
     """Whether a living process writes to the run; safe to ask at any time."""
     try:
-        file = os.open(run / LOCK_NAME, os.O_RDONLY)
+        file = (SafePath(run) / LOCK_NAME).open()
     except OSError:
         return False
     try:
@@ -128,8 +131,8 @@ def is_held(run: Path) -> bool:
 
 def holder(run: Path) -> dict[str, Any]:
     """Who took the lock last: pid, host, boot_id, started; empty when that cannot be read."""
-    with suppress(OSError, ValueError):
-        found = json.loads((run / LOCK_NAME).read_text())
+    with suppress(OSError, ValueError, RecursionError):
+        found = json.loads((SafePath(run) / LOCK_NAME).read_bytes(LONGEST))
         if isinstance(found, dict):
             return found
     return {}

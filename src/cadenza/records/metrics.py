@@ -8,12 +8,12 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, nearest
+from cadenza.files import SafePath
 from cadenza.records import atomic
 from cadenza.records.failpoints import failpoint
 from cadenza.records.json_text import canonical, dumps, plain
@@ -22,6 +22,7 @@ Row = dict[str, Any]
 
 FIRST = ("env_steps", "updates")
 DIGEST = "digest"
+LONGEST_ROW = 1 << 20  # bytes; of a line that is longer nothing is read
 OUTSIDE = ("time/", "system/")  # never the same twice, so outside digests and comparisons
 ALIASES = {"val/": "eval/", "test/": "eval/", "train/": "collect/"}
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -30,14 +31,11 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 class MetricsFile:
     """The writer. Rows that a full disk refused wait in memory and go out with the next one."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    def __init__(self, path: SafePath) -> None:
+        self._file = path.open(os.O_RDWR | os.O_CREAT)
         self._path = path
         self._pending: list[str] = []
-        rows = _trusted(path.read_bytes())
-        self._bytes = sum(len(line) + 1 for line, _ in rows)
-        self._rows = len(rows)
-        self._digest: str = rows[-1][1][DIGEST] if rows else ""
+        self._bytes, self._rows, self._digest = _trusted(path)
 
     @property
     def pending(self) -> int:
@@ -79,13 +77,13 @@ class MetricsFile:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Cut the file back to where it stood, after checking that it still is what it was then."""
-        content = self._path.read_bytes()[: state["bytes"]]
-        if len(content) < state["bytes"]:
-            raise CheckpointError(f"{self._path} has {len(content)} bytes, the checkpoint was made at {state['bytes']}")
-        rows = _trusted(content)
-        if sum(len(line) + 1 for line, _ in rows) < len(content):
-            raise CheckpointError(f"{self._path}: row {len(rows) + 1} was changed after it was written")
-        if len(rows) != state["rows"] or (rows[-1][1][DIGEST] if rows else "") != state["digest"]:
+        size = os.fstat(self._file).st_size
+        if size < state["bytes"]:
+            raise CheckpointError(f"{self._path} has {size} bytes, the checkpoint was made at {state['bytes']}")
+        length, rows, digest = _trusted(self._path, state["bytes"])
+        if length < state["bytes"]:
+            raise CheckpointError(f"{self._path}: row {rows + 1} was changed after it was written")
+        if (rows, digest) != (state["rows"], state["digest"]):
             raise CheckpointError(f"{self._path} belongs to another history than the checkpoint")
         self._bytes, self._rows, self._digest = state["bytes"], state["rows"], state["digest"]
         self._pending = list(state["pending"])
@@ -146,35 +144,48 @@ def compared(row: Row) -> Row:
     return {key: value for key, value in row.items() if key != DIGEST and not key.startswith(OUTSIDE)}
 
 
-def _trusted(content: bytes) -> list[tuple[bytes, Row]]:
-    """Lines and rows up to the first that is cut short or that its digest does not vouch for."""
-    rows: list[tuple[bytes, Row]] = []
-    previous = ""
-    for line in content.split(b"\n")[:-1]:
-        try:
-            row = json.loads(line)
-            if row[DIGEST] != chained(previous, row):
+def _trusted(path: SafePath, end: int | None = None) -> tuple[int, int, str]:
+    """Bytes, rows and last digest up to the first row that is cut short or does not match its digest, or to `end`."""
+    length, count, previous = 0, 0, ""
+    with path.reading() as file:
+        for line in _lines(file):
+            if end is not None and length + len(line) > end:
                 break
-        except (ValueError, TypeError, KeyError):
-            break
-        previous = row[DIGEST]
-        rows.append((line, row))
-    return rows
+            try:
+                row = json.loads(line)
+                if row[DIGEST] != chained(previous, row):
+                    break
+            except (ValueError, TypeError, KeyError, RecursionError):
+                break
+            previous = row[DIGEST]
+            length, count = length + len(line), count + 1
+    return length, count, previous
 
 
-def read(path: Path) -> list[Row]:
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Whole lines, up to the first that is longer than a row may be; that one is cut."""
+    while line := file.readline(LONGEST_ROW):
+        whole = line.endswith(b"\n")
+        if whole or len(line) == LONGEST_ROW:
+            yield line
+        if not whole:
+            return
+
+
+def read(path: SafePath) -> list[Row]:
     """All complete rows; a last line that was cut short is left out, a missing file has none."""
+    rows = []
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        with path.reading() as file:
+            for number, line in enumerate(_lines(file), 1):
+                row = json.loads(line)
+                if not isinstance(row, dict) or not isinstance(row.get("env_steps"), int):
+                    raise CheckpointError(f"{path}: row {number} is not a row of metrics")
+                rows.append(row)
     except FileNotFoundError:
         return []
-    try:
-        rows = [json.loads(line) for line in lines]
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise CheckpointError(f"{path} has a row that is not JSON: {problem}") from problem
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict) or not isinstance(row.get("env_steps"), int):
-            raise CheckpointError(f"{path}: row {number} is not a row of metrics")
     return rows
 
 
@@ -221,7 +232,7 @@ def first_difference(rows_a: Sequence[Row], rows_b: Sequence[Row], limit: int | 
     return None
 
 
-def export_csv(rows: Sequence[Row], path: Path) -> None:
+def export_csv(rows: Sequence[Row], path: SafePath) -> None:
     """A table with a column for each quantity; empty where a row does not have it."""
     text = io.StringIO()
     writer = csv.DictWriter(text, names(rows), extrasaction="ignore", lineterminator="\n")

@@ -6,6 +6,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cadenza.files import SafePath
 from cadenza.records import atomic
 from cadenza.records.compare import Comparison, profiles
 from cadenza.records.curves import FAINT, INK
@@ -27,7 +28,7 @@ COLUMNS = 3  # panels beside each other, at most
 WIDTH, HEIGHT = 6.4, 3.8  # of a panel, in inches
 
 
-def draw(result: Comparison, path: Path, axis: str) -> None:
+def draw(result: Comparison, path: Path | SafePath, axis: str) -> None:
     """Write the picture; the kind is told by the name's ending."""
     from matplotlib import rc_context
 

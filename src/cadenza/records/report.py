@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import Any
 
+from cadenza.files import SafePath
 from cadenza.monitor.sparkline import duration, number
 from cadenza.records import alerts, atomic, curves, metrics
 from cadenza.records.document import Block, Code, Folded, Heading, Media, Paragraph, Table, html, markdown
@@ -22,15 +22,15 @@ FEW = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  #
 BUDGETS = (("max_timesteps", "env_steps"), ("max_updates", "updates"))
 
 
-def write_report(folder: RunFolder) -> Path:
+def write_report(folder: RunFolder) -> SafePath:
     """Write report.md and its curve into the run folder."""
     atomic.write_text(folder.report, markdown(_blocks(folder, page=False), folder.path))
     return folder.report
 
 
-def write_html(folder: RunFolder) -> Path:
+def write_html(folder: RunFolder) -> SafePath:
     """The same page as one self-contained HTML file."""
-    path = folder.path / "report.html"
+    path = folder.files / "report.html"
     atomic.write_text(path, html(_blocks(folder, page=True), folder.id))
     return path
 
@@ -146,9 +146,9 @@ def student_t(freedom: int) -> float:
     return z + first / freedom + second / freedom**2
 
 
-def _film(folder: RunFolder, page: bool) -> Path | None:
+def _film(folder: RunFolder, page: bool) -> SafePath | None:
     for kind in reversed(FILMS) if page else FILMS:  # a page plays anything
-        found = [path for path in sorted(folder.videos.glob(f"*{kind}")) if not path.name.startswith(APART_FILMS)]
+        found = [path for path in folder.videos.glob(f"*{kind}") if not path.name.startswith(APART_FILMS)]
         if found:
             return found[-1]
     return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cadenza.files import SafePath
 from cadenza.monitor.pace import Count, ahead, speed
 from cadenza.records import alerts
 from cadenza.records.folder import RunFolder, read_object, run_ids
@@ -88,10 +89,10 @@ def describe(folder: RunFolder) -> Running:
     )
 
 
-def tail(path: Path) -> list[dict[str, Any]]:
+def tail(path: SafePath) -> list[dict[str, Any]]:
     """The last rows; those cut off at either end are left out."""
     try:
-        with path.open("rb") as file:
+        with path.reading() as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL))
             lines = file.read().split(b"\n")[:-1]

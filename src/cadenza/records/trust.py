@@ -21,6 +21,7 @@ from cadenza.config.migrate import migrate
 from cadenza.config.schema import RunConfig
 from cadenza.config.spec import read_file
 from cadenza.errors import CadenzaError, ConfigError, StorageError
+from cadenza.files import SafePath
 from cadenza.records.atomic import temporary_beside
 from cadenza.records.folder import read_object
 from cadenza.records.json_text import canonical
@@ -107,7 +108,8 @@ def require_trust_of_file(spec: str) -> None:
     path = Path(spec)
     manifest = path.parent / "manifest.json"
     if path.name == "config.yaml" and path.is_file() and manifest.is_file():
-        require_trust(read_file(path), read_object(manifest), path)
+        beside = SafePath(path.parent)
+        require_trust(read_file(beside / path.name), read_object(beside / manifest.name), path)
 
 
 def _block(config: dict[str, Any], name: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from cadenza.errors import (
     StorageError,
     nearest,
 )
+from cadenza.files import SafePath
 from cadenza.orchestration.signals import EXIT_CODES, Signals
 from cadenza.records import atomic, metrics
 from cadenza.records.folder import RunFolder, new_id
@@ -45,22 +46,31 @@ class SweepFolder:
     path: Path
 
     @property
-    def journal(self) -> Path:
-        return self.path / "journal.jsonl"
+    def files(self) -> SafePath:
+        """What is in it, to be opened."""
+        return SafePath(self.path)
 
     @property
-    def report(self) -> Path:
-        return self.path / "report.md"
+    def plan(self) -> SafePath:
+        return self.files / "sweep.yaml"
 
     @property
-    def best(self) -> Path:
-        return self.path / "best.yaml"
+    def journal(self) -> SafePath:
+        return self.files / "journal.jsonl"
 
-    def config(self, trial: int, seed: int) -> Path:
-        return self.path / "configs" / f"{trial:04d}-s{seed}.yaml"
+    @property
+    def report(self) -> SafePath:
+        return self.files / "report.md"
 
-    def log(self, trial: int, seed: int) -> Path:
-        return self.path / "logs" / f"{trial:04d}-s{seed}.log"
+    @property
+    def best(self) -> SafePath:
+        return self.files / "best.yaml"
+
+    def config(self, trial: int, seed: int) -> SafePath:
+        return self.files / "configs" / f"{trial:04d}-s{seed}.yaml"
+
+    def log(self, trial: int, seed: int) -> SafePath:
+        return self.files / "logs" / f"{trial:04d}-s{seed}.log"
 
 
 def predecessor(plan: Plan, folder: SweepFolder) -> str:
@@ -70,7 +80,8 @@ def predecessor(plan: Plan, folder: SweepFolder) -> str:
     if not named:
         return ""
     old = max(named, key=lambda path: (path / "journal.jsonl").stat().st_mtime)
-    before, now = read_file(old / "sweep.yaml") if (old / "sweep.yaml").exists() else {}, to_dict(plan.file)
+    kept = SweepFolder(old).plan
+    before, now = read_file(kept) if kept.exists() else {}, to_dict(plan.file)
     changed = [key for key in now if key in before and before[key] != now[key] and key not in VARIABLE]
     why = f"changed: {', '.join(changed)}" if changed else "its base has changed"
     return f"a new sweep beside {old.name} ({why}), which stays as it is"
@@ -79,9 +90,10 @@ def predecessor(plan: Plan, folder: SweepFolder) -> str:
 def folder_of(plan: Plan, root: Path) -> SweepFolder:
     """The sweep's folder, made with a copy of what it is if it is new."""
     folder = SweepFolder(root / FOLDER / plan.id)
+    folder.path.mkdir(parents=True, exist_ok=True)
     for part in ("configs", "logs"):
-        (folder.path / part).mkdir(parents=True, exist_ok=True)
-    atomic.write_text(folder.path / "sweep.yaml", as_yaml(to_dict(plan.file)))
+        (folder.files / part).mkdir()
+    atomic.write_text(folder.plan, as_yaml(to_dict(plan.file)))
     return folder
 
 
@@ -295,7 +307,7 @@ class Sweep:
         self.said(trial)
 
 
-def _last_error(log: Path) -> str:
+def _last_error(log: SafePath) -> str:
     """What a job said last before it ended."""
     lines = [line.partition("error: ")[2] for line in log.read_text(errors="replace").splitlines() if "error: " in line]
     return lines[-1] if lines else f"its process ended without a word (see {log})"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cadenza.config.convert import to_dict
 from cadenza.config.load import read
 from cadenza.errors import ConfigError, LockedError
+from cadenza.files import SafePath
 from cadenza.records.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class Job:
     seed: int
     root: Path
     run: str
-    config: Path
-    log: Path
+    config: SafePath
+    log: SafePath
     metric: str = ""
     until: tuple[str, int] | None = None  # a unit and an amount of it
 
@@ -73,7 +74,7 @@ def spawn(job: Job, cores: int) -> subprocess.Popen[bytes]:
     """The job's process. It saves and stops when its standard input closes: by `let_go`, or because we are gone."""
     from cadenza.envs.vector import limited_to
 
-    with job.log.open("ab") as log:
+    with job.log.appending() as log:
         return subprocess.Popen(
             job.command,
             stdin=subprocess.PIPE,  # never written to: that it closes is the message

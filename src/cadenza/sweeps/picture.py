@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cadenza.files import SafePath
 from cadenza.records import atomic
 from cadenza.records.curves import BLUE, FAINT, GREEN, GREY, INK
 from cadenza.records.json_text import canonical, dumps
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ACROSS = 3  # panels in a row
 
 
-def draw_history(trials: Sequence[Trial], path: Path, label: str, sign: int) -> None:
+def draw_history(trials: Sequence[Trial], path: SafePath, label: str, sign: int) -> None:
     """Every trial's value, and the best so far."""
     from matplotlib.ticker import MaxNLocator
 
@@ -43,7 +43,11 @@ def draw_history(trials: Sequence[Trial], path: Path, label: str, sign: int) -> 
 
 
 def draw_parameters(
-    trials: Sequence[Trial], dimensions: Mapping[str, Dimension], shares: Mapping[str, float], path: Path, label: str
+    trials: Sequence[Trial],
+    dimensions: Mapping[str, Dimension],
+    shares: Mapping[str, float],
+    path: SafePath,
+    label: str,
 ) -> None:
     """A panel for each setting, the most important first; a bar marks the mean of each value of a list."""
     keys = [*shares, *(key for key in dimensions if key not in shares)]
@@ -119,7 +123,7 @@ def _dress(axes: Axes) -> None:
         spine.set_color(FAINT)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def _save(figure: Figure, path: SafePath) -> None:
     picture = BytesIO()
     figure.savefig(picture, format="png")
     atomic.write_bytes(path, picture.getvalue())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import Any
 
+from cadenza.files import SafePath
 from cadenza.monitor.sparkline import number
 from cadenza.records import atomic
 from cadenza.records.document import Block, Code, Heading, Media, Paragraph, Table, html, markdown
@@ -30,7 +30,7 @@ def result(sweep: Sweep) -> dict[str, Any]:
         "status": "finished" if over else "interrupted",
         "objective": plan.file.objective.metric,
         "best": ranked[0].summary() if ranked else None,
-        "best_config": str(sweep.folder.best.absolute()) if ranked else None,
+        "best_config": str(sweep.folder.best.path.absolute()) if ranked else None,
         "importance": shares(sweep),
         "trials": [trial.summary() for trial in journal.trials.values()],
     }
@@ -46,13 +46,13 @@ def shares(sweep: Sweep) -> dict[str, float]:
     return importance(sweep.plan.space.dimensions, [trial.params for trial in found], values)
 
 
-def write_report(sweep: Sweep, command: list[str]) -> Path:
+def write_report(sweep: Sweep, command: list[str]) -> SafePath:
     """result.json, the pictures, report.md and report.html, in the sweep's folder."""
     folder = sweep.folder
-    atomic.write_json(folder.path / "result.json", result(sweep))
+    atomic.write_json(folder.files / "result.json", result(sweep))
     blocks = _blocks(sweep, command)
     atomic.write_text(folder.report, markdown(blocks, folder.path))
-    atomic.write_text(folder.report.with_suffix(".html"), html(blocks, sweep.plan.id))
+    atomic.write_text(folder.files / "report.html", html(blocks, sweep.plan.id))
     return folder.report
 
 
@@ -71,16 +71,16 @@ def _blocks(sweep: Sweep, command: list[str]) -> list[Block]:
         Table(("", ""), _summary(sweep)),
     ]
     if found:
-        draw_history(found, folder.path / "history.png", objective.metric, objective.sign)
-        blocks += [Heading("Trials in turn"), Media(folder.path / "history.png", f"{objective.metric} of each trial")]
+        draw_history(found, folder.files / "history.png", objective.metric, objective.sign)
+        blocks += [Heading("Trials in turn"), Media(folder.files / "history.png", f"{objective.metric} of each trial")]
     if ranked:
         blocks += [Heading("Best trials"), Table(*trial_table(ranked[:SHOWN], plan.seeds))]
     if found:
-        draw_parameters(found, plan.space.dimensions, shares(sweep), folder.path / "parameters.png", objective.metric)
+        draw_parameters(found, plan.space.dimensions, shares(sweep), folder.files / "parameters.png", objective.metric)
         blocks += [
             Heading("What matters"),
             Paragraph(_explanation(sweep)),
-            Media(folder.path / "parameters.png", f"{objective.metric} against each setting"),
+            Media(folder.files / "parameters.png", f"{objective.metric} against each setting"),
         ]
     failed = [trial for trial in journal.over if trial.state == "failed"]
     if failed:

@@ -6,10 +6,10 @@ import errno
 import json
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from cadenza.errors import CheckpointError
+from cadenza.files import SafePath
 from cadenza.records.failpoints import failpoint
 from cadenza.records.json_text import dumps
 from cadenza.sweeps.space import Params
@@ -45,10 +45,10 @@ class Trial:
 class Journal:
     """Trials by number. Killed at any point, it comes back with every fact that was noted."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: SafePath) -> None:
         self.path = path
         self.trials: dict[int, Trial] = {}
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._file = path.open(os.O_RDWR | os.O_CREAT)
         whole = path.read_bytes()
         kept = whole[: whole.rfind(b"\n") + 1]  # a killed write may have left a part of a line
         os.ftruncate(self._file, len(kept))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,13 @@ from cadenza.data.replay import ReplayStore
 from cadenza.envs.seeds import PLAY, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
+from cadenza.files import SafePath
 from cadenza.orchestration.playback import load_policy
 from cadenza.orchestration.seeding import EVALUATION, Streams
-from cadenza.records import atomic
 from cadenza.records.folder import RunFolder
 from cadenza.trees import map_tree
 from cadenza.types import Imagination, Mode
-from cadenza.view.video import open_video
+from cadenza.view.video import open_video, save
 
 SEQUENCES, KNOWN, STEPS = 4, 5, 45  # side by side; steps the model sees, and in all at most
 TRIED = 24  # sequences that the best are chosen from
@@ -28,7 +27,7 @@ PLAYED = 400  # steps of the policy to choose from, where there is no replay at 
 CURVES = 6  # numbers of an observation that are drawn, at most
 
 
-def imagine_run(folder: RunFolder, seed: int, checkpoint: str, trust: bool = False) -> list[Path]:
+def imagine_run(folder: RunFolder, seed: int, checkpoint: str, trust: bool = False) -> list[SafePath]:
     """What `cadenza play --imagine` writes: the policy plays for a while, and its model tells what it expects."""
     player, name = load_policy(folder, checkpoint, trust)
     workflow, config = player.workflow, player.config
@@ -50,7 +49,9 @@ def imagine_run(folder: RunFolder, seed: int, checkpoint: str, trust: bool = Fal
     return record_imagination(workflow, {"replay": store}, folder.outlet / "videos", f"imagination-{name}-seed{seed}")
 
 
-def record_imagination(workflow: Any, stores: dict[str, Any], folder: Path, title: str = "imagination") -> list[Path]:
+def record_imagination(
+    workflow: Any, stores: dict[str, Any], folder: SafePath, title: str = "imagination"
+) -> list[SafePath]:
     """Files for the run of a workflow that can `imagine`, from its own replay; none for others."""
     store = stores.get("replay")
     if not hasattr(workflow, "imagine") or not isinstance(store, ReplayStore) or not store.ready():
@@ -58,7 +59,7 @@ def record_imagination(workflow: Any, stores: dict[str, Any], folder: Path, titl
     drawn = unbroken(store)
     generator = torch.Generator(device=workflow.device).manual_seed(0)
     found: Imagination = workflow.imagine(drawn, KNOWN, generator)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir()
     made = [write_curves(found, folder / f"{title}.png")]
     for key, seen in found.obs.items():
         if seen.ndim == 5:
@@ -80,7 +81,7 @@ def unbroken(store: ReplayStore) -> Sequences:
     return Sequences(**map_tree(lambda x: x[best, :cut], arrays))
 
 
-def write_video(seen: np.ndarray, predicted: np.ndarray, path: Path) -> Path:
+def write_video(seen: np.ndarray, predicted: np.ndarray, path: SafePath) -> SafePath:
     """Sequences [B, T, C, H, W] side by side: above what happened, then what was predicted, then how they differ."""
     with open_video(path, fps=8) as screen:
         for step in range(seen.shape[1]):
@@ -97,7 +98,7 @@ def coloured(image: np.ndarray) -> np.ndarray:
     return np.moveaxis(newest, 0, -1)
 
 
-def write_curves(found: Imagination, path: Path) -> Path:
+def write_curves(found: Imagination, path: SafePath) -> SafePath:
     """Rewards and the first numbers of the first sequence."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -119,5 +120,5 @@ def write_curves(found: Imagination, path: Path) -> Path:
     figure.axes[0].set_title(f"the model sees {KNOWN} steps, then the actions alone", fontsize=10, loc="left")
     picture = BytesIO()
     figure.savefig(picture, format="png")
-    atomic.write_bytes(path, picture.getvalue())
+    save(path, picture.getvalue())
     return path

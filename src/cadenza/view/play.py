@@ -22,7 +22,7 @@ from cadenza.records import episodes as recorded
 from cadenza.records.folder import RunFolder
 from cadenza.types import Environment, EnvSpec, Frame
 from cadenza.view.terminal import Terminal
-from cadenza.view.video import Screen, open_video
+from cadenza.view.video import Place, Screen, open_video
 from cadenza.view.window import Closed, Window
 
 STEP_LIMIT = 5_000  # where an environment has no time limit
@@ -65,7 +65,7 @@ class Shown:
 
     source: str  # the checkpoint, or the episode
     episodes: list[Played]
-    video: Path | None
+    video: Place | None
     identical: bool | None = None  # a recorded episode: whether it came out as it was recorded
 
 
@@ -116,7 +116,7 @@ def show_episode(folder: RunFolder, k: int, shown_on: On | None = None, trust: b
     return Shown(source, [played], screen.path, same and played.ended and played.length == episode.length)
 
 
-def record(folder: RunFolder, checkpoint: str, trust: bool = False, path: Path | None = None) -> Path:
+def record(folder: RunFolder, checkpoint: str, trust: bool = False, path: Place | None = None) -> Place:
     """Write `videos/<checkpoint>.gif` or the file given, the beginning of an episode, and return its path."""
     from cadenza.orchestration.playback import load_policy
 
@@ -198,7 +198,7 @@ def fps_of(env: Environment) -> float:
     return float(metadata.get("render_fps") or USUAL_FPS)
 
 
-def screen_for(env: Environment, on: On, otherwise: Path, title: str) -> Screen:
+def screen_for(env: Environment, on: On, otherwise: Place, title: str) -> Screen:
     """What was asked for, else a window where there is a display, else a file beside the run."""
     pace = on.fps or fps_of(env)
     if on.terminal:

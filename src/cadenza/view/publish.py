@@ -6,7 +6,6 @@ Nothing of the machine it was made on is in it: no host, command, path or user, 
 from __future__ import annotations
 
 import re
-import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from cadenza.types import SINGLE_GROUP
 from cadenza.view.play import record
 from cadenza.view.video import can_mp4
 
+LONGEST_FILM = 1 << 30  # bytes
 TOLD = ("run", "spec", "environment", "algorithm", "seed", "created", "versions")  # of the manifest
 STANDING = ("status", "env_steps", "updates", "eval/return_mean", "best_return", "seconds", "return_threshold")
 UNTOLD = ("training.dataset",)  # decisions that name places
@@ -74,14 +74,14 @@ def prepare(
         if keep_film and not film.exists():
             record(folder, name, trust, film)
         if film.exists():
-            shutil.copyfile(film, out / f"replay.{kind}")
+            atomic.write_bytes(published.files / f"replay.{kind}", film.read_bytes(LONGEST_FILM))
         else:
-            record(folder, name, trust, out / f"replay.{kind}")
+            record(folder, name, trust, published.files / f"replay.{kind}")
     except CadenzaError as problem:
         problems.append(f"no video: {problem}")
     measured = evaluation_at(rows, position(name)[0])
     text = card(published, config, told, measured, drawn, use(own, repo))
-    atomic.write_text(published.path / "README.md", text)
+    atomic.write_text(published.files / "README.md", text)
     return problems
 
 
@@ -193,7 +193,7 @@ def _blocks(
         Paragraph(f"{config.variant} in {told['environment']}, trained with cadenza."),
         Table(("", ""), summary),
     ]
-    film = next(iter(sorted(folder.path.glob("replay.*"))), None)
+    film = next(iter(folder.files.glob("replay.*")), None)
     if film is not None:
         blocks.append(Media(film, "an episode of the policy"))
     if drawn:

@@ -8,13 +8,12 @@ import select
 import shutil
 import sys
 import time
-from pathlib import Path
 from typing import Any, Self, TextIO
 
 import numpy as np
 
 from cadenza.view.keyboard import ENDS, PAUSES
-from cadenza.view.video import stride_for
+from cadenza.view.video import Place, stride_for
 from cadenza.view.window import Closed
 
 MOST = 20.0  # pictures a second that terminals keep up with
@@ -36,7 +35,7 @@ ENTER, LEAVE = "\x1b[?1049h\x1b[?25l\x1b[2J", "\x1b[0m\x1b[?25h\x1b[?1049l"  # a
 class Terminal:
     """Space pauses, Q and Escape end it; where a person plays (`played`), Escape alone does."""
 
-    path: Path | None = None
+    path: Place | None = None
 
     def __init__(
         self, fps: float, title: str, played: bool = False, out: TextIO | None = None, keyboard: int | None = None

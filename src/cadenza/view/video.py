@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from hashlib import sha256
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
 from cadenza.errors import ConfigError, MissingExtraError, install
-from cadenza.records.atomic import temporary_beside
+from cadenza.files import SafePath
+from cadenza.records import atomic, ledger
+from cadenza.records.folder import VIDEOS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+Place = Path | SafePath
 GIF_WIDTH = 320
 SMALL = 200  # narrower pictures are enlarged
 CAPTION_HEIGHT = 20
@@ -25,7 +31,7 @@ class Screen(Protocol):
     """Where an episode is shown: a window, or a file that appears when it is left without an error."""
 
     stride: int  # it takes every so manieth step
-    path: Path | None
+    path: Place | None
 
     def show(self, picture: np.ndarray, caption: str) -> None: ...
 
@@ -41,7 +47,7 @@ def can_mp4() -> bool:
     return find_spec("av") is not None
 
 
-def check_video(path: Path) -> None:
+def check_video(path: Place) -> None:
     """Refuse a file that could not be written in the end."""
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"--video {path}: the name must end in {' or '.join(FORMATS)}")
@@ -49,11 +55,21 @@ def check_video(path: Path) -> None:
         raise MissingExtraError(f".mp4 videos need an extra: {install('video')} (.gif needs none)")
 
 
-def open_video(path: Path, fps: float) -> Screen:
+def open_video(path: Place, fps: float) -> Screen:
     """A file for pictures that come `fps` times a second."""
     check_video(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(path, SafePath):
+        path.parent.mkdir()
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
     return FORMATS[path.suffix.lower()](path, fps)
+
+
+def save(path: Place, film: bytes) -> None:
+    """Write a film; one among a run's videos is listed there, so that a cleanup may delete it."""
+    if isinstance(path, SafePath) and path.parts[:-1] == (VIDEOS,):
+        ledger.note(path.parent, path.name, sha256(film).hexdigest())
+    atomic.write_out(path, film)
 
 
 def captioned(picture: np.ndarray, caption: str, width: int | None = None) -> Image:
@@ -80,8 +96,8 @@ def stride_for(fps: float, most: float) -> int:
 class Gif:
     """Small and seen everywhere."""
 
-    def __init__(self, path: Path, fps: float) -> None:
-        self.path: Path | None = path
+    def __init__(self, path: Place, fps: float) -> None:
+        self.path: Place | None = path
         self.stride = stride_for(fps, 25)
         self._milliseconds = round(100 * self.stride / fps) * 10 or 10  # the format counts in hundredths of a second
         self._pictures: list[Image] = []
@@ -99,23 +115,21 @@ class Gif:
         if kind is not None or not self._pictures:
             return
         assert self.path is not None
-        temporary, first, rest = temporary_beside(self.path), self._pictures[0], self._pictures[1:]
-        try:
-            first.save(temporary, "GIF", save_all=True, append_images=rest, duration=self._milliseconds, loop=0)
-            temporary.replace(self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        film, first, rest = BytesIO(), self._pictures[0], self._pictures[1:]
+        first.save(film, "GIF", save_all=True, append_images=rest, duration=self._milliseconds, loop=0)
+        save(self.path, film.getvalue())
 
 
 class Mp4:
     """H.264 with colours as every player expects them."""
 
-    def __init__(self, path: Path, fps: float) -> None:
+    def __init__(self, path: Place, fps: float) -> None:
         import av
 
-        self.path: Path | None = path
+        self.path: Place | None = path
         self.stride = stride_for(fps, 50)
-        self._temporary = temporary_beside(path)
+        self._scratch = TemporaryDirectory(prefix="cadenza-film-")  # it is written twice: its index goes to the front
+        self._temporary = Path(self._scratch.name, "film.mp4")
         self._file = av.open(str(self._temporary), "w", format="mp4", options={"movflags": "faststart"})
         self._rate = Fraction(fps / self.stride).limit_denominator(1000)
         self._stream: Any = None
@@ -141,9 +155,9 @@ class Mp4:
             self._file.close()
             if kind is None and self._stream is not None:
                 assert self.path is not None
-                self._temporary.replace(self.path)
+                save(self.path, self._temporary.read_bytes())
         finally:
-            self._temporary.unlink(missing_ok=True)
+            self._scratch.cleanup()
 
 
 FORMATS: dict[str, type[Gif] | type[Mp4]] = {".gif": Gif, ".mp4": Mp4}

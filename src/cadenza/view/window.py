@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from cadenza.view.keyboard import ENDS, PAUSES
-from cadenza.view.video import captioned, stride_for
+from cadenza.view.video import Place, captioned, stride_for
 
 HELD = ("left", "right", "up", "down", "space", *"abcdefghijklmnopqrstuvwxyz0123456789")
 
@@ -23,7 +22,7 @@ class Window:
     Space pauses; Escape, Q or closing the window ends it. Where a person plays (`played`), Escape and closing it do.
     """
 
-    path: Path | None = None
+    path: Place | None = None
 
     def __init__(self, fps: float, title: str, played: bool = False) -> None:
         import pygame

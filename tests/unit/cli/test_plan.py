@@ -66,7 +66,7 @@ def test_what_is_planned_is_what_a_run_takes(tmp_path: Path) -> None:
     assert len(actual) <= needs["disk"]["checkpoints_kept"] == 3
     assert sum(actual) <= needs["disk"]["checkpoints_bytes"]
     assert needs["disk"]["metrics_bytes"] == pytest.approx(folder.metrics.stat().st_size, rel=0.3)
-    kept = sum(path.stat().st_size for path in folder.episodes.iterdir())
+    kept = sum(path.stat().st_size for path in folder.episodes.path.iterdir())
     unfinished = (3072 - sum(episode.length for episode in episodes.load(folder))) * 4
     assert needs["disk"]["episodes_bytes"] == pytest.approx(kept + unfinished, rel=0.05)
     assert 0 < needs["time"]["training_seconds"] < 600

@@ -150,7 +150,7 @@ def test_a_window_where_there_is_a_screen(folder: RunFolder, monkeypatch: pytest
     found = told(folder, "--episode", 0)
     assert found["identical"] is True
     assert found["video"] is None
-    assert not list(folder.videos.iterdir())
+    assert not list(folder.videos.path.iterdir())
 
 
 def test_a_window_is_closed_by_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:

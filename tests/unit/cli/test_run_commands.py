@@ -60,7 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
         checkpoint = folder.checkpoints / f"step-{step:012d}-{step // 32:012d}"
         checkpoint.mkdir()
         (checkpoint / "state.json").write_bytes(b"x" * 3072)
-    (folder.checkpoints / "last").write_text("step-000000002048-000000000064\n")
+    (folder.checkpoints.path / "last").write_text("step-000000002048-000000000064\n")
     return folder
 
 

@@ -15,6 +15,7 @@ from cadenza.errors import CheckpointError
 from cadenza.orchestration import codec
 from cadenza.trees import leaves
 from harness.experience import Experience
+from harness.files import safe
 
 
 def saved(store: ReplayStore) -> dict[str, bytes]:
@@ -27,7 +28,7 @@ def restored(
     files: dict[str, bytes], folder: Path | None, capacity: int, num_envs: int, **settings: Any
 ) -> ReplayStore:
     store = ReplayStore(capacity, num_envs, **settings)
-    store.attach(folder)
+    store.attach(safe(folder))
     store.load_state_dict(codec.unpack(files)["store"])
     return store
 
@@ -58,7 +59,7 @@ def test_killed_at_random_and_restored_it_is_as_if_nothing_happened(
     rng, capacity = random.Random(num_envs), 50 * num_envs
     experience = Experience(num_envs)
     whole, killed = ReplayStore(capacity, num_envs, **settings), ReplayStore(capacity, num_envs, **settings)
-    killed.attach(tmp_path / "replay")
+    killed.attach(safe(tmp_path / "replay"))
     for _ in range(25):  # the ring wraps around several times
         for number in range(rng.randint(0, 30)):
             transition = experience.transition()
@@ -81,7 +82,7 @@ def test_killed_at_random_and_restored_it_is_as_if_nothing_happened(
 def test_a_resumed_run_never_sees_data_from_its_own_future(tmp_path: Path) -> None:
     """Killed after a checkpoint, with rows sealed for the next: those are not there after the resume."""
     experience, store = Experience(2), ReplayStore(400, 2)
-    store.attach(tmp_path)
+    store.attach(safe(tmp_path))
     experience.into(store, steps=50)
     files, newest = saved(store), experience.count
     experience.into(store, steps=50)
@@ -103,7 +104,7 @@ def test_a_store_without_a_folder_holds_its_rows_in_its_state() -> None:
 
 def test_a_state_taken_between_two_seals_is_whole(tmp_path: Path) -> None:
     experience, store = Experience(2), ReplayStore(100, 2)
-    store.attach(tmp_path)
+    store.attach(safe(tmp_path))
     experience.into(store, steps=30)
     store.seal()
     experience.into(store, steps=10)
@@ -113,7 +114,7 @@ def test_a_state_taken_between_two_seals_is_whole(tmp_path: Path) -> None:
 
 def test_a_cut_after_a_seal_is_kept_by_the_next(tmp_path: Path) -> None:
     experience, store = Experience(2), ReplayStore(100, 2)
-    store.attach(tmp_path)
+    store.attach(safe(tmp_path))
     experience.into(store, steps=20)
     store.seal()
     store.cut()
@@ -123,16 +124,16 @@ def test_a_cut_after_a_seal_is_kept_by_the_next(tmp_path: Path) -> None:
 
 def test_in_another_folder_everything_is_sealed_anew(tmp_path: Path) -> None:
     experience, store = Experience(2), ReplayStore(100, 2)
-    store.attach(tmp_path / "one")
+    store.attach(safe(tmp_path / "one"))
     experience.into(store, steps=20)
     store.seal()
-    store.attach(tmp_path / "two")
+    store.attach(safe(tmp_path / "two"))
     assert_same(restored(saved(store), tmp_path / "two", 100, 2), store)
 
 
 def test_segments_of_rows_that_were_overwritten_are_not_named(tmp_path: Path) -> None:
     experience, store = Experience(1), ReplayStore(100, 1)
-    store.attach(tmp_path)
+    store.attach(safe(tmp_path))
     for _ in range(50):
         experience.into(store, steps=20)
         named = store.seal()
@@ -143,7 +144,7 @@ def test_segments_of_rows_that_were_overwritten_are_not_named(tmp_path: Path) ->
 def test_large_amounts_are_sealed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cadenza.data.replay.SEGMENT_BYTES", 5000)
     experience, store = Experience(3), ReplayStore(900, 3)
-    store.attach(tmp_path)
+    store.attach(safe(tmp_path))
     experience.into(store, steps=200)
     files = saved(store)
     assert len(store.seal()) > 5
@@ -154,7 +155,7 @@ def test_large_amounts_are_sealed_in_parts(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("damage", ["missing", "flipped", "truncated", "elsewhere"])
 def test_a_damaged_segment_is_refused_in_one_line(damage: str, tmp_path: Path) -> None:
     experience, store = Experience(1), ReplayStore(100, 1)
-    store.attach(tmp_path)
+    store.attach(safe(tmp_path))
     experience.into(store, steps=20)
     state = codec.unpack(saved(store))["store"]
     (segment,) = tmp_path.iterdir()
@@ -169,7 +170,7 @@ def test_a_damaged_segment_is_refused_in_one_line(damage: str, tmp_path: Path) -
     else:
         state["segments"][0]["name"] = f"../{tmp_path.name}/{segment.name}"
     again = ReplayStore(100, 1)
-    again.attach(tmp_path)
+    again.attach(safe(tmp_path))
     with pytest.raises(CheckpointError) as problem:
         again.load_state_dict(state)
     assert segment.name in str(problem.value)
@@ -179,7 +180,7 @@ def test_a_damaged_segment_is_refused_in_one_line(damage: str, tmp_path: Path) -
 @pytest.mark.parametrize("alpha", [None, 0.6])
 def test_a_checkpoint_costs_what_is_new(alpha: float | None, tmp_path: Path) -> None:
     experience, store = Experience(50), ReplayStore(1_000_000, 50, alpha=alpha)
-    store.attach(tmp_path)
+    store.attach(safe(tmp_path))
     experience.into(store, steps=100)
     saved(store)
     before = sum(path.stat().st_size for path in tmp_path.iterdir())
@@ -194,6 +195,6 @@ def test_a_checkpoint_costs_what_is_new(alpha: float | None, tmp_path: Path) -> 
 
 def test_rows_whose_axes_lie_in_another_order_in_memory_are_written_as_they_are_seen(tmp_path: Path) -> None:
     turned = np.moveaxis(np.arange(2 * 4 * 5 * 3).reshape(2, 4, 5, 3), -1, 1)
-    sha256 = write_segment(tmp_path, "turned", np.arange(2), {"pictures": turned})
-    _, rows = read_segment(tmp_path, Segment("turned", sha256, np.zeros(0, np.int64)))
+    sha256 = write_segment(safe(tmp_path), "turned", np.arange(2), {"pictures": turned})
+    _, rows = read_segment(safe(tmp_path), Segment("turned", sha256, np.zeros(0, np.int64)))
     assert np.array_equal(rows["pictures"], turned)

@@ -33,7 +33,7 @@ def stranger(whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def told(folder: RunFolder, spec: str, *command: str) -> None:
     manifest = json.loads(folder.manifest.read_text())
     manifest |= {"spec": spec, "command": ["cadenza", "train", SPEC, *command]}
-    folder.manifest.write_text(json.dumps(manifest))
+    folder.manifest.path.write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from cadenza.config.load import load
 from cadenza.inspector import comparison, rows
 from cadenza.inspector.rows import MetricsReader, curve, thinned
 from cadenza.records.folder import create
+from harness.files import safe
 
 COUNT, RARE = 20_000, 997
 
@@ -30,7 +31,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_long_files_are_sampled_evenly(long: Path) -> None:
-    with MetricsReader(long) as reader:
+    with MetricsReader(safe(long)) as reader:
         found = reader.rows(reader.stretch(), 500)
     steps = [row["env_steps"] for row in found]
     assert len(steps) == 501
@@ -41,7 +42,7 @@ def test_long_files_are_sampled_evenly(long: Path) -> None:
 
 
 def test_a_stretch_has_every_row_and_one_beyond_each_end(long: Path) -> None:
-    with MetricsReader(long) as reader:
+    with MetricsReader(safe(long)) as reader:
         stretch = reader.stretch(100_005, 100_995)
         steps = [row["env_steps"] for row in reader.rows(stretch)]
     inside = [step for step in steps if 100_005 <= step <= 100_995]
@@ -54,7 +55,7 @@ def test_a_stretch_has_every_row_and_one_beyond_each_end(long: Path) -> None:
 def test_of_a_large_stretch_nothing_lies_beyond_it(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the rows would be a clot at the left edge of an axis that reaches to the end of the file."""
     monkeypatch.setattr(rows, "WHOLE", 1 << 18)
-    with MetricsReader(long) as reader:
+    with MetricsReader(safe(long)) as reader:
         stretch = reader.stretch(50_000, 100_000)
         assert not stretch.small
         found = reader.rows(stretch)
@@ -68,7 +69,7 @@ def test_of_a_large_stretch_nothing_lies_beyond_it(long: Path, monkeypatch: pyte
 
 
 def test_metrics_that_few_rows_have_are_all_found(long: Path) -> None:
-    with MetricsReader(long) as reader:
+    with MetricsReader(safe(long)) as reader:
         found = reader.having("eval/return_mean", reader.stretch())
         dense = reader.having("train/loss", reader.stretch(), 300)
         nothing = reader.having('"}\n', reader.stretch())
@@ -84,12 +85,12 @@ def test_metrics_that_few_rows_have_are_all_found(long: Path) -> None:
 def test_no_row_is_passed_over_until_there_are_too_many(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"env_steps": i, "loss": i, "filler": "x" * (i % 9)}) + "\n" for i in range(60)))
-    with MetricsReader(path) as reader:
+    with MetricsReader(safe(path)) as reader:
         assert [row["loss"] for row in reader.having("loss", reader.stretch(), 60)] == list(range(60))
 
 
 def test_the_tail_and_what_was_appended(long: Path) -> None:
-    with MetricsReader(long) as reader:
+    with MetricsReader(safe(long)) as reader:
         last = reader.tail(3)
         assert [row["env_steps"] for row in last] == [10 * (COUNT - i) for i in (3, 2, 1)]
         end = long.read_bytes().rfind(b"\n") + 1
@@ -100,7 +101,7 @@ def test_the_tail_and_what_was_appended(long: Path) -> None:
 def test_odd_files(tmp_path: Path, content: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(content)
-    with MetricsReader(path) as reader:
+    with MetricsReader(safe(path)) as reader:
         found = reader.rows(reader.stretch(0, 5))
         assert found == ([{"env_steps": 1}] if content.endswith("7\n") else [])
         assert reader.having("x", reader.stretch()) == []
@@ -126,7 +127,7 @@ def test_a_long_run_that_only_learns_is_compared_row_by_row(tmp_path: Path, monk
     monkeypatch.setattr(comparison, "BIG", 0)
     folder = create(tmp_path, load("toy/identity:ppo"), ["test"])
     rows = ({"env_steps": 0, "updates": 10 * i, "eval/return_mean": float(i)} for i in range(50))
-    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folder.metrics.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (series,) = comparison.comparison([folder], ["eval/return_mean"], "updates")["series"]
     assert series["scores"]["eval/return_mean"]["values"] == [49.0]
     assert len(series["curves"]["eval/return_mean"]["updates"]["x"]) > 1

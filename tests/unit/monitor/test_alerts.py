@@ -121,7 +121,7 @@ def test_a_run_that_was_killed_and_resumed_has_each_alert_once(tmp_path: Path) -
     folder = last(tmp_path)
     before = read(folder.alerts)
     assert [alert["env_steps"] for alert in before] == [1152]  # after the checkpoint it goes on from
-    with folder.alerts.open("a") as file:
+    with folder.alerts.path.open("a") as file:
         file.write('{"cut sh')
     assert call(["resume", "@last"], tmp_path) == (0, "")
     after = [{**alert, "seconds": None} for alert in read(folder.alerts)]

@@ -72,7 +72,7 @@ def standing(tmp_path: Path, phase: dict[str, object] | None, rows: Rows) -> Run
     folder = create(tmp_path, load("toy/identity:ppo", ["training.max_timesteps=10000"]), ["test"])
     folder.update_status(**({} if phase is None else {"phase": phase}))
     names = ("env_steps", "updates", "cycles", "phase", "time/seconds")
-    folder.metrics.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+    folder.metrics.path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
     return describe(folder)
 
 

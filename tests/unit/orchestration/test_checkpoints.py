@@ -17,6 +17,7 @@ from cadenza.errors import CheckpointError, NotFoundError
 from cadenza.orchestration import codec
 from cadenza.orchestration.checkpoint import Checkpoints
 from cadenza.records import failpoints
+from harness.files import safe
 
 
 def state(value: float = 1.0) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def same(a: Any, b: Any) -> bool:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Checkpoints:
-    checkpoints = Checkpoints(tmp_path / "checkpoints", "hash", keep=2)
+    checkpoints = Checkpoints(safe(tmp_path / "checkpoints"), "hash", keep=2)
     checkpoints.save(state(1.0), 100, 10)
     checkpoints.save(state(2.0), 200, 20)
     return checkpoints
@@ -74,7 +75,7 @@ def test_what_cannot_be_saved_safely_is_refused() -> None:
 
 
 def test_200_truncations_are_detected(saved: Checkpoints) -> None:
-    files = sorted((saved.folder / NEW).iterdir())
+    files = sorted((saved.folder.path / NEW).iterdir())
     rng = random.Random(0)
     for _ in range(200):
         file = rng.choice(files)
@@ -87,7 +88,7 @@ def test_200_truncations_are_detected(saved: Checkpoints) -> None:
 
 
 def test_1000_bit_flips_are_detected(saved: Checkpoints) -> None:
-    files = sorted((saved.folder / NEW).iterdir())
+    files = sorted((saved.folder.path / NEW).iterdir())
     rng = random.Random(1)
     for _ in range(1000):
         file = rng.choice(files)
@@ -103,29 +104,29 @@ def test_1000_bit_flips_are_detected(saved: Checkpoints) -> None:
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(saved: Checkpoints) -> None:
-    victim = saved.folder / NEW / "workflow.safetensors"
+    victim = saved.folder.path / NEW / "workflow.safetensors"
     victim.write_bytes(victim.read_bytes()[:-1] + b"\0")
     name, warnings = newest(saved)
     assert name == OLD
     assert "workflow.safetensors" in warnings[0]
     assert "sha256" in warnings[0]
-    assert (saved.folder / f"rejected-{NEW}").is_dir()
+    assert (saved.folder.path / f"rejected-{NEW}").is_dir()
     saved.save(state(3.0), 200, 20)  # its place is free again
     assert newest(saved) == (NEW, [])
 
 
 @pytest.mark.parametrize("file", ["MANIFEST.json", "state.json", "workflow.safetensors"])
 def test_a_missing_file_gives_way_to_the_one_before(saved: Checkpoints, file: str) -> None:
-    (saved.folder / NEW / file).unlink()
+    (saved.folder.path / NEW / file).unlink()
     assert newest(saved)[0] == OLD
 
 
 def test_files_of_another_checkpoint_are_noticed(saved: Checkpoints) -> None:
-    shutil.copy(saved.folder / OLD / "workflow.safetensors", saved.folder / NEW / "workflow.safetensors")
+    shutil.copy(saved.folder.path / OLD / "workflow.safetensors", saved.folder.path / NEW / "workflow.safetensors")
     with pytest.raises(CheckpointError, match="sha256"):
         saved.load(NEW)
-    shutil.rmtree(saved.folder / NEW)
-    shutil.copytree(saved.folder / OLD, saved.folder / NEW)
+    shutil.rmtree(saved.folder.path / NEW)
+    shutil.copytree(saved.folder.path / OLD, saved.folder.path / NEW)
     with pytest.raises(CheckpointError, match="another checkpoint"):
         saved.load(NEW)
 
@@ -138,8 +139,8 @@ def test_a_foreign_run_is_noticed(saved: Checkpoints) -> None:
 def test_a_manifest_cannot_reach_outside(saved: Checkpoints) -> None:
     from cadenza.orchestration.checkpoint import manifest_digest
 
-    (saved.folder / "secret").write_bytes(b"x")
-    path = saved.folder / NEW / "MANIFEST.json"
+    (saved.folder.path / "secret").write_bytes(b"x")
+    path = saved.folder.path / NEW / "MANIFEST.json"
     manifest = json.loads(path.read_text())
     manifest["files"]["../secret"] = {"sha256": "0" * 64, "size": 1}
     manifest["digest"] = manifest_digest(manifest)
@@ -150,23 +151,23 @@ def test_a_manifest_cannot_reach_outside(saved: Checkpoints) -> None:
 
 def test_none_valid_is_an_error_and_none_at_all_is_not(saved: Checkpoints, tmp_path: Path) -> None:
     for name in (OLD, NEW):
-        (saved.folder / name / "state.json").write_text("{}")
+        (saved.folder.path / name / "state.json").write_text("{}")
     for _ in range(2):  # asking again must not find an empty folder and start from scratch
         with pytest.raises(CheckpointError, match="none of 2"):
             saved.newest(lambda _: None)
     assert saved.names() == [OLD, NEW]
-    assert Checkpoints(tmp_path / "nothing", "hash").newest(lambda _: None) is None
+    assert Checkpoints(safe(tmp_path / "nothing"), "hash").newest(lambda _: None) is None
 
 
 def test_one_part_can_be_read_alone(saved: Checkpoints) -> None:
-    (saved.folder / NEW / "environment.safetensors").unlink()  # not needed, so not missed
+    (saved.folder.path / NEW / "environment.safetensors").unlink()  # not needed, so not missed
     part = saved.load(NEW, "workflow")
     assert list(part) == ["workflow"]
     assert same(part["workflow"], state(2.0)["workflow"])
 
 
 def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, "hash", keep=2)
+    checkpoints = Checkpoints(safe(tmp_path), "hash", keep=2)
     for step in range(1, 6):
         checkpoints.save(state(), step, step, best=step == 2)
     assert [int(name[5:17]) for name in checkpoints.names()] == [2, 4, 5]
@@ -187,12 +188,12 @@ def test_a_failing_disk_leaves_the_last_one_intact(
     assert caught.value.errno == (errno.ENOSPC if action == "enospc" else errno.EIO)
     monkeypatch.setattr(failpoints, "armed", None)
     assert newest(saved) == (NEW, [])
-    assert not list(saved.folder.glob(".staging*"))
+    assert not list(saved.folder.path.glob(".staging*"))
 
 
 def test_saving_the_same_position_again_replaces_it(saved: Checkpoints) -> None:
     saved.save(state(5.0), 200, 20)
     assert same(saved.load(NEW), state(5.0))
     # a process killed between the two renames leaves only the old one, under its hidden name
-    (saved.folder / NEW).rename(saved.folder / f".old-{NEW}")
+    (saved.folder.path / NEW).rename(saved.folder.path / f".old-{NEW}")
     assert newest(saved) == (NEW, [])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.errors import ConfigError
+from cadenza.files import SafePath
 from cadenza.records import atomic, failpoints
 
 WRITE = """
@@ -53,7 +54,7 @@ def test_a_killed_writer_leaves_the_old_or_the_new_content(tmp_path: Path, failp
     done = write_under(failpoint, path)
     assert done.returncode == -signal.SIGKILL
     assert path.read_text() == content
-    atomic.remove_leftovers(tmp_path)
+    atomic.remove_leftovers(SafePath(tmp_path), [path.name])
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
 
 

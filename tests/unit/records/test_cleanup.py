@@ -8,15 +8,24 @@ import pytest
 
 from cadenza.config.load import load
 from cadenza.errors import NotFoundError
+from cadenza.files import SafePath
 from cadenza.orchestration.checkpoint import Checkpoints
-from cadenza.records import cleanup
-from cadenza.records.cleanup import HEAVY, Rules, clean, disk_use
+from cadenza.records import cleanup, ledger
+from cadenza.records.cleanup import Rules, clean, disk_use, removable
 from cadenza.records.folder import RunFolder, create, find
 from cadenza.records.index import rows
 from cadenza.records.lock import RunLock, is_held
 from harness.command import cadenza, resume
 
 STAYS = ("config.yaml", "manifest.json", "status.json", "decisions.json", "metrics.jsonl", "notes.txt")
+GOES = {  # files as cadenza writes them, one in each place
+    "checkpoints": "step-000000000001-000000000001/data.bin",
+    "replay": "replay/000000000000-000000000008.safetensors",
+    "episodes": "000000000008.safetensors",
+    "videos": "replay-step-000000000001-000000000001.gif",
+    "tensorboard": "events.out.tfevents.00000000000000000001",
+    "debug": "trace.json",
+}
 
 
 @pytest.fixture
@@ -30,9 +39,16 @@ def old(make_curve):
 
     def make(score: float, days: float = 10, **more) -> RunFolder:
         folder = make_curve([score], **more)
-        for name in HEAVY:
-            (folder.path / name).mkdir(exist_ok=True)
-            (folder.path / name / "data.bin").write_bytes(b"x" * 8192)
+        for name, file in GOES.items():
+            path = folder.files / name / file
+            path.parent.mkdir()
+            path.path.write_bytes(b"x" * 8192)
+            if name in ("replay", "episodes", "videos"):
+                ledger.note(path.parent, path.name, "0" * 64)
+            (folder.path / name / "notes.bin").write_text("mine")
+        manifest = (folder.checkpoints / GOES["checkpoints"]).with_name("MANIFEST.json")
+        manifest.path.write_text('{"files": {"data.bin": 1}}')
+        (folder.path / "tensorboard" / cleanup.EVENTS).write_text(f"{GOES['tensorboard']}\n")
         (folder.path / "notes.txt").write_text("mine")
         with RunLock(folder.path):
             pass
@@ -43,16 +59,22 @@ def old(make_curve):
 
 
 def whole(folder: RunFolder) -> bool:
-    kept = [(folder.path / name).exists() for name in HEAVY]
+    kept = [(folder.path / name / file).exists() for name, file in GOES.items()]
     assert all(kept) or not any(kept)
+    assert all((folder.path / name / "notes.bin").exists() for name in GOES), "what somebody put there stays"
     assert all((folder.path / name).exists() for name in STAYS), "what it was and achieved always stays"
     return all(kept)
+
+
+def weight(folder: RunFolder) -> int:
+    return sum(file.stat().st_blocks * 512 for file in removable(folder.files))
 
 
 def test_the_best_of_each_spec_the_recent_and_the_tagged_are_kept(root: Path, old) -> None:
     best, second, worst = old(9.0, seed=0), old(5.0, seed=1), old(1.0, seed=2)
     other = old(0.5, env="Acrobot-v1")
     recent, tagged = old(0.1, days=1, seed=3), old(0.2, seed=4, tags=("paper",))
+    heavy = weight(second) + weight(worst)
     done = clean(root, Rules(best=1, days=2, tags=("paper",)))
     assert [whole(folder) for folder in (best, other, recent, tagged)] == [True] * 4
     assert [whole(folder) for folder in (second, worst)] == [False] * 2
@@ -60,7 +82,7 @@ def test_the_best_of_each_spec_the_recent_and_the_tagged_are_kept(root: Path, ol
     assert reasons[best.id] == "kept: number 1 of CartPole-v1:ppo by return"
     assert reasons[recent.id] == "kept: changed within 2 days"
     assert reasons[tagged.id] == "kept: tagged paper"
-    assert done.before - done.after == done.freed == 2 * len(HEAVY) * 8192
+    assert done.before - done.after == done.freed == heavy
     assert done.after == disk_use(root)
     assert [row["return"] for row in rows(root, {"seed": 2})] == [1.0], "still in the index"
 
@@ -93,17 +115,20 @@ def test_a_run_in_use_is_never_touched(root: Path, old) -> None:
 def test_a_cleanup_that_was_killed_is_finished_by_the_next(root: Path, old, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = old(1.0)
 
-    def killed(path: Path) -> None:
-        raise KeyboardInterrupt
+    heavy, unlink, deleted = weight(folder), SafePath.unlink, []
 
-    monkeypatch.setattr(cleanup.shutil, "rmtree", killed)
+    def killed(path: SafePath, missing_ok: bool = False) -> None:
+        if len(deleted) == 3:
+            raise KeyboardInterrupt
+        deleted.append(path.stat().st_blocks * 512)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(SafePath, "unlink", killed)
     with pytest.raises(KeyboardInterrupt):
         clean(root, Rules(best=0))
     monkeypatch.undo()
-    assert not folder.checkpoints.exists(), "nothing half deleted is taken for a checkpoint"
-    assert clean(root, Rules(best=0)).freed == len(HEAVY) * 8192
+    assert clean(root, Rules(best=0)).freed == heavy - sum(deleted)
     assert not whole(folder)
-    assert list(folder.path.glob(".tmp-*")) == []
     assert clean(root, Rules(best=0)).freed == 0
 
 
@@ -117,8 +142,8 @@ def test_links_are_left_alone(root: Path, old, tmp_path: Path) -> None:
     folder, far = old(1.0), tmp_path / "far"
     (folder.path / "replay").rename(far)
     (folder.path / "replay").symlink_to(far)
-    clean(root, Rules(best=0))
-    assert (far / "data.bin").exists()
+    assert "replay is a link" in clean(root, Rules(best=0)).runs[0].outcome
+    assert (far / GOES["replay"]).exists()
 
 
 def test_a_run_that_was_cleaned_takes_nobodys_place(root: Path, old) -> None:
@@ -197,18 +222,19 @@ def test_a_cleaned_run_that_begins_again_is_a_run_like_any_other(root: Path) -> 
     resume(root).succeeded()
     assert find(root, "@best").id == folder.id
     clean(root, Rules(best=1))
-    assert list(folder.checkpoints.iterdir())
+    assert list(folder.checkpoints.path.iterdir())
 
 
 def test_the_command(root: Path, old) -> None:
     folder = old(1.0)
+    heavy = weight(folder)
     cadenza("cleanup", "--runs-dir", root).refused(2, "say what to keep")
     cadenza("cleanup", "--runs-dir", root, "--keep-best", "1", "--metric", "retrun").refused(2, "did you mean 'return'")
     dry = cadenza("cleanup", "--runs-dir", root, "--keep-best", "0", "--dry-run").succeeded().out
     assert "would be cleaned" in dry
-    assert f"would free {8 * len(HEAVY)} KiB of 1 of 1 runs" in dry
+    assert f"would free {heavy // 1024} KiB of 1 of 1 runs" in dry
     assert whole(folder)
     done = json.loads(cadenza("cleanup", "--runs-dir", root, "--keep-recent", "3", "--json").succeeded().out)
-    assert done["cleaned"] == [{"run": folder.id, "freed_bytes": 8192 * len(HEAVY)}]
-    assert done["before_bytes"] - done["after_bytes"] == done["freed_bytes"] == 8192 * len(HEAVY)
+    assert done["cleaned"] == [{"run": folder.id, "freed_bytes": heavy}]
+    assert done["before_bytes"] - done["after_bytes"] == done["freed_bytes"] == heavy
     assert "were deleted" in cadenza("show", folder.id, "--runs-dir", root).succeeded().out

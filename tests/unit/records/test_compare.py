@@ -198,7 +198,7 @@ def test_wall_time_of_unlike_machines_is_told(root: Path) -> None:
 def test_what_is_no_number_is_no_metric(root: Path) -> None:
     for folder in everyone(root):
         row = {"env_steps": 400, "phase": "main", "digest/weights": "1f3a", "digest": "x"}
-        with folder.metrics.open("a") as file:
+        with folder.metrics.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
     for name in ("phase", "digest/weights"):
         cadenza("compare", "CartPole*", "--runs-dir", root, "-m", name).refused(2, f"unknown metric '{name}'")

@@ -51,10 +51,7 @@ def test_episodes_come_back_as_they_were(folder: RunFolder) -> None:
     log.seal(150)
     log.add(given[3:])
     log.seal(200)
-    assert [path.name for path in sorted(folder.episodes.iterdir())] == [
-        "000000000100.safetensors",
-        "000000000200.safetensors",
-    ]
+    assert folder.episodes.names() == ["000000000100.safetensors", "000000000200.safetensors", "SHA256SUMS"]
     found = list(episodes.load(folder))
     assert len(found) == episodes.count(folder) == 4
     assert all(same(a, b) for a, b in zip(found, given, strict=True))
@@ -78,11 +75,11 @@ def test_dropping_forgets_what_came_after_the_checkpoint(folder: RunFolder) -> N
         log.add([episode(number)])
         log.seal(step)
     log.add([episode(9)])
-    (folder.episodes / ".tmp-000000000400.safetensors-1-x").write_text("half")
+    (folder.episodes.path / ".tmp-000000000300.safetensors-1-0123abcd").write_text("half")
     log.drop_after(200)
     log.seal(400)
     assert [found.number for found in episodes.load(folder)] == [0, 1]
-    assert len(list(folder.episodes.iterdir())) == 2
+    assert folder.episodes.names() == ["000000000100.safetensors", "000000000200.safetensors", "SHA256SUMS"]
 
 
 def test_switched_off_writes_nothing(folder: RunFolder) -> None:
@@ -109,7 +106,7 @@ def test_a_damaged_segment_is_named(folder: RunFolder) -> None:
     log = EpisodeLog(folder)
     log.add([episode(0)])
     log.seal(10)
-    path = next(folder.episodes.iterdir())
+    path = next(folder.episodes.path.iterdir())
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(StorageError, match=r"000000000010\.safetensors is damaged"):
         list(episodes.load(folder))

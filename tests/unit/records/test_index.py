@@ -86,7 +86,7 @@ def test_commits_and_hashes_are_found_by_their_beginning(root: Path, make_run) -
     assert row["run"] in [found["run"] for found in rows(root, [f"config_hash={row['config_hash'][:6]}"])]
     folder = make_run("CartPole-v1", seed=4)
     manifest = folder.read_manifest() | {"git": {"commit": "1f3a9c77", "dirty": True}}
-    folder.manifest.write_text(json.dumps(manifest))
+    folder.manifest.path.write_text(json.dumps(manifest))
     assert seeds(rows(root, ["git=1f3a"])) == [("CartPole-v1", 4)]
     assert seeds(rows(root, ["git=1f3b"])) == []
     assert seeds(rows(root, ["tag=local-changes", "git=1f3*"])) == [("CartPole-v1", 4)]
@@ -200,18 +200,18 @@ def test_an_index_that_cannot_be_written_does_not_matter(root: Path) -> None:
 
 def test_one_damaged_folder_does_not_hide_the_others(root: Path, make_run) -> None:
     bad = make_run(seed=8)
-    bad.status.write_text("{")
-    bad.config.write_text(": [")
+    bad.status.path.write_text("{")
+    bad.config.path.write_text(": [")
     assert len(rows(root)) == 4
     dated, latin, odd = (make_run(seed=seed, **{"eval/return_mean": "high"}) for seed in (10, 11, 12))
-    dated.config.write_text("name: 2026-01-01\ntags: paper\nlogging: {since: !!binary aGk=}")
-    latin.config.write_bytes(b"name: caf\xe9")
+    dated.config.path.write_text("name: 2026-01-01\ntags: paper\nlogging: {since: !!binary aGk=}")
+    latin.config.path.write_bytes(b"name: caf\xe9")
     manifest = {"git": "1f3a", "machine": [], "command": "train", "created": 5, "config_hash": "x"}
-    odd.manifest.write_text(json.dumps(manifest))
+    odd.manifest.path.write_text(json.dumps(manifest))
     assert len(rows(root, sort="return")) == 7
     endless, half = make_run(seed=13), make_run(seed=14)
-    endless.config.write_text("&a\nseed: *a")
-    half.manifest.write_text(half.manifest.read_text().replace('"name": ""', '"created": "\\ud800"'))
+    endless.config.path.write_text("&a\nseed: *a")
+    half.manifest.path.write_text(half.manifest.read_text().replace('"name": ""', '"created": "\\ud800"'))
     (root / os.fsdecode(b"caf\xe9")).mkdir()
     (root / os.fsdecode(b"caf\xe9") / "config.yaml").touch()
     assert len(rows(root, sort="return")) == 9

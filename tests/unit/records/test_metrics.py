@@ -14,6 +14,7 @@ import torch
 from cadenza.errors import CheckpointError, NotFoundError
 from cadenza.records import failpoints, metrics
 from cadenza.records.metrics import MetricBuffer, MetricsFile
+from harness.files import safe
 
 
 def row(steps: int, **more: Any) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def written(path: Path, steps: range) -> MetricsFile:
-    file = MetricsFile(path)
+    file = MetricsFile(safe(path))
     for step in steps:
         assert file.append(row(step))
     return file
@@ -34,7 +35,7 @@ def written(path: Path, steps: range) -> MetricsFile:
 
 def test_rows_have_a_fixed_order_and_exact_numbers(path: Path) -> None:
     values = {"b/x": float("nan"), "a/y": float("-inf"), "a/z": np.float32(0.1), "a/t": torch.tensor(0.5), "flag": True}
-    MetricsFile(path).append({**values, "updates": 1, "env_steps": 2})
+    MetricsFile(safe(path)).append({**values, "updates": 1, "env_steps": 2})
     line = path.read_text()
     assert line.startswith(
         '{"env_steps": 2, "updates": 1, "a/t": 0.5, "a/y": null, "a/z": 0.10000000149011612, "b/x": null, "flag": true'
@@ -45,10 +46,10 @@ def test_rows_have_a_fixed_order_and_exact_numbers(path: Path) -> None:
 def test_digests_chain_and_leave_out_what_is_never_the_same(tmp_path: Path) -> None:
     a, b, c = (tmp_path / name for name in "abc")
     for path, seconds, loss in ((a, 1.0, 0.5), (b, 2.0, 0.5), (c, 1.0, 0.25)):
-        file = MetricsFile(path)
+        file = MetricsFile(safe(path))
         file.append(row(1, **{"time/seconds": seconds, "system/memory": seconds, "train/loss": loss}))
         file.append(row(2))
-    digests = [[entry["digest"] for entry in metrics.read(path)] for path in (a, b, c)]
+    digests = [[entry["digest"] for entry in metrics.read(safe(path))] for path in (a, b, c)]
     assert digests[0] == digests[1]
     assert digests[0][0] != digests[2][0]
     assert digests[0][1] != digests[2][1], "the second row is equal, what came before it is not"
@@ -60,7 +61,7 @@ def test_a_digest_is_of_the_one_before_and_the_rows_canonical_text(path: Path) -
     texts = ('{"env_steps":1,"train/loss":0.1,"updates":0}', '{"env_steps":2,"train/loss":0.2,"updates":1}')
     first = sha256(texts[0].encode()).hexdigest()[:16]
     second = sha256((first + texts[1]).encode()).hexdigest()[:16]
-    assert [entry["digest"] for entry in metrics.read(path)] == [first, second]
+    assert [entry["digest"] for entry in metrics.read(safe(path))] == [first, second]
 
 
 def test_a_resumed_file_equals_an_uninterrupted_one(tmp_path: Path) -> None:
@@ -72,9 +73,9 @@ def test_a_resumed_file_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     file.append(row(4))
     with open(cut, "ab") as stream:
         stream.write(b'{"env_steps": 5, "upd')
-    again = MetricsFile(cut)
+    again = MetricsFile(safe(cut))
     again.load_state_dict(state)
-    assert [entry["env_steps"] for entry in metrics.read(cut)] == [0, 1, 2]
+    assert [entry["env_steps"] for entry in metrics.read(safe(cut))] == [0, 1, 2]
     for step in range(3, 6):
         again.append(row(step))
     assert cut.read_bytes() == whole.read_bytes()
@@ -86,7 +87,7 @@ def test_a_file_that_goes_on_without_a_checkpoint_drops_the_broken_tail(tmp_path
     written(cut, range(2)).close()
     with open(cut, "ab") as stream:
         stream.write(b"\0" * 1000 + b'\n{"env_st')
-    file = MetricsFile(cut)
+    file = MetricsFile(safe(cut))
     file.append(row(2))
     file.append(row(3))
     assert cut.read_bytes() == whole.read_bytes()
@@ -97,7 +98,7 @@ def test_opening_alone_changes_nothing(path: Path) -> None:
     with open(path, "ab") as stream:
         stream.write(b"half a li")
     before = path.read_bytes()
-    MetricsFile(path)
+    MetricsFile(safe(path))
     assert path.read_bytes() == before
 
 
@@ -106,14 +107,14 @@ def test_a_file_that_is_not_what_it_was_is_refused(path: Path) -> None:
     good = path.read_bytes()
     path.write_bytes(good[:-10])
     with pytest.raises(CheckpointError, match="bytes"):
-        MetricsFile(path).load_state_dict(state)
+        MetricsFile(safe(path)).load_state_dict(state)
     path.write_bytes(good.replace(b'"updates": 1,', b'"updates": 7,'))
     with pytest.raises(CheckpointError, match="row 3 was changed"):
-        MetricsFile(path).load_state_dict(state)
+        MetricsFile(safe(path)).load_state_dict(state)
     path.write_bytes(good)
     with pytest.raises(CheckpointError, match="another history"):
-        MetricsFile(path).load_state_dict(state | {"digest": "0" * 16})
-    MetricsFile(path).load_state_dict(state)
+        MetricsFile(safe(path)).load_state_dict(state | {"digest": "0" * 16})
+    MetricsFile(safe(path)).load_state_dict(state)
 
 
 def test_a_full_disk_loses_no_row(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +129,7 @@ def test_a_full_disk_loses_no_row(path: Path, tmp_path: Path, monkeypatch: pytes
     assert file.pending == 0
     written(tmp_path / "whole", range(5))
     assert path.read_bytes() == (tmp_path / "whole").read_bytes()
-    resumed = MetricsFile(path)
+    resumed = MetricsFile(safe(path))
     resumed.load_state_dict(state)
     assert resumed.pending == 2
     resumed.append(row(4))
@@ -151,7 +152,7 @@ def test_half_a_row_left_by_a_full_disk_is_overwritten(
     with monkeypatch.context() as torn:
         torn.setattr(metrics.os, "write", tearing)
         assert not file.append(row(1))
-    assert len(metrics.read(path)) == 1
+    assert len(metrics.read(safe(path))) == 1
     assert file.append(row(2))
     written(tmp_path / "whole", range(3))
     assert path.read_bytes() == (tmp_path / "whole").read_bytes()
@@ -168,11 +169,11 @@ def test_reading_tolerates_a_cut_last_line_only(path: Path) -> None:
     written(path, range(3))
     content = path.read_bytes()
     path.write_bytes(content[:-5])
-    assert [entry["env_steps"] for entry in metrics.read(path)] == [0, 1]
+    assert [entry["env_steps"] for entry in metrics.read(safe(path))] == [0, 1]
     path.write_bytes(b"junk\n" + content)
     with pytest.raises(CheckpointError, match="not JSON"):
-        metrics.read(path)
-    assert metrics.read(path.with_name("missing")) == []
+        metrics.read(safe(path))
+    assert metrics.read(safe(path.with_name("missing"))) == []
 
 
 def test_buffer_means_start_anew() -> None:
@@ -242,10 +243,10 @@ def test_first_difference_names_row_step_and_quantity(tmp_path: Path) -> None:
 
 
 def test_csv_has_a_column_per_quantity(path: Path, tmp_path: Path) -> None:
-    file = MetricsFile(path)
+    file = MetricsFile(safe(path))
     file.append(row(1))
     file.append(row(2, **{"eval/return_mean": 9.5}))
-    metrics.export_csv(metrics.read(path), tmp_path / "metrics.csv")
+    metrics.export_csv(metrics.read(safe(path)), tmp_path / "metrics.csv")
     with open(tmp_path / "metrics.csv", newline="") as stream:
         table = list(csv.DictReader(stream))
     assert list(table[0]) == ["env_steps", "updates", "time/seconds", "train/loss", "eval/return_mean"]

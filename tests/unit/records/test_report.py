@@ -41,7 +41,7 @@ def folder(make_run) -> RunFolder:
 def test_the_report_says_what_the_run_was_and_how_it_went(folder: RunFolder) -> None:
     path = write_report(folder)
     text = path.read_text()
-    assert path == folder.path / "report.md"
+    assert path.path == folder.path / "report.md"
     for part in (
         "# CartPole-v1:ppo",
         folder.id,
@@ -96,14 +96,14 @@ def test_odd_text_does_not_break_a_table(folder: RunFolder) -> None:
 
 
 def test_a_video_is_shown_gif_first(folder: RunFolder) -> None:
-    (folder.videos / "end.mp4").write_bytes(b"film")
+    (folder.videos.path / "end.mp4").write_bytes(b"film")
     assert "[an episode of the trained policy](videos/end.mp4)" in write_report(folder).read_text()
-    (folder.videos / "end.gif").write_bytes(PIXEL)
+    (folder.videos.path / "end.gif").write_bytes(PIXEL)
     assert "![an episode of the trained policy](videos/end.gif)" in write_report(folder).read_text()
 
 
 def test_the_html_page_needs_no_other_file_and_escapes_text(folder: RunFolder) -> None:
-    (folder.videos / "end.gif").write_bytes(PIXEL)
+    (folder.videos.path / "end.gif").write_bytes(PIXEL)
     folder.update_status(message="<script>alert(1)</script>")
     path: Path = write_html(folder)
     text = path.read_text()
@@ -127,7 +127,7 @@ def test_the_html_page_needs_no_other_file_and_escapes_text(folder: RunFolder) -
 def test_alerts_and_times_are_told(folder: RunFolder) -> None:
     assert "## Alerts\n\nNone." in write_report(folder).read_text()
     alert = {"rule": "no_progress", "env_steps": 3000, "what": "it <b>stands</b> still", "hint": "rest"}
-    folder.alerts.write_text(f"{json.dumps(alert)}\n{json.dumps(alert | {'env_steps': 4000})}\n")
+    folder.alerts.path.write_text(f"{json.dumps(alert)}\n{json.dumps(alert | {'env_steps': 4000})}\n")
     MetricsFile(folder.metrics).append({"env_steps": 5000, "updates": 100, "time/collect": 2.0, "time/update": 5.0})
     text = write_report(folder).read_text()
     assert "| no_progress | 2 | 3000 | it <b>stands</b> still | rest |" in text

@@ -95,7 +95,7 @@ def test_a_file_that_an_environment_would_open_is_named(
     (named,) = code_named(placed(key, value))
     assert named in str(value).replace("\\\\", "\\")
     folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
-    folder.config.write_text(yaml.safe_dump(placed(key, value)))
+    folder.config.path.write_text(yaml.safe_dump(placed(key, value)))
     with pytest.raises(ConfigError, match=r"would open .* and was not made here: add --trust"):
         folder.read_config()
 
@@ -120,7 +120,7 @@ def test_one_of_a_few_words_is_no_code_and_any_other_text_may_be(forgotten: None
 @pytest.mark.parametrize("key", [key for key in PLACES if key != "algorithm.torso.kwargs"])
 def test_a_strangers_code_is_named_and_never_imported(key: str, canary: Path, tmp_path: Path) -> None:
     folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
-    folder.config.write_text(yaml.safe_dump(placed(key, PLACES[key])))
+    folder.config.path.write_text(yaml.safe_dump(placed(key, PLACES[key])))
     with pytest.raises(ConfigError, match=rf"{folder.id} would import '{PATH}' and was not made here: add --trust"):
         folder.read_config()
     assert not canary.exists()
@@ -132,24 +132,24 @@ GIVEN = [["train"], ["train", "--cfg"], ["plan"], ["config", "explain", "seed"],
 @pytest.mark.parametrize("command", GIVEN)
 def test_a_strangers_config_given_as_a_spec_is_refused_too(command: list[str], canary: Path, tmp_path: Path) -> None:
     folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
-    folder.config.write_text(yaml.safe_dump(placed("environment.id", PATH)))
+    folder.config.path.write_text(yaml.safe_dump(placed("environment.id", PATH)))
     cadenza(*command, str(folder.config)).refused(2, f"would import '{PATH}'", "--trust")
     assert not canary.exists()
 
 
 def test_a_strangers_config_given_to_the_interface_is_refused_too(canary: Path, tmp_path: Path) -> None:
     folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
-    folder.config.write_text(yaml.safe_dump(placed("environment.id", PATH)))
+    folder.config.path.write_text(yaml.safe_dump(placed("environment.id", PATH)))
     with pytest.raises(ConfigError, match=f"would import '{PATH}'"):
         api.train(str(folder.config), runs_dir=tmp_path)
     assert not canary.exists()
-    folder.manifest.write_text("{")
+    folder.manifest.path.write_text("{")
     cadenza("train", folder.config).refused(78, "manifest.json is damaged")
 
 
 def test_an_old_layout_cannot_smuggle_code_in(canary: Path, tmp_path: Path) -> None:
     folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
-    folder.config.write_text(yaml.safe_dump(placed("algorithm.name", PATH) | {"schema_version": 0}))
+    folder.config.path.write_text(yaml.safe_dump(placed("algorithm.name", PATH) | {"schema_version": 0}))
     with pytest.raises(ConfigError, match="add --trust"):
         folder.read_config()
     assert not canary.exists()
@@ -170,7 +170,7 @@ def test_what_the_engine_changes_in_ones_own_run_stays_ones_own(tmp_path: Path) 
 
 def test_what_a_stranger_changes_in_ones_own_run_does_not(tmp_path: Path) -> None:
     folder, config = own(tmp_path)
-    folder.config.write_text(dump(replace(config, environment=replace(config.environment, kwargs={"n": 3}))))
+    folder.config.path.write_text(dump(replace(config, environment=replace(config.environment, kwargs={"n": 3}))))
     with pytest.raises(ConfigError, match="was not made here"):
         folder.read_config()
     with pytest.raises(ConfigError, match="was changed after the run began"):
@@ -216,7 +216,7 @@ KEYS = ["environment", "algorithm", "environment.id", "algorithm.name", "environ
 def test_nonsense_in_a_strangers_config_is_one_line(key: str, tmp_path: Path) -> None:
     folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
     for value in ODD:
-        folder.config.write_text(yaml.safe_dump(placed(key, value)))
+        folder.config.path.write_text(yaml.safe_dump(placed(key, value)))
         with pytest.raises(CadenzaError) as caught:  # if nothing else, that it was changed
             folder.read_config()
         assert "\n" not in str(caught.value)
@@ -224,7 +224,7 @@ def test_nonsense_in_a_strangers_config_is_one_line(key: str, tmp_path: Path) ->
 
 def test_values_that_no_config_of_ours_holds_are_nobodys_own(tmp_path: Path) -> None:
     folder, config = own(tmp_path)
-    folder.config.write_text(dump(config).replace("kwargs: {}", "kwargs: {day: 2020-01-01}", 1))
+    folder.config.path.write_text(dump(config).replace("kwargs: {}", "kwargs: {day: 2020-01-01}", 1))
     with pytest.raises(ConfigError, match="was not made here"):
         folder.read_config()
 
@@ -233,7 +233,7 @@ def test_values_that_no_config_of_ours_holds_are_nobodys_own(tmp_path: Path) -> 
 def test_nonsense_for_signatures_signs_nothing(value: Any, tmp_path: Path) -> None:
     folder, _ = own(tmp_path)
     manifest = folder.read_manifest() | {"signatures": value}
-    folder.manifest.write_text(json.dumps(manifest))
+    folder.manifest.path.write_text(json.dumps(manifest))
     with pytest.raises(ConfigError, match="was not made here"):
         folder.read_config()
 

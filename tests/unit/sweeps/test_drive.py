@@ -166,7 +166,7 @@ def test_a_full_disk_or_a_run_in_use_ends_the_sweep_and_fails_no_trial(
 
     class Hindered(InProcess):
         def exit_code(self, job: Job) -> int:
-            job.log.write_text("error: not now\n")
+            job.log.path.write_text("error: not now\n")
             return problem.exit_code
 
     with pytest.raises(problem, match="not now"):

@@ -22,6 +22,7 @@ from cadenza.sweeps.plan import Resolver, plan
 from cadenza.sweeps.trials import Journal
 from cadenza.sweeps.wandb_agent import agent_overrides
 from harness.command import cadenza
+from harness.files import safe
 
 SPEC = "CartPole-v1:ppo"
 
@@ -175,7 +176,7 @@ def test_a_disk_that_takes_half_a_line_leaves_the_journal_as_it_was(tmp_path: Pa
     import resource
 
     path = tmp_path / "journal.jsonl"
-    journal = Journal(path)
+    journal = Journal(safe(path))
     trial = journal.asked(1, {"a": 0.5})
     before = path.read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -189,24 +190,24 @@ def test_a_disk_that_takes_half_a_line_leaves_the_journal_as_it_was(tmp_path: Pa
     assert trial.runs == {}
     journal.started(trial, 3, "run-1")
     journal.close()
-    again = Journal(path)
+    again = Journal(safe(path))
     again.close()
     assert again.trials == {1: trial}
 
 
 def test_the_journal_forgets_half_a_line_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    journal = Journal(path)
+    journal = Journal(safe(path))
     trial = journal.asked(1, {"a": 0.5})
     journal.started(trial, 3, "run-1")
     journal.close()
     with path.open("a") as file:
         file.write('{"event": "told", "tri')
-    again = Journal(path)
+    again = Journal(safe(path))
     assert again.trials == {1: trial}
     again.told(again.trials[1], "finished", 2.0, {3: 2.0})
     again.close()
-    last = Journal(path)
+    last = Journal(safe(path))
     assert (last.trials[1].runs, last.trials[1].value) == ({3: "run-1"}, 2.0)
     last.close()
 
@@ -216,7 +217,7 @@ def test_a_damaged_line_of_the_journal_is_named(line: str, tmp_path: Path) -> No
     path = tmp_path / "journal.jsonl"
     path.write_text(f"{line}\n")
     with pytest.raises(CheckpointError, match="line 1: damaged"):
-        Journal(path)
+        Journal(safe(path))
 
 
 def test_what_a_wandb_agent_asks_for_is_merged_below_the_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from cadenza.sweeps.file import SweepFile
 from cadenza.sweeps.importance import explained, importance
 from cadenza.sweeps.space import Choices, Range, parse
 from cadenza.sweeps.trials import Journal
+from harness.files import safe
 
 KINDS = {"epochs": (True, False), "gamma": (False, True), "batch": (True, True)}
 
@@ -107,7 +108,7 @@ def test_tpe_takes_and_gives_values_on_any_step(tmp_path: Path, low: float, step
 
     space = {"algorithm.gae_lambda": {"min": low, "max": 1.0, "step": step}}
     made = plan(SweepFile(base="CartPole-v1:ppo", sweep=space, method="tpe", trials=20, name="x"))
-    journal = Journal(tmp_path / "journal.jsonl")
+    journal = Journal(safe(tmp_path / "journal.jsonl"))
     for number in range(1, RANDOM_TRIALS + 1):
         journal.told(journal.asked(number, made.space.draw(0, number)), "finished", float(number))
     journal.close()

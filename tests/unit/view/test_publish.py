@@ -260,7 +260,7 @@ def test_a_published_run_stays_as_it_is_and_is_called_what_it_was(
 def test_nothing_of_the_machines_load_is_published(trained: RunFolder, hub: Hub, tmp_path: Path) -> None:
     folder = copied(trained, tmp_path / "runs")
     rows = [json.loads(line) | {"system/disk_free_gb": 5.0} for line in folder.metrics.read_text().splitlines()]
-    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folder.metrics.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     cadenza("publish", folder.path, "me/load").succeeded()
     _, files = hub.repos["me/load"].commits[-1]
     assert [json.loads(line) for line in files["metrics.jsonl"].splitlines()] == [

@@ -1,0 +1,280 @@
+"""Open what lies in a folder that a stranger may have filled: the one place where files of a run are opened.
+
+A `SafePath` is a root folder and a relative path below it. The root and its parents may be links, as clusters have
+them; below the root no link is followed: each component is opened relative to the folder before it, and what is read
+or written must be a regular file. A file that is appended to or cut must have no second name.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from io import BufferedReader
+from pathlib import Path, PurePath
+from typing import IO, Any
+
+from cadenza.errors import UnsafeFileError
+
+LIMIT = 64 << 20  # bytes that a file read whole may have, where the reader does not say otherwise
+SINKS = ("tensorboard", "wandb")  # folders of a run that cadenza writes for others and never reads or deletes
+DEPTH = 16  # levels of folders in a run; it makes four itself
+RELATIVE = os.open in os.supports_dir_fd and os.stat in os.supports_dir_fd  # not on Windows
+CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+BINARY = getattr(os, "O_BINARY", 0)
+FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+WRITING = os.O_WRONLY | os.O_RDWR
+
+
+@dataclass(frozen=True)
+class SafePath:
+    """A file or folder below `root`, with the methods of a Path that runs need; none of them follows a link.
+
+    It is no `os.PathLike` on purpose: `open(safe_path)` is a TypeError.
+    """
+
+    root: Path
+    parts: tuple[str, ...] = ()
+
+    def __truediv__(self, name: str) -> SafePath:
+        parts = tuple(name.split("/"))
+        if any(part in ("", ".", "..") or "\0" in part or PurePath(part).name != part for part in parts):
+            raise UnsafeFileError(f"{name!r} is no name of a file in {self}")
+        return SafePath(self.root, (*self.parts, *parts))
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def path(self) -> Path:
+        """For messages, and for what is not opened here."""
+        return self.root.joinpath(*self.parts)
+
+    @property
+    def name(self) -> str:
+        return self.parts[-1] if self.parts else self.root.name
+
+    @property
+    def stem(self) -> str:
+        return PurePath(self.name).stem
+
+    @property
+    def suffix(self) -> str:
+        return PurePath(self.name).suffix
+
+    @property
+    def parent(self) -> SafePath:
+        if not self.parts:
+            raise UnsafeFileError(f"{self} is the root: what lies beside it is not opened from here")
+        return SafePath(self.root, self.parts[:-1])
+
+    def with_name(self, name: str) -> SafePath:
+        return self.parent / name
+
+    # looking
+
+    def stat(self) -> os.stat_result:
+        """The status of the entry itself, also where it is a link."""
+        if not self.parts:
+            return os.stat(self.root)
+        with self._entry() as (name, at):
+            return os.stat(name, follow_symlinks=False, **at)
+
+    def exists(self) -> bool:
+        return self._mode() != 0
+
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self._mode())
+
+    def is_dir(self) -> bool:
+        return stat.S_ISDIR(self._mode())
+
+    def names(self) -> list[str]:
+        """The names of what the folder holds, sorted."""
+        with self._folder() as folder:
+            return sorted(os.listdir(folder))
+
+    def glob(self, pattern: str) -> list[SafePath]:
+        """What the folder holds under names that match, sorted; nothing where there is no such folder."""
+        try:
+            names = self.names()
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [SafePath(self.root, (*self.parts, name)) for name in names if fnmatchcase(name, pattern)]
+
+    # reading
+
+    def open(self, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
+        """A descriptor of the regular file, which for writing must have no second name. It is never cut here."""
+        if flags & os.O_TRUNC:
+            raise ValueError("cut a file after it was opened and checked")
+        writes = bool(flags & WRITING)
+        with self._entry() as (name, at):
+            with suppress(FileNotFoundError):  # first, because opening a device may already do something
+                self._check(os.stat(name, follow_symlinks=False, **at), writes)
+            file = os.open(name, flags | CAREFUL | BINARY, mode, **at)
+        try:
+            self._check(os.fstat(file), writes)
+        except BaseException:
+            os.close(file)
+            raise
+        return file
+
+    def reading(self) -> BufferedReader:
+        return os.fdopen(self.open(), "rb")
+
+    def read_bytes(self, limit: int = LIMIT) -> bytes:
+        """All of it; refused where it has more bytes than `limit`."""
+        with self.reading() as file:
+            if os.fstat(file.fileno()).st_size <= limit:
+                content = file.read(limit + 1)
+                if len(content) <= limit:
+                    return content
+        raise UnsafeFileError(f"{self} has more than {limit:,} bytes, which no such file has")
+
+    def read_text(self, limit: int = LIMIT, errors: str = "strict") -> str:
+        return self.read_bytes(limit).decode(errors=errors)
+
+    @contextmanager
+    def named(self) -> Iterator[str]:
+        """A name under which a library can open the file that was checked."""
+        file = self.open()
+        try:
+            names = (f"/proc/self/fd/{file}", f"/dev/fd/{file}")
+            yield next((name for name in names if os.path.exists(name)), str(self))
+        finally:
+            os.close(file)
+
+    # writing
+
+    def appending(self) -> IO[bytes]:
+        """The file, made if it is not there, to be written to at its end."""
+        return os.fdopen(self.open(os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
+
+    def append(self, content: bytes) -> None:
+        with self.appending() as file:
+            file.write(content)
+
+    def mkdir(self) -> None:
+        """Make the folder, and those above it below the root, where they are not there."""
+        for count in range(1, len(self.parts) + 1):
+            folder = SafePath(self.root, self.parts[:count])
+            with folder._entry() as (name, at):
+                try:
+                    os.mkdir(name, **at)
+                except FileExistsError:
+                    if not folder.is_dir():
+                        raise UnsafeFileError(f"{folder} is {kind(folder._mode())}, not a folder") from None
+
+    def nameless(self) -> IO[bytes]:
+        """A file in this folder that has no name and is gone when it is closed."""
+        with self._folder() as folder:
+            place = f"/proc/self/fd/{folder}"
+            return tempfile.TemporaryFile(dir=place if os.path.isdir(place) else str(self))
+
+    def replace(self, target: SafePath) -> None:
+        """Move it, in one step, over what may lie at `target`."""
+        with self._entry() as (name, at), target._entry() as (new, there):
+            os.replace(name, new, src_dir_fd=at.get("dir_fd"), dst_dir_fd=there.get("dir_fd"))
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        with suppress(FileNotFoundError) if missing_ok else nullcontext(), self._entry() as (name, at):
+            os.unlink(name, **at)
+
+    def rmdir(self) -> None:
+        with self._entry() as (name, at):
+            os.rmdir(name, **at)
+
+    def sync(self) -> None:
+        """Make what happened to the names in this folder durable. Windows opens no folders and needs no such call."""
+        with self._folder() as folder:
+            if isinstance(folder, int):
+                os.fsync(folder)
+
+    # one component after the other
+
+    def _mode(self) -> int:
+        """0 where there is nothing, or nothing that can be reached without following a link."""
+        try:
+            return self.stat().st_mode
+        except OSError:
+            return 0
+
+    def _check(self, status: os.stat_result, writes: bool) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            raise UnsafeFileError(f"{self} is {kind(status.st_mode)}, not a file")
+        if writes and status.st_nlink > 1:
+            raise UnsafeFileError(f"{self} has {status.st_nlink} names (hard links), so it is not written to: copy it")
+
+    @contextmanager
+    def _entry(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """What names the entry to a system call: its name, and the descriptor of the folder that it is in."""
+        if not self.parts:
+            raise UnsafeFileError(f"{self} is a folder")
+        with self.parent._folder() as folder:
+            if not isinstance(folder, int):
+                yield str(self), {}
+                return
+            try:
+                yield self.name, {"dir_fd": folder}
+            except OSError as problem:
+                if problem.filename == self.name:
+                    problem.filename = str(self)  # which is the name that somebody knows
+                raise
+
+    @contextmanager
+    def _folder(self) -> Iterator[int | str]:
+        """A descriptor of this folder, which `self` must be; its path where calls cannot be relative to one."""
+        if not RELATIVE:
+            for count in range(1, len(self.parts) + 1):
+                self._refuse_link(count, os.lstat(self.root.joinpath(*self.parts[:count])).st_mode)
+            yield str(self)
+            return
+        folder = os.open(self.root, FOLDER)
+        try:
+            for count, name in enumerate(self.parts, 1):
+                self._refuse_link(count, os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+                above, folder = folder, os.open(name, FOLDER | CAREFUL, dir_fd=folder)
+                os.close(above)
+            yield folder
+        finally:
+            os.close(folder)
+
+    def _refuse_link(self, count: int, mode: int) -> None:
+        if not stat.S_ISDIR(mode):
+            place = SafePath(self.root, self.parts[:count])
+            if stat.S_ISREG(mode):
+                raise NotADirectoryError(20, "is no folder", str(place))
+            raise UnsafeFileError(f"{place} is {kind(mode)}, not a folder")
+
+
+def kind(mode: int) -> str:
+    """What a status says an entry is."""
+    names = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
+    return names.get(stat.S_IFMT(mode), "a file" if stat.S_ISREG(mode) else "a device")
+
+
+def screen(folder: Path) -> None:
+    """Refuse a run folder that holds anything but files and folders; sinks are not looked into.
+
+    Opening is careful anyway; this names what is strange before anything is done.
+    """
+    pending = [SafePath(folder)]
+    while pending:
+        place = pending.pop()
+        with place._folder() as opened, os.scandir(opened) as entries:
+            for entry in entries:
+                if not place.parts and entry.name in SINKS:
+                    continue
+                below = SafePath(folder, (*place.parts, entry.name))
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(below)
+                elif not entry.is_file(follow_symlinks=False):
+                    what = kind(entry.stat(follow_symlinks=False).st_mode)
+                    raise UnsafeFileError(f"{below} is {what}: a run's folder holds files and folders alone")
+        if len(place.parts) > DEPTH:
+            raise UnsafeFileError(f"{place}: folders within folders, more than {DEPTH} deep")
