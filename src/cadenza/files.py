@@ -75,6 +75,13 @@ class SafePath:
     def with_name(self, name: str) -> SafePath:
         return self.parent / name
 
+    def relative_to(self, folder: SafePath) -> str:
+        """The path from a folder above it, with `/` between names."""
+        above = len(folder.parts)
+        if self.root != folder.root or self.parts[:above] != folder.parts:
+            raise ValueError(f"{self} is not in {folder}")
+        return "/".join(self.parts[above:])
+
     # looking
 
     def stat(self) -> os.stat_result:

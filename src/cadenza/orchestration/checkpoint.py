@@ -25,7 +25,7 @@ from cadenza.records import ledger
 from cadenza.records.atomic import remove_leftovers, write_text
 from cadenza.records.failpoints import failpoint
 from cadenza.records.folder import RunFolder
-from cadenza.records.ledger import MANIFEST
+from cadenza.records.ledger import DOOMED, MANIFEST
 
 FORMAT = 1
 REPLAY = "replay"  # in the run's folder, beside the checkpoints
@@ -36,7 +36,7 @@ class Checkpoints:
     """The checkpoints of one run."""
 
     def __init__(self, folder: SafePath, config_hash: str, keep: int = 2) -> None:
-        self.folder = folder
+        self.folder, self.run = folder, folder.parent
         self.config_hash = config_hash  # of the run they belong to
         self.keep = keep
 
@@ -62,11 +62,13 @@ class Checkpoints:
         `beside` are files in the run's folder that the state relies on, already written, with their sha256.
         """
         name = f"step-{env_steps:012d}-{updates:012d}"
-        staging = self.folder / f".staging-{name}"
+        staging = self.folder / f"{DOOMED}{name}"
         try:
             ledger.discard(staging)
+            while staging.exists():  # with something in it that is not ours
+                staging = staging.with_name(f"{staging.name}-again")
             staging.mkdir()
-            named = {"/".join(path.parts): sha256 for path, sha256 in beside.items()}
+            named = {path.relative_to(self.run): sha256 for path, sha256 in beside.items()}
             self._write(staging, codec.pack(state), {"env_steps": env_steps, "updates": updates, "beside": named})
             failpoint("ckpt:before_rename")
             self._publish(staging, self.folder / name)
@@ -100,7 +102,7 @@ class Checkpoints:
             wanted = {"state.json", f"{part}.safetensors"} if part else manifest["files"].keys()
             files = {file: facts for file, facts in manifest["files"].items() if file in wanted}
             for path, sha256 in () if part else manifest.get("beside", {}).items():
-                verify_file(SafePath(self.folder.root) / path, sha256)
+                verify_file(self.run / path, sha256)
             return codec.unpack({file: read_verified(folder, file, facts) for file, facts in files.items()}, part)
         except PermissionError:
             raise  # not damaged, only out of reach
@@ -172,6 +174,8 @@ class Checkpoints:
         old = self.folder / f".old-{target.name}"
         if target.exists():  # only a cycle without steps or updates, an evaluation say, saves the same position twice
             ledger.discard(old)
+            while old.exists():  # with something in it that is not ours
+                old = old.with_name(f"{old.name}-again")
             target.replace(old)
         staging.replace(target)
         self.folder.sync()
@@ -182,14 +186,14 @@ class Checkpoints:
         for store in self._stores():
             if not ledger.listed(store):
                 named = self._beside(self.names())
-                ledger.adopt(path for path in store.glob("*.safetensors") if "/".join(path.parts) in named)
+                ledger.adopt(path for path in store.glob("*.safetensors") if path.relative_to(self.run) in named)
             ledger.tidy(store)
         remove_leftovers(self.folder, ("last", "best"))
-        for leftover in self.folder.glob(".staging-*"):
+        for leftover in self.folder.glob(f"{DOOMED}*"):
             ledger.discard(leftover)
         for old in self.folder.glob(".old-*"):
             target = self.folder / old.name.removeprefix(".old-")
-            if target.exists():
+            if target.exists() or not NAME.fullmatch(target.name):
                 ledger.discard(old)
             else:
                 old.replace(target)
@@ -217,7 +221,7 @@ class Checkpoints:
         except (OSError, ValueError, AttributeError, RecursionError):
             return  # nobody knows what a damaged one relies on
         for store in self._stores():
-            unused = [path for path in store.glob("*.safetensors") if "/".join(path.parts) not in named]
+            unused = [path for path in store.glob("*.safetensors") if path.relative_to(self.run) not in named]
             ours = ledger.listed(store) if unused else {}
             for path in unused:
                 if path.name in ours:
@@ -225,7 +229,7 @@ class Checkpoints:
 
     def _stores(self) -> list[SafePath]:
         """Folders with rows of stores, beside the checkpoints."""
-        return [store for store in (SafePath(self.folder.root) / REPLAY).glob("*") if store.is_dir()]
+        return [store for store in (self.run / REPLAY).glob("*") if store.is_dir()]
 
     def _beside(self, names: Iterable[str]) -> set[str]:
         """Files beside the checkpoints that these rely on."""

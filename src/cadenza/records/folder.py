@@ -315,10 +315,17 @@ def run_ids(root: Path) -> list[str]:
     """Folders that are runs (they have a config), by name."""
     try:
         with os.scandir(root) as entries:
-            found = [entry.name for entry in entries if entry.is_dir() and _is_name(entry.name)]
+            found = [entry.name for entry in entries if _is_name(entry.name) and _is_folder(entry)]
     except OSError:
         return []
     return sorted(name for name in found if os.path.lexists(f"{root}/{name}/config.yaml"))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads back to itself
+        return False
 
 
 def _is_name(name: str) -> bool:

@@ -13,9 +13,9 @@ from cadenza.data import replay
 from cadenza.data.replay import ReplayStore
 from cadenza.data.transfer import Fetch, send
 from cadenza.errors import CheckpointError
+from cadenza.files import SafePath
 from cadenza.types import Acted
 from harness.experience import Experience
-from harness.files import safe
 
 ROWS = 20
 
@@ -82,7 +82,7 @@ def test_what_is_added_afterwards_is_newer_than_what_is_on_its_way() -> None:
 def test_a_checkpoint_names_files_with_all_that_is_revised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "SEGMENT_BYTES", 500)
     _, store = filled(3 * ROWS)
-    store.attach(safe(tmp_path / "one" / "replay"))
+    store.attach(SafePath(tmp_path) / "one" / "replay")
     revise(store, 5.0, [])
     files = store.seal()
     state = store.state_dict()
@@ -90,12 +90,12 @@ def test_a_checkpoint_names_files_with_all_that_is_revised(tmp_path: Path, monke
     assert len(named) > 2
     assert {path.name for path in files} >= {one["name"] for one in named}
     again = ReplayStore(2 * ROWS, 2, revisable=("belief",))
-    again.attach(safe(tmp_path / "one" / "replay"))
+    again.attach(SafePath(tmp_path) / "one" / "replay")
     again.load_state_dict(state)
     assert np.array_equal(beliefs(again), beliefs(store))
     assert again.seal() == store.seal() == files  # nothing is new
     emptied = ReplayStore(2 * ROWS, 2, revisable=("belief",))
-    emptied.attach(safe(tmp_path / "one" / "replay"))
+    emptied.attach(SafePath(tmp_path) / "one" / "replay")
     emptied.load_state_dict(state)
     emptied.load_state_dict(ReplayStore(2 * ROWS, 2, revisable=("belief",)).state_dict())
     assert emptied.state_dict()["revised"] == {}
@@ -110,12 +110,12 @@ def test_a_checkpoint_names_files_with_all_that_is_revised(tmp_path: Path, monke
 
 def test_a_state_after_more_was_revised_holds_it_all(tmp_path: Path) -> None:
     _, store = filled(12)
-    store.attach(safe(tmp_path / "one" / "replay"))
+    store.attach(SafePath(tmp_path) / "one" / "replay")
     store.seal()
     revise(store, 5.0, [])
     state = store.state_dict()
     again = ReplayStore(2 * ROWS, 2, revisable=("belief",))
-    again.attach(safe(tmp_path / "one" / "replay"))
+    again.attach(SafePath(tmp_path) / "one" / "replay")
     again.load_state_dict(state)
     assert np.array_equal(beliefs(again), beliefs(store))
     assert 5.0 in beliefs(again)

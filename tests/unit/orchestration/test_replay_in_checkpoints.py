@@ -38,7 +38,8 @@ def configured(*overrides: str) -> RunConfig:
 
 
 def segments(folder: RunFolder) -> set[str]:
-    return {path.relative_to(folder.path).as_posix() for path in folder.replay.glob("*/*")}
+    files = {path.relative_to(folder.files) for store in folder.replay.glob("*") for path in store.glob("*")}
+    return {path for path in files if not path.endswith("SHA256SUMS")}
 
 
 def named(run: Orchestrator, name: str) -> set[str]:

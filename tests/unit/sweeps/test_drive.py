@@ -24,6 +24,7 @@ from cadenza.sweeps.jobs import Job
 from cadenza.sweeps.local import LocalProcesses
 from cadenza.sweeps.report import result, write_report
 from cadenza.sweeps.trials import Journal
+from harness.files import safe
 from harness.processes import PATIENCE
 from harness.sweeping import BUDGET, InProcess, folders, make, outcomes, run
 
@@ -251,7 +252,7 @@ class Waiting(Job):
 def test_a_signal_that_comes_while_a_process_starts_reaches_it(tmp_path: Path) -> None:
     engine = LocalProcesses(1)
     engine.stop(signal.SIGTERM)  # nothing runs yet
-    engine.start(Waiting(1, 0, tmp_path, "run", tmp_path / "config", tmp_path / "log"))
+    engine.start(Waiting(1, 0, tmp_path, "run", safe(tmp_path / "config"), safe(tmp_path / "log")))
     engine._running[0][1].wait(PATIENCE)
     assert [code for _, code in engine.ended()] == [-signal.SIGTERM]
 
