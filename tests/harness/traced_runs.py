@@ -229,7 +229,7 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {
     "ppo, normalised": ("CartPole-v1:ppo", [*PPO, *NORMALISED, "algorithm.normalize_value=true"]),
     "ppo, normalised, torch": ("CartPole-v1:ppo", [*PPO, *NORMALISED, TORCH]),
     "ppo, rolling normaliser": ("toy/dict:ppo", [*PPO, "algorithm.normalize_obs=rolling"]),
-    "ppo, static normaliser": ("toy/pair:ppo", [*PPO, "algorithm.normalize_obs=static"]),
+    "ppo, static normaliser": ("MountainCar-v0:ppo", [*PPO, "algorithm.normalize_obs=static"]),
     "ppo, schedules": ("CartPole-v1:ppo", [*PPO, *SCHEDULES]),
     "ppo, limits": ("CartPole-v1:ppo", [*PPO, "algorithm.target_kl=0.01", "algorithm.value_clip_range=0.2"]),
     "ppo, frame stack": ("CartPole-v1:ppo", [*PPO, "environment.frame_stack=4"]),
