@@ -27,7 +27,7 @@ lint: .venv/dev
 
 # timing tests want the machine to themselves
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not timing"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not timing and not full"
 	$(BIN)/python -m pytest -m timing
 
 clean:

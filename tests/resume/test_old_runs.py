@@ -1,0 +1,66 @@
+"""Run folders made by earlier code (fixtures/) open, go on to the same end, and can be repeated."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import traces
+
+from harness import run_digests
+from harness.traced_runs import OLD_RUNS, old_run
+
+MADE_ON = json.loads((traces.FIXTURES / "made_on.json").read_text())
+PLACES = re.compile(rb"/(tmp|home|root|work|Users|var|mnt)/")
+STATES = {"SIGINT": "interrupted", "SIGKILL": "crashed", "": "finished"}
+
+
+@pytest.fixture(params=OLD_RUNS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def root(name: str, tmp_path: Path) -> Path:
+    """A copy of a fixture, a runs folder with one run."""
+    return Path(shutil.copytree(traces.FIXTURES / name, tmp_path / "runs"))
+
+
+def test_an_old_run_is_shown_listed_and_evaluated(name: str, root: Path) -> None:
+    run = traces.last(root).name
+    state = STATES[OLD_RUNS[name].left.partition("@")[0]]
+    assert state in traces.command("show", "@last", "--runs-dir", root)
+    listed = traces.command("list", "--runs-dir", root, "--json")
+    (row,) = json.loads(listed.splitlines()[-1])["runs"]
+    assert (row["run"], row["status"]) == (run, state)
+    result = traces.command("evaluate", "@last", "--runs-dir", root, "--episodes", "1", "--json")
+    assert json.loads(result.splitlines()[-1])["episodes"] == 1
+
+
+def test_an_old_run_goes_on_to_the_end_that_it_had(name: str, tmp_path: Path) -> None:
+    folder = traces.run(traces.traces()[old_run(name)], tmp_path / "runs")
+    digests = run_digests.digests(folder)
+    assert digests["env_steps"] == OLD_RUNS[name].env_steps
+    stored, _ = traces.entry_here(traces.read(), traces.facts())
+    if stored:  # elsewhere the same bits are not to be had
+        assert run_digests.difference(stored[old_run(name)], digests) == ""
+
+
+def test_an_old_run_is_repeated_bit_for_bit(name: str, root: Path) -> None:
+    here = traces.facts()
+    if here != MADE_ON:
+        differing = ", ".join(key for key in here if here[key] != MADE_ON.get(key))
+        pytest.skip(f"made on another kind of machine or with other libraries: {differing}")
+    traces.command("verify", "@last", "--runs-dir", root)
+
+
+def test_an_old_run_says_nothing_of_where_it_was_made(name: str) -> None:
+    for path in (traces.FIXTURES / name).rglob("*"):
+        if path.is_file():
+            assert not PLACES.search(path.read_bytes()), path
+    folder = traces.last(traces.FIXTURES / name)
+    assert json.loads((folder / "manifest.json").read_text())["machine"]["host"] == "machine"
+    assert json.loads((folder / "status.json").read_text())["host"] == "machine"
