@@ -21,15 +21,16 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 MEMORY_DISK = Path("/dev/shm")
-# Of each command's combinations, the share in the sample.
+# Of each command's combinations, the share in the sample: about 40 seconds on two cores that do nothing else.
 SHARES = {
-    "run: list": 1.0, "run: show": 0.5, "run: resume": 0.3, "run: train FILE": 1.0, "run: train FILE key=value": 0.5,
-    "run: cleanup --keep-best 0": 0.04, "run: report --html": 0.01, "dataset: train training.dataset": 0.1,
+    "run: list": 0.5, "run: show": 0.25, "run: resume": 0.12, "run: train FILE": 0.4, "run: train FILE key=value": 0.2,
+    "run: cleanup --keep-best 0": 0.02,
 }  # fmt: skip
-SHARE = 0.015
+SHARE = 0.004
 LINKED = (
     "resume", "list", "show", "evaluate", "report", "compare", "verify", "export dataset", "cleanup --keep-best 0",
     "train --init-from",
@@ -39,6 +40,7 @@ LINKED = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", action="store_true", help="the part that `make test` tries")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiplies the sample's shares")
     parser.add_argument("--links", action="store_true", help="links that are permitted, instead")
     parser.add_argument("--roles", action="store_true", help="of names that differ in a number only the newest")
     parser.add_argument("--minutes", type=float, help="stop after so long, with the combinations in an order by lot")
@@ -75,27 +77,40 @@ def surroundings(place: Path) -> None:
 
 def attack(options: argparse.Namespace, place: Path) -> int:
     from harness.hostile_scenes import build, scenes
-    from harness.hostile_trials import Harness, Report, Result, Trial, combinations, import_everything, in_child, permitted, sample
+    from harness.hostile_trials import (
+        Harness,
+        Report,
+        Result,
+        Trial,
+        combinations,
+        import_everything,
+        in_child,
+        permitted,
+        sample,
+    )
 
     import_everything()
     began = time.monotonic()
     in_child(lambda: build(place / "pristine"))
     known = scenes(place / "pristine")
     harness = Harness(place / "slots", options.jobs)
+
     def wanted(trial: Trial) -> bool:
-        pairs = ((options.only, f"{trial.scene.name}: {trial.command.name}"), (options.names, trial.name))
+        pairs = ((options.only, full_name(trial)), (options.names, trial.name))
         if options.show and options.show not in trial.title:
             return False
         return all(re.search(text, value) for text, value in (*pairs, (options.kinds, trial.kind)))
 
     trials: Iterable[Trial] = filter(wanted, permitted(known, LINKED) if options.links else combinations(known))
     if options.sample:
-        trials = sample(trials, lambda trial: SHARES.get(f"{trial.scene.name}: {trial.command.name}", SHARE))
+        trials = sample(trials, lambda trial: options.scale * SHARES.get(full_name(trial), SHARE))
     elif options.roles:
         trials = sample(trials, lambda trial: 1.0)
     trials = list(trials)
     print(f"{len(trials)} combinations", flush=True)
-    used = {(trial.scene.name, trial.command.name) for trial in trials}
+    used = {
+        (trial.scene.name, trial.command.name) for trial in trials if not options.sample or full_name(trial) in SHARES
+    }
     broken = harness.baseline(known, used)
     print(f"pristine folders and {len(harness.baseline_codes)} commands on them: {time.monotonic() - began:.1f} s")
     for result in broken:
@@ -118,25 +133,35 @@ def attack(options: argparse.Namespace, place: Path) -> int:
 
     report = harness.run(trials, Report(broken=broken), note)
     rate = report.tried / report.seconds if report.seconds else 0
-    print(f"{report.tried} combinations tried in {report.seconds:.0f} s ({rate:.0f} a second), {len(report.failures)} failed")
-    print("slowest commands:", ", ".join(f"{name} {seconds[name] / numbers[name]:.2f} s" for name, _ in seconds.most_common(8)))
+    print(
+        f"{report.tried} combinations tried in {report.seconds:.0f} s ({rate:.0f} a second),"
+        f" {len(report.failures)} failed"
+    )
+    print(
+        "slowest commands:",
+        ", ".join(f"{name} {seconds[name] / numbers[name]:.2f} s" for name, _ in seconds.most_common(8)),
+    )
     tables(report.failures, options.examples)
     if options.json:
         options.json.write_text(json.dumps(report.plain(), indent=1))
     return 1 if report.failures or broken else 0
 
 
-def until(end: float, trials: Iterable) -> Iterable:
+def full_name(trial: Any) -> str:
+    return f"{trial.scene.name}: {trial.command.name}"
+
+
+def until(end: float, trials: Iterable[Any]) -> Iterable[Any]:
     for trial in trials:
         if time.monotonic() > end:
             return
         yield trial
 
 
-def tables(failures: list, examples: int) -> None:
+def tables(failures: list[Any], examples: int) -> None:
     from harness.hostile_trials import unique
 
-    by_rule: dict[str, list] = {}
+    by_rule: dict[str, list[Any]] = {}
     for result in failures:
         for one in unique(result):
             by_rule.setdefault(one.rule, []).append((result, one))
@@ -146,7 +171,9 @@ def tables(failures: list, examples: int) -> None:
         kinds = Counter(result.trial.kind for result, _ in found)
         print(f"  {rule:<{width}} {len(found):>5}   " + ", ".join(f"{kind} {n}" for kind, n in kinds.most_common(7)))
     print("\nfailures by command")
-    for command, count in Counter(f"{one.trial.scene.name}: {one.trial.command.name}" for one in failures).most_common():
+    for command, count in Counter(
+        f"{one.trial.scene.name}: {one.trial.command.name}" for one in failures
+    ).most_common():
         print(f"  {command:<32} {count:>5}")
     print("\nfailures by kind of replacement")
     for kind, count in Counter(one.trial.kind for one in failures).most_common():
@@ -156,7 +183,9 @@ def tables(failures: list, examples: int) -> None:
         print(f"  {rule}")
         spread = {(result.trial.command.name, result.trial.kind): (result, one) for result, one in reversed(found)}
         for result, one in list(spread.values())[-examples:]:
-            print(f"    {result.trial.title}: {one.detail[:240]}" + (f"  [{result.error[:160]}]" if result.error else ""))
+            print(
+                f"    {result.trial.title}: {one.detail[:240]}" + (f"  [{result.error[:160]}]" if result.error else "")
+            )
 
 
 if __name__ == "__main__":

@@ -34,8 +34,24 @@ SURROGATE = "half \ud800 character"
 HUGE = 1 << 30
 DEPTH = 20_000
 MODULE = "hostile_module"  # a module of this name lies in every hostile folder
-FREE = {"name", "tags", "message", "command", "host", "created", "commit", "group", "spec", "environment", "dirty", "what", "hint",
-        "explanation", "rule", "severity"}
+FREE = {
+    "name",
+    "tags",
+    "message",
+    "command",
+    "host",
+    "created",
+    "commit",
+    "group",
+    "spec",
+    "environment",
+    "dirty",
+    "what",
+    "hint",
+    "explanation",
+    "rule",
+    "severity",
+}
 LEVELS = 12
 
 
@@ -255,7 +271,9 @@ def traversal(spot: Spot) -> None:
 
     def elsewhere(tree: Any, key: str = "") -> Any:
         if isinstance(tree, dict):
-            named = {there if key in ("files", "beside") else name: elsewhere(value, name) for name, value in tree.items()}
+            named = {
+                there if key in ("files", "beside") else name: elsewhere(value, name) for name, value in tree.items()
+            }
             return named
         if isinstance(tree, list):
             return [elsewhere(value, key) for value in tree]
@@ -287,7 +305,12 @@ def odd_names(spot: Spot) -> None:
         raise NotApplicableError
     for name in ("\x1b[31mred\r\nerror: forged by a value.safetensors", "replay-\x1b[2J.gif", "<img src=x>.png"):
         (spot.path / name.replace("/", "_")).write_bytes(b"x")
-    for name in ("step-\x1b[31m\n", "step-000000000999-000000000999\nerror: forged by a value", ".old-step-x", "a\x9bb"):
+    for name in (
+        "step-\x1b[31m\n",
+        "step-000000000999-000000000999\nerror: forged by a value",
+        ".old-step-x",
+        "a\x9bb",
+    ):
         (spot.path / name).mkdir()
     with suppress(OSError):  # not on every file system
         (Path(os.fsdecode(os.fsencode(spot.path) + b"/\xff\xfe.json"))).write_bytes(b"{}")

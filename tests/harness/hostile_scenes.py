@@ -1,9 +1,10 @@
-"""Scenes to attack: a run beside a healthy one, a sweep, a dataset, a published run; and the commands that read them."""
+"""Scenes to attack (a run beside a healthy one, a sweep, a dataset, a published run) and the commands that read them."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -65,7 +66,8 @@ OFFLINE = [
     " duration_updates: 8}]",
 ]
 ALERT = {
-    "rule": "loss_spike", "env_steps": 128, "severity": "warning", "what": "train/loss is 900", "explanation": "too fast",
+    "rule": "loss_spike", "env_steps": 128, "severity": "warning", "what": "train/loss is 900",
+    "explanation": "too fast",
     "hint": "a smaller algorithm.learning_rate",
 }  # fmt: skip
 OUTPUTS = ("report.md", "report.html", "curves.png", "metrics.csv")  # files of a run that others look at
@@ -156,9 +158,7 @@ RUN_COMMANDS = [
     command("report victim healthy --out {tmp}/compared", (*RUN_READS, *WEIGHTS), "report --out"),
     command("verify victim --steps 64", (*RUN_READS, *WEIGHTS, *RECORDED), "verify"),
     command("export victim --format csv", (*RUN_READS, *INDEX), "export csv", many_bytes=True),
-    command(
-        "export victim --format dataset --out {tmp}/dataset", (*RUN_READS, *WEIGHTS, *STORED), "export dataset"
-    ),
+    command("export victim --format dataset --out {tmp}/dataset", (*RUN_READS, *WEIGHTS, *STORED), "export dataset"),
     command("cleanup --keep-best 0 --dry-run", ALL),
     command("cleanup --keep-best 0", ALL),
     command("publish victim --dry-run --out {tmp}/published user/name", (*RUN_READS, *WEIGHTS, *LOOKS), "publish"),
@@ -196,13 +196,19 @@ PUBLISHED_COMMANDS = [
         PLAY_READS,
         "train --init-from PATH",
     ),
-    command("train {attacked}/config.yaml --quiet --max-timesteps 32", ("config.yaml", "manifest.json", "."), "train PATH"),
+    command(
+        "train {attacked}/config.yaml --quiet --max-timesteps 32",
+        ("config.yaml", "manifest.json", "."),
+        "train PATH",
+    ),
 ]  # fmt: skip
 # Names that appear only while something is written, or in runs of another kind.
 PLANTED = [
-    "alerts.jsonl", "debug", "debug/diagnosis.json", "debug/failure", "logs/wandb.log", "videos/replay.gif", "videos/eval-000000000256.gif",
+    "alerts.jsonl", "debug", "debug/diagnosis.json", "debug/failure", "logs/wandb.log", "videos/replay.gif",
+    "videos/eval-000000000256.gif",
     "../index.sqlite-journal", "../index.sqlite-wal", "checkpoints/.old-step-000000000256-000000000056",
-    "checkpoints/.staging-step-000000000288-000000000064", "checkpoints/.tmp-best-1-0", "checkpoints/rejected-step-000000000256-000000000056", "replay/replay/.tmp-x-1-0",
+    "checkpoints/.staging-step-000000000288-000000000064", "checkpoints/.tmp-best-1-0", 
+    "checkpoints/rejected-step-000000000256-000000000056", "replay/replay/.tmp-x-1-0",
     "replay/other", "replay/replay/000000000999-000000001999.safetensors", ".tmp-status.json-1-0",
     "checkpoints/step-000000000999-000000000999", "episodes/000000000999.safetensors", "notes.txt",
 ]  # fmt: skip
@@ -247,7 +253,8 @@ def scenes(place: Path) -> list[Scene]:
         Scene("run", place / "run", f"runs/{VICTIM}", RUN_COMMANDS, list(PLANTED)),
         Scene("sweep", place / "sweep", f"runs/sweeps/{sweep}", SWEEP_COMMANDS, ["lock", ".tmp-journal-1-0"]),
         Scene("dataset", place / "dataset", "dataset", DATASET_COMMANDS, ["meta", "meta/info.json"]),
-        Scene("published", place / "published", "published", PUBLISHED_COMMANDS, ["replay", "lock", "videos", "report.md"]),
+        Scene("published", place / "published", "published", PUBLISHED_COMMANDS,
+              ["replay", "lock", "videos", "report.md"]),
     ]  # fmt: skip
 
 
@@ -284,8 +291,6 @@ def places(scene: Scene, copy: Path, tmp: Path) -> dict[str, str]:
 
 def role(name: str) -> str:
     """What a name is, whatever number stands in it: `checkpoints/step-N/state.json`."""
-    import re
-
     return re.sub(r"\d{4,}", "N", name)
 
 

@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -22,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.hostile_kinds import FORGED, KINDS, MODULE, PERMITTED, PLANTED, SECRET, NotApplicableError, Spot
 from harness.hostile_scenes import HEALTHY, VICTIM, Command, Scene, hold, places, role, use_in_process_engine
@@ -34,10 +35,18 @@ LONGEST = 120.0  # seconds until it is killed, however busy the machine is
 MEMORY = 2 << 30  # bytes that a trial may ask for beside what the parent has
 REFUSED = (2, 69, 73, 74, 78)
 INTERNAL = 70
+MACHINE = ("subprocess.Popen git, ['git', ", "subprocess.Popen uname, ['uname', ")  # which a new run's manifest asks
 SINKS = ("tensorboard", "wandb")  # written, never read or deleted: they may be links
 
 TICKS = os.sysconf("SC_CLK_TCK")
-LINKS = {"link to a file", "link to its twin", "link to a folder", "link to .bashrc", "link to nothing", "link to itself"}
+LINKS = {
+    "link to a file",
+    "link to its twin",
+    "link to a folder",
+    "link to .bashrc",
+    "link to nothing",
+    "link to itself",
+}
 IN_OPEN, IN_MODIFY, IN_ISDIR = 0x20, 0x2, 0x40000000
 
 
@@ -98,7 +107,9 @@ class Report:
     excused: dict[str, list[str]] = field(default_factory=dict)
 
     def counts(self) -> Counter[tuple[str, str]]:
-        return Counter((one.rule, result.trial.kind) for result in self.failures for one in unique(result) if result.trial)
+        return Counter(
+            (one.rule, result.trial.kind) for result in self.failures for one in unique(result) if result.trial
+        )
 
     def plain(self) -> dict[str, Any]:
         failures = [
@@ -108,7 +119,13 @@ class Report:
             if result.trial
         ]  # fmt: skip
         broken = [f"{one.error}: {one.violations}" for one in self.broken]
-        return {"broken": broken, "tried": self.tried, "skipped": self.skipped, "seconds": self.seconds, "failures": failures}
+        return {
+            "broken": broken,
+            "tried": self.tried,
+            "skipped": self.skipped,
+            "seconds": self.seconds,
+            "failures": failures,
+        }
 
 
 def unique(result: Result) -> list[Violation]:
@@ -304,7 +321,8 @@ class Auditor:
     """Notes, as JSON lines in a file, what a process does that no command on a hostile folder may do."""
 
     PROCESSES = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty")
-    CHANGES = {  # event: places of the path and of its directory's descriptor; whether a link at its end is followed
+    CHANGES: ClassVar[dict[str, tuple[tuple[int, int | None, bool], ...]]] = {
+        # event: places of the path and of its directory's descriptor; whether a link at its end is followed
         "os.truncate": ((0, None, True),),
         "os.rename": ((0, 2, False), (1, 3, False)),
         "os.remove": ((0, 1, False),),
@@ -343,7 +361,7 @@ class Auditor:
     def look(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             path, mode, flags = arguments
-            if isinstance(flags, int) and flags & self.WRITING or isinstance(mode, str) and set(mode) & set("wax+"):
+            if (isinstance(flags, int) and flags & self.WRITING) or (isinstance(mode, str) and set(mode) & set("wax+")):
                 flags = flags if isinstance(flags, int) else 0
                 if not isinstance(path, int):
                     self.check("write", path, None, not flags & (os.O_NOFOLLOW | os.O_EXCL), relative=True)
@@ -529,8 +547,12 @@ class Harness:
                 self.wait(running)
                 result = self.end(running)
                 key = f"{scene.name}: {command.name}"
-                self.excused[key] = {habit(one) for one in result.violations if one.rule in ("process", "socket", "pickle")}
-                result.violations = [one for one in result.violations if one.rule not in ("process", "socket", "pickle")]
+                self.excused[key] = {
+                    habit(one) for one in result.violations if one.rule in ("process", "socket", "pickle")
+                }
+                result.violations = [
+                    one for one in result.violations if one.rule not in ("process", "socket", "pickle")
+                ]
                 result.error = f"{key}: {result.error}"
                 self.baseline_codes[key] = result.code
                 if result.violations or result.code != command.code:
@@ -539,7 +561,9 @@ class Harness:
         preload(self.modules - set(sys.modules))
         return broken
 
-    def run(self, trials: Iterable[Trial], report: Report, said: Callable[[Result], None] = lambda result: None) -> Report:
+    def run(
+        self, trials: Iterable[Trial], report: Report, said: Callable[[Result], None] = lambda result: None
+    ) -> Report:
         began = time.monotonic()
         free, busy, waiting = list(self.slots), [], iter(trials)
         exhausted = False
@@ -644,7 +668,7 @@ class Harness:
         for line in running.log.read_text().splitlines():
             rule, detail = json.loads(line)
             one = Violation(rule, detail)
-            if habit(one) not in self.excused.get(key, set()):
+            if habit(one) not in self.excused.get(key, set()) and not one.detail.startswith(MACHINE):
                 yield one
         yield from self.judge_disk(running, code)
         if running.command.name.startswith("list"):
@@ -709,8 +733,10 @@ def judge_output(command: Command, out: bytes, err: bytes) -> Iterator[Violation
             yield Violation("forged line", name)
         if "out of memory" in text:
             yield Violation("memory", text.strip().splitlines()[-1][:200])
-    errors = [line for line in err.decode(errors="replace").splitlines() if line.startswith(("error:", "internal error:"))]
-    if len(errors) > 1 and any(FORGED not in line for line in errors[1:]):
+    errors = [
+        line for line in err.decode(errors="replace").splitlines() if line.startswith(("error:", "internal error:"))
+    ]
+    if len(errors) > 1 and command.name != "inspect" and any(FORGED not in line for line in errors[1:]):
         yield Violation("several errors", f"{len(errors)} lines")
 
 
@@ -750,14 +776,13 @@ def judge_pages(running: Running) -> Iterator[Violation]:
                     yield Violation("leak", name)
                 if "<img src=x onerror" in text or "<script>alert('hostile" in text:
                     yield Violation("markup", f"{name}: HTML")
-                if path.suffix == ".md" and ("\n# hostile heading" in text or "](javascript:alert" in text):
+                prose = re.sub(r"(?ms)^```.*?^```$|`[^`\n]+`", "", text)
+                if path.suffix == ".md" and ("\n# hostile heading" in prose or "](javascript:alert" in prose):
                     yield Violation("markup", f"{name}: Markdown")
 
 
 def habit(one: Violation) -> str:
     """What kind of process or connection it is, whatever its numbers."""
-    import re
-
     return f"{one.rule} {re.sub(r'[0-9]+', 'N', one.detail)[:60]}"
 
 
