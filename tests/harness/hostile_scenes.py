@@ -1,4 +1,4 @@
-"""Scenes to attack (a run beside a healthy one, a sweep, a dataset, a published run) and the commands that read them."""
+"""Scenes to attack (a run beside a healthy one, a sweep, a dataset, a published run), with commands that read them."""
 
 from __future__ import annotations
 
