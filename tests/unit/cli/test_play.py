@@ -42,7 +42,7 @@ def told(folder: RunFolder, *arguments: object) -> dict[str, Any]:
 
 
 def pictures(path: Path) -> list[np.ndarray]:
-    film = Image.open(path)
+    film: Any = Image.open(path)
     found = []
     for index in range(film.n_frames):
         film.seek(index)

@@ -11,7 +11,7 @@ from cadenza.config.load import load
 from cadenza.config.registry import ALGORITHMS, Algorithm
 from cadenza.config.schema import RunConfig
 from cadenza.data.priorities import Priorities
-from cadenza.errors import CheckpointError, DivergenceError
+from cadenza.errors import CheckpointError, ConfigError, DivergenceError
 from cadenza.orchestration import plan as planning
 from cadenza.orchestration import ram
 from cadenza.orchestration.checkpoint import MANIFEST
@@ -150,7 +150,7 @@ def test_a_plan_knows_what_the_replay_takes(on_disk: bool) -> None:
 
 def test_a_replay_that_does_not_fit_is_refused_with_a_capacity_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ram, "available", lambda: 2_000_000)
-    with pytest.raises(planning.ConfigError, match=r"store 'replay' needs .*: algorithm\.capacity=\d+ \(not 100001\)"):
+    with pytest.raises(ConfigError, match=r"store 'replay' needs .*: algorithm\.capacity=\d+ \(not 100001\)"):
         planning.plan(configured("training.max_timesteps=1000", "algorithm.capacity=100001"), 0.1)
 
 

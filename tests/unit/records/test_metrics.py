@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import os
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,7 @@ def test_half_a_row_left_by_a_full_disk_is_overwritten(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = written(path, range(1))
-    real = metrics.os.write
+    real = os.write
     calls = []
 
     def tearing(descriptor: int, data: bytes) -> int:
@@ -149,7 +150,7 @@ def test_half_a_row_left_by_a_full_disk_is_overwritten(
         raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as torn:
-        torn.setattr(metrics.os, "write", tearing)
+        torn.setattr(os, "write", tearing)
         assert not file.append(row(1))
     assert len(metrics.read(path)) == 1
     assert file.append(row(2))
@@ -206,7 +207,7 @@ def test_buffer_resumes_in_the_middle_exactly() -> None:
 
 
 def test_series_and_aliases() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"env_steps": 1, "updates": 3, "collect/return_mean": 5.0, "train/loss": 1.0, "phase": "main"},
         {"env_steps": 2, "eval/return_mean": 7.0, "train/loss": None},
     ]

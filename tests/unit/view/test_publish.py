@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,6 +160,8 @@ def test_the_card_of_a_team_and_of_own_code_says_what_works(tmp_path: Path) -> N
     from cadenza.config.load import load
 
     team, own = load("skirmish/2m1x1h:mappo"), load("cadenza.envs.toy:Identity:ppo")
+    python: Any
+    shell: Any
     (python, shell) = publish.use(team, "me/team")
     assert "cadenza.load" not in python.text
     assert 'cadenza.Run.find("hf:me/team")' in python.text

@@ -219,7 +219,8 @@ def test_an_untrained_v3_predicts_no_reward_and_no_value_at_all(warmed: Any) -> 
 
 def slow_returns(reward: list[float], cont: list[float], value: list[float], lam: float) -> list[float]:
     """v3: R[t] is made of what stands at t + 1."""
-    after, returns = value[-1], []
+    returns: list[Any] = []
+    after = value[-1]
     for t in reversed(range(len(reward) - 1)):
         after = reward[t + 1] + cont[t + 1] * ((1 - lam) * value[t + 1] + lam * after)
         returns.insert(0, after)
@@ -325,7 +326,8 @@ def test_v3s_losses_are_the_same_in_pieces(warmed: Any, monkeypatch: pytest.Monk
 
 def slow_own_returns(reward: list[float], discount: list[float], value: list[float], lam: float) -> list[float]:
     """v1 and v2: R[t] begins with the reward of state t itself."""
-    after, returns = value[-1], []
+    returns: list[Any] = []
+    after = value[-1]
     for t in reversed(range(len(reward) - 1)):
         after = reward[t] + discount[t] * ((1 - lam) * value[t + 1] + lam * after)
         returns.insert(0, after)

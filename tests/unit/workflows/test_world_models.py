@@ -88,7 +88,8 @@ def test_it_resumes_bit_for_bit_in_every_phase(subject: str, lab: Lab) -> None:
     whole.run()
     run, seen, done = lab.start(config, "parts"), set(), set()
     for stop in (1, 4, 8, 11, 12):
-        run.run(until=lambda clock, stop=stop: clock.cycles >= stop)
+        reached: Any = lambda clock, stop=stop: clock.cycles >= stop  # noqa: E731
+        run.run(until=reached)
         run = lab.resume(run)
         seen.add(run.clock.phase)
         done.add(int(trials_of(run).sum()))
@@ -106,7 +107,7 @@ def left_within_an_episode(lab: Lab, run: Orchestrator) -> Orchestrator:
     """As a signal would, two steps after the last episode ended."""
     assert run.collector is not None
     collect, answers = run.collector.collect, iter([False, False, True])
-    run.collector.collect = lambda *task: collect(*task[:-1], lambda: next(answers))  # type: ignore[method-assign]
+    run.collector.collect = lambda *task: collect(*task[:-1], lambda: next(answers))  # type: ignore
     run._do_next()
     assert not run.collector.env.current.is_first.any()
     run.save()
