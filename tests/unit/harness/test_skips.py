@@ -14,7 +14,11 @@ def skipped(text: str) -> pytest.TestReport:
 
 def test_equal_reasons_are_counted_on_one_line_the_most_frequent_first() -> None:
     module = pytest.CollectReport("test_y.py", "skipped", ("test_y.py", 1, "Skipped: no CUDA\nhere"), None)
-    reports = [skipped("Skipped: no Chromium"), skipped("Skipped: no CUDA here"), module]
+    reports: list[pytest.TestReport | pytest.CollectReport] = [
+        skipped("Skipped: no Chromium"),
+        skipped("Skipped: no CUDA here"),
+        module,
+    ]
     assert skip_lines(reports) == ["skipped: 2  no CUDA here", "skipped: 1  no Chromium"]
 
 
