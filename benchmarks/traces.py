@@ -70,7 +70,7 @@ def facts() -> dict[str, Any]:
         "cpu": _processor(),  # MKL asks who made it
         "caches": _caches(),  # oneDNN and BLAS cut their blocks by them, and sums follow the blocks
         "torch capability": torch.backends.cpu.get_cpu_capability(),
-        "numpy features": " ".join(np.show_config(mode="dicts")["SIMD Extensions"]["found"]),  # type: ignore[index]
+        "numpy features": " ".join(np.show_config(mode="dicts")["SIMD Extensions"]["found"]),
         "blas": " ".join(sorted(f"{one['internal_api']} {one['version']} {one.get('architecture')}" for one in blas)),
         "variables": " ".join(f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ),
     }

@@ -10,6 +10,7 @@ from cadenza.config import registry
 from cadenza.records.folder import RunFolder
 from harness.command import TOY, last, train
 from harness.lab import Lab
+from harness.skips import skip_lines
 
 
 @pytest.fixture
@@ -44,3 +45,9 @@ def forgotten() -> Iterator[None]:
 def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys and the like go to a folder of the tests' own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many tests were skipped, by reason."""
+    for line in skip_lines(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.write_line(line)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -90,13 +92,13 @@ FIELDS = (
 SHOWN = ("obs", "is_first", "active", "mask", "state")  # what a restored vector must show before its first step
 
 
-def kept(step, fields=FIELDS):
+def kept(step: Any, fields: Any = FIELDS) -> Any:
     """A copy of a step that later steps do not overwrite."""
     values = {name: getattr(step, name) for name in fields}
     return {path: None if leaf is None else leaf.copy() for path, leaf in leaves(values)}
 
 
-def assert_same(one, two):
+def assert_same(one: Any, two: Any) -> None:
     assert one.keys() == two.keys()
     for path, leaf in one.items():
         if leaf is None:
@@ -106,7 +108,7 @@ def assert_same(one, two):
             assert leaf.tobytes() == two[path].tobytes(), path
 
 
-def walk(env, steps, rng):
+def walk(env: Any, steps: int, rng: Any) -> Any:
     """Random steps; what they showed, and the episodes that ended."""
     shown = []
     for _ in range(steps):
@@ -114,7 +116,7 @@ def walk(env, steps, rng):
     return shown, env.episodes()
 
 
-def assert_same_episodes(one, two):
+def assert_same_episodes(one: Any, two: Any) -> None:
     assert [(e.env, e.number, e.seed, e.length) for e in one] == [(e.env, e.number, e.seed, e.length) for e in two]
     for a, b in zip(one, two, strict=True):
         for group in a.returns:
@@ -122,15 +124,15 @@ def assert_same_episodes(one, two):
             assert np.array_equal(a.actions[group], b.actions[group])
 
 
-def settings(id, **more):
+def settings(id: str, **more: Any) -> Any:
     return EnvironmentConfig(id=id, kwargs=SMALL.get(id, {}), **more)
 
 
-def vector(id, way="in_process", num_envs=3):
+def vector(id: str, way: str = "in_process", num_envs: int = 3) -> Any:
     return make_vector(settings(id, vectorize=way, workers=2), SEEDS, num_envs=num_envs)
 
 
-def episode_of(env, seed, steps):
+def episode_of(env: Any, seed: int, steps: int) -> Any:
     """What an episode of random actions shows; the seed decides about the actions, too."""
     for group in env.spec.groups.values():
         group.action.seed(seed)
@@ -143,13 +145,13 @@ def episode_of(env, seed, steps):
     return shown
 
 
-def sampled(group, frame, name):
+def sampled(group: Any, frame: Any, name: str) -> Any:
     """An allowed action for each agent of a group."""
     masks = [None] * len(group.agents) if not frame.mask or name not in frame.mask else frame.mask[name]
     return np.stack([group.action.sample(None if mask is None else mask.astype(np.int8)) for mask in masks])
 
 
-def differing_episodes(id, episodes, steps):
+def differing_episodes(id: str, episodes: int, steps: int) -> Any:
     """Numbers of the episodes that an environment used for all of them plays unlike a new one."""
     used, differing = catalog.make(settings(id)), []
     for seed in range(episodes):
@@ -170,7 +172,7 @@ def test_a_used_environment_gives_the_same_episode_as_a_fresh_one(id: str) -> No
 
 
 @pytest.mark.parametrize("id", ["BipedalWalker-v3", "BipedalWalkerHardcore-v3"])
-def test_it_takes_a_world_of_its_own_for_every_episode(id: str, monkeypatch) -> None:
+def test_it_takes_a_world_of_its_own_for_every_episode(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gym, "with_fresh_worlds", lambda env: env)
     assert differing_episodes(id, 12, 100) != []
 

@@ -20,7 +20,7 @@ COMMANDS = ("resume", "evaluate", "show", "verify", "report", "list")
 
 
 def newest(folder: RunFolder) -> Path:
-    return max(folder.checkpoints.glob("step-*"))
+    return max(folder.checkpoints.path.glob("step-*"))
 
 
 @pytest.fixture
@@ -81,19 +81,19 @@ def test_resume_falls_back_and_ends_the_same(damage: str, whole: RunFolder, fold
 
 def test_a_strangers_checkpoint_is_not_taken(whole: RunFolder, folder: RunFolder, stranger: RunFolder) -> None:
     shutil.rmtree(newest(folder))
-    shutil.copytree(newest(stranger), folder.checkpoints / newest(stranger).name)
+    shutil.copytree(newest(stranger), folder.checkpoints.path / newest(stranger).name)
     cadenza("evaluate", "@last", "--runs-dir", folder.path.parent).refused(78, "saved under config")
     assert "saved under config" in resume(folder.path.parent).succeeded().warnings[0]
     assert_same_end(whole, folder)
 
 
 def test_when_no_checkpoint_is_left(folder: RunFolder) -> None:
-    paths = sorted(folder.checkpoints.glob("step-*"))
+    paths = sorted(folder.checkpoints.path.glob("step-*"))
     for path in paths:
         flip(path / "workflow.safetensors")
     resume(folder.path.parent).refused(78, f"none of {len(paths)} checkpoints is valid")
     resume(folder.path.parent).refused(78, f"none of {len(paths)} checkpoints is valid")  # nothing was thrown away
-    assert sorted(folder.checkpoints.glob("step-*")) == paths, "what may still be saved by hand is not thrown away"
+    assert sorted(folder.checkpoints.path.glob("step-*")) == paths, "what may still be saved by hand is not thrown away"
 
 
 @pytest.mark.parametrize("part", ["clock", "workflow", "environment", "scheduler", "metrics", "store.rollout"])
@@ -124,7 +124,7 @@ def seal(checkpoint: Path, file: str, content: bytes) -> None:
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff\xfe", b"{}"], ids=str)
 def test_a_lost_status_is_written_anew(content: bytes | None, whole: RunFolder, folder: RunFolder) -> None:
-    put(folder.status, content)
+    put(folder.status.path, content)
     root = folder.path.parent
     for command in COMMANDS[1:]:
         assert cadenza(command, *runs(command), "--runs-dir", root).succeeded().err == ""
@@ -190,7 +190,7 @@ def test_metrics_that_a_checkpoint_refers_to(damage: str, folder: RunFolder, str
         "not rows": "5\n" * len(text),
         "a stranger's": stranger.metrics.read_text() + " " * len(text),
     }
-    put(folder.metrics, changed[damage].encode() if damage in changed else None)
+    put(folder.metrics.path, changed[damage].encode() if damage in changed else None)
     root = folder.path.parent
     resume(root).refused(78, str(folder.metrics))
     for command in COMMANDS[1:]:
@@ -279,7 +279,7 @@ def poisoned_target(folder: RunFolder, canary: Path) -> None:
 
 def poisoned_json(folder: RunFolder, canary: Path) -> None:
     for path in (folder.manifest, folder.decisions, folder.status, folder.metrics):
-        path.write_bytes(pickle.dumps(Payload(canary)))
+        path.path.write_bytes(pickle.dumps(Payload(canary)))
 
 
 POISONS = (poisoned_weights, poisoned_state, poisoned_yaml, poisoned_target, poisoned_json)

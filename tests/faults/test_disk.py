@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -186,5 +187,6 @@ def test_a_folder_that_was_removed_keeps_nothing(tmp_path: Path) -> None:
         if isinstance(event, Row):
             shutil.rmtree(tmp_path, ignore_errors=True)
 
+    changes: dict[str, Any] = {"training.max_timesteps": 20_000}
     with pytest.raises(StorageError, match="the folder is gone"):
-        lab_train("toy/identity:ppo", runs_dir=tmp_path, on_event=remove, **{"training.max_timesteps": 20_000})
+        lab_train("toy/identity:ppo", runs_dir=tmp_path, on_event=remove, **changes)

@@ -10,7 +10,7 @@ import pytest
 
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.orchestration.checkpoint import Checkpoints
-from cadenza.orchestration.orchestrator import first_not_finite
+from cadenza.orchestration.codec import first_not_finite
 from cadenza.records.folder import RunFolder
 from harness.command import SMALL, last, resume, train
 from harness.worker_processes import worker_processes

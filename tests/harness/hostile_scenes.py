@@ -241,8 +241,8 @@ def build(place: Path) -> list[Scene]:
     cadenza("sweep", swept / "file.yaml", "--quiet", "--runs-dir", swept / "runs").succeeded()
     shutil.copytree(runs / HEALTHY, swept / "runs" / HEALTHY)
     (sweep,) = [path for path in (swept / "runs" / "sweeps").iterdir()]
-    for folder in (victim, published, dataset, sweep):
-        (folder / f"{MODULE}.py").write_text("raise SystemExit('imported from a hostile folder')\n")
+    for hostile in (victim, published, dataset, sweep):
+        (hostile / f"{MODULE}.py").write_text("raise SystemExit('imported from a hostile folder')\n")
     cadenza("list", "--runs-dir", runs).succeeded()
     return scenes(place)
 
@@ -273,7 +273,7 @@ def use_in_process_engine() -> None:
     from cadenza.cli import sweep
     from harness.sweeping import InProcess
 
-    sweep.open_engine = lambda on, jobs: InProcess()  # type: ignore[assignment]
+    sweep.open_engine = lambda on, jobs: InProcess()
 
 
 def places(scene: Scene, copy: Path, tmp: Path) -> dict[str, str]:

@@ -299,7 +299,7 @@ class Watcher:
         self.events()
 
     def events(self) -> list[str]:
-        found = []
+        found: list[Any] = []
         while True:
             try:
                 data = os.read(self.file, 1 << 16)
@@ -430,14 +430,14 @@ def child(slot: Slot, scene: Scene, command: Command, files: tuple[int, int, int
         use_in_process_engine()
         known = len(sys.modules)
         modules = os.open(slot.place / "modules", os.O_WRONLY | os.O_CREAT | os.O_TRUNC) if listing else None
-        where = places(scene, slot.copy, slot.place / "tmp")
+        paths = places(scene, slot.copy, slot.place / "tmp")
         allowed = [slot.copy / "runs", slot.place / "tmp", slot.place / "state", Path(os.environ["MPLCONFIGDIR"])]
         if scene.name == "published":
             allowed.append(slot.copy / scene.attacked)
         if command.name == "export dataset over it":
             allowed.append(slot.copy)
         sys.addaudithook(Auditor(files[2], allowed, slot.copy, command.name == "inspect"))
-        code = look_around(slot.copy / "runs") if command.name == "inspect" else main.run(command.line(where))
+        code = look_around(slot.copy / "runs") if command.name == "inspect" else main.run(command.line(paths))
         note_imports(files[2], slot.copy, known)
         if modules is not None:
             os.write(modules, "\n".join(sys.modules).encode())
@@ -565,7 +565,8 @@ class Harness:
         self, trials: Iterable[Trial], report: Report, said: Callable[[Result], None] = lambda result: None
     ) -> Report:
         began = time.monotonic()
-        free, busy, waiting = list(self.slots), [], iter(trials)
+        free, waiting = list(self.slots), iter(trials)
+        busy: list[Any] = []
         exhausted = False
         while busy or not exhausted:
             while free and not exhausted:

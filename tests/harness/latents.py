@@ -54,7 +54,7 @@ def batch_of(workflow: Any, actions: int = 1, seed: int = 0) -> tuple[Batch, Noi
         (torch.rand(members, states * many, config.model.units, generator=generator) < 0.5).float()
         for members, states in ((critics, steps), (2, steps + 1))
     ]
-    return batch, Noise(*normal, torch.tensor([critics - 1, 0]), torch.tensor([0, critics - 1]), *kept)
+    return batch, Noise(normal[0], normal[1], torch.tensor([critics - 1, 0]), torch.tensor([0, critics - 1]), *kept)
 
 
 def number(workflow: Any, output: Tensor) -> float:

@@ -67,7 +67,10 @@ class Learner:
 
     def __init__(self, config: LearnerConfig, context: Context) -> None:
         self.config, self.context = config, context
-        self.nets = {"body": nn.Sequential(nn.Linear(4, 8), nn.ReLU(), Odd()), "head": nn.Sequential(nn.Linear(8, 1))}
+        self.nets: dict[str, Any] = {
+            "body": nn.Sequential(nn.Linear(4, 8), nn.ReLU(), Odd()),
+            "head": nn.Sequential(nn.Linear(8, 1)),
+        }
         if config.dead:
             nn.init.constant_(self.nets["body"][0].bias, -1e6)
         self.scale = nn.Parameter(torch.ones(()))
@@ -104,7 +107,7 @@ class Learner:
             if self.fails("gradient"):
                 loss = loss + torch.sqrt(self.nets["head"][0](torch.ones(8)) * 0).sum()
             self.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             self.optimizer.param_groups[0]["lr"] = float("inf") if self.fails("step") else 0.01
             self.optimizer.step()
             self.steps += 1

@@ -59,7 +59,7 @@ class Blind(Pairs):
     """Sees nothing at all."""
 
     def __init__(self, kind: str) -> None:
-        self.observation_space = spaces.Box(0, 1, (0,), np.float32) if kind == "box" else spaces.Dict({})
+        self.observation_space: Any = spaces.Box(0, 1, (0,), np.float32) if kind == "box" else spaces.Dict({})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         return self.observation_space.sample(), {}
@@ -68,7 +68,7 @@ class Blind(Pairs):
 class Words(Pairs):
     """Acts by saying something."""
 
-    action_space = spaces.Text(5)
+    action_space: Any = spaces.Text(5)
 
 
 class Shifted(gymnasium.Env[Any, Any]):

@@ -52,7 +52,7 @@ class Camera(gymnasium.Env[Any, Any]):
 class Pixels(Camera):
     """The picture alone."""
 
-    observation_space = Camera.observation_space["camera"]
+    observation_space: Any = Camera.observation_space["camera"]
 
     def _see(self) -> Any:
         return super()._see()["camera"]

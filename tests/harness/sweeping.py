@@ -44,7 +44,7 @@ class InProcess:
 
     def exit_code(self, job: Job) -> int:
         try:
-            train(job.config, job.root, job.run, job.until, job.metric)
+            train(job.config.path, job.root, job.run, job.until, job.metric)
         except CadenzaError as problem:
             job.log.path.write_text(f"error: {problem}\n")
             return problem.exit_code

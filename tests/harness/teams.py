@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
@@ -15,21 +15,21 @@ class Mortal(ParallelEnv):
     metadata: ClassVar = {"name": "mortal"}
     possible_agents: ClassVar = ["x_0", "x_1", "y_0"]
 
-    def __init__(self, ends=(), new=None, render_mode=None):
+    def __init__(self, ends: Any = (), new: Any = None, render_mode: Any = None) -> None:
         self.ends, self.new = dict(ends), new
 
-    def observation_space(self, agent):
+    def observation_space(self, agent: str) -> Any:
         return Box(0, 100, (3 if agent == "y_0" else 2,), np.float32)
 
-    def action_space(self, agent):
+    def action_space(self, agent: str) -> Any:
         return Discrete(4)
 
-    def reset(self, seed=None, options=None):
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.agents, self.now = list(self.possible_agents), 0
-        self.taken = []
+        self.taken: list[Any] = []
         return self._seen(self.agents), {agent: {} for agent in self.agents}
 
-    def step(self, actions):
+    def step(self, actions: Any) -> Any:
         assert list(actions) == self.agents
         self.taken.append(actions)
         self.now += 1
@@ -44,31 +44,31 @@ class Mortal(ParallelEnv):
         cut = {agent: fate.get(agent) == "truncated" for agent in told}
         return self._seen(told), reward, ended, cut, {agent: {} for agent in told}
 
-    def _seen(self, agents):
+    def _seen(self, agents: Any) -> Any:
         spaces = {agent: self.observation_space(agent) for agent in agents}
         return {agent: np.full(space.shape, self.now + 1, space.dtype) for agent, space in spaces.items()}
 
 
-def dying_pair():
+def dying_pair() -> Any:
     return Mortal({"x_1": (3, "terminated"), "x_0": (6, "truncated"), "y_0": (6, "truncated")})
 
 
-def crowded():
+def crowded() -> Any:
     return Mortal(new="z_9")
 
 
 class Informed(Mortal):
     """What is allowed stands beside the observations, for the agents that are there."""
 
-    def reset(self, seed=None, options=None):
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
         obs, _ = super().reset(seed, options)
         return obs, self._allowed()
 
-    def step(self, actions):
+    def step(self, actions: Any) -> Any:
         obs, reward, ended, cut, _ = super().step(actions)
         return obs, reward, ended, cut, self._allowed()
 
-    def _allowed(self):
+    def _allowed(self) -> Any:
         return {agent: {"action_mask": np.arange(4) <= self.now} for agent in self.agents}
 
 
@@ -81,30 +81,30 @@ class Relay(AECEnv):
     metadata: ClassVar = {"name": "relay"}
     possible_agents: ClassVar = ["a_0", "b_0", "b_1"]
 
-    def __init__(self, late=False, steps=30, risk=0.15):
+    def __init__(self, late: bool = False, steps: int = 30, risk: float = 0.15) -> None:
         super().__init__()
         self.late, self.steps, self.risk = late, steps, risk
 
-    def observation_space(self, agent):
-        rest = {"numbers": Box(-9, 99, (2,), np.float32), "picture": Box(0, 255, (5, 4, 3), np.uint8)}
+    def observation_space(self, agent: str) -> Any:
+        rest: dict[str, Any] = {"numbers": Box(-9, 99, (2,), np.float32), "picture": Box(0, 255, (5, 4, 3), np.uint8)}
         return Dict({"action_mask": Box(0, 1, (3,), np.int8), **rest})
 
-    def action_space(self, agent):
+    def action_space(self, agent: str) -> Any:
         return Discrete(3)
 
-    def reset(self, seed=None, options=None):
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
         self.random = np.random.default_rng(seed)
         self.agents = list(self.possible_agents)
         self.rewards = dict.fromkeys(self.agents, 0.0)
         self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
         self.terminations = dict.fromkeys(self.agents, False)
         self.truncations = dict.fromkeys(self.agents, False)
-        self.infos = {agent: {} for agent in self.agents}
+        self.infos: dict[str, Any] = {agent: {} for agent in self.agents}
         self.agent_selection = self.agents[0]
         self._skip_agent_selection = None
         self.count = 0
 
-    def observe(self, agent):
+    def observe(self, agent: str) -> Any:
         mask = np.zeros(3, np.int8)
         if agent == self.agent_selection:
             mask[self.count % 3 :] = 1
@@ -112,7 +112,7 @@ class Relay(AECEnv):
         numbers = np.array([self.count, index], np.float32)
         return {"action_mask": mask, "numbers": numbers, "picture": np.full((5, 4, 3), index, np.uint8)}
 
-    def step(self, action):
+    def step(self, action: Any) -> None:
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
             following = self._after(agent)
@@ -134,7 +134,7 @@ class Relay(AECEnv):
         if not self.late:
             self._deads_step_first()
 
-    def _after(self, agent):
+    def _after(self, agent: str) -> Any:
         order = self.possible_agents
         at = order.index(agent)
         following = [name for name in (*order[at + 1 :], *order[: at + 1]) if name in self.agents]

@@ -31,8 +31,8 @@ def test_the_wheel_works_in_an_environment_of_its_own(tmp_path: Path) -> None:
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
     site = next(home.glob("lib/python*/site-packages"))
     (site / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    where = [python, "-c", "import cadenza; print(cadenza.__file__)"]
+    where = [str(python), "-c", "import cadenza; print(cadenza.__file__)"]
     assert subprocess.check_output(where, cwd=tmp_path, text=True).startswith(str(site))
-    command = [home / "bin" / "cadenza", "train", "CartPole-v1:ppo", "--max-timesteps", "512", "--quiet"]
+    command = [str(home / "bin" / "cadenza"), "train", "CartPole-v1:ppo", "--max-timesteps", "512", "--quiet"]
     subprocess.run(command, cwd=tmp_path, check=True)
     assert (tmp_path / "runs" / "@last").exists()

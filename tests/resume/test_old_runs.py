@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import traces
 
-from harness import run_digests
+from harness import run_digests, traced_runs
 from harness.traced_runs import OLD_RUNS, old_run
 
 MADE_ON = json.loads((traces.FIXTURES / "made_on.json").read_text())
@@ -41,7 +41,7 @@ def test_an_old_run_is_shown_listed_and_evaluated(name: str, root: Path) -> None
 
 
 def test_an_old_run_goes_on_to_the_end_that_it_had(name: str, tmp_path: Path) -> None:
-    folder = traces.run(traces.traces()[old_run(name)], tmp_path / "runs")
+    folder = traces.run(traced_runs.traces()[old_run(name)], tmp_path / "runs")
     digests = run_digests.digests(folder)
     assert digests["env_steps"] == OLD_RUNS[name].env_steps
     stored, _ = traces.entry_here(traces.read(), traces.facts())

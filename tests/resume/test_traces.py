@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import traces
 
-from harness import run_digests
+from harness import run_digests, traced_runs
 from harness.traced_runs import INTERRUPTED, Trace, interrupted
 
-RUNS = traces.traces()
+RUNS = traced_runs.traces()
 NEW = {name: trace for name, trace in RUNS.items() if not trace.fixture}  # the others: test_old_runs.py
 
 

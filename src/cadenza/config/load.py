@@ -19,6 +19,7 @@ from cadenza.config.registry import ALGORITHMS
 from cadenza.config.schema import SCHEMA_VERSION, RunConfig
 from cadenza.config.spec import CONF, Base, Layer, bad_yaml, base_of, environment, experiments, first_line, read_file
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
+from cadenza.files import SafePath
 
 SHIPPED = "cadenza/conf/experiment/"  # where the experiments are that come along
 
@@ -60,7 +61,7 @@ def finish(data: dict[str, Any]) -> RunConfig:
     return config
 
 
-def read(path: Path) -> RunConfig:
+def read(path: Path | SafePath) -> RunConfig:
     """The resolved config that a run stored; needs no Hydra."""
     return build(RunConfig, migrate(read_file(path)))
 

@@ -28,8 +28,6 @@ except ImportError as problem:
     raise MissingExtraError(f"logging.tensorboard=true needs an extra: {install('tensorboard')}") from problem
 
 
-
-
 def ours(run: RunFolder) -> list[SafePath]:
     """The files of events that cadenza wrote; none where the folder is a link."""
     folder = run.files / "tensorboard"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -17,7 +18,12 @@ from cadenza.errors import ConfigError, NotFoundError
 from cadenza.types import Acted, Mode, Step, Tree
 from harness.memory import Memory, MemoryConfig
 
-SMALL = {"algorithm.n_steps": 16, "algorithm.n_epochs": 1, "evaluation.episodes": 2, "training.max_timesteps": 256}
+SMALL: dict[str, Any] = {
+    "algorithm.n_steps": 16,
+    "algorithm.n_epochs": 1,
+    "evaluation.episodes": 2,
+    "training.max_timesteps": 256,
+}
 
 
 def test_train_load_and_find(tmp_path: Path) -> None:
@@ -38,7 +44,11 @@ def test_train_load_and_find(tmp_path: Path) -> None:
 
 def test_values_of_any_kind_are_passed_on(tmp_path: Path) -> None:
     schedule = {"schedule": "linear", "start_value": 0.1, "end_value": 0.05}
-    changes = {"algorithm.learning_rate": schedule, "environment.kwargs": {"n": 3}, "algorithm.target_kl": None}
+    changes: dict[str, Any] = {
+        "algorithm.learning_rate": schedule,
+        "environment.kwargs": {"n": 3},
+        "algorithm.target_kl": None,
+    }
     run = cadenza.train("toy/identity:ppo", runs_dir=tmp_path, **SMALL, **changes, name="x=y, {z}")
     config = run.folder.read_config()
     assert config.algorithm.learning_rate.end_value == 0.05
@@ -51,8 +61,9 @@ def test_numbers_of_numpy_and_torch_and_paths_are_values_too(tmp_path: Path) -> 
     config = load("toy/identity:ppo", [override("seed", np.int64(3)), override("environment.kwargs", kwargs)])
     assert config.seed == 3
     assert config.environment.kwargs == {"a": [0, 1], "b": 0.5, "c": str(tmp_path), "k:v, x": True}
+    code: dict[str, Any] = {"algorithm.torso.encoder": Memory}
     with pytest.raises(ConfigError, match=r"^algorithm.torso.encoder: <class '.*Memory'> is no value for a setting"):
-        cadenza.train("CartPole-v1:ppo", runs_dir=tmp_path, **{"algorithm.torso.encoder": Memory})
+        cadenza.train("CartPole-v1:ppo", runs_dir=tmp_path, **code)
 
 
 def test_a_run_is_named_by_itself_or_its_path_and_a_checkpoint_by_a_number(tmp_path: Path) -> None:
@@ -69,7 +80,8 @@ def test_a_run_is_named_by_itself_or_its_path_and_a_checkpoint_by_a_number(tmp_p
 
 
 def test_a_policy_for_continuous_actions_and_dict_observations(tmp_path: Path) -> None:
-    run = cadenza.train("Pendulum-v1:ppo", runs_dir=tmp_path, **SMALL, **{"algorithm.batch_size": 1})
+    changes: dict[str, Any] = {"algorithm.batch_size": 1}
+    run = cadenza.train("Pendulum-v1:ppo", runs_dir=tmp_path, **SMALL, **changes)
     env = gymnasium.make("Pendulum-v1")
     assert cadenza.load(run.id, runs_dir=tmp_path)(env.reset(seed=0)[0]).shape == (1,)
     run = cadenza.train("toy/dict:ppo", runs_dir=tmp_path, **SMALL)
@@ -83,9 +95,8 @@ def test_teams_have_no_single_policy(tmp_path: Path) -> None:
 
 
 def test_a_policy_plays_as_it_was_evaluated(tmp_path: Path) -> None:
-    run = cadenza.train(
-        "CartPole-v1:ppo", runs_dir=tmp_path, **SMALL, **{"algorithm.normalize_obs": "rolling"}, name="mine"
-    )
+    changes: dict[str, Any] = {"algorithm.normalize_obs": "rolling"}
+    run = cadenza.train("CartPole-v1:ppo", runs_dir=tmp_path, **SMALL, **changes, name="mine")
     measured = run.evaluate(episodes=2, seed=5)
     policy = run.load()
     env = policy.make_env()
@@ -102,9 +113,8 @@ def test_a_policy_plays_as_it_was_evaluated(tmp_path: Path) -> None:
 
 def test_a_policy_that_explores_does_as_much_as_training_did_in_the_end(tmp_path: Path) -> None:
     ends = {"start_value": 1.0, "end_value": 0.0, "start": 0, "end": 100}  # env_steps
-    run = cadenza.train(
-        "CartPole-v1:dqn", runs_dir=tmp_path, **{"algorithm.epsilon": ends, "training.max_timesteps": 512}
-    )
+    changes: dict[str, Any] = {"algorithm.epsilon": ends, "training.max_timesteps": 512}
+    run = cadenza.train("CartPole-v1:dqn", runs_dir=tmp_path, **changes)
     policy, obs = run.load(), np.array([0.01, 0.02, 0.03, 0.04], np.float32)
     assert {policy(obs, explore=True) for _ in range(20)} == {policy(obs)}
 
@@ -118,7 +128,8 @@ def test_a_policy_remembers_until_it_is_reset(tmp_path: Path, forgotten: None) -
             return acted._replace(action={"agent": acted.carry["steps"].numpy().astype(int)[:, None] % 2})
 
     cadenza.register_algorithm("counting", config=MemoryConfig)(Counting)
-    run = cadenza.train("toy/identity", Counting, runs_dir=tmp_path, **{"training.max_timesteps": 64})
+    changes: dict[str, Any] = {"training.max_timesteps": 64}
+    run = cadenza.train("toy/identity", Counting, runs_dir=tmp_path, **changes)
     assert run.folder.read_config().algorithm.name == "counting"
     policy = run.load()
     assert [policy(0) for _ in range(5)] == [1, 0, 1, 0, 1]

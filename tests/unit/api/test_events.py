@@ -17,7 +17,7 @@ from cadenza.orchestration.launch import Result
 from cadenza.orchestration.verify import compare
 from harness.command import cadenza as command_line
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "algorithm.n_steps": 16,
     "algorithm.n_epochs": 1,
     "checkpoint.every_steps": 256,

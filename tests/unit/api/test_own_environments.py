@@ -24,7 +24,7 @@ from cadenza.errors import ConfigError, NotFoundError
 from cadenza.orchestration.verify import compare
 from harness import command
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "algorithm.n_steps": 16,
     "algorithm.n_epochs": 1,
     "algorithm.batch_size": 1,
@@ -76,12 +76,13 @@ def test_nameless_factories_are_not_mistaken_for_one_another(tmp_path: Path) -> 
         for factory in (lambda: toy.Identity(2), partial(toy.Identity, n=5))
     )
     assert environment_of(small) != environment_of(large)
-    assert [run.load().spec.groups["agent"].action.n for run in (small, large)] == [2, 5]
+    actions: list[Any] = [run.load().spec.groups["agent"].action for run in (small, large)]
+    assert [space.n for space in actions] == [2, 5]
 
 
 def test_a_registered_environment_is_found_by_its_id_in_workers_too(tmp_path: Path) -> None:
     cadenza.register_environment("mine/identity")(toy.Identity)
-    way = {"environment.vectorize": "workers", "environment.workers": 1}
+    way: dict[str, Any] = {"environment.vectorize": "workers", "environment.workers": 1}
     run = cadenza.train("mine/identity:ppo", runs_dir=tmp_path, **SMALL, **way)
     made = make_vector(run.folder.read_config().environment, EpisodeSeeds(0, TRAIN))
     made.close()
@@ -95,7 +96,7 @@ def test_a_registered_environment_is_found_by_its_id_in_workers_too(tmp_path: Pa
 
 
 def test_an_environment_of_gymnasiums_registry_goes_by_its_id(tmp_path: Path) -> None:
-    few = {key: value for key, value in SMALL.items() if key != "environment.max_episode_steps"}
+    few: dict[str, Any] = {key: value for key, value in SMALL.items() if key != "environment.max_episode_steps"}
     lake = gymnasium.make("FrozenLake-v1", is_slippery=False, max_episode_steps=20, render_mode="rgb_array")
     run = cadenza.train(lake, "ppo", runs_dir=tmp_path, **few)
     assert "FrozenLake-v1 is made anew as Gymnasium registered it" in run.folder.log.read_text()
@@ -106,7 +107,7 @@ def test_an_environment_of_gymnasiums_registry_goes_by_its_id(tmp_path: Path) ->
     run = cadenza.train(aware, "ppo", runs_dir=tmp_path, **SMALL)
     assert environment_of(run).startswith("python/CartPole-v1#")
     assert run.load().spec.groups["agent"].observation.shape == (5,)
-    env = run.load().make_env(render=True)
+    env: Any = run.load().make_env(render=True)
     env.reset(seed=0)
     assert env.render().shape == (400, 600, 3)
     env.close()

@@ -118,7 +118,7 @@ def test_mistakes_are_told_in_a_line(trained: Path, tmp_path: Path) -> None:
 def test_a_damaged_replay_is_not_exported(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     train(root, "toy/identity:dqn", *SMALL_DQN, "--max-timesteps", "100").succeeded()
-    path = next(last(root).replay.glob("*/*.safetensors"))
+    path = next(last(root).replay.path.glob("*/*.safetensors"))
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)

@@ -47,8 +47,8 @@ def planned(*arguments: object, seconds: float = 0.1) -> dict[str, Any]:
 
 
 def sizes(folder: RunFolder) -> list[int]:
-    found = sorted(folder.checkpoints.glob("step-*"))
-    return [sum(file.stat().st_size for file in path.iterdir()) for path in found]
+    found = folder.checkpoints.glob("step-*")
+    return [sum(file.stat().st_size for file in path.glob("*")) for path in found]
 
 
 def test_what_is_planned_is_what_a_run_takes(tmp_path: Path) -> None:

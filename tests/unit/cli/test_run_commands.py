@@ -59,7 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     for step in (0, 2048):
         checkpoint = folder.checkpoints / f"step-{step:012d}-{step // 32:012d}"
         checkpoint.mkdir()
-        (checkpoint / "state.json").write_bytes(b"x" * 3072)
+        (checkpoint.path / "state.json").write_bytes(b"x" * 3072)
     (folder.checkpoints.path / "last").write_text("step-000000002048-000000000064\n")
     return folder
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, field, make_dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
@@ -123,11 +124,11 @@ def test_environments_that_cannot_be_made_are_listed_as_such(installed: Path) ->
 
 def test_wrappers_of_other_packages_are_looked_for_once(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (installed / "entry_points.txt").write_text("[cadenza.wrappers]\nUpsideDown = harness.own_wrappers:Doubled\n")
-    searches, search = [], registry.entry_points
+    searches: list[dict[str, str]] = []
 
     def counted(**wanted: str) -> Any:
         searches.append(wanted)
-        return search(**wanted)
+        return entry_points(**wanted)
 
     monkeypatch.setattr(registry, "entry_points", counted)
     for names in (("SignReward",), ("UpsideDown", "TimeAwareObservation"), ("UpsideDown",)):
@@ -247,7 +248,7 @@ def test_what_a_workflow_answers_wrongly_is_named(
     member: str, given: Any, message: str, installed: Path, tmp_path: Path
 ) -> None:
     register(type("Wrong", (Memory,), {member: lambda *_: given}), MemoryConfig)
-    settings = {"training.max_timesteps": 64, "environment.num_envs": 4}
+    settings: dict[str, Any] = {"training.max_timesteps": 64, "environment.num_envs": 4}
     with pytest.raises(ConfigError, match=f"^{message}$"):
         train("toy/identity:unfinished", runs_dir=tmp_path, **settings)
 

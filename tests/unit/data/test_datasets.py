@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,7 @@ def of_another_format(folder: Path) -> None:
     (folder / "dataset.json").write_text(json.dumps({**facts, "digest": digest(facts)}))
 
 
-DAMAGE = {
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "flipped": (lambda folder: flip_a_byte(next(folder.glob("*.safetensors"))), "is damaged"),
     "lost": (lambda folder: next(folder.glob("*.safetensors")).unlink(), "is missing"),
     "changed": (damage_facts, "dataset.json is damaged"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from cadenza.config.schema import EnvironmentConfig
@@ -23,7 +25,7 @@ def test_a_million_steps_of_64_by_64_pixels_with_latents_leave_room_in_16_gb() -
     assert ReplayStore.bytes_for(env.spec, 2, 1_000_000, extras=LATENTS) == 1_000_000 * row == 13_359_000_000
 
     store, rng = ReplayStore(120, 2, revisable=("deter", "stoch")), np.random.default_rng(0)
-    latents = {"deter": np.ones((2, 1, 512), np.float16), "stoch": np.ones((2, 1, 32), np.uint8)}
+    latents: Any = {"deter": np.ones((2, 1, 512), np.float16), "stoch": np.ones((2, 1, 32), np.uint8)}
     for _ in range(70):  # more than fits, with ends of episodes
         step, action = env.current, random_actions(env.spec.groups, env.current, rng)
         after = env.step(action)

@@ -35,7 +35,8 @@ def cartpole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     env, buffers = gymnasium.make("CartPole-v1"), []
     env.action_space.seed(0)
     for number in range(12):
-        seen, steps = [env.reset(seed=number)[0]], []
+        steps: list[Any] = []
+        seen = [env.reset(seed=number)[0]]
         while not (steps and (steps[-1][2] or steps[-1][3])) and (number < 11 or len(steps) < 5):
             action = env.action_space.sample()
             obs, reward, terminated, truncated, _ = env.step(action)

@@ -111,4 +111,4 @@ def test_a_run_keeps_one_frame_a_row_and_goes_on_exactly(spec: str, lab: Lab) ->
     part.run()
     assert compare(whole.folder, part.folder) is None
     seen = store._arrays["groups"]["agent"]["obs"]
-    assert seen[0].nbytes * 3 == whole.collector.env.current.obs["agent"][0].nbytes  # type: ignore[union-attr]
+    assert seen[0].nbytes * 3 == whole.collector.env.current.obs["agent"][0].nbytes

@@ -12,6 +12,7 @@ import torch
 from cadenza.data import replay
 from cadenza.data.replay import ReplayStore
 from cadenza.data.transfer import Fetch, send
+from cadenza.data.walks import LAST
 from cadenza.errors import CheckpointError
 from cadenza.files import SafePath
 from cadenza.types import Acted
@@ -72,7 +73,7 @@ def test_what_is_added_afterwards_is_newer_than_what_is_on_its_way() -> None:
     for _ in range(2 * ROWS):
         newest = add(experience, store, 1)
         env, place = store._base, (store._head - 1) % ROWS
-        flags = store._arrays["flags"][env + place] & replay.LAST
+        flags = store._arrays["flags"][env + place] & LAST
         kept = store._revised["runner"]["belief"][env + place]
         assert np.array_equal(kept[flags == 0], newest[flags == 0])
     assert asked == [5.0]

@@ -37,9 +37,9 @@ def test_windows_stay_within_their_episodes(num_envs: int, steps: int) -> None:
             over = one.terminated or one.truncated or future[-1] + 1 == len(happened)
             future.append(future[-1] if over else future[-1] + 1)
         for group in ("runner", "shooter"):
-            for at, one in enumerate(future):
-                np.testing.assert_array_equal(windows.groups[group]["action"][row, at], happened[one].action[group])
-                np.testing.assert_array_equal(windows.groups[group]["active"][row, at], happened[one].active[group])
+            for at, index in enumerate(future):
+                np.testing.assert_array_equal(windows.groups[group]["action"][row, at], happened[index].action[group])
+                np.testing.assert_array_equal(windows.groups[group]["active"][row, at], happened[index].active[group])
     assert len(starts) > 20  # the last transitions of a stream among them
     newest = {happened[-1].obs for happened in experience.account}
     assert newest & starts

@@ -20,7 +20,7 @@ from cadenza.envs.vector import decide_vectorize, make_vector
 from cadenza.errors import ConfigError, MissingExtraError
 
 pytest.importorskip("ale_py", reason="the extra atari is not installed")
-PLAIN = {"repeat_action_probability": 0.0}
+PLAIN: dict[str, Any] = {"repeat_action_probability": 0.0}
 
 
 def made(game: str = "Pong", **kwargs: Any) -> Gym:
@@ -128,7 +128,7 @@ def test_games_played_together_are_bit_for_bit_those_played_alone_and_come_back(
 
 
 def test_games_of_one_console_come_back_from_episodes_of_unequal_lengths() -> None:
-    kwargs = {"terminal_on_life_loss": True, "noop_max": 0, "screen_size": 42, **PLAIN}
+    kwargs: dict[str, Any] = {"terminal_on_life_loss": True, "noop_max": 0, "screen_size": 42, **PLAIN}
     old = vector("native", frame_stack=2, **kwargs)
     walked(old, 80, np.random.default_rng(0))
     saved = old.state_dict()
@@ -155,7 +155,8 @@ def test_a_game_that_keeps_something_over_a_reset_is_loaded_anew() -> None:
 
 def test_games_that_are_not_loaded_anew_begin_at_every_frame_too() -> None:
     """Nothing done for whole steps of 4 frames would make all of Pong's episodes the same one."""
-    env, groups = made(fire_reset=True, **PLAIN), []
+    groups: list[Any] = []
+    env = made(fire_reset=True, **PLAIN)
     for seed in range(24):
         env.reset(seed)
         shown = {env.step({"agent": np.zeros(1, np.int64)}).obs["agent"].tobytes() for _ in range(60)}
@@ -166,10 +167,10 @@ def test_games_that_are_not_loaded_anew_begin_at_every_frame_too() -> None:
 
 def test_returns_are_the_games_own_under_wrappers_too() -> None:
     """Space Invaders gives 5 to 30 at a time."""
-    kwargs, none = {"clip_rewards": True}, [{"id": "ClipReward", "min_reward": -99, "max_reward": 99}]
+    kwargs, none = {"clip_rewards": True}, ({"id": "ClipReward", "min_reward": -99, "max_reward": 99},)
     config = EnvironmentConfig(id="ALE/SpaceInvaders-v5", kwargs=kwargs, vectorize="in_process")
     earned = []
-    for wrappers in ([], none):
+    for wrappers in ((), none):
         env = make_vector(dataclasses.replace(config, wrappers=wrappers), EpisodeSeeds(5, TRAIN), num_envs=1)
         fire = {"agent": np.ones((1, 1), np.int64)}
         earned.append(sum(float(env.step(fire).raw_reward["agent"].sum()) for _ in range(150)))
@@ -236,13 +237,15 @@ def test_mistakes_are_told_by_their_key(kwargs: dict[str, Any], told: str) -> No
         made(**kwargs)
 
 
-def test_objects_say_what_they_need(monkeypatch) -> None:
+def test_objects_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ocatari", None)
     with pytest.raises(MissingExtraError, match=r"obs_type=objects needs OCAtari, .*--no-deps ocatari"):
         made(obs_type="objects")
 
 
-def test_without_the_extra_a_game_says_what_to_install(monkeypatch, capsys) -> None:
+def test_without_the_extra_a_game_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
     assert run(["train", "ALE/Pong-v5:ppo"]) == 69
     assert capsys.readouterr().err == "error: ALE environments need an extra: pip install 'cadenza[atari]'\n"

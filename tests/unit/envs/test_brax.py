@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ SEEDS = EpisodeSeeds(run_seed=5, stream=TRAIN)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def drift():
+def drift() -> None:
     """A walk with noise that ends beyond 1: compiled in a moment, where the robots take half a minute."""
     import jax
     from brax import envs
@@ -29,12 +31,12 @@ def drift():
         def __init__(self, pace: float = 0.2, backend: str = "generalized") -> None:
             self.pace = pace
 
-        def reset(self, rng):
+        def reset(self, rng: Any) -> Any:
             key, drawn = jax.random.split(rng)
             place = jax.random.uniform(drawn, (2,), minval=-0.5, maxval=0.5)
             return envs.State(None, place, jax.numpy.float32(0), jax.numpy.float32(0), {}, {"key": key})
 
-        def step(self, state, action):
+        def step(self, state: Any, action: Any) -> Any:
             key, drawn = jax.random.split(state.info["key"])
             place = state.obs + self.pace * action[0] + 0.1 * jax.random.normal(drawn, (2,))
             done = (abs(place) > 1).any() * 1.0
@@ -43,11 +45,11 @@ def drift():
     envs.register_environment("drift", Drift)
 
 
-def vector(num_envs: int = 3, **settings):
+def vector(num_envs: int = 3, **settings: Any) -> Any:
     return make_vector(EnvironmentConfig(id="brax/drift", **settings), SEEDS, num_envs=num_envs)
 
 
-def walk(env, steps: int, seed: int = 0):
+def walk(env: Any, steps: int, seed: int = 0) -> Any:
     random, shown = np.random.default_rng(seed), []
     for _ in range(steps):
         step = env.step(random_actions(env.spec.groups, env.current, random))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -42,7 +43,7 @@ def wrong_space():
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_environment.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -67,7 +68,7 @@ def test_an_unknown_id_names_the_nearest(wrong: str, right: str) -> None:
         catalog.resolve(wrong)
 
 
-def test_a_known_family_without_its_packages_says_what_to_install(monkeypatch) -> None:
+def test_a_known_family_without_its_packages_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, "ghost", Family("ghost", "", "packages_that_are_not_there", extra="ghost"))
     with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[ghost\]'"):
         catalog.resolve("ghost/castle")
@@ -94,7 +95,7 @@ def test_refused_values_of_keyword_arguments_are_config_errors() -> None:
         catalog.make(EnvironmentConfig(id="FrozenLake-v1", kwargs={"map_name": "5x5"}))
 
 
-def test_an_environment_of_ones_own_by_import_path(own) -> None:
+def test_an_environment_of_ones_own_by_import_path(own: None) -> None:
     env = catalog.make(EnvironmentConfig(id="own_environment:Odd", kwargs={"low": 5}))
     frame = env.reset(1)
     obs = frame.obs["agent"]
@@ -102,11 +103,12 @@ def test_an_environment_of_ones_own_by_import_path(own) -> None:
     assert obs["0"].dtype == np.int64
     assert obs["1"].shape == (1, 2)
     assert obs["1"].dtype == np.float32
-    assert env.spec.groups["agent"].observation["0"].start == 2
+    space: Any = env.spec.groups["agent"].observation
+    assert space["0"].start == 2
     assert env.step({"agent": np.array([6])}).reward["agent"].tolist() == [6.0]
 
 
-def test_import_paths_that_lead_nowhere_and_odd_spaces_are_config_errors(own) -> None:
+def test_import_paths_that_lead_nowhere_and_odd_spaces_are_config_errors(own: None) -> None:
     with pytest.raises(ConfigError, match="cannot import 'own_environment:Even'"):
         catalog.make(EnvironmentConfig(id="own_environment:Even"))
     with pytest.raises(ConfigError, match="Text spaces are not supported"):
@@ -142,7 +144,7 @@ def test_the_listing_knows_facts_and_tuned_variants() -> None:
     assert {row["family"] for row in catalog.listing("toy_text")} == {"toy_text"}
 
 
-def test_a_time_limit_inside_ones_own_environment_cannot_be_raised(own) -> None:
+def test_a_time_limit_inside_ones_own_environment_cannot_be_raised(own: None) -> None:
     def limit(name: str, steps: int | None) -> int | None:
         config = EnvironmentConfig(id=f"own_environment:{name}", max_episode_steps=steps)
         return catalog.make(config).spec.max_episode_steps
@@ -153,7 +155,7 @@ def test_a_time_limit_inside_ones_own_environment_cannot_be_raised(own) -> None:
     assert [limit("bare", steps) for steps in (None, 900)] == [None, 900]  # nothing inside ends its episodes
 
 
-def test_unknown_arguments_of_ones_own_environment_name_the_nearest(own) -> None:
+def test_unknown_arguments_of_ones_own_environment_name_the_nearest(own: None) -> None:
     with pytest.raises(ConfigError, match=r"environment\.kwargs\.lo: own_environment:Odd takes no such .*mean 'low'"):
         catalog.make(EnvironmentConfig(id="own_environment:Odd", kwargs={"lo": 2}))
 

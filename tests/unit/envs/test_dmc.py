@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from ctypes.util import find_library
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_an_episode_is_the_suites_own(domain: str, task: str, repeat: int) -> No
 
 
 def test_a_time_limit_truncates_and_a_tasks_own_end_terminates() -> None:
-    env = made("dmc/lqr-lqr_2_1", max_episode_steps=3)
+    env: Any = made("dmc/lqr-lqr_2_1", max_episode_steps=3)
     still = {"agent": np.zeros((1, 1), np.float32)}
     env.reset(0)
     ends = [(frame.terminated, frame.truncated) for frame in (env.step(still) for _ in range(3))]
@@ -105,7 +106,7 @@ def test_pixels_come_back_bit_for_bit_in_the_middle_of_an_episode() -> None:
 
 
 @drawn
-def test_a_process_without_a_screen_draws_and_says_nothing(tmp_path) -> None:
+def test_a_process_without_a_screen_draws_and_says_nothing(tmp_path: Path) -> None:
     code = """
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
@@ -150,13 +151,13 @@ def test_mistakes_are_told_by_their_key(kwargs: dict[str, Any], told: str) -> No
         made("dmc/cartpole-balance", **kwargs)
 
 
-def test_without_the_extra_a_task_says_what_to_install(monkeypatch) -> None:
+def test_without_the_extra_a_task_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dm_control", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[dmc\]'"):
         catalog.resolve("dmc/walker-walk")
 
 
-def test_the_list_of_environments_has_the_facts(capsys) -> None:
+def test_the_list_of_environments_has_the_facts(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["envs", "dmc/walker-walk"]) == 0
     shown = capsys.readouterr().out
     assert "dmc/walker-walk" in shown

@@ -24,18 +24,18 @@ BAD_ENV, BAD_EPISODE = 2, 1
 SEED = SEEDS(BAD_ENV, BAD_EPISODE)
 
 
-def make(way: str, timeout: float = 60.0, **faults):
+def make(way: Any, timeout: float = 60.0, **faults: Any) -> Any:
     config = EnvironmentConfig(id="toy/faulty", vectorize=way, workers=2, kwargs=faults, timeout_seconds=timeout)
     return make_vector(config, SEEDS, num_envs=4)
 
 
-def walk(env) -> None:
+def walk(env: Any) -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         env.step({"agent": rng.integers(0, 3, (4, 1))})
 
 
-def run_into(way: str, timeout: float = 60.0, **faults) -> EnvironmentFault:
+def run_into(way: str, timeout: float = 60.0, **faults: Any) -> EnvironmentFault:
     """The fault, after all of its processes are gone."""
     env = make(way, timeout, **faults)
     with pytest.raises(EnvironmentFault) as caught:
@@ -89,7 +89,7 @@ def test_a_last_observation_that_is_not_finite_is_not_hidden_by_the_reset(way: s
     ("kind", "told"), [("discrete", r"from 5 to 7 \(observation agent\.a\)"), ("multi", r"from \[1 4\] to \[2 6\] ")]
 )
 @pytest.mark.parametrize(("at", "when"), [(0, "the start of"), (3, "step 3 of"), (4, "step 4 of")])  # the last is 4
-def test_a_number_that_the_space_does_not_have_is_refused(way: str, kind: str, told: str, at: int, when: str) -> None:
+def test_a_number_that_the_space_does_not_have_is_refused(way: Any, kind: str, told: str, at: int, when: str) -> None:
     kwargs = {"kind": kind, "at": at}
     config = EnvironmentConfig(id="harness.odd_spaces:Astray", vectorize=way, workers=1, kwargs=kwargs)
     with pytest.raises(EnvironmentFault, match=rf"returned a number that is not {told}.*, at {when} episode 0 "):
@@ -215,7 +215,7 @@ def make():
 """
 
 
-def test_workers_host_ones_own_environment_without_torch(tmp_path, monkeypatch) -> None:
+def test_workers_host_ones_own_environment_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_in_workers.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     config = EnvironmentConfig(id="own_in_workers:make", vectorize="workers", workers=1, max_episode_steps=5)
@@ -228,7 +228,7 @@ def test_workers_host_ones_own_environment_without_torch(tmp_path, monkeypatch) 
 
 
 def test_only_who_acts_needs_something_to_choose_from() -> None:
-    vector = make_vector(EnvironmentConfig(id="skirmish/3m"), EpisodeSeeds(0, TRAIN), num_envs=2)
+    vector: Any = make_vector(EnvironmentConfig(id="skirmish/3m"), EpisodeSeeds(0, TRAIN), num_envs=2)
     (group,), step = vector.spec.groups, vector.current
     step.mask[group][1, 2] = False
     step.active[group][1, 2] = False

@@ -81,7 +81,7 @@ def test_what_it_would_play_otherwise_is_refused(key: str, value: Any, told: str
         atari.pool_options(EnvironmentConfig(id="ALE/Pong-v5", kwargs={key: value}))
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch) -> None:
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(MissingExtraError, match=r"vectorize=envpool needs an extra: pip install 'cadenza\[envpool\]'"):
         pool("CartPole-v1")

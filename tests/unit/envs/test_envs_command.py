@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from cadenza.cli.main import run
 
 
-def test_envs_lists_what_matches(capsys) -> None:
+def test_envs_lists_what_matches(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["envs", "cartpole"]) == 0
     out = capsys.readouterr().out
     assert "CartPole-v1" in out
@@ -15,7 +17,7 @@ def test_envs_lists_what_matches(capsys) -> None:
     assert "replay" in capsys.readouterr().out
 
 
-def test_envs_as_json(capsys) -> None:
+def test_envs_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["envs", "CartPole-v1", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["environments"]
     assert "ppo" in row.pop("variants")
@@ -31,7 +33,7 @@ def test_envs_as_json(capsys) -> None:
     }
 
 
-def test_a_filter_that_matches_nothing_names_the_nearest(capsys) -> None:
+def test_a_filter_that_matches_nothing_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["envs", "CratPole-v1"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

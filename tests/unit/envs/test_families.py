@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from ctypes.util import find_library
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from cadenza.errors import MissingExtraError
 
 
 @pytest.fixture
-def nothing_installed(monkeypatch):
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("Box2D", "mujoco", "dm_control"):
         monkeypatch.setitem(sys.modules, package, None)
 
@@ -33,12 +35,14 @@ def test_ids_without_a_version_mean_the_newest_and_mujocos_old_ones_are_not_offe
     ("id", "extra"),
     [("LunarLander-v3", "box2d"), ("BipedalWalker", "box2d"), ("Hopper-v5", "mujoco"), ("mujoco/Hopper", "mujoco")],
 )
-def test_a_known_id_without_its_packages_says_what_to_install(id: str, extra: str, nothing_installed) -> None:
+def test_a_known_id_without_its_packages_says_what_to_install(id: str, extra: str, nothing_installed: None) -> None:
     with pytest.raises(MissingExtraError, match=rf"pip install 'cadenza\[{extra}\]'"):
         catalog.resolve(id)
 
 
-def test_commands_end_with_69_where_an_extra_is_missing(nothing_installed, capsys) -> None:
+def test_commands_end_with_69_where_an_extra_is_missing(
+    nothing_installed: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["train", "LunarLander-v3:ppo"]) == 69
     assert capsys.readouterr().err == "error: box2d environments need an extra: pip install 'cadenza[box2d]'\n"
     assert run(["envs", "lunar"]) == 69
@@ -52,7 +56,7 @@ def test_commands_end_with_69_where_an_extra_is_missing(nothing_installed, capsy
 
 
 @pytest.mark.skipif(not (find_library("EGL") or find_library("OSMesa")), reason="no library to draw with")
-def test_mujoco_renders_without_a_screen_and_leaves_nothing_behind(tmp_path) -> None:
+def test_mujoco_renders_without_a_screen_and_leaves_nothing_behind(tmp_path: Path) -> None:
     code = """
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
@@ -71,10 +75,12 @@ print(picture.shape, picture.std() > 0)
     assert not list(tmp_path.glob("MUJOCO_LOG*"))
 
 
-def test_an_environment_that_a_user_makes_gets_fresh_worlds_too(tmp_path, monkeypatch) -> None:
+def test_an_environment_that_a_user_makes_gets_fresh_worlds_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "own_walker.py").write_text("import gymnasium\ndef walk(): return gymnasium.make('BipedalWalker-v3')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    env = catalog.make(EnvironmentConfig(id="own_walker:walk"))
+    env: Any = catalog.make(EnvironmentConfig(id="own_walker:walk"))
     env.reset(0)
     world = env.bare.unwrapped.world
     env.reset(1)

@@ -4,6 +4,7 @@ before and after a reset, breaks the Bellman equation below."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -23,12 +24,12 @@ GAMMA = 0.9
 SEEDS = EpisodeSeeds(2, TRAIN)
 
 
-def configured(way: str, autoreset: str = "same_step") -> Callable[[], object]:
+def configured(way: Any, autoreset: Any = "same_step") -> Callable[[], Any]:
     config = EnvironmentConfig(id="toy/chain", num_envs=4, vectorize=way, workers=2, autoreset=autoreset)
     return lambda: make_vector(config, SEEDS)
 
 
-def unmasked(mode: AutoresetMode) -> Callable[[], object]:
+def unmasked(mode: AutoresetMode) -> Callable[[], Any]:
     """A vector environment that resets by itself and takes no reset mask."""
 
     def one() -> gymnasium.Env:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -22,7 +24,7 @@ SEEDS = EpisodeSeeds(3, TRAIN)
 SPLIT = {"late": ("runner_1",), "gun": ("shooter_0",), "early": ("runner_0",)}
 
 
-def members(id: str, **settings):
+def members(id: str, **settings: Any) -> Any:
     groups = catalog.make(EnvironmentConfig(id=id, **settings)).spec.groups
     return {name: list(group.agents) for name, group in groups.items()}
 
@@ -45,7 +47,7 @@ def members(id: str, **settings):
         ("toy/pair", SPLIT, {name: list(agents) for name, agents in SPLIT.items()}),
     ],
 )
-def test_who_stands_with_whom(id: str, groups, expected) -> None:
+def test_who_stands_with_whom(id: str, groups: Any, expected: Any) -> None:
     found = members(id, groups=groups)
     assert found == expected
     assert list(found) == list(expected)
@@ -76,7 +78,7 @@ def test_who_stands_with_whom(id: str, groups, expected) -> None:
         ({"teams": {"red": ("runner",)}}, r"environment\.teams: shooter missing; every group must be named once"),
     ],
 )
-def test_a_grouping_that_cannot_be_is_told_in_a_line(settings, message: str) -> None:
+def test_a_grouping_that_cannot_be_is_told_in_a_line(settings: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         catalog.make(EnvironmentConfig(id="toy/pair", **settings))
 
@@ -105,7 +107,7 @@ def test_a_group_of_several_teams_says_so() -> None:
     assert groups["player"].team == "player_1+player_2"
 
 
-def by_agent(groups, arrays, axis):
+def by_agent(groups: Any, arrays: Any, axis: Any) -> Any:
     return {
         agent: {path: np.take(leaf, row, axis) for path, leaf in leaves(arrays[name])}
         for name, group in groups.items()
@@ -115,7 +117,7 @@ def by_agent(groups, arrays, axis):
 
 @pytest.mark.parametrize("groups", ["agent", SPLIT, {"all": ("runner_1", "runner_0"), "gun": ("shooter_0",)}])
 @pytest.mark.parametrize("way", ["one by one", "together"])
-def test_another_grouping_plays_the_same_game(groups, way: str) -> None:
+def test_another_grouping_plays_the_same_game(groups: Any, way: str) -> None:
     config = EnvironmentConfig(id="toy/pair", groups=groups)
     plain = make_vector(EnvironmentConfig(id="toy/pair"), SEEDS, num_envs=3)
     if way == "together":

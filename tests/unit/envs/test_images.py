@@ -13,11 +13,11 @@ from cadenza.envs.images import channels_first, grayscale, has_images, is_image,
 from cadenza.errors import ConfigError
 
 
-def made(**settings):
+def made(**settings: Any) -> Any:
     return catalog.make(EnvironmentConfig(**settings))
 
 
-def shape(env):
+def shape(env: Any) -> Any:
     return env.spec.groups["agent"].observation.shape
 
 
@@ -65,7 +65,7 @@ def test_grayscale_weighs_the_colours() -> None:
     assert gray[0, 0, 3:].tolist() == [255, 9]
 
 
-def area_mean(picture, height, width):
+def area_mean(picture: Any, height: int, width: int) -> Any:
     """The slow way: every pixel cut into so many parts that the new pixels are made of whole ones."""
     rows, columns = picture.shape[1:]
     fine = np.repeat(np.repeat(picture.astype(np.int64), height, axis=1), width, axis=2)
@@ -141,7 +141,7 @@ def test_fields_that_need_images_refuse_other_observations() -> None:
 
 
 @pytest.mark.parametrize("resize", [0, -3, (84,), (84, 0), (1, 2, 3)])
-def test_impossible_sizes_are_refused(resize) -> None:
+def test_impossible_sizes_are_refused(resize: Any) -> None:
     with pytest.raises(ConfigError, match=r"environment\.resize=.*: must be true, a number of pixels or \[height"):
         EnvironmentConfig(id="CarRacing-v3", resize=resize)
 
@@ -155,9 +155,10 @@ def test_parts_of_an_observation_are_taken_alike_in_training_and_from_a_policy(s
         assert {key: int(part) for key, part in pair(given).items()} == {"0": 2, "1": 3}
     named = see(spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Discrete(4)}))
     assert list(named({"c": 1, "b": 3, "a": 2})) == ["a", "b"]
-    for given, found in (({"a": 2}, r"\['a'\]"), (np.zeros(2), "ndarray"), (None, "NoneType")):
+    wrong: tuple[tuple[Any, str], ...] = (({"a": 2}, r"\['a'\]"), (np.zeros(2), "ndarray"), (None, "NoneType"))
+    for value, found in wrong:
         with pytest.raises(ValueError, match=rf"an observation has the parts \['a', 'b'\], not {found}$"):
-            named(given)
+            named(value)
 
 
 def test_observations_of_the_bare_environment_are_understood() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -60,5 +62,6 @@ def test_a_resumed_ledger_reports_the_same_episodes(at: int) -> None:
         assert (one.env, one.number, one.seed, one.length) == (two.env, two.number, two.seed, two.length)
         assert np.array_equal(one.returns["team"], two.returns["team"])
         assert np.array_equal(one.actions["team"], two.actions["team"])
-    for one, two in zip(whole.state_dict().values(), second.state_dict().values(), strict=True):
-        assert np.array_equal(one["team"], two["team"]) if isinstance(one, dict) else np.array_equal(one, two)
+    pairs: list[tuple[Any, Any]] = list(zip(whole.state_dict().values(), second.state_dict().values(), strict=True))
+    for mine, yours in pairs:
+        assert np.array_equal(mine["team"], yours["team"]) if isinstance(mine, dict) else np.array_equal(mine, yours)

@@ -72,7 +72,9 @@ def test_mistakes_are_told_by_their_key() -> None:
         made(sees="pixel")
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys) -> None:
+def test_without_the_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "minigrid", None)
     assert run(["train", "MiniGrid-DoorKey-5x5-v0:ppo"]) == 69
     assert capsys.readouterr().err == "error: minigrid environments need an extra: pip install 'cadenza[minigrid]'\n"

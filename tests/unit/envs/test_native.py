@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ SEEDS = EpisodeSeeds(11, TRAIN)
 FIELDS = ("terminated", "truncated", "is_first")
 
 
-def pair(num_envs: int, **settings):
+def pair(num_envs: int, **settings: Any) -> Any:
     return [
         make_vector(EnvironmentConfig(id="CartPole-v1", vectorize=way, **settings), SEEDS, num_envs=num_envs)
         for way in ("native", "in_process")
@@ -22,7 +24,7 @@ def pair(num_envs: int, **settings):
     ("num_envs", "settings"),
     [(1, {}), (7, {}), (5, {"kwargs": {"sutton_barto_reward": True}}), (3, {"max_episode_steps": 12})],
 )
-def test_native_cartpole_is_the_scalar_one_bit_for_bit(num_envs: int, settings: dict) -> None:
+def test_native_cartpole_is_the_scalar_one_bit_for_bit(num_envs: int, settings: dict[str, Any]) -> None:
     native, scalar = pair(num_envs, **settings)
     rng = np.random.default_rng(0)
     for at in range(400):

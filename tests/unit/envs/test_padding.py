@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
@@ -20,7 +22,7 @@ BATTLE = "skirmish/2m1x1h"  # marines, a bruiser and a healer, unlike in what th
 SPEAKER = "mpe/simple_speaker_listener"  # no masks of its own
 
 
-def vector(id: str, way: str, **settings):
+def vector(id: str, way: Any, **settings: Any) -> Any:
     return make_vector(EnvironmentConfig(id=id, vectorize=way, **settings), SEEDS, num_envs=3)
 
 
@@ -127,7 +129,7 @@ def test_who_is_alike_stays_so_and_may_be_told_apart() -> None:
         ),
     ],
 )
-def test_spaces_of_unlike_kinds_are_refused_in_a_line(one, other, tell_types: bool, says: str) -> None:
+def test_spaces_of_unlike_kinds_are_refused_in_a_line(one: Any, other: Any, tell_types: bool, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Padding({"one": GroupSpec(("one_0",), *one), "other": GroupSpec(("other_0",), *other)}, tell_types)
 

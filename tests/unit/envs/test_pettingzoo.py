@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,14 +22,14 @@ from harness.teams import Informed, Mortal, Relay
 warnings.filterwarnings("ignore", module="pettingzoo")
 
 
-def published(id: str):
+def published(id: str) -> Any:
     """The module that publishes an environment."""
     prefix, _, name = id.partition("/")
     package = {first: package for first, package, _ in zoo.FAMILIES.values()}[prefix]
     return zoo._quietly(lambda: __import__(f"{package}.{name}", fromlist=["env"]))
 
 
-def allowed(env, frame, random):
+def allowed(env: Any, frame: Any, random: np.random.Generator) -> Any:
     """A random allowed action for every agent, and the one of the agent on turn."""
     action, mover = {}, None
     for name, group in env.spec.groups.items():
@@ -39,7 +40,7 @@ def allowed(env, frame, random):
     return action, mover
 
 
-def of_agents(env, arrays):
+def of_agents(env: Any, arrays: Any) -> Any:
     return {
         agent: arrays[name][row] for name, group in env.spec.groups.items() for row, agent in enumerate(group.agents)
     }
@@ -48,10 +49,10 @@ def of_agents(env, arrays):
 # turns
 
 
-def by_last(aec, seed, moves):
+def by_last(aec: Any, seed: int, moves: Any) -> Any:
     """PettingZoo's own loop: what each agent is told at its turns, the last one without an action included."""
     aec.reset(seed=seed)
-    told = {agent: [] for agent in aec.possible_agents}
+    told: dict[str, list[Any]] = {agent: [] for agent in aec.possible_agents}
     moves = iter(moves)
     for agent in aec.agent_iter():
         _, reward, terminated, truncated, _ = aec.last()
@@ -71,13 +72,14 @@ TURNS = ["classic/tictactoe_v3", "classic/connect_four_v3", "classic/leduc_holde
 
 @pytest.mark.parametrize("name", [*TURNS, "relay", "relay, late"])
 def test_an_agent_is_credited_once_with_what_it_collected_since_its_last_turn(name: str) -> None:
-    def make():
+    def make() -> Any:
         return Relay(late=name.endswith("late")) if name.startswith("relay") else zoo._quietly(published(name).env)
 
     env, random, deaths = adapted(make(), EnvironmentConfig(id="own")), np.random.default_rng(0), 0
     for seed in range(20):
         frame = env.reset(seed)
-        moves, at_turns, total = [], {}, dict.fromkeys(make().possible_agents, 0.0)
+        at_turns: dict[Any, Any] = {}
+        moves, total = [], dict.fromkeys(make().possible_agents, 0.0)
         while not (frame.terminated or frame.truncated):
             action, mover = allowed(env, frame, random)
             at_turns.setdefault(mover[0], []).append(float(of_agents(env, frame.reward)[mover[0]]))
@@ -130,7 +132,7 @@ def test_a_time_limit_pays_out_what_those_who_wait_have_collected() -> None:
 def test_what_stands_beside_the_mask_is_the_observation_with_images_channels_first() -> None:
     env = adapted(Relay(), EnvironmentConfig(id="own"))
     frame = env.reset(0)
-    space = env.spec.groups["b"].observation
+    space: Any = env.spec.groups["b"].observation
     assert {key: part.shape for key, part in space.spaces.items()} == {"numbers": (2,), "picture": (3, 5, 4)}
     assert frame.obs["b"]["picture"].shape == (2, 3, 5, 4)
     assert frame.obs["b"]["numbers"].tolist() == [[0, 1], [0, 2]]
@@ -139,7 +141,7 @@ def test_what_stands_beside_the_mask_is_the_observation_with_images_channels_fir
 
 def test_what_a_stranger_calls_action_names_is_nothing_of_ours() -> None:
     env = Relay()
-    env.action_names = ["wait", "pass"]  # type: ignore[attr-defined]
+    env.action_names = ["wait", "pass"]
     made = adapted(env, EnvironmentConfig(id="own"))
     assert {group.action_names for group in made.spec.groups.values()} == {()}
 
@@ -149,7 +151,7 @@ def test_what_a_stranger_calls_action_names_is_nothing_of_ours() -> None:
 STAY = {"x": np.zeros(2, np.int64), "y": np.zeros(1, np.int64)}
 
 
-def frames_of(env, count):
+def frames_of(env: Any, count: int) -> Any:
     return [env.reset(0), *(env.step(STAY) for _ in range(count))]
 
 
@@ -168,10 +170,10 @@ def test_who_dies_is_told_once_and_then_sees_zeros_and_earns_nothing() -> None:
 
 def test_who_dies_sees_the_first_of_what_is_not_counted_from_0() -> None:
     class Counting(Mortal):
-        def observation_space(self, agent):
+        def observation_space(self, agent: str) -> Any:
             return Discrete(9, start=3)
 
-        def _seen(self, agents):
+        def _seen(self, agents: Any) -> Any:
             return {agent: 3 + self.now for agent in agents}
 
     frames = frames_of(adapted(Counting({"x_1": (2, "terminated")}), EnvironmentConfig(id="own")), 3)
@@ -187,7 +189,7 @@ def test_who_dies_sees_the_first_of_what_is_not_counted_from_0() -> None:
         (("terminated", "truncated"), False, True, {"x": [True, False], "y": [False]}),
     ],
 )
-def test_a_team_ends_as_its_last_agents_end(ways, terminated: bool, truncated: bool, died) -> None:
+def test_a_team_ends_as_its_last_agents_end(ways: Any, terminated: bool, truncated: bool, died: Any) -> None:
     ends = {"x_1": (1, "terminated"), "x_0": (3, ways[0]), "y_0": (3, ways[1])}
     last = frames_of(adapted(Mortal(ends), EnvironmentConfig(id="own")), 3)[-1]
     assert (last.terminated, last.truncated) == (terminated, truncated)
@@ -240,7 +242,8 @@ def test_one_of_ones_own_is_found_by_its_path_and_plays_in_a_vector() -> None:
 @pytest.mark.parametrize("id", zoo.ids("mpe"))
 def test_particles_are_bit_for_bit_those_that_are_published(id: str, continuous: bool) -> None:
     kwargs = {"continuous_actions": continuous}
-    ours, theirs = catalog.make(EnvironmentConfig(id=id, kwargs=kwargs)), published(id).parallel_env(**kwargs)
+    ours: Any = catalog.make(EnvironmentConfig(id=id, kwargs=kwargs))
+    theirs = published(id).parallel_env(**kwargs)
     for seed in range(2):
         frame = ours.reset(seed)
         obs, _ = theirs.reset(seed=seed)
@@ -270,7 +273,7 @@ def test_particles_are_bit_for_bit_those_that_are_published(id: str, continuous:
 def test_robots_are_bit_for_bit_those_that_are_published(id: str) -> None:
     from gymnasium_robotics import mamujoco_v1
 
-    ours = catalog.make(EnvironmentConfig(id=f"mamujoco/{id}"))
+    ours: Any = catalog.make(EnvironmentConfig(id=f"mamujoco/{id}"))
     theirs = mamujoco_v1.parallel_env(*id.split("-"))
     random = np.random.default_rng(0)
     for seed in range(2):
@@ -314,7 +317,7 @@ def test_arguments_reach_the_constructor_and_the_time_limit_is_theirs() -> None:
     assert five.spec.max_episode_steps == 40
     far = catalog.make(EnvironmentConfig(id="mamujoco/HalfCheetah-2x3", kwargs={"agent_obsk": 2}))
     assert far.spec.groups["agent"].observation.shape > (12,)
-    heavy = catalog.make(EnvironmentConfig(id="mamujoco/HalfCheetah-2x3", kwargs={"ctrl_cost_weight": 5.0}))
+    heavy: Any = catalog.make(EnvironmentConfig(id="mamujoco/HalfCheetah-2x3", kwargs={"ctrl_cost_weight": 5.0}))
     assert heavy.env.single_agent_env._ctrl_cost_weight == 5.0
 
 
@@ -326,7 +329,7 @@ def test_arguments_reach_the_constructor_and_the_time_limit_is_theirs() -> None:
         ("mamujoco/Ant-4x2", {"healthy": 1}, r"environment\.kwargs: mamujoco/Ant-4x2 refuses {'healthy': 1}"),
     ],
 )
-def test_arguments_that_do_not_exist_are_refused(id: str, kwargs, message: str) -> None:
+def test_arguments_that_do_not_exist_are_refused(id: str, kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         catalog.make(EnvironmentConfig(id=id, kwargs=kwargs))
 
@@ -340,12 +343,14 @@ def test_arguments_that_do_not_exist_are_refused(id: str, kwargs, message: str) 
         ("mpe/simple_speaker_listener", {"speaker": "team", "listener": "team"}),
     ],
 )
-def test_who_plays_against_whom_is_known(id: str, teams) -> None:
+def test_who_plays_against_whom_is_known(id: str, teams: Any) -> None:
     groups = catalog.make(EnvironmentConfig(id=id)).spec.groups
     assert {name: group.team for name, group in groups.items()} == teams
 
 
-def test_a_known_id_without_its_packages_says_what_to_install(monkeypatch, capsys) -> None:
+def test_a_known_id_without_its_packages_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for package in ("mpe2", "rlcard", "gymnasium_robotics", "pymunk"):
         monkeypatch.setitem(sys.modules, package, None)
     for id in ("mpe/simple_spread", "classic/tictactoe", "mamujoco/Ant-4x2", "butterfly/pistonball"):

@@ -50,7 +50,7 @@ def test_actions_are_clipped_only_where_that_is_asked() -> None:
     assert pushed(beyond, clip=False) != pushed(at, clip=False)
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch) -> None:
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gym_pusht", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[pusht\]'"):
         catalog.resolve(ID)

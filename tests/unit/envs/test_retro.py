@@ -51,7 +51,9 @@ def test_a_game_without_its_rom_says_so_and_one_with_it_is_listed() -> None:
         make_vector(EnvironmentConfig(id=ID, vectorize="in_process"), EpisodeSeeds(5, TRAIN), num_envs=2)
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys) -> None:
+def test_without_the_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "stable_retro", None)
     assert run(["train", f"{ID}:ppo"]) == 69
     assert capsys.readouterr().err == "error: Retro environments need an extra: pip install 'cadenza[retro]'\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,7 @@ M, X, H, S = (BY_LETTER[letter] for letter in "mxhs")
 class Field:
     """One battle whose units stand where a test puts them; actions by name."""
 
-    def __init__(self, map: str, places: list[tuple[float, float]], limit: int = 60, **kwargs) -> None:
+    def __init__(self, map: str, places: list[tuple[float, float]], limit: int = 60, **kwargs: Any) -> None:
         self.fights = battles(EnvironmentConfig(id=f"skirmish/{map}", max_episode_steps=limit, kwargs=kwargs), 1)
         self.names = self.fights.unit_names()
         self.step = allocate_buffer(layout_of(spec_of(self.fights, map)), 1).step
@@ -118,7 +120,7 @@ def test_what_is_no_map_is_said_in_a_line(name: str, says: str) -> None:
         ({"oponent": "nearest"}, "did you mean 'opponent'"),
     ],
 )
-def test_mistakes_in_settings_are_told(kwargs: dict, says: str) -> None:
+def test_mistakes_in_settings_are_told(kwargs: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         catalog.make(EnvironmentConfig(id="skirmish/3m", kwargs=kwargs))
 
@@ -133,7 +135,8 @@ def test_types_differ_in_what_they_see_and_do_and_nothing_is_padded() -> None:
     }
     assert len({group.observation.shape for group in groups.values()}) == 4
     # hold, 4 moves, 6 targets; a bruiser braces; a healer has its 5 comrades; a scout 8 moves
-    assert [int(group.action.n) for group in groups.values()] == [11, 12, 10, 15]
+    actions: list[Any] = [group.action for group in groups.values()]
+    assert [int(space.n) for space in actions] == [11, 12, 10, 15]
 
 
 def test_padded_puts_all_units_into_one_group_of_equal_columns() -> None:
@@ -390,7 +393,7 @@ def test_an_episode_is_truncated_at_its_limit_and_lost_when_all_are_dead() -> No
 # many battles
 
 
-def kept(step) -> dict[str, bytes]:
+def kept(step: Any) -> dict[str, bytes]:
     flat = {
         name: getattr(step, name) for name in ("terminated", "truncated", "is_first", "won", "state", "final_state")
     }
@@ -402,11 +405,13 @@ def kept(step) -> dict[str, bytes]:
 @pytest.mark.parametrize("map", ["3m", "3m1x1h1s", "2x9m_vs_8m2h"])
 @pytest.mark.parametrize("opponent", ["nearest", "weakest"])
 def test_many_battles_are_the_single_ones_bit_for_bit(map: str, opponent: str) -> None:
+    ways: tuple[Any, ...] = ("native", "in_process")
+    native: Any
     native, scalar = (
         make_vector(
             EnvironmentConfig(id=f"skirmish/{map}", vectorize=way, kwargs={"opponent": opponent}), SEEDS, num_envs=5
         )
-        for way in ("native", "in_process")
+        for way in ways
     )
     assert native.spec.restore == "snapshot"
     rng = np.random.default_rng(0)
@@ -443,7 +448,7 @@ def test_battles_begin_differently_by_seed_and_alike_by_the_same() -> None:
 
 def test_masks_allow_exactly_what_changes_something() -> None:
     """In situations met at random: what is allowed has an effect, what is not is the same as holding."""
-    env = make_vector(EnvironmentConfig(id="skirmish/2m1x1h1s_vs_2m1x", vectorize="native"), SEEDS, num_envs=64)
+    env: Any = make_vector(EnvironmentConfig(id="skirmish/2m1x1h1s_vs_2m1x", vectorize="native"), SEEDS, num_envs=64)
     rng = np.random.default_rng(2)
     for _ in range(25):
         env.step(random_actions(env.spec.groups, env.current, rng))
@@ -452,7 +457,7 @@ def test_masks_allow_exactly_what_changes_something() -> None:
     hold = {group: np.zeros((64, len(squad.units)), np.int64) for group, squad in fights.squads.items()}
     scratch = allocate_buffer(layout_of(env.spec), 64).step
 
-    def outcome(action) -> np.ndarray:
+    def outcome(action: Any) -> np.ndarray:
         fights.restore(before)
         fights.show(scratch)
         fights.advance(action, scratch)
@@ -478,9 +483,9 @@ def test_masks_allow_exactly_what_changes_something() -> None:
 # whether it can be won
 
 
-def played(map: str, script, battles: int = 40) -> float:
+def played(map: str, script: Any, battles: int = 40) -> float:
     """The share of first battles that are won."""
-    env = make_vector(EnvironmentConfig(id=f"skirmish/{map}", vectorize="native"), SEEDS, num_envs=battles)
+    env: Any = make_vector(EnvironmentConfig(id=f"skirmish/{map}", vectorize="native"), SEEDS, num_envs=battles)
     rng, episodes = np.random.default_rng(0), []
     for _ in range(60):
         env.step(script(env.fights) if script else random_actions(env.spec.groups, env.current, rng))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from cadenza.records.folder import find
 from cadenza.records.metrics import read
 from harness.killing import assert_kills_leave_no_trace
 
-QUICK = {
+QUICK: dict[str, Any] = {
     "environment.num_envs": 8,
     "algorithm.n_steps": 32,
     "algorithm.n_epochs": 1,
@@ -28,7 +29,7 @@ QUICK = {
 
 def test_win_rates_are_in_metrics_evaluations_and_episode_records(tmp_path: Path) -> None:
     # an enemy whose hits take a point, and little time: random marines win about as often as not
-    settings = {**QUICK, "environment.kwargs": {"strength": 0.1}, "environment.max_episode_steps": 25}
+    settings: dict[str, Any] = {**QUICK, "environment.kwargs": {"strength": 0.1}, "environment.max_episode_steps": 25}
     run = cadenza.train("skirmish/3m_vs_1m:ppo", runs_dir=tmp_path, **settings)
     folder = find(tmp_path, run.id)
     rows = read(folder.metrics)
@@ -49,7 +50,7 @@ def test_environments_without_wins_say_nothing_of_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("groups", ["agent", {"front": ["bruiser_0"], "rear": ["marine_1", "marine_0"]}])
-def test_other_groupings_fight_the_same_battles(groups) -> None:
+def test_other_groupings_fight_the_same_battles(groups: Any) -> None:
     config = EnvironmentConfig(id="skirmish/2m1x", groups=groups, vectorize="native")
     regrouped = make_vector(config, EpisodeSeeds(1, TRAIN), num_envs=4)
     plain = make_vector(EnvironmentConfig(id="skirmish/2m1x", vectorize="native"), EpisodeSeeds(1, TRAIN), num_envs=4)
@@ -96,7 +97,8 @@ def test_in_pettingzoo_the_fallen_leave_and_the_living_earn_the_teams_reward() -
 
     env = parallel_env("3m", render_mode="rgb_array")
     seen, _ = env.reset(seed=4)
-    sizes, earned, infos = [], 0.0, {}
+    infos: dict[str, Any] = {}
+    sizes, earned = [], 0.0
     while env.agents:
         masks = {agent: seen[agent]["action_mask"] for agent in env.agents}
         assert all(env.observation_space(agent).contains(seen[agent]) for agent in env.agents)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,25 +23,25 @@ PACKAGES = ("smac", "smacv2", "pysc2")
 
 
 @pytest.fixture
-def installed(monkeypatch):
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.syspath_prepend(str(STANDIN))
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
         del sys.modules[name]
 
 
-def battles(id, num_envs=3, **settings):
+def battles(id: str, num_envs: int = 3, **settings: Any) -> Any:
     config = EnvironmentConfig(id=id, **settings)
     return make_vector(config, EpisodeSeeds(1, TRAIN), num_envs=num_envs)
 
 
-def fight(env, steps, seed=0):
+def fight(env: Any, steps: int, seed: int = 0) -> Iterator[Any]:
     random = np.random.default_rng(seed)
     for _ in range(steps):
         yield env.step(random_actions(env.spec.groups, env.current, random))
 
 
-def test_battles_are_fought_and_the_dead_do_nothing(installed) -> None:
+def test_battles_are_fought_and_the_dead_do_nothing(installed: None) -> None:
     env = battles("smac/3m")
     assert env.spec.groups["agent"].agents == ("agent_0", "agent_1", "agent_2")
     died = 0
@@ -58,7 +60,7 @@ def test_battles_are_fought_and_the_dead_do_nothing(installed) -> None:
     env.close()
 
 
-def test_a_time_limit_and_a_breakdown_cut_a_battle_off(installed) -> None:
+def test_a_time_limit_and_a_breakdown_cut_a_battle_off(installed: None) -> None:
     env = catalog.make(EnvironmentConfig(id="smac/3m", max_episode_steps=4))
     stop = {"agent": np.ones(3, np.int64)}
     env.reset(0)
@@ -71,8 +73,8 @@ def test_a_time_limit_and_a_breakdown_cut_a_battle_off(installed) -> None:
     assert (frame.terminated, frame.truncated, frame.won) == (False, True, False)
 
 
-def test_the_game_is_launched_once_by_the_first_episodes_seed(installed) -> None:
-    env = catalog.make(EnvironmentConfig(id="smac/8m"))
+def test_the_game_is_launched_once_by_the_first_episodes_seed(installed: None) -> None:
+    env: Any = catalog.make(EnvironmentConfig(id="smac/8m"))
     from smac.env import StarCraft2Env
 
     before = StarCraft2Env.launches
@@ -86,7 +88,7 @@ def test_the_game_is_launched_once_by_the_first_episodes_seed(installed) -> None
     assert env._game._seed == 7
 
 
-def test_a_resumed_run_begins_the_next_episodes(installed) -> None:
+def test_a_resumed_run_begins_the_next_episodes(installed: None) -> None:
     old, new = battles("smac/3m"), battles("smac/3m")
     assert old.spec.restore == "restart"
     list(fight(old, 5))
@@ -95,14 +97,14 @@ def test_a_resumed_run_begins_the_next_episodes(installed) -> None:
     assert (new.state_dict()["numbers"] == 1).all()
 
 
-def test_the_second_challenge_draws_armies_of_any_size(installed) -> None:
+def test_the_second_challenge_draws_armies_of_any_size(installed: None) -> None:
     env = battles("smacv2/zerg_4_vs_6", num_envs=2)
     group = env.spec.groups["agent"]
     assert (len(group.agents), int(group.action.n)) == (4, 12)
     list(fight(env, 10))
 
 
-def test_mistakes_are_told(installed) -> None:
+def test_mistakes_are_told(installed: None) -> None:
     with pytest.raises(ConfigError, match=r"environment\.kwargs\.map_name: smac/3m says it already"):
         battles("smac/3m", kwargs={"map_name": "8m"})
     with pytest.raises(ConfigError, match=r"dificulty"):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from cadenza.envs.toy import chain_values
 from cadenza.envs.vector import make_vector
 
 
-def best_return(id: str, answer) -> float:
+def best_return(id: str, answer: Any) -> float:
     """What a policy that knows the answer earns in one episode."""
     env = catalog.make(EnvironmentConfig(id=id))
     frame, total = env.reset(0), 0.0
@@ -28,14 +30,14 @@ def test_the_known_answers_solve_the_toys() -> None:
     assert best_return("toy/masked", lambda frame: frame.mask["agent"].argmax(-1)) == 16
 
 
-def middle_of_the_dot(frame) -> np.ndarray:
+def middle_of_the_dot(frame: Any) -> np.ndarray:
     """From the middle of the picture, in pixels: across, down."""
     rows, columns = np.nonzero(frame.obs["agent"][0, 0] > 0)
     return np.array([columns.mean(), rows.mean()]) - 31.5
 
 
 def test_the_dot_is_pushed_to_the_middle_by_whoever_sees_where_it_is() -> None:
-    def push(frame):
+    def push(frame: Any) -> Any:
         return np.clip(-middle_of_the_dot(frame) / 52 / 0.15, -1, 1).astype(np.float32)[None]
 
     assert 20 < best_return("toy/dot", push) <= 25

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +23,13 @@ from harness.worker_processes import worker_processes
 SEEDS = EpisodeSeeds(1, TRAIN)
 
 
-def chain(num_envs: int = 3, **settings) -> InProcess:
-    return make_vector(EnvironmentConfig(id="toy/chain", vectorize="in_process", **settings), SEEDS, num_envs=num_envs)
+def chain(num_envs: int = 3, **settings: Any) -> InProcess:
+    env = make_vector(EnvironmentConfig(id="toy/chain", vectorize="in_process", **settings), SEEDS, num_envs=num_envs)
+    assert isinstance(env, InProcess)
+    return env
 
 
-def forward(env):
+def forward(env: Any) -> Any:
     return env.step({"agent": np.ones((env.num_envs, 1), np.int64)})
 
 
@@ -101,8 +104,10 @@ def test_a_state_of_another_number_of_environments_is_refused() -> None:
 
 
 def test_auto_takes_the_native_version_where_it_pays_and_says_why() -> None:
-    decisions: dict = {}
-    few, many, other = {}, {}, {}
+    decisions: dict[str, Any] = {}
+    few: dict[str, Any] = {}
+    many: dict[str, Any] = {}
+    other: dict[str, Any] = {}
     assert isinstance(make_vector(EnvironmentConfig(id="CartPole-v1"), SEEDS, num_envs=1, decisions=few), InProcess)
     assert isinstance(make_vector(EnvironmentConfig(id="CartPole-v1"), SEEDS, num_envs=8, decisions=many), CartPole)
     assert isinstance(make_vector(EnvironmentConfig(id="Acrobot-v1"), SEEDS, decisions=other), InProcess)
@@ -125,9 +130,11 @@ def test_impossible_choices_are_config_errors() -> None:
 
 def test_workers_are_restored_by_replay_in_a_new_vector() -> None:
     def make() -> Workers:
-        return make_vector(EnvironmentConfig(id="toy/pair", vectorize="workers", workers=2), SEEDS, num_envs=5)
+        env = make_vector(EnvironmentConfig(id="toy/pair", vectorize="workers", workers=2), SEEDS, num_envs=5)
+        assert isinstance(env, Workers)
+        return env
 
-    def act(step) -> dict:
+    def act(step: Any) -> dict[str, Any]:
         return {"runner": step.obs["runner"].argmin(-1), "shooter": -step.obs["shooter"][..., 1:3]}
 
     old, new = make(), make()
@@ -186,7 +193,14 @@ def test_workers_keep_to_one_thread_as_in_process() -> None:
 def test_random_actions_keep_to_the_masks_of_several_choices() -> None:
     group = GroupSpec(("agent",), spaces.Discrete(2), spaces.MultiDiscrete([3, 2], start=[1, 5]))
     shape, mask = (200, 1), np.array([False, True, True, False, True])
-    arrays = {"obs": {}, "final_obs": {}, "reward": {}, "died": {}, "terminated": None, "truncated": None}
+    arrays: dict[str, Any] = {
+        "obs": {},
+        "final_obs": {},
+        "reward": {},
+        "died": {},
+        "terminated": None,
+        "truncated": None,
+    }
     masks = {"agent": np.tile(mask, (*shape, 1))}
     step = Step(**arrays, is_first=None, active={"agent": np.ones(shape, bool)}, mask=masks)
     drawn = random_actions({"agent": group}, step, np.random.default_rng(0))["agent"]

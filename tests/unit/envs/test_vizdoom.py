@@ -50,7 +50,9 @@ def play(env: Gym, seed: int, steps: int = 25) -> list[bytes]:
     return seen
 
 
-def test_a_used_game_plays_the_same_episode_as_a_fresh_one_and_leaves_no_files(tmp_path, monkeypatch) -> None:
+def test_a_used_game_plays_the_same_episode_as_a_fresh_one_and_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     used, fresh = made("VizDoom-defend_the_center"), made("VizDoom-defend_the_center")
     play(used, 1)
@@ -87,7 +89,7 @@ def test_the_scenarios_time_limit_truncates_and_shows_what_was_seen_last() -> No
     env.close()
 
 
-def test_scenarios_are_found_in_a_folder_and_by_path(tmp_path, monkeypatch) -> None:
+def test_scenarios_are_found_in_a_folder_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for end in ("cfg", "wad"):
         shutil.copy(scenarios() / f"simpler_basic.{end}", tmp_path)
     (tmp_path / "simpler_basic.cfg").rename(tmp_path / "mine.cfg")
@@ -110,7 +112,7 @@ def test_scenarios_are_found_in_a_folder_and_by_path(tmp_path, monkeypatch) -> N
         made("VizDoom-custom", config_path=str(tmp_path / "min.cfg"))
 
 
-def test_a_scenario_chooses_no_program_and_only_rules_of_the_game(tmp_path) -> None:
+def test_a_scenario_chooses_no_program_and_only_rules_of_the_game(tmp_path: Path) -> None:
     shutil.copy(scenarios() / "simpler_basic.wad", tmp_path)
     started, program = tmp_path / "started", tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {started}\n")
@@ -135,7 +137,9 @@ def test_what_the_game_tells_can_be_seen_beside_the_screen() -> None:
     env.close()
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys) -> None:
+def test_without_the_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "vizdoom", None)
     assert run(["train", "VizDoom-anything:ppo"]) == 69
     assert capsys.readouterr().err == "error: vizdoom environments need an extra: pip install 'cadenza[vizdoom]'\n"

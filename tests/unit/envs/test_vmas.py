@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -17,11 +19,11 @@ pytest.importorskip("vmas")
 SEEDS = EpisodeSeeds(run_seed=5, stream=TRAIN)
 
 
-def vector(name, num_envs=3, **settings):
+def vector(name: str, num_envs: int = 3, **settings: Any) -> Any:
     return make_vector(EnvironmentConfig(id=f"vmas/{name}", **settings), SEEDS, num_envs=num_envs)
 
 
-def walk(env, steps, seed):
+def walk(env: Any, steps: int, seed: int) -> Any:
     random, shown = np.random.default_rng(seed), []
     for _ in range(steps):
         step = env.step(random_actions(env.spec.groups, env.current, random))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +19,11 @@ from harness.own_wrappers import Doubled
 SEEDS = EpisodeSeeds(run_seed=7, stream=TRAIN)
 
 
-def made(id="CartPole-v1", **settings):
+def made(id: str = "CartPole-v1", **settings: Any) -> Any:
     return catalog.make(EnvironmentConfig(id=id, **settings))
 
 
-def walk(env, steps, seed=0):
+def walk(env: Any, steps: int, seed: int = 0) -> Any:
     rng, shown = np.random.default_rng(seed), []
     for _ in range(steps):
         step = env.step(random_actions(env.spec.groups, env.current, rng))
@@ -73,7 +74,7 @@ def test_which_numbers_are_velocities_can_be_said() -> None:
 
 
 def test_the_native_version_is_not_chosen_under_wrappers() -> None:
-    decisions: dict = {}
+    decisions: dict[str, Any] = {}
     env = make_vector(EnvironmentConfig(id="CartPole-v1", wrappers=("HideVelocity",)), SEEDS, decisions=decisions)
     assert decisions["environment.vectorize"]["value"] == "in_process"
     assert env.spec.groups["agent"].observation.shape == (2,)
@@ -88,7 +89,7 @@ CLIPPED = ({"id": "ClipReward", "min_reward": -0.1, "max_reward": 0.1},)
 
 
 @pytest.mark.parametrize("way", ["in_process", "workers"])
-def test_episodes_report_the_environments_own_rewards(way: str) -> None:
+def test_episodes_report_the_environments_own_rewards(way: Any) -> None:
     config = EnvironmentConfig(id="LunarLander-v3", vectorize=way, workers=2, wrappers=CLIPPED, max_episode_steps=60)
     env = make_vector(config, SEEDS, num_envs=3)
     shown, episodes = walk(env, 130)
@@ -133,7 +134,7 @@ def test_where_no_wrapper_is_there_is_no_second_reward() -> None:
         {"id": "toy/image", "wrappers": ({"id": "FrameStackObservation", "stack_size": 2},), "resize": 5},
     ],
 )
-def test_wrapped_environments_come_back_exactly_and_workers_agree(settings) -> None:
+def test_wrapped_environments_come_back_exactly_and_workers_agree(settings: Any) -> None:
     config = EnvironmentConfig(**settings, vectorize="in_process")
     here = make_vector(config, SEEDS, num_envs=3)
     apart = make_vector(EnvironmentConfig(**settings, vectorize="workers", workers=2), SEEDS, num_envs=3)
@@ -199,7 +200,7 @@ def test_pictures_are_made_for_whoever_looks_at_them_by_whatever_name(wrapper: s
     env.close()
 
 
-def test_a_wrapper_of_ones_own_by_import_path_and_by_name(monkeypatch) -> None:
+def test_a_wrapper_of_ones_own_by_import_path_and_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     config = EnvironmentConfig(id="CartPole-v1", wrappers=({"id": "harness.own_wrappers:Doubled", "factor": 3},))
     env = catalog.make(config)
     env.reset(0)
@@ -247,21 +248,21 @@ def test_a_wrapper_of_ones_own_by_import_path_and_by_name(monkeypatch) -> None:
         ("harness.own_wrappers:gymnasium", ConfigError, "must be a wrapper class"),
     ],
 )
-def test_mistakes_are_one_line_that_names_the_wrapper(wrapper, error, message: str) -> None:
+def test_mistakes_are_one_line_that_names_the_wrapper(wrapper: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message) as caught:
         made(wrappers=[wrapper])
     assert "\n" not in str(caught.value)
     assert "environment.wrappers[0]" in str(caught.value) or "cannot import" in str(caught.value)
 
 
-def test_a_wrapper_that_needs_a_package_says_so(monkeypatch) -> None:
+def test_a_wrapper_that_needs_a_package_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(MissingExtraError, match=r"ResizeObservation needs a package .*environment\.resize needs none"):
         made("CarRacing-v3", wrappers=[{"id": "ResizeObservation", "shape": [8, 8]}])
 
 
 @pytest.mark.parametrize("entry", [3, {"name": "SignReward"}, {"id": ""}, ["SignReward"]])
-def test_an_entry_without_an_id_is_refused(entry) -> None:
+def test_an_entry_without_an_id_is_refused(entry: Any) -> None:
     with pytest.raises(ConfigError, match=r"environment\.wrappers\[1\]: needs an id"):
         EnvironmentConfig(id="CartPole-v1", wrappers=("SignReward", entry))
 

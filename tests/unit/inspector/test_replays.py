@@ -201,7 +201,7 @@ def test_a_picture_far_away_is_given_up_for_one_that_is_looked_at(tmp_path: Path
         waiting.join(60)
         assert far[0] is not None
         assert far[0][0] <= 2999
-        assert found.picture("frame", 2999, exact=True)[0] == 2999  # type: ignore[index]
+        assert found.picture("frame", 2999, exact=True)[0] == 2999
     finally:
         open_ones.close()
 
@@ -211,7 +211,7 @@ def test_a_picture_far_away_is_given_up_for_one_that_is_looked_at(tmp_path: Path
 
 def test_advantages_are_those_that_the_algorithm_learns_of() -> None:
     of = {variant: load(f"toy/identity:{variant}").algorithm for variant in ("ppo", "dreamer_v3", "dqn")}
-    assert discounts(of["ppo"], "agent") == (of["ppo"].gamma, of["ppo"].gae_lambda)  # type: ignore[attr-defined]
+    assert discounts(of["ppo"], "agent") == (of["ppo"].gamma, of["ppo"].gae_lambda)
     changed = load("toy/identity:dreamer_v3", ["algorithm.return_lambda=0.5"]).algorithm
     assert discounts(changed, "agent")[1] == 0.5
     assert discounts(of["dqn"], "agent")[1] == 0
@@ -277,7 +277,7 @@ def test_the_mean_of_a_world_models_policy_is_what_it_does(variant: str) -> None
         found = opinions(workflow, step, carry, replace(mode, forced=acted.action))[0][group]
         assert found["mean"].ravel() == pytest.approx(acted.action[group].ravel(), abs=1e-5)
         assert np.abs(found["mean"]).max() > 0.1
-        space = assembly.env.spec.groups[group].action
+        space: Any = assembly.env.spec.groups[group].action
         assert (found["std"] <= (space.high - space.low) / 2 + 1e-6).all() or variant != "dreamer_v1"
     finally:
         assembly.close()

@@ -220,7 +220,9 @@ def test_a_resumed_phase_counts_only_this_process(clock: SimpleNamespace, termin
     assert "pretrain ETA 0:01:30" in text
 
 
-def test_between_refreshes_only_the_clock_is_looked_at(clock: SimpleNamespace, terminal: Terminal, monkeypatch) -> None:
+def test_between_refreshes_only_the_clock_is_looked_at(
+    clock: SimpleNamespace, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     console = Console(False, 10**6, terminal.stream)
     pictures = []
     real = console._picture
@@ -301,7 +303,9 @@ def test_closing_twice_is_fine_and_gives_the_cursor_back(clock: SimpleNamespace,
     assert terminal.text().count("\x1b[?25h") == 1
 
 
-def test_a_dumb_terminal_gets_plain_lines(clock: SimpleNamespace, terminal: Terminal, monkeypatch) -> None:
+def test_a_dumb_terminal_gets_plain_lines(
+    clock: SimpleNamespace, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", "dumb")
     console = Console(False, 1000, terminal.stream)
     console.start(["run"], 0, TRAIN)

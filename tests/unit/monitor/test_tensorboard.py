@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -73,7 +74,8 @@ def test_without_tensorboard_it_says_so_before_anything_is_made(tmp_path: Path) 
 
 
 def test_a_disk_that_refuses_ends_the_events_and_not_the_run(tmp_path: Path) -> None:
-    run = cadenza.train("toy/identity:ppo", runs_dir=tmp_path, **{"training.max_timesteps": 1024})
+    changes: dict[str, Any] = {"training.max_timesteps": 1024}
+    run = cadenza.train("toy/identity:ppo", runs_dir=tmp_path, **changes)
     (run.folder.path / "tensorboard").write_text("in the way")
     said: list[str] = []
     sink = TensorBoard(said.append)

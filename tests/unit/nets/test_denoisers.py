@@ -49,6 +49,6 @@ def test_a_transformer_sees_no_later_action_and_a_unet_sees_both_ways() -> None:
 def test_settings_that_do_not_fit_are_refused() -> None:
     for wrong in ({"widths": (12,)}, {"kernel": 4}, {"step_size": 5}, {"widths": ()}):
         with pytest.raises(ConfigError):
-            UNetConfig(**wrong)  # type: ignore[arg-type]
+            UNetConfig(**wrong)
     with pytest.raises(ConfigError, match="multiple of heads"):
         DenoisingTransformerConfig(size=10, heads=4)

@@ -52,7 +52,7 @@ def test_gaussian_head_agrees_with_torch_distributions() -> None:
 
 
 def test_multi_categorical_is_independent_categoricals() -> None:
-    space = spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[0, 1], [0, 0]])
+    space = spaces.MultiDiscrete(np.array([[2, 3], [4, 2]]), start=np.array([[0, 1], [0, 0]]))
     head = action_head(space, HeadConfig())
     output = torch.randn(50, 11, generator=torch.Generator().manual_seed(0))
     action = head.sample(output, None, torch.Generator().manual_seed(1))

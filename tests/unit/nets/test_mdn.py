@@ -19,7 +19,8 @@ CPU = torch.device("cpu")
 def some_guess(*lead: int, latent: int = 2, mixtures: int = 3) -> Guess:
     generator = torch.Generator().manual_seed(0)
     parts = [torch.randn(*lead, latent, mixtures, generator=generator, dtype=torch.float64) for _ in range(3)]
-    return Guess(*parts, reward=torch.zeros(lead), end=torch.zeros(lead))
+    logits, mean, log_std = parts
+    return Guess(logits, mean, log_std, reward=torch.zeros(lead), end=torch.zeros(lead))
 
 
 def test_log_densities_are_those_of_a_slow_reference() -> None:
@@ -48,7 +49,8 @@ def test_draws_follow_the_mixture_at_its_temperature(temperature: float) -> None
     logits, mean = torch.tensor([[0.0, 1.0]]), torch.tensor([[-10.0, 10.0]])
     log_std = torch.tensor([[0.0, math.log(2.0)]])
     count = 40_000
-    guess = Guess(*(x.expand(count, 1, 2) for x in (logits, mean, log_std)), reward=NOTHING, end=NOTHING)
+    logits, mean, log_std = (x.expand(count, 1, 2) for x in (logits, mean, log_std))
+    guess = Guess(logits, mean, log_std, reward=NOTHING, end=NOTHING)
     drawn = guess.sample(DreamNoise.drawn(count, 1, 2, torch.Generator().manual_seed(0)), temperature)[:, 0]
     right = drawn > 0
     assert float(right.float().mean()) == pytest.approx(1 / (1 + math.exp(-1 / temperature)), abs=0.01)

@@ -122,7 +122,7 @@ def plain_attention(layer: Attention, window: Tensor) -> Tensor:
         mixed.append(weights @ values)
     x = layer.enter(window[-1]) + layer.leave(torch.cat(mixed))
     x = x + layer.narrow(torch.nn.functional.gelu(layer.widen(layer.norms[1](x))))
-    return x  # type: ignore[no-any-return]
+    return x
 
 
 def test_attention_sees_its_context_and_no_more() -> None:

@@ -32,7 +32,7 @@ def batch_of(space: spaces.Dict, count: int) -> tuple[dict[str, np.ndarray], lis
 
 def test_any_space_is_laid_out_as_gymnasium_does() -> None:
     batch, samples = batch_of(MIXED, 4)
-    expected = np.stack([spaces.flatten(MIXED, sample) for sample in samples])
+    expected = np.stack([np.asarray(spaces.flatten(MIXED, sample)) for sample in samples])
     assert vector_size(MIXED) == expected.shape[1]
     np.testing.assert_array_equal(Observer(MIXED, CPU)(batch)[VECTOR], expected)
 
@@ -106,7 +106,7 @@ def test_an_encoder_of_ones_own_gets_observations_as_they_are() -> None:
     assert all(np.array_equal(seen[key], batch[key]) for key in batch)
 
 
-VECTORS = {
+VECTORS: dict[str, spaces.Space[Any]] = {
     "numbers": spaces.Box(-2, 3, (3,)),
     "float64": spaces.Box(-2, 3, (2, 2), np.float64),
     "bytes": spaces.Box(0, 255, (4,), np.uint8),

@@ -56,7 +56,7 @@ def network(
     net = ActorCritic(GroupSpec(("a", "b"), observation, action), settings, critic)
     with torch.no_grad():
         for parameter in net.parameters():  # biases too, and policies that are not nearly uniform
-            parameter += 0.3 * torch.randn_like(parameter)
+            parameter.add_(0.3 * torch.randn_like(parameter))
     optimizer(net, OptimizerConfig(), net.parts())
     return net
 
@@ -119,7 +119,7 @@ def test_gradients_and_figures_equal_autograds(space: str, shape: str, goal: str
         seen, hand = samples(net, action, masked), by_hand(net)
         index = torch.randperm(ROWS)[:20]
         figures = hand.gradients(seen, index, OBJECTIVES[goal])
-        found = [parameter.grad.clone() for parameter in net.parameters()]  # type: ignore[union-attr]
+        found = [parameter.grad.clone() for parameter in net.parameters()]
 
         batch = SimpleNamespace(**{k: None if v is None else v[:, index] for k, v in vars(seen).items() if k != "obs"})
         judged = net({VECTOR: seen.obs[VECTOR][:, index]}, {}, torch.zeros(1, 20, AGENTS, dtype=torch.bool))
@@ -141,7 +141,7 @@ def test_gradients_of_a_team_equal_autograds(goal: str) -> None:
     shape, seen = (1, ROWS, AGENTS), samples_beside(net, action)
     index, hand = torch.randperm(ROWS)[:20], by_hand(net)
     figures = hand.gradients(seen, index, OBJECTIVES[goal])
-    found = [parameter.grad.clone() for parameter in net.parameters()]  # type: ignore[union-attr]
+    found = [parameter.grad.clone() for parameter in net.parameters()]
 
     kept = {k: v for k, v in vars(seen).items() if k not in ("obs", "critic_obs")}
     batch = SimpleNamespace(**{k: None if v is None else v[:, index] for k, v in kept.items()})
@@ -193,7 +193,8 @@ def test_the_best_action_equals_the_modules(space: str) -> None:
 
 @pytest.mark.parametrize("space", SPACES)
 def test_drawn_actions_have_the_modules_probabilities(space: str) -> None:
-    net, count = network(SPACES[space], SHAPES["default"]), 20_000
+    net: Any = network(SPACES[space], SHAPES["default"])
+    count = 20_000
     obs = {VECTOR: torch.randn(1, 1, 6, generator=torch.Generator().manual_seed(3)).expand(count, 1, 6)}
     mask = np.ones((count, 1, 5), bool) if space == "discrete" else None
     if mask is not None:
@@ -246,7 +247,7 @@ def test_what_is_forbidden_is_never_drawn_and_moves_nothing() -> None:
     seen.mask[0, 5:9, :, 0] = True  # what was done is not among it, mostly
     seen.weight[:] = 1
     hand.gradients(seen, torch.arange(10), OBJECTIVES["entropy"])
-    found = [parameter.grad.clone() for parameter in net.actor.parameters()]  # type: ignore[union-attr]
+    found = [parameter.grad.clone() for parameter in net.actor.parameters()]
     rows = {k: None if v is None else v[:, :10] for k, v in vars(seen).items() if k != "obs"}
     judged = net({VECTOR: seen.obs[VECTOR][:, :10]}, {}, torch.zeros(1, 10, AGENTS, dtype=torch.bool))
     log_prob, entropy = net.head.evaluate(judged.output, rows["mask"], rows["action"])

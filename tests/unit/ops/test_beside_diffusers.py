@@ -12,7 +12,7 @@ from cadenza.ops.diffusion import KEPT, ddim_step, ddpm_step, noised
 diffusers = pytest.importorskip("diffusers")
 
 STEPS = 100
-BETAS = {
+BETAS: dict[str, dict[str, Any]] = {
     "cosine": {"beta_schedule": "squaredcos_cap_v2"},
     "linear": {"beta_schedule": "linear", "beta_start": 1e-4 * 1000 / STEPS, "beta_end": 0.02 * 1000 / STEPS},
 }

@@ -30,8 +30,8 @@ def test_it_is_the_weighted_mean_of_returns_of_every_length(lam: float) -> None:
             longest = length - 1 - t
             shares = [(1 - lam) * lam ** (n - 1) for n in range(1, longest)] + [lam ** (longest - 1)]
             expected[t, b] = sum(share * n_step(*column, t, n) for n, share in enumerate(shares, 1))
-    tensors = [torch.from_numpy(x) for x in (reward, cont, value)]
-    np.testing.assert_allclose(lambda_return(*tensors, tensors[2][-1], lam), expected, atol=1e-12)
+    r, c, v = (torch.from_numpy(x) for x in (reward, cont, value))
+    np.testing.assert_allclose(lambda_return(r, c, v, v[-1], lam).numpy(), expected, atol=1e-12)
 
 
 def test_rewards_and_ends_stand_with_the_state_they_lead_to() -> None:
@@ -58,7 +58,9 @@ def test_gradients_reach_rewards_discounts_values_and_the_bootstrap() -> None:
         torch.rand(6, 2, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)
     )
     bootstrap = torch.rand(2, generator=generator, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *x: lambda_return(*x, 0.9), (reward, cont, value, bootstrap))
+    assert torch.autograd.gradcheck(
+        lambda r, c, v, last: lambda_return(r, c, v, last, 0.9), (reward, cont, value, bootstrap)
+    )
 
 
 @pytest.mark.parametrize("length", [1, 2, 7])

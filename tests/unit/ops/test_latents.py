@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,6 +126,9 @@ def test_free_nats_of_each_generation() -> None:
 
 @pytest.mark.parametrize("kind", ["categorical", "gaussian"])
 def test_balancing_teaches_each_side_its_share(kind: str) -> None:
+    divergence: Any
+    post: Any
+    prior: Any
     if kind == "categorical":
         divergence, post, prior = of_logits, (normal(6, 3, 4),), (normal(6, 3, 4, seed=1),)
     else:

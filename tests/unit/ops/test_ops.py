@@ -26,8 +26,8 @@ def test_gae_equals_the_sum_of_its_definition(seed: int) -> None:
                 if done[k, n]:
                     break
                 weight *= gamma * lam
-    tensors = (torch.from_numpy(x) for x in (reward, value, next_value, done))
-    np.testing.assert_allclose(gae(*tensors, gamma, lam), expected, atol=1e-12)
+    r, v, following, ends = (torch.from_numpy(x) for x in (reward, value, next_value, done))
+    np.testing.assert_allclose(gae(r, v, following, ends, gamma, lam).numpy(), expected, atol=1e-12)
 
 
 def test_clipped_surrogate_case_by_case() -> None:

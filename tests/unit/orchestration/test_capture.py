@@ -112,7 +112,7 @@ def test_garbage_goes_before_a_capture_and_none_during_it() -> None:
         assert old() is None
         assert not gc.isenabled()
         fresh = weakref.ref(Ring())
-        made = [[] for _ in range(100_000)]  # far more than sets off a collection
+        made: list[list[int]] = [[] for _ in range(100_000)]  # far more than sets off a collection
         assert fresh() is not None
     del made
     assert gc.isenabled()
@@ -132,7 +132,7 @@ def test_collection_is_as_it_was_even_after_a_failed_capture(collects: bool) -> 
 @on_cuda
 def test_a_capture_survives_the_end_of_earlier_ones() -> None:
     def double(given: dict[str, Any]) -> dict[str, Any]:
-        made = [[] for _ in range(100_000)]
+        made: list[list[int]] = [[] for _ in range(100_000)]
         return {"double": (2 + 0 * len(made)) * given["x"]}
 
     for number in range(3):

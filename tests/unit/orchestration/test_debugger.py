@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +36,7 @@ def test_a_program_that_a_debugger_runs_is_known_even_when_it_does_not_trace() -
     seen = []
 
     class Silent(bdb.Bdb):
-        def user_line(self, frame):
+        def user_line(self, frame: Any) -> None:
             self.set_continue()
 
     Silent().runcall(lambda: seen.append(attached()))
@@ -42,12 +44,12 @@ def test_a_program_that_a_debugger_runs_is_known_even_when_it_does_not_trace() -
     assert attached() is None
 
 
-def test_debugpy_counts_when_someone_is_connected(monkeypatch) -> None:
+def test_debugpy_counts_when_someone_is_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     class Debugpy:
         connected = False
 
         @classmethod
-        def is_client_connected(cls):
+        def is_client_connected(cls) -> Any:
             return cls.connected
 
     monkeypatch.setitem(sys.modules, "debugpy", Debugpy)
@@ -90,7 +92,7 @@ def test_an_algorithm_that_refuses_longer_rollouts_is_left_alone(forgotten: None
     assert (one.algorithm, one.environment.num_envs) == (config.algorithm, 1)
 
 
-def test_a_run_under_pdb_says_so_and_resumes_as_it_is(tmp_path) -> None:
+def test_a_run_under_pdb_says_so_and_resumes_as_it_is(tmp_path: Path) -> None:
     command = ["-m", "cadenza", "train", "CartPole-v1:ppo", *SMALL[:-1], "512", "--quiet", "--runs-dir", str(tmp_path)]
     pdb = [sys.executable, "-m", "pdb", "-c", "continue", "-c", "quit", *command]
     done = subprocess.run(pdb, input="", capture_output=True, text=True)

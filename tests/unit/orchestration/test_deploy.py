@@ -119,7 +119,7 @@ def test_a_model_acts_in_the_environments_own_bounds(tmp_path: Path) -> None:
     out = tmp_path / "policy.pt"
     described = exported(tmp_path, out, "--format", "torchscript")["actions"]["action"]
     assert (described["low"], described["high"]) == (-2, 2)
-    model, policy = torch.jit.load(out), library.load("@last", runs_dir=tmp_path)  # type: ignore[no-untyped-call]
+    model, policy = torch.jit.load(out), library.load("@last", runs_dir=tmp_path)
     seen = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
     np.testing.assert_allclose(model(torch.from_numpy(seen))[0], [2 * policy(obs) for obs in seen], atol=1e-5)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def test_offline_runs_make_no_environment_and_count_in_updates(lab: Lab) -> None
     assert lab.opened[0].env is None
     saved: list[str] = []
     save = run.checkpoints.save
-    run.checkpoints.save = lambda *args: saved.append(save(*args)) or saved[-1]  # type: ignore[method-assign,func-returns-value]
+    run.checkpoints.save = lambda *args: saved.append(save(*args)) or saved[-1]  # type: ignore[method-assign]
     run.run()
     assert [row["updates"] for row in rows(run)] == [10, 20, 30, 40, 50]
     assert [int(name[-12:]) for name in saved] == [20, 40, 50]
@@ -69,7 +70,7 @@ def test_an_interrupted_collection_goes_on_under_the_same_schedules(lab: Lab, ta
     for _ in range(4):  # leave after every vector step, as signals would
         act, left = run.workflow.act, iter((False, True))
         run.workflow.act = lambda *args, act=act: seen.append(args[2].phase) or act(*args)  # type: ignore
-        run._stop = lambda left=left: next(left)  # type: ignore[method-assign]
+        run._stop = partial(next, left)  # type: ignore[method-assign]
         run._do_next()
         run.save()
         run = lab.resume(run)
@@ -249,7 +250,9 @@ def test_weights_that_are_not_finite_are_never_saved(lab: Lab) -> None:
     assert len(run.checkpoints.names()) == 1
 
 
-def test_what_an_algorithm_finds_not_to_be_finite_is_told_with_the_way_on(lab: Lab, monkeypatch) -> None:
+def test_what_an_algorithm_finds_not_to_be_finite_is_told_with_the_way_on(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = lab.start(configured("training.max_timesteps=100"))
     run.save()
 

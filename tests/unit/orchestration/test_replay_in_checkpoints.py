@@ -11,15 +11,15 @@ from cadenza.config.load import load
 from cadenza.config.registry import ALGORITHMS, Algorithm
 from cadenza.config.schema import RunConfig
 from cadenza.data.priorities import Priorities
-from cadenza.errors import CheckpointError, DivergenceError
+from cadenza.errors import CheckpointError, ConfigError, DivergenceError
 from cadenza.orchestration import plan as planning
 from cadenza.orchestration import ram
-from cadenza.orchestration.checkpoint import MANIFEST
 from cadenza.orchestration.diagnose import diagnose
 from cadenza.orchestration.orchestrator import Orchestrator
 from cadenza.orchestration.verify import compare
 from cadenza.records import failpoints
 from cadenza.records.folder import RunFolder
+from cadenza.records.ledger import MANIFEST
 from harness.lab import Lab
 
 QUIET = ["evaluation.every_steps=0", "evaluation.at_end=false", "environment.num_envs=2", "logging.every_steps=8"]
@@ -151,7 +151,7 @@ def test_a_plan_knows_what_the_replay_takes(on_disk: bool) -> None:
 
 def test_a_replay_that_does_not_fit_is_refused_with_a_capacity_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ram, "available", lambda: 2_000_000)
-    with pytest.raises(planning.ConfigError, match=r"store 'replay' needs .*: algorithm\.capacity=\d+ \(not 100001\)"):
+    with pytest.raises(ConfigError, match=r"store 'replay' needs .*: algorithm\.capacity=\d+ \(not 100001\)"):
         planning.plan(configured("training.max_timesteps=1000", "algorithm.capacity=100001"), 0.1)
 
 

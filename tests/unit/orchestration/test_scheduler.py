@@ -89,10 +89,10 @@ def test_a_task_may_be_done_in_parts_and_saved_in_the_middle() -> None:
     other = PhaseScheduler(phases)
     other.load_state_dict(scheduler.state_dict())
     for twin in (scheduler, other):
-        assert twin.next().amount == 4  # type: ignore[union-attr]
+        assert twin.next().amount == 4
         twin.advance(4, env_steps=4)
         twin.advance(2, updates=2)
-        assert twin.next().amount == 1  # type: ignore[union-attr]
+        assert twin.next().amount == 1
         twin.advance(1, updates=1)
         assert twin.at_boundary
     assert scheduler.state_dict() == other.state_dict()
@@ -140,7 +140,7 @@ def test_collecting_may_be_counted_in_episodes() -> None:
     assert task is not None
     assert task.amount == 1
     scheduler.advance(1, env_steps=20)
-    assert scheduler.next().hook == UPDATE  # type: ignore[union-attr]
+    assert scheduler.next().hook == UPDATE
     assert scheduler.steps == 70
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from cadenza.records import metrics
 from harness.command import cadenza, last, train
 
 
-def test_groups_and_agents_of_a_team_are_told_apart(tmp_path) -> None:
+def test_groups_and_agents_of_a_team_are_told_apart(tmp_path: Path) -> None:
     assert train(tmp_path, "toy/pair:ppo", "pace=debug").code == 0
     told = cadenza("evaluate", "@last", "--episodes", 3, "--runs-dir", tmp_path, "--json")
     figures = json.loads(told.out)
@@ -27,7 +28,7 @@ def test_groups_and_agents_of_a_team_are_told_apart(tmp_path) -> None:
     assert row["collect/runner/runner_0/return_mean"] >= 0
 
 
-def test_a_single_agents_metrics_stay_as_few_as_they_were(tmp_path) -> None:
+def test_a_single_agents_metrics_stay_as_few_as_they_were(tmp_path: Path) -> None:
     assert train(tmp_path, "toy/identity:ppo", "pace=debug").code == 0
     assert not [name for name in metrics.names(metrics.read(last(tmp_path).metrics)) if "/agent/" in name]
 

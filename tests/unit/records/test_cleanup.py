@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,10 +36,10 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def old(make_curve):
+def old(make_curve: Callable[..., RunFolder]) -> Any:
     """Makes runs with something heavy in every place, last changed some days ago."""
 
-    def make(score: float, days: float = 10, **more) -> RunFolder:
+    def make(score: float, days: float = 10, **more: Any) -> RunFolder:
         folder = make_curve([score], **more)
         for name, file in GOES.items():
             path = folder.files / name / file
@@ -70,7 +72,7 @@ def weight(folder: RunFolder) -> int:
     return sum(file.stat().st_blocks * 512 for file in removable(folder.files))
 
 
-def test_the_best_of_each_spec_the_recent_and_the_tagged_are_kept(root: Path, old) -> None:
+def test_the_best_of_each_spec_the_recent_and_the_tagged_are_kept(root: Path, old: Callable[..., RunFolder]) -> None:
     best, second, worst = old(9.0, seed=0), old(5.0, seed=1), old(1.0, seed=2)
     other = old(0.5, env="Acrobot-v1")
     recent, tagged = old(0.1, days=1, seed=3), old(0.2, seed=4, tags=("paper",))
@@ -87,7 +89,7 @@ def test_the_best_of_each_spec_the_recent_and_the_tagged_are_kept(root: Path, ol
     assert [row["return"] for row in rows(root, {"seed": 2})] == [1.0], "still in the index"
 
 
-def test_a_dry_run_says_the_same_and_touches_nothing(root: Path, old) -> None:
+def test_a_dry_run_says_the_same_and_touches_nothing(root: Path, old: Callable[..., RunFolder]) -> None:
     folders = [old(float(seed), seed=seed) for seed in range(3)]
     rows(root)
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
@@ -98,7 +100,7 @@ def test_a_dry_run_says_the_same_and_touches_nothing(root: Path, old) -> None:
     assert {run.id for run in tried.runs if run.freed} == {folder.id for folder in folders[:2]}
 
 
-def test_a_run_in_use_is_never_touched(root: Path, old) -> None:
+def test_a_run_in_use_is_never_touched(root: Path, old: Callable[..., RunFolder]) -> None:
     running, resumed = old(1.0, seed=0), old(2.0, seed=1)
     running.update_status(status="running", updated="2020-01-01T00:00:00+00:00")
     with RunLock(running.path), RunLock(resumed.path):
@@ -112,10 +114,13 @@ def test_a_run_in_use_is_never_touched(root: Path, old) -> None:
     assert not whole(running), "crashed, and free to go"
 
 
-def test_a_cleanup_that_was_killed_is_finished_by_the_next(root: Path, old, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cleanup_that_was_killed_is_finished_by_the_next(
+    root: Path, old: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = old(1.0)
 
-    heavy, unlink, deleted = weight(folder), SafePath.unlink, []
+    heavy, unlink = weight(folder), SafePath.unlink
+    deleted: list[int] = []
 
     def killed(path: SafePath, missing_ok: bool = False) -> None:
         if len(deleted) == 3:
@@ -132,13 +137,13 @@ def test_a_cleanup_that_was_killed_is_finished_by_the_next(root: Path, old, monk
     assert clean(root, Rules(best=0)).freed == 0
 
 
-def test_filters_narrow_what_is_looked_at_and_best_counts_everyone(root: Path, old) -> None:
+def test_filters_narrow_what_is_looked_at_and_best_counts_everyone(root: Path, old: Callable[..., RunFolder]) -> None:
     best, mine, theirs = old(9.0, seed=0), old(5.0, seed=1), old(1.0, seed=2)
     clean(root, Rules(best=1), ["seed=1"])
     assert [whole(folder) for folder in (best, mine, theirs)] == [True, False, True]
 
 
-def test_links_are_left_alone(root: Path, old, tmp_path: Path) -> None:
+def test_links_are_left_alone(root: Path, old: Callable[..., RunFolder], tmp_path: Path) -> None:
     folder, far = old(1.0), tmp_path / "far"
     (folder.path / "replay").rename(far)
     (folder.path / "replay").symlink_to(far)
@@ -146,7 +151,7 @@ def test_links_are_left_alone(root: Path, old, tmp_path: Path) -> None:
     assert (far / GOES["replay"]).exists()
 
 
-def test_a_run_that_was_cleaned_takes_nobodys_place(root: Path, old) -> None:
+def test_a_run_that_was_cleaned_takes_nobodys_place(root: Path, old: Callable[..., RunFolder]) -> None:
     best, second = old(9.0, seed=0), old(5.0, seed=1)
     clean(root, Rules(best=0), ["seed=0"])
     assert find(root, "@best").id == second.id
@@ -159,7 +164,7 @@ def test_a_run_that_was_cleaned_takes_nobodys_place(root: Path, old) -> None:
         find(root, "@best")
 
 
-def test_variants_of_an_algorithm_are_kept_apart(root: Path, old) -> None:
+def test_variants_of_an_algorithm_are_kept_apart(root: Path, old: Callable[..., RunFolder]) -> None:
     plain, recurrent = old(9.0), old(5.0, seed=1, experiment="CartPole-v1/ppo_lstm")
     done = clean(root, Rules(best=1))
     assert whole(plain)
@@ -169,7 +174,7 @@ def test_variants_of_an_algorithm_are_kept_apart(root: Path, old) -> None:
     assert find(root, "@best:CartPole-v1:ppo_lstm").id == recurrent.id
 
 
-def test_a_linked_run_is_left_alone(root: Path, old, tmp_path: Path) -> None:
+def test_a_linked_run_is_left_alone(root: Path, old: Callable[..., RunFolder], tmp_path: Path) -> None:
     folder = old(1.0)
     far = folder.path.rename(tmp_path / "far")
     folder.path.symlink_to(far)
@@ -177,7 +182,7 @@ def test_a_linked_run_is_left_alone(root: Path, old, tmp_path: Path) -> None:
     assert whole(RunFolder(far))
 
 
-def test_what_a_sweep_may_go_on_with_is_kept(root: Path, old) -> None:
+def test_what_a_sweep_may_go_on_with_is_kept(root: Path, old: Callable[..., RunFolder]) -> None:
     waiting, pruned, done = old(1.0, seed=0), old(2.0, seed=1), old(3.0, seed=2)
     for folder in (waiting, pruned):
         folder.update_status(status="interrupted", updated=folder.read_status()["updated"])
@@ -191,10 +196,12 @@ def test_what_a_sweep_may_go_on_with_is_kept(root: Path, old) -> None:
     assert [whole(folder) for folder in (waiting, pruned, done)] == [True, False, False]
 
 
-def test_a_run_that_changed_since_it_was_judged_is_kept(root: Path, old, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_changed_since_it_was_judged_is_kept(
+    root: Path, old: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, judge = old(1.0), cleanup._reasons
 
-    def meanwhile(*known):
+    def meanwhile(*known: Any) -> Any:
         found = judge(*known)
         folder.update_status(status="finished")  # resumed, and finished again
         return found
@@ -205,7 +212,7 @@ def test_a_run_that_changed_since_it_was_judged_is_kept(root: Path, old, monkeyp
     assert not is_held(folder.path)
 
 
-def test_a_run_of_another_machine_is_believed(root: Path, old) -> None:
+def test_a_run_of_another_machine_is_believed(root: Path, old: Callable[..., RunFolder]) -> None:
     folder = old(1.0)
     folder.update_status(status="running", updated="2020-01-01T00:00:00+00:00")
     (folder.path / "lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
@@ -225,7 +232,7 @@ def test_a_cleaned_run_that_begins_again_is_a_run_like_any_other(root: Path) -> 
     assert list(folder.checkpoints.path.iterdir())
 
 
-def test_the_command(root: Path, old) -> None:
+def test_the_command(root: Path, old: Callable[..., RunFolder]) -> None:
     folder = old(1.0)
     heavy = weight(folder)
     cadenza("cleanup", "--runs-dir", root).refused(2, "say what to keep")

@@ -3,8 +3,10 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from harness.command import cadenza
 
 
 @pytest.fixture
-def root(tmp_path: Path, make_curve) -> Path:
+def root(tmp_path: Path, make_curve: Callable[..., RunFolder]) -> Path:
     """Two configs in CartPole, three seeds each."""
     for seed in range(3):
         make_curve([10.0, 50.0 + seed, 100.0 + 10 * seed], seed=seed)
@@ -55,7 +57,7 @@ def test_scores_their_interval_and_who_beats_whom(root: Path) -> None:
     assert found.estimate(high, "eval/return_mean") is estimate, "worked out once"
 
 
-def test_scores_at_a_step_or_of_the_best_moment(root: Path, make_curve) -> None:
+def test_scores_at_a_step_or_of_the_best_moment(root: Path, make_curve: Callable[..., RunFolder]) -> None:
     make_curve([1.0, 9.0, 3.0], env="Acrobot-v1")
     folders = chosen(root, ["Acrobot-v1:ppo"])
     assert [compare(folders, score=score).estimate(compare(folders).series[0], "eval/return_mean").value for score in
@@ -87,7 +89,7 @@ def test_wall_time_is_another_axis(root: Path) -> None:
         assert curve.x.tolist() == ([1, 2, 3] if one.label == "gamma=0.99" else [2, 4, 6])
 
 
-def test_several_environments_are_scaled_and_drawn_from_each(root: Path, make_curve) -> None:
+def test_several_environments_are_scaled_and_drawn_from_each(root: Path, make_curve: Callable[..., RunFolder]) -> None:
     for seed in range(3):
         make_curve([-500.0, -100.0 - seed], env="Acrobot-v1", seed=seed)
         make_curve([-500.0, -90.0 - seed], env="Acrobot-v1", seed=seed, gamma=0.9)
@@ -100,7 +102,9 @@ def test_several_environments_are_scaled_and_drawn_from_each(root: Path, make_cu
     assert found.improvement("gamma=0.9", "gamma=0.99", "eval/return_mean").value == 0.5, "wins one of two"
 
 
-def test_a_repeated_seed_counts_once_and_gaps_are_told(root: Path, make_curve, make_run) -> None:
+def test_a_repeated_seed_counts_once_and_gaps_are_told(
+    root: Path, make_curve: Callable[..., RunFolder], make_run: Callable[..., RunFolder]
+) -> None:
     again = make_curve([1.0, 2.0, 77.0], seed=2)
     crashed = make_run(seed=9, env_steps=50)
     short = make_curve([1.0], seed=8)
@@ -115,7 +119,7 @@ def test_a_repeated_seed_counts_once_and_gaps_are_told(root: Path, make_curve, m
     assert short.id not in told
 
 
-def test_runs_without_anything_measured(root: Path, make_run) -> None:
+def test_runs_without_anything_measured(root: Path, make_run: Callable[..., RunFolder]) -> None:
     folder = make_run("Acrobot-v1")
     cadenza("compare", folder.id, "--runs-dir", root).refused(2, "none of these runs has a row of metrics yet")
 
@@ -127,7 +131,9 @@ def test_by_puts_runs_together_that_differ_elsewhere(root: Path) -> None:
         compare(everyone(root), by=["algorithm.gama"])
 
 
-def test_by_takes_every_run_and_names_no_setting_that_differs_inside(tmp_path: Path, make_curve) -> None:
+def test_by_takes_every_run_and_names_no_setting_that_differs_inside(
+    tmp_path: Path, make_curve: Callable[..., RunFolder]
+) -> None:
     for env, first, second in (("CartPole-v1", 0.9, 0.99), ("Acrobot-v1", 0.99, 0.9)):
         for seed, gamma in enumerate((first, second)):
             make_curve([gamma], env=env, gamma=gamma, seed=seed)
@@ -138,7 +144,9 @@ def test_by_takes_every_run_and_names_no_setting_that_differs_inside(tmp_path: P
     assert found.differences() == {}
 
 
-def test_of_repeated_runs_a_finished_one_counts_and_else_the_longest(root: Path, make_curve, make_run) -> None:
+def test_of_repeated_runs_a_finished_one_counts_and_else_the_longest(
+    root: Path, make_curve: Callable[..., RunFolder], make_run: Callable[..., RunFolder]
+) -> None:
     newer = make_run(seed=1)
     half, whole = make_curve([1.0], seed=7), make_curve([1.0, 2.0], seed=7)
     late = make_curve([3.0], seed=7)
@@ -150,7 +158,7 @@ def test_of_repeated_runs_a_finished_one_counts_and_else_the_longest(root: Path,
     assert newer.id not in "".join(found.notes)
 
 
-def test_only_runs_with_a_score_are_counted(root: Path, make_run) -> None:
+def test_only_runs_with_a_score_are_counted(root: Path, make_run: Callable[..., RunFolder]) -> None:
     crashed = make_run(seed=1, gamma=0.5)
     make_run(seed=9)
     told = json.loads(cadenza("compare", "CartPole*", "--runs-dir", root, "--json").succeeded().out)
@@ -165,7 +173,9 @@ def test_only_runs_with_a_score_are_counted(root: Path, make_run) -> None:
     assert "over 3 seeds" in latex
 
 
-def test_environments_are_paired_by_name(tmp_path: Path, make_curve, make_run) -> None:
+def test_environments_are_paired_by_name(
+    tmp_path: Path, make_curve: Callable[..., RunFolder], make_run: Callable[..., RunFolder]
+) -> None:
     for env, gamma in (("CartPole-v1", 0.9), ("Acrobot-v1", 0.99)):
         make_curve([1.0], env=env, gamma=gamma)
     for env, gamma in (("CartPole-v1", 0.99), ("Acrobot-v1", 0.9)):
@@ -178,7 +188,8 @@ def test_environments_are_paired_by_name(tmp_path: Path, make_curve, make_run) -
 def test_names_that_leave_something_out_mean_the_same_in_every_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of like-named ones the second must be the same everywhere, whatever came first."""
     monkeypatch.setattr(series, "LABEL_KEYS", 1)
-    keys, told = ["a", "b"], []
+    keys = ["a", "b"]
+    told: list[Any] = []
     for env, order in (("A", (1, 2)), ("B", (2, 1))):
         told += [[SimpleNamespace(environment=env, variant="ppo", settings={"a": 0, "b": b})] for b in order]
     labels = series._labels(told, keys)
@@ -204,7 +215,7 @@ def test_what_is_no_number_is_no_metric(root: Path) -> None:
         cadenza("compare", "CartPole*", "--runs-dir", root, "-m", name).refused(2, f"unknown metric '{name}'")
 
 
-def test_names_are_texts_in_pictures_and_pages(root: Path, make_curve) -> None:
+def test_names_are_texts_in_pictures_and_pages(root: Path, make_curve: Callable[..., RunFolder]) -> None:
     name = "cost $x_{ and $6 <!--<script>"
     folder = make_curve([1.0, 2.0], seed=5, name=name)
     for kind in ("png", "svg", "html"):
@@ -218,7 +229,9 @@ def test_names_are_texts_in_pictures_and_pages(root: Path, make_curve) -> None:
     assert data["series"][0]["label"] == name
 
 
-def test_a_run_named_twice_is_one_run(root: Path, make_run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_named_twice_is_one_run(
+    root: Path, make_run: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = everyone(root)[0]
     monkeypatch.chdir(root.parent)
     assert len(chosen(Path("runs"), [f"runs/{folder.id}", folder.id], [f"run={folder.id}"])) == 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def played(folder: RunFolder, *actions: list[int], group: str = "agent") -> RunF
     return folder
 
 
-def test_the_first_step_and_quantity(tmp_path: Path, make_curve) -> None:
+def test_the_first_step_and_quantity(tmp_path: Path, make_curve: Callable[..., RunFolder]) -> None:
     a = make_curve([1.0, 2.0, 3.0])
     b = make_curve([1.0, 2.5, 3.0], gamma=0.9, pace=7.0)
     expected = {"row": 1, "env_steps": 200, "quantity": "eval/return_mean", "a": 2.0, "b": 2.5}
@@ -50,7 +51,7 @@ def test_the_first_step_and_quantity(tmp_path: Path, make_curve) -> None:
     assert cadenza("diff", a.id, a.id, "--runs-dir", root).succeeded().out == "metrics and episodes are identical\n"
 
 
-def test_the_episode_and_the_step_of_it_where_they_acted_otherwise(make_curve) -> None:
+def test_the_episode_and_the_step_of_it_where_they_acted_otherwise(make_curve: Callable[..., RunFolder]) -> None:
     a = played(make_curve([1.0]), [0, 1, 0], [1, 1, 0, 1])
     b = played(make_curve([2.0]), [0, 1, 0], [1, 1, 1, 1])
     assert first_episode(a, b) == {"index": 1, "env": 0, "number": 1, "quantity": "actions", "step": 2}
@@ -61,13 +62,13 @@ def test_the_episode_and_the_step_of_it_where_they_acted_otherwise(make_curve) -
     assert first_episode(a, make_curve([1.0])) is None, "one of them kept no episodes"
 
 
-def test_other_groups_are_a_difference_from_either_side(tmp_path: Path, make_curve) -> None:
+def test_other_groups_are_a_difference_from_either_side(tmp_path: Path, make_curve: Callable[..., RunFolder]) -> None:
     team, apart = played(make_curve([1.0]), [0, 1], group="team"), played(make_curve([1.0]), [0, 1])
     assert first_episode(team, apart)["quantity"] == first_episode(apart, team)["quantity"] == "groups"
     text = cadenza("diff", team.id, apart.id, "--first", "--runs-dir", tmp_path / "runs").succeeded().out
     assert text.startswith("metrics are identical, episodes are not\nfirst of the finished episodes to differ")
 
 
-def test_a_run_that_stopped_sooner_parts_where_it_stopped(make_curve) -> None:
+def test_a_run_that_stopped_sooner_parts_where_it_stopped(make_curve: Callable[..., RunFolder]) -> None:
     found = parting(make_curve([1.0, 2.0]), make_curve([1.0, 2.0, 3.0]))
     assert (found["env_steps"], found["quantity"], found["a"], found["b"]) == (300, "rows", 2, 3)

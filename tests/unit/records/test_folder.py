@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from cadenza.records.folder import RunFolder, create, find, runs_root
 from cadenza.records.lock import RunLock
 
 
-def test_a_new_run_is_complete_and_last(tmp_path: Path, make_run) -> None:
+def test_a_new_run_is_complete_and_last(tmp_path: Path, make_run: Callable[..., RunFolder]) -> None:
     folder = make_run("toy/identity", seed=7)
     assert re.fullmatch(r"toy_identity-ppo-s7-\d{8}-\d{6}-[0-9a-f]{4}", folder.id)
     assert (tmp_path / "runs" / "@last").read_text() == folder.id + "\n"
@@ -34,7 +35,7 @@ def test_a_new_run_is_complete_and_last(tmp_path: Path, make_run) -> None:
 
 
 def test_the_manifest_names_the_commit_and_local_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_run
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_run: Callable[..., RunFolder]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("GIT_")]:
@@ -49,13 +50,17 @@ def test_the_manifest_names_the_commit_and_local_changes(
     assert make_run().read_manifest()["git"] == {"commit": commit, "dirty": True}
 
 
-def test_outside_a_repository_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_run) -> None:
+def test_outside_a_repository_there_is_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_run: Callable[..., RunFolder]
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert make_run().read_manifest()["git"] is None
 
 
-def test_an_id_that_is_taken_is_not_taken_twice(monkeypatch: pytest.MonkeyPatch, make_run) -> None:
+def test_an_id_that_is_taken_is_not_taken_twice(
+    monkeypatch: pytest.MonkeyPatch, make_run: Callable[..., RunFolder]
+) -> None:
     first = make_run()
     ids = iter([first.id, first.id, "another"])
     monkeypatch.setattr(folders, "new_id", lambda config: next(ids))
@@ -63,14 +68,14 @@ def test_an_id_that_is_taken_is_not_taken_twice(monkeypatch: pytest.MonkeyPatch,
     assert first.read_config().seed == 0
 
 
-def test_a_place_that_cannot_hold_runs_is_one_line(tmp_path: Path, make_run) -> None:
+def test_a_place_that_cannot_hold_runs_is_one_line(tmp_path: Path, make_run: Callable[..., RunFolder]) -> None:
     config = make_run().read_config()
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"cannot create a run in .*file"):
         create(tmp_path / "file", config, [])
 
 
-def test_status_updates_merge(make_run) -> None:
+def test_status_updates_merge(make_run: Callable[..., RunFolder]) -> None:
     folder = make_run()
     folder.update_status(env_steps=10, **{"eval/return_mean": float("nan")})
     folder.update_status(status="finished", best_return=3.5)
@@ -81,7 +86,7 @@ def test_status_updates_merge(make_run) -> None:
         folder.update_status(status="finito")
 
 
-def test_a_running_run_that_nobody_holds_has_crashed(make_run) -> None:
+def test_a_running_run_that_nobody_holds_has_crashed(make_run: Callable[..., RunFolder]) -> None:
     folder = make_run()
     assert folder.state() == "crashed"
     with RunLock(folder.path):
@@ -90,7 +95,7 @@ def test_a_running_run_that_nobody_holds_has_crashed(make_run) -> None:
     assert folder.state() == "finished"
 
 
-def test_decisions_are_kept(make_run) -> None:
+def test_decisions_are_kept(make_run: Callable[..., RunFolder]) -> None:
     folder = make_run()
     assert folder.read_decisions() == {}
     folder.write_decisions({"device": "cpu"})
@@ -105,7 +110,7 @@ def test_the_root_is_the_option_then_the_variable_then_runs(monkeypatch: pytest.
     assert runs_root() == Path("runs")
 
 
-def test_every_way_to_name_a_run(tmp_path: Path, make_run) -> None:
+def test_every_way_to_name_a_run(tmp_path: Path, make_run: Callable[..., RunFolder]) -> None:
     root = tmp_path / "runs"
     cart = make_run("CartPole-v1", status="finished", **{"eval/return_mean": 100.0})
     pole = make_run("CartPole-v1", seed=1, status="finished", **{"eval/return_mean": 200.0})
@@ -131,7 +136,7 @@ def test_every_way_to_name_a_run(tmp_path: Path, make_run) -> None:
         ("", "needs a name"),
     ],
 )
-def test_names_of_no_run(tmp_path: Path, make_run, ref: str, message: str) -> None:
+def test_names_of_no_run(tmp_path: Path, make_run: Callable[..., RunFolder], ref: str, message: str) -> None:
     make_run()
     make_run(seed=1)
     with pytest.raises(NotFoundError, match=message) as problem:
@@ -139,7 +144,7 @@ def test_names_of_no_run(tmp_path: Path, make_run, ref: str, message: str) -> No
     assert "\n" not in str(problem.value)
 
 
-def test_an_empty_place_and_a_lost_last_run_are_said(tmp_path: Path, make_run) -> None:
+def test_an_empty_place_and_a_lost_last_run_are_said(tmp_path: Path, make_run: Callable[..., RunFolder]) -> None:
     for ref in ("@last", "x", "@best"):
         with pytest.raises(NotFoundError):
             find(tmp_path / "nothing", ref)

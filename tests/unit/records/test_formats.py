@@ -4,17 +4,18 @@ import csv
 import io
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cadenza.records.folder import find
+from cadenza.records.folder import RunFolder, find
 from cadenza.records.formats import escape
 from harness.command import cadenza
 
 
 @pytest.fixture
-def root(tmp_path: Path, make_curve) -> Path:
+def root(tmp_path: Path, make_curve: Callable[..., RunFolder]) -> Path:
     for seed in range(2):
         make_curve([10.0, 100.0 + seed], seed=seed)
         make_curve([5.0, 40.5 + seed], seed=seed, gamma=0.9)
@@ -53,7 +54,7 @@ def test_parquet(root: Path) -> None:
     assert sum(key.startswith(b"cadenza.config.") for key in table.schema.metadata) == 4
 
 
-def test_latex(root: Path, make_curve) -> None:
+def test_latex(root: Path, make_curve: Callable[..., RunFolder]) -> None:
     text = exported(root, "--format", "latex")
     assert r"gamma=0.99 & $\mathbf{100.5}$ {\scriptsize $[100.0, 101.0]$} \\" in text
     assert r"gamma=0.9 & $41.0$" in text

@@ -6,19 +6,22 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cadenza.errors import ConfigError
 from cadenza.records.facts import COLUMNS, changes
+from cadenza.records.folder import RunFolder
 from cadenza.records.index import rebuild, rows
 from cadenza.records.lock import RunLock
 from harness.command import cadenza
 
 
 @pytest.fixture
-def root(tmp_path: Path, make_run) -> Path:
+def root(tmp_path: Path, make_run: Callable[..., RunFolder]) -> Path:
     make_run(
         "CartPole-v1",
         seed=0,
@@ -33,7 +36,7 @@ def root(tmp_path: Path, make_run) -> Path:
     return tmp_path / "runs"
 
 
-def seeds(found: list[dict]) -> list[tuple[str, int]]:
+def seeds(found: list[dict[str, Any]]) -> list[tuple[str, int]]:
     return [(row["environment"], row["seed"]) for row in found]
 
 
@@ -69,7 +72,7 @@ def test_rows_hold_the_facts_of_each_run(root: Path) -> None:
         (["spec=CartPole-v1:ppo", "seed=7"], set()),
     ],
 )
-def test_filters(root: Path, filters: list[str], expected: set) -> None:
+def test_filters(root: Path, filters: list[str], expected: set[Any]) -> None:
     assert set(seeds(rows(root, filters))) == expected
 
 
@@ -81,7 +84,7 @@ def test_filters_from_python(root: Path) -> None:
     assert seeds(rows(root, {"algorithm.normalize_advantage": False})) == []
 
 
-def test_commits_and_hashes_are_found_by_their_beginning(root: Path, make_run) -> None:
+def test_commits_and_hashes_are_found_by_their_beginning(root: Path, make_run: Callable[..., RunFolder]) -> None:
     row = rows(root, {"seed": 1})[0]
     assert row["run"] in [found["run"] for found in rows(root, [f"config_hash={row['config_hash'][:6]}"])]
     folder = make_run("CartPole-v1", seed=4)
@@ -97,7 +100,7 @@ def test_a_run_without_a_name_is_told_by_what_was_changed() -> None:
     assert changes(command) == ["algorithm.gamma=0.9"]
 
 
-def test_any_metric_can_be_asked_for_as_it_was_last(root: Path, make_curve) -> None:
+def test_any_metric_can_be_asked_for_as_it_was_last(root: Path, make_curve: Callable[..., RunFolder]) -> None:
     short, long = make_curve([1.0], seed=11), make_curve([1.0, 1.0, 1.0], seed=12)
     found = rows(root, ["train/loss>0"], sort="train/loss")
     assert [(row["run"], row["train/loss"]) for row in found] == [(short.id, 1.0), (long.id, 1 / 3)]
@@ -142,12 +145,12 @@ def test_keys_are_looked_up_before_any_run_is_left_out(root: Path) -> None:
     assert rows(root, ["seed=99", "algorithm.gamma=1"]) == []
 
 
-def test_a_name_with_brackets_is_itself(root: Path, make_run) -> None:
+def test_a_name_with_brackets_is_itself(root: Path, make_run: Callable[..., RunFolder]) -> None:
     make_run(seed=6, name="[a] plain")
     assert seeds(rows(root, ["name=[a] plain"])) == seeds(rows(root, ["name=*plain"])) == [("CartPole-v1", 6)]
 
 
-def test_the_index_follows_the_folders(root: Path, make_run) -> None:
+def test_the_index_follows_the_folders(root: Path, make_run: Callable[..., RunFolder]) -> None:
     assert len(rows(root)) == 3
     folder = make_run("Acrobot-v1", seed=9)
     assert len(rows(root)) == 4
@@ -160,7 +163,7 @@ def test_the_index_follows_the_folders(root: Path, make_run) -> None:
         assert database.execute("SELECT count(*) FROM runs").fetchone() == (3,)
 
 
-def test_running_and_crashed_are_told_apart_at_each_query(root: Path, make_run) -> None:
+def test_running_and_crashed_are_told_apart_at_each_query(root: Path, make_run: Callable[..., RunFolder]) -> None:
     folder = make_run(seed=5)
     assert rows(root, ["seed=5"])[0]["status"] == "crashed"
     with RunLock(folder.path):
@@ -198,7 +201,7 @@ def test_an_index_that_cannot_be_written_does_not_matter(root: Path) -> None:
     assert len(rows(root)) == 3
 
 
-def test_one_damaged_folder_does_not_hide_the_others(root: Path, make_run) -> None:
+def test_one_damaged_folder_does_not_hide_the_others(root: Path, make_run: Callable[..., RunFolder]) -> None:
     bad = make_run(seed=8)
     bad.status.path.write_text("{")
     bad.config.path.write_text(": [")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import os
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,7 @@ def test_half_a_row_left_by_a_full_disk_is_overwritten(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = written(path, range(1))
-    real = metrics.os.write
+    real = os.write
     calls = []
 
     def tearing(descriptor: int, data: bytes) -> int:
@@ -150,7 +151,7 @@ def test_half_a_row_left_by_a_full_disk_is_overwritten(
         raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as torn:
-        torn.setattr(metrics.os, "write", tearing)
+        torn.setattr(os, "write", tearing)
         assert not file.append(row(1))
     assert len(metrics.read(safe(path))) == 1
     assert file.append(row(2))
@@ -207,7 +208,7 @@ def test_buffer_resumes_in_the_middle_exactly() -> None:
 
 
 def test_series_and_aliases() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"env_steps": 1, "updates": 3, "collect/return_mean": 5.0, "train/loss": 1.0, "phase": "main"},
         {"env_steps": 2, "eval/return_mean": 7.0, "train/loss": None},
     ]
@@ -246,7 +247,7 @@ def test_csv_has_a_column_per_quantity(path: Path, tmp_path: Path) -> None:
     file = MetricsFile(safe(path))
     file.append(row(1))
     file.append(row(2, **{"eval/return_mean": 9.5}))
-    metrics.export_csv(metrics.read(safe(path)), tmp_path / "metrics.csv")
+    metrics.export_csv(metrics.read(safe(path)), safe(tmp_path / "metrics.csv"))
     with open(tmp_path / "metrics.csv", newline="") as stream:
         table = list(csv.DictReader(stream))
     assert list(table[0]) == ["env_steps", "updates", "time/seconds", "train/loss", "eval/return_mean"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,7 +20,7 @@ PIXEL = bytes.fromhex("47494638396101000100800000ffffff00000021f90401000000002c0
 
 
 @pytest.fixture
-def folder(make_run) -> RunFolder:
+def folder(make_run: Callable[..., RunFolder]) -> RunFolder:
     folder = make_run(
         "CartPole-v1", seed=3, status="finished", env_steps=4000, updates=80, seconds=8.0, **{"eval/return_mean": 90.0}
     )
@@ -82,7 +83,7 @@ def test_the_curve_changes_with_the_numbers(folder: RunFolder) -> None:
     assert folder.curves.read_bytes() != before
 
 
-def test_a_run_that_measured_nothing_still_has_a_report(make_run) -> None:
+def test_a_run_that_measured_nothing_still_has_a_report(make_run: Callable[..., RunFolder]) -> None:
     folder = make_run()
     text = write_report(folder).read_text()
     assert "| status | crashed |" in text
@@ -105,7 +106,7 @@ def test_a_video_is_shown_gif_first(folder: RunFolder) -> None:
 def test_the_html_page_needs_no_other_file_and_escapes_text(folder: RunFolder) -> None:
     (folder.videos.path / "end.gif").write_bytes(PIXEL)
     folder.update_status(message="<script>alert(1)</script>")
-    path: Path = write_html(folder)
+    path = write_html(folder)
     text = path.read_text()
     sources: list[str] = []
     tags: list[str] = []
@@ -137,7 +138,7 @@ def test_alerts_and_times_are_told(folder: RunFolder) -> None:
     assert "<details><summary>The whole config</summary>" in page
 
 
-def test_several_runs_make_a_report_of_their_comparison(make_curve, tmp_path: Path) -> None:
+def test_several_runs_make_a_report_of_their_comparison(make_curve: Callable[..., RunFolder], tmp_path: Path) -> None:
     for seed, last in ((0, 10.0), (1, 12.0), (2, 11.0)):
         make_curve([1.0, 5.0, last], seed=seed)
         make_curve([1.0, 3.0, last - 4], seed=seed, gamma=0.5)

@@ -5,11 +5,13 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+
+from cadenza.records.folder import RunFolder
 
 pytest.importorskip("sqlalchemy", reason="the extra `team` is not installed")
 
@@ -56,7 +58,9 @@ def elsewhere(url: str, seconds_ago: float = 0, **facts: object) -> None:
     engine.dispose()
 
 
-def test_everyones_runs_are_listed_and_found_by_the_same_filters(url: str, tmp_path: Path, make_run) -> None:
+def test_everyones_runs_are_listed_and_found_by_the_same_filters(
+    url: str, tmp_path: Path, make_run: Callable[..., RunFolder]
+) -> None:
     make_run(seed=1, gamma=0.98, status="finished")
     root = tmp_path / "runs"
     assert len(rows(root, url=url)) == 1
@@ -77,7 +81,9 @@ def test_a_run_elsewhere_that_is_silent_for_long_has_crashed(
     assert [row["status"] for row in rows(tmp_path / "runs", url=url)] == [state]
 
 
-def test_a_run_that_was_deleted_here_is_forgotten_there(url: str, tmp_path: Path, make_run) -> None:
+def test_a_run_that_was_deleted_here_is_forgotten_there(
+    url: str, tmp_path: Path, make_run: Callable[..., RunFolder]
+) -> None:
     gone, stays = make_run(seed=1, status="finished"), make_run(seed=2, status="finished")
     root = tmp_path / "runs"
     assert len(rows(root, url=url)) == 2
@@ -86,11 +92,14 @@ def test_a_run_that_was_deleted_here_is_forgotten_there(url: str, tmp_path: Path
     assert [row["run"] for row in rows(tmp_path / "nowhere", url=url)] == [stays.id]
 
 
-def test_the_heartbeat_tells_how_a_run_stands_and_how_it_ended(url: str, tmp_path: Path, make_run) -> None:
-    folder, told = make_run(seed=4), []
+def test_the_heartbeat_tells_how_a_run_stands_and_how_it_ended(
+    url: str, tmp_path: Path, make_run: Callable[..., RunFolder]
+) -> None:
+    told: list[str] = []
+    folder = make_run(seed=4)
     beat = Heartbeat(SharedIndex(url), told.append)
     with RunLock(folder.path):
-        beat(Started(folder, None, "env_steps", 0, lambda: None))  # type: ignore[arg-type]
+        beat(Started(folder, None, "env_steps", 0, lambda: None))
         folder.update_status(status="finished", env_steps=99)
         beat(Ended("finished", ""))
     assert told == []
@@ -98,23 +107,29 @@ def test_the_heartbeat_tells_how_a_run_stands_and_how_it_ended(url: str, tmp_pat
     assert [(row["run"], row["status"], row["env_steps"]) for row in seen] == [(folder.id, "finished", 99)]
 
 
-def test_a_database_that_is_away_costs_a_warning_and_not_the_run(tmp_path: Path, make_run) -> None:
-    folder, told = make_run(), []
+def test_a_database_that_is_away_costs_a_warning_and_not_the_run(
+    tmp_path: Path, make_run: Callable[..., RunFolder]
+) -> None:
+    told: list[str] = []
+    folder = make_run()
     beat = Heartbeat(SharedIndex(f"postgresql://nobody@/none?host={tmp_path}"), told.append)
-    beat(Started(folder, None, "env_steps", 0, lambda: None))  # type: ignore[arg-type]
+    beat(Started(folder, None, "env_steps", 0, lambda: None))
     beat(Ended("finished", ""))
     assert len(told) == 1
     assert "does not know how the run ended" in told[0]
 
 
-def test_whatever_goes_wrong_is_told_at_the_end(tmp_path: Path, make_run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_goes_wrong_is_told_at_the_end(
+    tmp_path: Path, make_run: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(index: SharedIndex, run: Path) -> None:
         raise ZeroDivisionError("by nothing")
 
-    folder, told = make_run(), []
+    told: list[str] = []
+    folder = make_run()
     monkeypatch.setattr(SharedIndex, "tell", broken)
     beat = Heartbeat(SharedIndex(f"sqlite:///{tmp_path}/team.sqlite"), told.append)
-    beat(Started(folder, None, "env_steps", 0, lambda: None))  # type: ignore[arg-type]
+    beat(Started(folder, None, "env_steps", 0, lambda: None))
     beat(Ended("finished", ""))
     assert told == ["the team's index does not know how the run ended: ZeroDivisionError: by nothing"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -235,7 +236,7 @@ def test_what_a_wandb_agent_asks_for_is_merged_below_the_flags(tmp_path: Path, m
 
 
 def test_processors_are_divided_among_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector.os, "sched_getaffinity", lambda process: set(range(12)), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(12)), raising=False)
     monkeypatch.delenv(vector.CORES, raising=False)
     assert [vector.share_of_cores(jobs) for jobs in (1, 4, 50)] == [12, 3, 1]
     environ = vector.limited_to(3, {"MKL_NUM_THREADS": "2"})

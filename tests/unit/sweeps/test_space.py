@@ -133,7 +133,11 @@ def test_importance_says_nothing_of_a_setting_with_one_trial_for_each_value() ->
 
 def test_importance_is_the_share_of_variance_that_a_setting_alone_accounts_for() -> None:
     rng = np.random.default_rng(1)
-    dimensions = {"much": Choices((0, 1, 2)), "little": Range(0.0, 1.0), "none": Range(1e-5, 1.0, log=True)}
+    dimensions: dict[str, Choices | Range] = {
+        "much": Choices((0, 1, 2)),
+        "little": Range(0.0, 1.0),
+        "none": Range(1e-5, 1.0, log=True),
+    }
     params = [{key: dimension.draw(rng) for key, dimension in dimensions.items()} for _ in range(3000)]
     values = [3 * one["much"] + 2 * one["little"] + rng.normal() for one in params]
     shares = importance(dimensions, params, values)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,7 +101,7 @@ def test_keys_stay_within_the_actions_there_are() -> None:
     """The speaker of an environment whose keys are for agents that move."""
     spec = SimpleNamespace(id="mpe/simple_speaker_listener_v4")
     group = GroupSpec(("speaker_0",), spaces.Box(0, 1, (3,)), spaces.Discrete(3))
-    keys = keymap(SimpleNamespace(spec=spec), group)  # type: ignore[arg-type]
+    keys = keymap(SimpleNamespace(spec=spec), group)
     assert [keys.choose(frozenset([key])) for key in ("left", "right", "up", "down")] == [1, 2, None, None]
     assert "up" not in keys.legend
 
@@ -116,7 +117,7 @@ def test_keys_stay_within_the_actions_there_are() -> None:
         ("Pendulum-v1", {"left", "right"}, [0.0]),
     ],
 )
-def test_keys_mean_actions(id: str, keys: set[str], action: object) -> None:
+def test_keys_mean_actions(id: str, keys: set[str], action: Any) -> None:
     env = make_visible(load(f"{id}:ppo").environment)
     found = keymap(env, env.spec.groups["agent"]).choose(frozenset(keys))
     env.close()
@@ -255,7 +256,7 @@ def test_masks_of_actions_that_begin_at_one() -> None:
     group = GroupSpec(("agent",), spaces.Discrete(2), spaces.Discrete(3, start=1))
     mask = {"agent": np.array([[True, False, True]])}
     frame = Frame({}, {}, mask=mask)
-    keys = keymap(SimpleNamespace(spec=SimpleNamespace(id="own")), group)  # type: ignore[arg-type]
+    keys = keymap(SimpleNamespace(spec=SimpleNamespace(id="own")), group)
     found = []
     for key in "012":
         pressed = SimpleNamespace(pressed=lambda wait=False, key=key: frozenset([key]))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,6 +160,8 @@ def test_the_card_of_a_team_and_of_own_code_says_what_works(tmp_path: Path) -> N
     from cadenza.config.load import load
 
     team, own = load("skirmish/2m1x1h:mappo"), load("cadenza.envs.toy:Identity:ppo")
+    python: Any
+    shell: Any
     (python, shell) = publish.use(team, "me/team")
     assert "cadenza.load" not in python.text
     assert 'cadenza.Run.find("hf:me/team")' in python.text
@@ -170,7 +173,7 @@ def test_the_card_of_a_team_and_of_own_code_says_what_works(tmp_path: Path) -> N
 
 def test_a_dry_run_shows_the_folder_and_asks_nobody(trained: RunFolder, hub: Hub, tmp_path: Path) -> None:
     mine = copied(trained, tmp_path / "runs")
-    shutil.rmtree(mine.videos, ignore_errors=True)
+    shutil.rmtree(mine.videos.path, ignore_errors=True)
     outcome = cadenza("publish", mine.path, "--dry-run", "--out", tmp_path / "there").succeeded()
     assert "config.yaml" in outcome.out
     assert "library_name: cadenza" in outcome.out

@@ -130,7 +130,7 @@ def plain_loss(config: DQNConfig, output: Any, following: Any, reward: float, di
         returns = [reward + discount * z for z in support]
         aim = slow_projection(torch.softmax(following, 0).tolist(), returns, config.v_min, config.v_max)
         log_probs = torch.log_softmax(output, 0)
-        loss = -sum(p * log_probs[k] for k, p in enumerate(aim))
+        loss: Any = -sum(p * log_probs[k] for k, p in enumerate(aim))
         return loss, float(loss.detach()) + sum(p * math.log(p) for p in aim if p > 0)
     returns = [reward + discount * float(z) for z in following]
     if config.distribution == "quantile":
@@ -287,7 +287,7 @@ def act(workflow: Any, count: int, explore: bool, now: int = 0, **changes: Any) 
     """Many actions on one and the same step, and the step."""
     step = Experience(count).step
     for name in step.obs:
-        step.obs[name] = np.broadcast_to(np.float32([0.3, -0.7]), step.obs[name].shape).copy()
+        step.obs[name] = np.broadcast_to(np.array([0.3, -0.7], np.float32), step.obs[name].shape).copy()
         step.mask = {"runner": np.broadcast_to(np.array([True, False, True]), (count, 2, 3))}
     mode = Mode(explore, PhaseInfo("train", "online", now, 1000), Streams(1), **changes)
     return workflow.act(step, {}, mode).action, step
@@ -331,7 +331,7 @@ def test_noise_explores_is_drawn_from_named_generators_and_is_gone_in_evaluation
 
 
 def test_a_noisy_layer_has_the_mean_and_the_spread_of_the_paper() -> None:
-    layer = groups(noisy=True).nets["runner"].advantage.layers[0]
+    layer: Any = groups(noisy=True).nets["runner"].advantage.layers[0]
     x, draw = torch.tensor([1.0, -2.0]), torch.Generator().manual_seed(0)
     with torch.no_grad():
         drawn = torch.stack([layer(x, layer.draw(draw)) for _ in range(20_000)])
@@ -363,7 +363,8 @@ def test_several_gradient_steps_at_once_are_those_taken_one_by_one(warmed_up: An
     settings += ["algorithm.batch_size=400", "runtime.kernels=numpy"]
     runs = [warmed_up("MountainCar-v0:dqn", *settings) for _ in range(2)]  # no episode ends: the same are drawn
     (together, store), (singly, same) = runs
-    done, metrics = [], {}
+    done: list[int] = []
+    metrics: dict[str, Any] = {}
     while sum(done) < 6:
         result = together.update(store, replace(PHASE, due=6 - sum(done)))
         assert result.updates == result.calls

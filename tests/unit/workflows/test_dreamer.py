@@ -17,6 +17,7 @@ from cadenza.config.load import load
 from cadenza.data.normalisers import PercentileScale
 from cadenza.data.replay import ReplayStore
 from cadenza.errors import ConfigError
+from cadenza.files import SafePath
 from cadenza.monitor.finite import FiniteChecks
 from cadenza.monitor.modules import Owned
 from cadenza.monitor.statistics import Statistics
@@ -219,7 +220,8 @@ def test_an_untrained_v3_predicts_no_reward_and_no_value_at_all(warmed: Any) -> 
 
 def slow_returns(reward: list[float], cont: list[float], value: list[float], lam: float) -> list[float]:
     """v3: R[t] is made of what stands at t + 1."""
-    after, returns = value[-1], []
+    returns: list[Any] = []
+    after = value[-1]
     for t in reversed(range(len(reward) - 1)):
         after = reward[t + 1] + cont[t + 1] * ((1 - lam) * value[t + 1] + lam * after)
         returns.insert(0, after)
@@ -325,7 +327,8 @@ def test_v3s_losses_are_the_same_in_pieces(warmed: Any, monkeypatch: pytest.Monk
 
 def slow_own_returns(reward: list[float], discount: list[float], value: list[float], lam: float) -> list[float]:
     """v1 and v2: R[t] begins with the reward of state t itself."""
-    after, returns = value[-1], []
+    returns: list[Any] = []
+    after = value[-1]
     for t in reversed(range(len(reward) - 1)):
         after = reward[t] + discount[t] * ((1 - lam) * value[t + 1] + lam * after)
         returns.insert(0, after)
@@ -477,8 +480,8 @@ def test_the_model_is_asked_what_it_would_see(warmed: Any) -> None:
 
 def test_what_is_imagined_can_be_looked_at(warmed: Any, tmp_path: Path) -> None:
     workflow, store = warmed("toy/image:dreamer_v3")
-    picture, video = record_imagination(workflow, {"replay": store}, tmp_path)
-    with Image.open(video) as frames:
+    picture, video = record_imagination(workflow, {"replay": store}, SafePath(tmp_path))
+    with Image.open(video.path) as frames:
         assert 10 < frames.n_frames <= 16  # type: ignore[attr-defined]  # no further than an episode goes
     assert picture.stat().st_size > 1000
 

@@ -8,7 +8,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -47,7 +47,7 @@ class Trained:
     def __init__(self, spec: str, *overrides: str) -> None:
         config = load(spec, list(overrides))
         self.assembly = assemble(config, check(config), {})
-        self.workflow: Any = self.assembly.workflow
+        self.workflow = cast("Any", self.assembly.workflow)
         self.table = self.workflow.tables["agent"]
         self.config = config
         self.rollouts: list[Rollout] = []
@@ -181,7 +181,8 @@ def test_equal_transitions_in_one_batch_are_learned_from_one_after_the_other(tra
 def test_preferences_climb_the_gradient_of_the_expected_reward(trained: Any, temperature: float) -> None:
     settings = ["algorithm.learning_rate=0.2", f"algorithm.temperature={temperature}", "environment.num_envs=4"]
     run = trained("Bandit/contextual:qlearning", "algorithm.exploration=gradient", *settings).run(100)
-    preferences, rewards = np.zeros((4, 10)), defaultdict(list)
+    rewards: dict[int, list[float]] = defaultdict(list)
+    preferences = np.zeros((4, 10))
     for _, state, arm, reward, *_ in run.rows():
         softmax = np.exp(preferences[state] / temperature) / np.exp(preferences[state] / temperature).sum()
         advantage = reward - np.mean(rewards[state] or [reward])
@@ -195,7 +196,7 @@ def test_preferences_climb_the_gradient_of_the_expected_reward(trained: Any, tem
 SPACES = [
     spaces.Discrete(5, start=-2),
     spaces.MultiDiscrete([3, 4, 2], start=[1, 0, -1]),
-    spaces.MultiDiscrete([[2, 3], [1, 4]]),
+    spaces.MultiDiscrete(np.array([[2, 3], [1, 4]])),
     spaces.MultiBinary(5),
     spaces.MultiBinary((2, 2)),
     spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Dict({"c": spaces.MultiBinary(2), "d": spaces.Discrete(4)})}),
@@ -209,6 +210,7 @@ def elements(space: spaces.Space[Any]) -> Iterator[Any]:
     elif isinstance(space, spaces.Discrete):
         yield from (np.int64(space.start + k) for k in range(space.n))
     else:
+        assert isinstance(space, spaces.MultiBinary | spaces.MultiDiscrete)
         radix = np.full(space.shape, 2) if isinstance(space, spaces.MultiBinary) else space.nvec
         start = getattr(space, "start", np.zeros(space.shape, int))
         for digits in itertools.product(*(range(n) for n in radix.ravel())):

@@ -61,7 +61,7 @@ def move_away(*nets: torch.nn.Module) -> None:
     with torch.no_grad():
         for net in nets:
             for parameter in net.parameters():
-                parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
 
 
 @pytest.mark.parametrize("extra", [(), ("algorithm.layer_norm=true", "algorithm.critics=3", "algorithm.n_step=3")])
@@ -163,11 +163,11 @@ def test_losses_equal_a_plain_implementation_with_discrete_actions(warmed: Any) 
             total += 0.5 * (float(one[batch.action[k, 0]]) - target) ** 2 / len(batch.reward)
     assert float(loss) == pytest.approx(total, rel=1e-4)
     loss, entropy = workflow._policy_loss("agent", batch, temperature)
-    probs = torch.distributions.Categorical(logits=policy.actor(batch.obs[VECTOR]))
+    choice = torch.distributions.Categorical(logits=policy.actor(batch.obs[VECTOR]))
     q = lowest(critics, batch.obs[VECTOR]).amin(0).detach()
-    expected = (probs.probs * (temperature * probs.logits - q)).sum(-1).mean()  # type: ignore[operator]
+    expected = (choice.probs * (temperature * choice.logits - q)).sum(-1).mean()
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(entropy, probs.entropy().mean().detach(), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(entropy, choice.entropy().mean().detach(), atol=1e-5, rtol=1e-4)
 
 
 def test_an_update_moves_each_part_in_its_turn(warmed: Any) -> None:

@@ -117,7 +117,7 @@ def plain_policy(workflow: Any, name: str, rollout: Any) -> tuple[torch.Tensor, 
         return normal.log_prob(action).sum(-1), normal.entropy().sum(-1)
     dials = [torch.distributions.Categorical(logits=part) for part in output.split(2, -1)]
     each = [dial.log_prob(action[..., index]) for index, dial in enumerate(dials)]
-    return sum(each), sum(dial.entropy() for dial in dials)  # type: ignore[return-value]
+    return sum(each), sum(dial.entropy() for dial in dials)
 
 
 def plain_loss(

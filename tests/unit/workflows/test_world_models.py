@@ -19,6 +19,7 @@ from cadenza.data.trials import TRIAL
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
+from cadenza.files import SafePath
 from cadenza.nets.mdn import Guess, Memory
 from cadenza.orchestration.build import Assembly, assemble
 from cadenza.orchestration.launch import check, train
@@ -88,7 +89,8 @@ def test_it_resumes_bit_for_bit_in_every_phase(subject: str, lab: Lab) -> None:
     whole.run()
     run, seen, done = lab.start(config, "parts"), set(), set()
     for stop in (1, 4, 8, 11, 12):
-        run.run(until=lambda clock, stop=stop: clock.cycles >= stop)
+        reached: Any = lambda clock, stop=stop: clock.cycles >= stop  # noqa: E731
+        run.run(until=reached)
         run = lab.resume(run)
         seen.add(run.clock.phase)
         done.add(int(trials_of(run).sum()))
@@ -106,7 +108,7 @@ def left_within_an_episode(lab: Lab, run: Orchestrator) -> Orchestrator:
     """As a signal would, two steps after the last episode ended."""
     assert run.collector is not None
     collect, answers = run.collector.collect, iter([False, False, True])
-    run.collector.collect = lambda *task: collect(*task[:-1], lambda: next(answers))  # type: ignore[method-assign]
+    run.collector.collect = lambda *task: collect(*task[:-1], lambda: next(answers))  # type: ignore
     run._do_next()
     assert not run.collector.env.current.is_first.any()
     run.save()
@@ -361,13 +363,13 @@ def test_only_what_is_known_is_seen_in_imagination(rolled: Any) -> None:
 
 def test_nobody_imagines_without_a_memory(rolled: Any, tmp_path: Path) -> None:
     workflow, store = rolled("toy/glimpse:world_models", "algorithm.evolution.sees=z")
-    assert record_imagination(workflow, {"replay": store}, tmp_path) == []
+    assert record_imagination(workflow, {"replay": store}, SafePath(tmp_path)) == []
 
 
 def test_reconstructions_and_dreams_can_be_looked_at(rolled: Any, tmp_path: Path) -> None:
     workflow, store = rolled("toy/glimpse:world_models")
-    picture, video = record_imagination(workflow, {"replay": store}, tmp_path)
-    with Image.open(video) as frames:
+    picture, video = record_imagination(workflow, {"replay": store}, SafePath(tmp_path))
+    with Image.open(video.path) as frames:
         assert frames.n_frames >= 5  # type: ignore[attr-defined]
     assert picture.stat().st_size > 1000
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.spaces.utils import flatdim
 
 from cadenza.config.schema import Hook, Phase
 from cadenza.config.setting import setting
@@ -66,7 +67,7 @@ class Climb:
     def __init__(self, config: ClimbConfig, context: Context) -> None:
         self.config, self.context = config, context
         groups = context.env.groups.items()
-        self.best = {name: torch.zeros(group.observation.shape[0], int(group.action.n)) for name, group in groups}
+        self.best = {name: torch.zeros(flatdim(group.observation), flatdim(group.action)) for name, group in groups}
         self.trial = {name: weights.clone() for name, weights in self.best.items()}
         self.record: float | None = None
 
