@@ -231,10 +231,10 @@ def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
     if hint in (int, float) and isinstance(value, str) and EXPONENT.fullmatch(value):
         value = float(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and abs(value) >= LARGEST and isinstance(value, int):  # first: a float may not hold it
+        raise ConfigError(f"{where}={_show(value)}: too large")
     if number and not math.isfinite(value):
         raise ConfigError(f"{where}={value}: must be finite")
-    if number and abs(value) >= LARGEST and isinstance(value, int):
-        raise ConfigError(f"{where}={_show(value)}: too large")
     if hint is float and number:
         return float(value)
     if hint is int and number and value == int(value) and (isinstance(value, int) or abs(value) <= EXACT_FLOAT):

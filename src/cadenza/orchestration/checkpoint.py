@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from cadenza.data.segments import verify_file
 from cadenza.errors import CheckpointError, NotFoundError
 from cadenza.orchestration import codec
+from cadenza.parsing import json_data
 from cadenza.records.atomic import remove_leftovers, sync_dir, write_text
 from cadenza.records.failpoints import failpoint
 from cadenza.records.folder import RunFolder
@@ -91,7 +92,7 @@ class Checkpoints:
         """
         folder = self.folder / name
         try:
-            manifest = json.loads((folder / MANIFEST).read_bytes())
+            manifest = json_data((folder / MANIFEST).read_bytes())
             if manifest["digest"] != manifest_digest(manifest):
                 raise CheckpointError(f"{folder}: {MANIFEST} does not match its own digest")
             if manifest["format"] != FORMAT:
@@ -207,7 +208,7 @@ class Checkpoints:
         named: set[str] = set()
         try:
             for name in self.names()[-self.keep :]:
-                named |= json.loads((self.folder / name / MANIFEST).read_bytes()).get("beside", {}).keys()
+                named |= json_data((self.folder / name / MANIFEST).read_bytes()).get("beside", {}).keys()
         except (OSError, ValueError, AttributeError):
             return  # nobody knows what a damaged one relies on
         for path in run.glob(f"{REPLAY}/*/*.safetensors"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.errors import LockedError
+from cadenza.parsing import json_object
 from cadenza.records import atomic
 from cadenza.records.facts import stamp
 from cadenza.records.folder import RunFolder, run_ids, timestamp
@@ -89,9 +89,9 @@ def paused(root: Path) -> dict[str, str]:
         runs: dict[Any, list[str]] = {}
         for line in journal.read_text(errors="replace").splitlines():
             with suppress(ValueError, KeyError, TypeError):
-                fact = json.loads(line)
+                fact = json_object(line)
                 if fact["event"] == "started":
-                    runs.setdefault(fact["trial"], []).append(fact["run"])
+                    runs.setdefault(fact["trial"], []).append(str(fact["run"]))
                 elif fact["event"] == "told":
                     runs.pop(fact["trial"], None)
         found |= {run: journal.parent.name for trial in runs.values() for run in trial}

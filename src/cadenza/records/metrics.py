@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, nearest
+from cadenza.parsing import json_data
 from cadenza.records import atomic
 from cadenza.records.failpoints import failpoint
 from cadenza.records.json_text import canonical, dumps, plain
@@ -152,7 +153,7 @@ def _trusted(content: bytes) -> list[tuple[bytes, Row]]:
     previous = ""
     for line in content.split(b"\n")[:-1]:
         try:
-            row = json.loads(line)
+            row = json_data(line)
             if row[DIGEST] != chained(previous, row):
                 break
         except (ValueError, TypeError, KeyError):
@@ -169,7 +170,7 @@ def read(path: Path) -> list[Row]:
     except FileNotFoundError:
         return []
     try:
-        rows = [json.loads(line) for line in lines]
+        rows = [json_data(line) for line in lines]
     except ValueError as problem:
         raise CheckpointError(f"{path} has a row that is not JSON: {problem}") from problem
     for number, row in enumerate(rows, 1):
