@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 DEPTH = 100  # levels of lists and mappings
-VALUES = 100_000  # of a YAML file, every alias counted as all that it stands for
+VALUES = 20_000  # of a YAML file, every alias counted as all that it stands for
 DIGITS = 300  # of a number: a longer one does not fit into a float
 DIRECTIVES = 16  # libyaml compares each %TAG with all before it
 YAML_LIMIT = 4 << 20  # bytes of a file that a person writes

@@ -43,7 +43,8 @@ def build(cls: type[T], data: Any, where: str = "") -> T:
 def to_dict(config: Any) -> Any:
     """Plain data (dicts, lists, numbers, text) that `build` turns into an equal config."""
     if is_dataclass(config) and not isinstance(config, type):
-        return {field.name: to_dict(getattr(config, field.name)) for field in fields(config)}
+        values = {field: getattr(config, field.name) for field in fields(config)}
+        return {field.name: to_dict(value) for field, value in values.items() if not _is_left_out(field, value)}
     if isinstance(config, Mapping):
         return {key: to_dict(value) for key, value in config.items()}
     if isinstance(config, list | tuple):
@@ -51,9 +52,14 @@ def to_dict(config: Any) -> Any:
     return config
 
 
+def _is_left_out(field: Field[Any], value: Any) -> bool:
+    return bool(field.metadata.get("sparse")) and value == field.default
+
+
 def config_hash(config: RunConfig) -> str:
-    """Equal for runs that do the same; the name and the tags do not count."""
-    counted = {key: value for key, value in to_dict(config).items() if key not in ("name", "tags")}
+    """Equal for runs that do the same; the name, the tags and where values came from do not count."""
+    uncounted = ("name", "tags", "from_environment")
+    counted = {key: value for key, value in to_dict(config).items() if key not in uncounted}
     canonical = json.dumps(counted, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 

@@ -151,20 +151,20 @@ def experiments(*folders: Path) -> list[str]:
 
 def read_file(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML or JSON file that the user named."""
+    data = read_yaml(path)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: must hold settings (key: value), not {type(data).__name__}")
+    return data
+
+
+def read_yaml(path: Path) -> Any:
+    """Return the value in a YAML file, or in a JSON file by its name; a ConfigError names the line."""
     try:
         content = read_user_file(path)
     except FileNotFoundError:
         raise NotFoundError(f"no file '{path}'") from None
     except (OSError, ParseError) as problem:
         raise ConfigError(f"cannot read '{path}': {first_line(problem)}") from None
-    data = parsed(content, path)
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: must hold settings (key: value), not {type(data).__name__}")
-    return data
-
-
-def parsed(content: bytes, path: Path) -> Any:
-    """Return the value in the bytes of a YAML file, or of a JSON file by its name; a ConfigError names the line."""
     try:
         return json_data(content, unique=True, limit=YAML_LIMIT) if path.suffix == ".json" else yaml_data(content)
     except ParseError as problem:
