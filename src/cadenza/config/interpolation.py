@@ -14,7 +14,7 @@ from cadenza.config.convert import printable
 from cadenza.errors import ConfigError
 
 ENVIRONMENT = "oc.env"  # OmegaConf's resolver of environment variables
-MOST = 2_000  # interpolations that are resolved, each time one is met
+MOST = 1_000  # interpolations that are resolved, each time one is met
 LARGEST = 1 << 20  # characters and values that they make
 START = re.compile(r"\$\{")
 KEY = re.compile(r"\$\{\s*\.*[\w-]+(\.[\w-]+|\[\w+\])*\s*\}")  # another key's value, which reads nothing else

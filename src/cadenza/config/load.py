@@ -19,7 +19,18 @@ from cadenza.config.interpolation import bounded, from_environment
 from cadenza.config.migrate import migrate
 from cadenza.config.registry import ALGORITHMS
 from cadenza.config.schema import SCHEMA_VERSION, RunConfig
-from cadenza.config.spec import CONF, Base, Layer, bad_yaml, base_of, environment, experiments, first_line, read_file, read_yaml
+from cadenza.config.spec import (
+    CONF,
+    Base,
+    Layer,
+    bad_yaml,
+    base_of,
+    environment,
+    experiments,
+    first_line,
+    read_file,
+    read_yaml,
+)
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
 
 MARKS = "from_environment"  # the setting that lists the keys whose value came from an environment variable

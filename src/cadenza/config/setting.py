@@ -6,9 +6,7 @@ from dataclasses import MISSING, field
 from typing import Any
 
 
-def setting(
-    default: Any = MISSING, doc: str = "", unit: str = "", factory: Any = MISSING, sparse: bool = False
-) -> Any:
+def setting(default: Any = MISSING, doc: str = "", unit: str = "", factory: Any = MISSING, sparse: bool = False) -> Any:
     """A dataclass field that carries its documentation and unit for `config explain` and the reference page.
 
     A sparse one is left out of stored configs where it has its default.
