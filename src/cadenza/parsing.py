@@ -92,9 +92,9 @@ def json_tree(content: bytes) -> Any:
 
 def _json(text: str, hook: Any) -> Any:
     # a number of so many digits is met twice by steps of half its length
-    long_numbers = {"parse_int": _whole} if _TWO_DIGITS.search(text[:: DIGITS // 2]) else {}
+    whole = _whole if _TWO_DIGITS.search(text[:: DIGITS // 2]) else None
     try:
-        data = json.loads(text, object_pairs_hook=hook, **long_numbers)
+        data = json.loads(text, object_pairs_hook=hook, parse_int=whole)
     except json.JSONDecodeError as problem:
         raise ParseError(f"not valid JSON ({problem.msg})", problem.lineno) from None
     except RecursionError:
