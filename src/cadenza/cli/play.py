@@ -130,7 +130,10 @@ def play_by_hand(
         if checkpoint is not None:
             raise typer.BadParameter(f"--checkpoint is of a run, and {run} is none") from None
         from cadenza.config.load import load
+        from cadenza.records.trust import require_trust_of_file
 
+        if not trust:
+            require_trust_of_file(run)
         config, player, name = load(run), None, run
     else:
         from cadenza.orchestration.playback import load_policy

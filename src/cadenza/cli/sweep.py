@@ -51,8 +51,11 @@ def sweep(
 
     Example: cadenza sweep conf/sweep/lr.yaml --jobs 4
     """
+    from cadenza.records.trust import require_trust_of_file
     from cadenza.sweeps.file import read
 
+    if not trust:
+        require_trust_of_file(str(file))
     said = read(file, trials=trials, max_timesteps=max_timesteps, parallel_jobs=jobs)
     begin(
         said,

@@ -43,7 +43,8 @@ def build(cls: type[T], data: Any, where: str = "") -> T:
 def to_dict(config: Any) -> Any:
     """Plain data (dicts, lists, numbers, text) that `build` turns into an equal config."""
     if is_dataclass(config) and not isinstance(config, type):
-        return {field.name: to_dict(getattr(config, field.name)) for field in fields(config)}
+        values = {field: getattr(config, field.name) for field in fields(config)}
+        return {field.name: to_dict(value) for field, value in values.items() if not _is_left_out(field, value)}
     if isinstance(config, Mapping):
         return {key: to_dict(value) for key, value in config.items()}
     if isinstance(config, list | tuple):
@@ -51,9 +52,14 @@ def to_dict(config: Any) -> Any:
     return config
 
 
+def _is_left_out(field: Field[Any], value: Any) -> bool:
+    return bool(field.metadata.get("sparse")) and value == field.default
+
+
 def config_hash(config: RunConfig) -> str:
-    """Equal for runs that do the same; the name and the tags do not count."""
-    counted = {key: value for key, value in to_dict(config).items() if key not in ("name", "tags")}
+    """Equal for runs that do the same; the name, the tags and where values came from do not count."""
+    uncounted = ("name", "tags", "from_environment")
+    counted = {key: value for key, value in to_dict(config).items() if key not in uncounted}
     canonical = json.dumps(counted, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -231,10 +237,10 @@ def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
     if hint in (int, float) and isinstance(value, str) and EXPONENT.fullmatch(value):
         value = float(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and abs(value) >= LARGEST and isinstance(value, int):  # first: a float may not hold it
+        raise ConfigError(f"{where}={_show(value)}: too large")
     if number and not math.isfinite(value):
         raise ConfigError(f"{where}={value}: must be finite")
-    if number and abs(value) >= LARGEST and isinstance(value, int):
-        raise ConfigError(f"{where}={_show(value)}: too large")
     if hint is float and number:
         return float(value)
     if hint is int and number and value == int(value) and (isinstance(value, int) or abs(value) <= EXACT_FLOAT):

@@ -8,19 +8,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from cadenza.config.convert import build, suggest, to_dict, walk
+from cadenza.config.interpolation import bounded, from_environment
 from cadenza.config.migrate import migrate
 from cadenza.config.registry import ALGORITHMS
 from cadenza.config.schema import SCHEMA_VERSION, RunConfig
-from cadenza.config.spec import CONF, Base, Layer, bad_yaml, base_of, environment, experiments, first_line, read_file
+from cadenza.config.spec import (
+    CONF,
+    Base,
+    Layer,
+    bad_yaml,
+    base_of,
+    environment,
+    experiments,
+    first_line,
+    read_file,
+    read_yaml,
+)
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
 from cadenza.files import SafePath
 
+MARKS = "from_environment"  # the setting that lists the keys whose value came from an environment variable
 SHIPPED = "cadenza/conf/experiment/"  # where the experiments are that come along
 
 
@@ -145,7 +159,8 @@ def compose(
         with _hydra(base.folders) as loader, warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*Defaults list is missing `_self_`")  # last, as one would think
             warnings.filterwarnings("error", "provider=.* is not available")
-            return _compose(loader, base, overrides, trace)
+            with bounded() as names:
+                return _compose(loader, base, overrides, trace, names)
     except yaml.YAMLError as problem:
         raise bad_yaml(problem, spec) from None
     except (HydraException, OmegaConfBaseException, ValueError, UserWarning) as problem:
@@ -159,6 +174,7 @@ def _hydra(folders: Sequence[Path]) -> Iterator[Any]:
     """Hydra's config loader for the user's folders and ours; the Hydra of a surrounding program stays as it was."""
     from hydra import version
     from hydra._internal.hydra import Hydra
+    from hydra._internal.sources_registry import SourcesRegistry
     from hydra._internal.utils import create_config_search_path
     from hydra.core.config_store import ConfigStore
     from hydra.core.global_hydra import GlobalHydra
@@ -176,6 +192,9 @@ def _hydra(folders: Sequence[Path]) -> Iterator[Any]:
     stored, own_store = ConfigStore.instance().repo, type.__call__(ConfigStore)
     own_store.repo = {name: stored[name] for name in ("hydra", "_dummy_empty_config_.yaml")}
     Singleton._instances[ConfigStore] = own_store
+    sources = type.__call__(SourcesRegistry)
+    sources.types = {**SourcesRegistry.instance().types, "file": _bounded_files()}
+    Singleton._instances[SourcesRegistry] = sources
     BaseContainer._resolvers = dict(resolvers)
     try:
         version.setbase("1.3")
@@ -187,7 +206,23 @@ def _hydra(folders: Sequence[Path]) -> Iterator[Any]:
         Singleton._instances, BaseContainer._resolvers = instances, resolvers
 
 
-def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool) -> Composed:
+@cache
+def _bounded_files() -> Any:
+    """Hydra's source of the user's files, each of which is parsed within bounds before OmegaConf reads it."""
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+
+    class BoundedFiles(FileConfigSource):
+        def load_config(self, config_path: str) -> Any:
+            path = Path(self.path, self._normalize_file_name(config_path))
+            if path.exists():  # else Hydra says what is missing
+                read_yaml(path)
+            return super().load_config(config_path)
+
+    return BoundedFiles
+
+
+def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, names: list[str]) -> Composed:
+    """`names` is filled with the environment variables that are read."""
     from hydra import compose as hydra_compose
     from omegaconf import OmegaConf, open_dict
 
@@ -212,8 +247,12 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool) -> 
     layers += base.layers
     for one in values:
         layers.append(_apply(config, one))
+    marked = from_environment(config, names)
     data = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(data, dict)
+    if marked:
+        stored = data.get(MARKS)
+        data[MARKS] = sorted({*marked, *(stored if isinstance(stored, list) else ())})
     return Composed({str(key): value for key, value in data.items()}, layers)
 
 

@@ -322,6 +322,9 @@ class RunConfig:
     name: str = setting("", "a name for the run, shown by `cadenza list`")
     tags: tuple[str, ...] = setting((), "words to find the run by")
     experiment: str | None = setting(None, "the tuned experiment this config came from; null: untuned")
+    from_environment: tuple[str, ...] = setting(
+        (), "keys whose value came from an environment variable (`${oc.env:…}`): never published", sparse=True
+    )
     schema_version: int = setting(SCHEMA_VERSION, "version of these settings on disk")
 
     def __post_init__(self) -> None:

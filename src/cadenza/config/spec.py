@@ -7,7 +7,6 @@ the id of an environment or cannot be the name of a module, else at the second: 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -21,6 +20,7 @@ from cadenza.config.convert import printable
 from cadenza.config.migrate import migrate
 from cadenza.errors import ConfigError, NotFoundError, nearest
 from cadenza.files import SafePath
+from cadenza.parsing import YAML_LIMIT, ParseError, json_data, read_user_file, yaml_data
 
 ROOT = "config"
 CONF = "cadenza.conf"
@@ -150,45 +150,27 @@ def experiments(*folders: Path) -> list[str]:
     return sorted(names)
 
 
-class _Strict(yaml.SafeLoader):
-    """Plain YAML that does not take the last of two equal keys in silence."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if str(key.value) in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key '{key.value}' is given twice", key.start_mark)
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
-def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    twins = {name for name in names if names.count(name) > 1}
-    if twins:
-        raise ConfigError(f"key '{min(twins)}' is given twice")
-    return dict(pairs)
-
-
 def read_file(path: Path | SafePath) -> dict[str, Any]:
-    """The mapping in a YAML or JSON file."""
-    try:
-        text = path.read_bytes().decode()
-        json_file = path.suffix == ".json"
-        data = json.loads(text, object_pairs_hook=_no_twins) if json_file else _Strict(text).get_single_data()
-    except FileNotFoundError:
-        raise NotFoundError(f"no file '{path}'") from None
-    except (OSError, UnicodeDecodeError) as problem:
-        raise ConfigError(f"cannot read '{path}': {first_line(problem)}") from None
-    except ConfigError as problem:
-        raise ConfigError(f"{path}: {problem}") from None
-    except json.JSONDecodeError as problem:
-        raise ConfigError(f"{path}, line {problem.lineno}: not valid JSON ({problem.msg})") from None
-    except yaml.YAMLError as problem:
-        raise bad_yaml(problem, str(path)) from None
+    """Return the mapping in a YAML or JSON file that the user named."""
+    data = read_yaml(path)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: must hold settings (key: value), not {type(data).__name__}")
     return data
+
+
+def read_yaml(path: Path | SafePath) -> Any:
+    """Return the value in a YAML file, or in a JSON file by its name; a ConfigError names the line."""
+    try:
+        content = path.read_bytes(YAML_LIMIT) if isinstance(path, SafePath) else read_user_file(path)
+    except FileNotFoundError:
+        raise NotFoundError(f"no file '{path}'") from None
+    except (OSError, ParseError) as problem:
+        raise ConfigError(f"cannot read '{path}': {first_line(problem)}") from None
+    try:
+        return json_data(content, unique=True, limit=YAML_LIMIT) if path.suffix == ".json" else yaml_data(content)
+    except ParseError as problem:
+        place = "" if problem.line is None else f", line {problem.line}"
+        raise ConfigError(f"{path}{place}: {problem.reason}") from None
 
 
 def bad_yaml(problem: yaml.YAMLError, where: str) -> ConfigError:

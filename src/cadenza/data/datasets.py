@@ -29,6 +29,7 @@ from cadenza.data.walks import FIRST, LAST, TERMINATED, TRUNCATED
 from cadenza.envs.gym import observer
 from cadenza.errors import CheckpointError, ConfigError
 from cadenza.files import SafePath
+from cadenza.parsing import json_data
 from cadenza.records import atomic
 from cadenza.records.json_text import canonical, plain
 from cadenza.trees import leaves, map_tree
@@ -202,7 +203,7 @@ def open_dataset(given: str) -> Dataset:
         what = lacks if path.is_dir() else "there is no such folder"
         raise ConfigError(f"{where}: {what} (`cadenza export RUN --format dataset --out DIR` writes one)")
     try:
-        facts = json.loads((path / FACTS).read_bytes())
+        facts = json_data((path / FACTS).read_bytes())
         if facts["digest"] != digest(facts):
             raise ValueError("it does not match its own digest")
         if facts["format"] != FORMAT:

@@ -10,7 +10,6 @@ They name no environment. Whether they are of a run's is judged by what it sees 
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from cadenza.data.datasets import episode_rows, merged, write_dataset
 from cadenza.envs.gym import observer
 from cadenza.envs.images import as_asked, is_image
 from cadenza.errors import ConfigError, MissingExtraError, install
+from cadenza.parsing import json_object
 from cadenza.types import EnvSpec, Tree
 
 INFO = Path("meta/info.json")
@@ -64,7 +64,7 @@ class Source:
 
     def __post_init__(self) -> None:
         with self.reading(str(INFO)):
-            info = json.loads((self.folder / INFO).read_bytes())
+            info = json_object((self.folder / INFO).read_bytes())
             self.version = str(info["codebase_version"])
             self.features: dict[str, Any] = dict(info["features"])
             self.count, self.fps = int(info["total_episodes"]), float(info["fps"])

@@ -10,6 +10,7 @@ from typing import Any
 
 from cadenza.config.convert import describe, to_dict, walk
 from cadenza.config.explain import NOBODY, source_of
+from cadenza.config.interpolation import calls
 from cadenza.config.load import compose, finish, resolve
 from cadenza.config.migrate import migrate
 from cadenza.config.schema import RunConfig
@@ -87,7 +88,7 @@ def _composed(
         if config_dir is not None:
             raise ConfigError(f"{CONFIG_DIR} {config_dir} is read with --trust only")
         for setting in given:
-            if FOR_HYDRA.match(setting) or "../" in setting:
+            if FOR_HYDRA.match(setting) or "../" in setting or any(calls(setting)):
                 raise ConfigError(f"'{setting}' is honoured with --trust only")
         env, _, variant = split(spec)
         _require_named([part for part in (env, variant) if ":" in part], stored)

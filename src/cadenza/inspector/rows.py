@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from cadenza.files import SafePath
+from cadenza.parsing import ParseError, json_data
 
 Row = dict[str, Any]
 Points = tuple[list[float], list[float]]
@@ -177,8 +178,8 @@ class MetricsReader:
         """Lines that are no rows are left out: the inspector shows what there is."""
         for line in text.split(b"\n"):
             try:
-                row = json.loads(line)
-            except ValueError:
+                row = json_data(line)
+            except ParseError:
                 continue
             if isinstance(row, dict):
                 yield row
@@ -195,7 +196,7 @@ def _apart(found: list[tuple[int, bytes]], share: int) -> list[tuple[int, bytes]
 
 def _number(line: bytes | None, key: str) -> float | None:
     try:
-        found = json.loads(line or b"").get(key)
+        found = json_data(line or b"").get(key)
     except (ValueError, AttributeError):
         return None
     return found if isinstance(found, int | float) else None

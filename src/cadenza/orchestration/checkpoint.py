@@ -218,7 +218,7 @@ class Checkpoints:
         """Remove rows of stores that no checkpoint to go on from relies on; the best one is kept for its weights."""
         try:
             named = self._beside(self.names()[-self.keep :])
-        except (OSError, ValueError, AttributeError, RecursionError):
+        except (OSError, ValueError, AttributeError):
             return  # nobody knows what a damaged one relies on
         for store in self._stores():
             unused = [path for path in store.glob("*.safetensors") if path.relative_to(self.run) not in named]

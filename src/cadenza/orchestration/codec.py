@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 
+from cadenza.parsing import json_tree
 from cadenza.trees import leaves
 
 # Marks inside the JSON for what JSON cannot say. A plain dict never has keys that begin with "$" (see `_encode`).
@@ -32,7 +33,7 @@ def pack(state: dict[str, Any]) -> dict[str, bytes]:
 
 def unpack(files: dict[str, bytes], only: str | None = None) -> dict[str, Any]:
     """The inverse of `pack`, of one part if asked; arrays come back as NumPy or torch (on the CPU), as they were."""
-    structure = json.loads(files["state.json"])
+    structure = json_tree(files["state.json"])
     state = {}
     for part, tree in structure.items() if only is None else [(only, structure[only])]:
         name = f"{part}.safetensors"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from cadenza.files import SafePath
+from cadenza.parsing import ParseError, json_data
 
 Alert = dict[str, Any]
 
@@ -26,7 +26,7 @@ def read(path: SafePath) -> list[Alert]:
         return []
     for text in lines:
         try:
-            found.append(json.loads(text))
-        except ValueError:
+            found.append(json_data(text))
+        except ParseError:
             continue
     return [alert for alert in found if isinstance(alert, dict)]

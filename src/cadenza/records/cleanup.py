@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -16,6 +15,7 @@ from typing import Any
 
 from cadenza.errors import LockedError
 from cadenza.files import SafePath, screen
+from cadenza.parsing import json_object
 from cadenza.records import ledger
 from cadenza.records.facts import stamp
 from cadenza.records.folder import PLAIN, RunFolder, run_ids, timestamp
@@ -98,10 +98,10 @@ def paused(root: Path) -> dict[str, str]:
             continue
         runs: dict[Any, list[str]] = {}
         for line in journal.read_text(errors="replace").splitlines():
-            with suppress(ValueError, KeyError, TypeError, RecursionError):
-                fact = json.loads(line)
+            with suppress(ValueError, KeyError, TypeError):
+                fact = json_object(line)
                 if fact["event"] == "started":
-                    runs.setdefault(fact["trial"], []).append(fact["run"])
+                    runs.setdefault(fact["trial"], []).append(str(fact["run"]))
                 elif fact["event"] == "told":
                     runs.pop(fact["trial"], None)
         found |= {run: sweep.name for trial in runs.values() for run in trial}

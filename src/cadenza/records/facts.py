@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from cadenza.errors import CheckpointError
 from cadenza.files import SafePath
+from cadenza.parsing import ParseError, json_object
 from cadenza.records.folder import LONGEST_CONFIG, RunFolder
 from cadenza.trees import leaves
 
@@ -102,10 +102,9 @@ def last_row(path: SafePath) -> Row:
         with path.reading() as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
             lines = file.read().split(b"\n")[:-1]
-        found = json.loads(lines[-1])
-    except (OSError, ValueError, IndexError):
+        return json_object(lines[-1])
+    except (OSError, ParseError, IndexError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def automatic_tags(settings: Row, dirty: bool) -> list[str]:
@@ -133,7 +132,7 @@ def _lenient(read: Any) -> Row:
     """One damaged folder must not hide the others."""
     try:
         found: Row = read()
-    except (CheckpointError, OSError, RecursionError):  # the last: a YAML that holds itself
+    except (CheckpointError, OSError):
         return {}
     return found
 

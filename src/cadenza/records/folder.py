@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -12,13 +11,13 @@ import shutil
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, StorageError, nearest
 from cadenza.files import SafePath, screen
+from cadenza.parsing import ParseError, json_data, yaml_data
 from cadenza.records import atomic
 from cadenza.records.json_text import is_text
 from cadenza.records.lock import is_held
@@ -198,40 +197,24 @@ class RunFolder:
 
     def change_config(self, text: str) -> None:
         """Replace config.yaml, as only the engine may; interrupted anywhere, what lies there is allowed."""
-        import yaml
-
         from cadenza.config.spec import read_file
         from cadenza.records.trust import is_own, signatures
 
         manifest = self.read_manifest()
         manifest["configs"] = [*manifest["configs"], sha256(text.encode()).hexdigest()]
         if is_own(read_file(self.config), manifest):
-            manifest["signatures"] = [*manifest["signatures"], *signatures(yaml.safe_load(text))]
+            manifest["signatures"] = [*manifest["signatures"], *signatures(yaml_data(text))]
         atomic.write_json(self.manifest, manifest)
         atomic.write_text(self.config, text)
 
     def settings(self) -> dict[str, Any]:
         """config.yaml as plain nested dicts, unchecked: for showing, not for running."""
-        import yaml
-
         try:
-            found = yaml.load(self.config.read_bytes(LONGEST_CONFIG), Loader=_texts_and_numbers())
-        except (OSError, ValueError, yaml.YAMLError):
+            content = self.config.read_bytes(LONGEST_CONFIG)
+            found = yaml_data(content, unique=False, texts=True)  # a date may be the run's name
+        except (OSError, ParseError):
             return {}
         return found if isinstance(found, dict) else {}
-
-
-@cache
-def _texts_and_numbers() -> Any:
-    """A YAML loader to which a date is a text: somebody may have named a run so."""
-    import yaml
-
-    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml is ten times as fast
-        pass
-
-    for kind in ("timestamp", "binary"):
-        Loader.add_constructor(f"tag:yaml.org,2002:{kind}", Loader.construct_scalar)
-    return Loader
 
 
 def runs_root(option: Path | None = None) -> Path:
@@ -412,11 +395,12 @@ def shown_state(run: Path, status: str | None) -> str:
 def read_object(path: SafePath) -> dict[str, Any]:
     """A JSON object that every run has on disk."""
     try:
-        found = json.loads(path.read_bytes(LONGEST_CONFIG))
+        found = json_data(path.read_bytes(LONGEST_CONFIG))
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing: put it back from a copy of the run") from None
-    except (ValueError, RecursionError):
-        raise CheckpointError(f"{path} is damaged (not JSON): put it back from a copy of the run") from None
+    except ParseError as problem:
+        why = "not JSON" if problem.line is not None else problem.reason
+        raise CheckpointError(f"{path} is damaged ({why}): put it back from a copy of the run") from None
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} is damaged (no JSON object): put it back from a copy of the run")
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cadenza.errors import ConfigError, MissingExtraError, NotFoundError, StorageError, install
+from cadenza.parsing import ParseError, json_data
 
 REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 USED = ("config.yaml", "manifest.json", "status.json", "decisions.json", "metrics.jsonl")  # of a published run
@@ -102,8 +102,8 @@ def _holds_a_run(hub: Any, repo: str, names: list[str]) -> bool:
     try:
         with TemporaryDirectory(prefix="cadenza-hub-") as place:  # part of a run would be taken for all in the cache
             path = Path(hub.hf_hub_download(repo, "manifest.json", local_dir=place))
-            manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError):
+            manifest = json_data(path.read_bytes())
+    except ParseError:
         return False
     return isinstance(manifest, dict) and "config_hash" in manifest
 

@@ -7,13 +7,13 @@ file is written, so that what a killed process left behind is listed. A checkpoi
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from cadenza.files import SafePath
+from cadenza.parsing import json_data
 from cadenza.records import atomic
 
 NAME = "SHA256SUMS"
@@ -61,7 +61,7 @@ def tidy(folder: SafePath) -> None:
 
 def read_manifest(folder: SafePath) -> dict[str, Any]:
     """The manifest of a checkpoint; a ValueError where it is none."""
-    manifest = json.loads((folder / MANIFEST).read_bytes(LONGEST_MANIFEST))
+    manifest = json_data((folder / MANIFEST).read_bytes(LONGEST_MANIFEST))
     if not isinstance(manifest, dict):
         raise ValueError(f"{MANIFEST} holds no JSON object")
     return manifest
@@ -71,7 +71,7 @@ def contents(folder: SafePath) -> list[SafePath]:
     """The files that a checkpoint's manifest names, as far as they are there, and last the manifest."""
     try:
         names = [str(name) for name in read_manifest(folder)["files"]]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         names = []  # nothing can be shown to be part of it
     present = {path.name: path for path in folder.glob("*") if path.is_file()}
     return [present[name] for name in (*names, MANIFEST) if name in present]

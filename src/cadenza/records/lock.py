@@ -15,6 +15,7 @@ from typing import Any
 
 from cadenza.errors import LockedError, StorageError
 from cadenza.files import SafePath
+from cadenza.parsing import ParseError, json_object
 
 LOCK_NAME = "lock"
 # A viewer asking `is_held` has the lock for microseconds: one refusal alone does not prove a writer.
@@ -131,10 +132,8 @@ def is_held(run: Path) -> bool:
 
 def holder(run: Path) -> dict[str, Any]:
     """Who took the lock last: pid, host, boot_id, started; empty when that cannot be read."""
-    with suppress(OSError, ValueError, RecursionError):
-        found = json.loads((SafePath(run) / LOCK_NAME).read_bytes(LONGEST))
-        if isinstance(found, dict):
-            return found
+    with suppress(OSError, ParseError):
+        return json_object((SafePath(run) / LOCK_NAME).read_bytes(LONGEST))
     return {}
 
 

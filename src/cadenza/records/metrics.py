@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, nearest
 from cadenza.files import SafePath
+from cadenza.parsing import json_data
 from cadenza.records import atomic
 from cadenza.records.failpoints import failpoint
 from cadenza.records.json_text import canonical, dumps, plain
@@ -152,10 +153,10 @@ def _trusted(path: SafePath, end: int | None = None) -> tuple[int, int, str]:
             if end is not None and length + len(line) > end:
                 break
             try:
-                row = json.loads(line)
+                row = json_data(line)
                 if row[DIGEST] != chained(previous, row):
                     break
-            except (ValueError, TypeError, KeyError, RecursionError):
+            except (ValueError, TypeError, KeyError):
                 break
             previous = row[DIGEST]
             length, count = length + len(line), count + 1
@@ -178,13 +179,13 @@ def read(path: SafePath) -> list[Row]:
     try:
         with path.reading() as file:
             for number, line in enumerate(_lines(file), 1):
-                row = json.loads(line)
+                row = json_data(line)
                 if not isinstance(row, dict) or not isinstance(row.get("env_steps"), int):
                     raise CheckpointError(f"{path}: row {number} is not a row of metrics")
                 rows.append(row)
     except FileNotFoundError:
         return []
-    except (ValueError, RecursionError) as problem:
+    except ValueError as problem:
         raise CheckpointError(f"{path} has a row that is not JSON: {problem}") from problem
     return rows
 

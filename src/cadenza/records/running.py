@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from cadenza.files import SafePath
 from cadenza.monitor.pace import Count, ahead, speed
+from cadenza.parsing import ParseError, json_object
 from cadenza.records import alerts
 from cadenza.records.folder import RunFolder, read_object, run_ids
 from cadenza.records.lock import is_held
@@ -51,22 +51,23 @@ def running(root: Path) -> list[Running]:
 
 def describe(folder: RunFolder) -> Running:
     status, rows, told = folder.read_status(), tail(folder.metrics), alerts.read(folder.alerts)
-    settings = folder.settings().get("training") or {}
+    training = folder.settings().get("training")
+    settings = training if isinstance(training, dict) else {}
     decisions = read_object(folder.decisions) if folder.decisions.exists() else {}
-    unit = decisions.get("training.unit", "env_steps")
-    budget = settings.get("max_timesteps" if unit == "env_steps" else "max_updates")
+    unit = str(decisions.get("training.unit", "env_steps"))
+    budget = _number(settings.get("max_timesteps" if unit == "env_steps" else "max_updates"))
     last = rows[-1] if rows else {}
-    done = last.get(unit, status.get(unit, 0))
+    done = _number(last.get(unit, status.get(unit))) or 0
     phase = status.get("phase")
     if not isinstance(phase, dict):  # of a run that an older version is training
         phase = {"name": last.get("phase"), "last": True}
-    name, counted = phase.get("name"), phase.get("unit") or unit
+    name, counted = phase.get("name"), str(phase.get("unit") or unit)
     here = [row for row in rows[-RECENT:] if row.get("phase") == last.get("phase") == name]
     whole = Count("", unit, done, budget, rate(here, unit))
-    part = Count(str(name), counted, last.get(counted, 0), phase.get("end"), rate(here, counted))
+    part = Count(str(name), counted, _number(last.get(counted)) or 0, _number(phase.get("end")), rate(here, counted))
     count, left = ahead(whole, part, bool(phase.get("last")))
     curve = [values for name in ("eval", "collect") if (values := column(rows, f"{name}/return_mean"))]
-    evaluations, best = column(rows, "eval/return_mean"), status.get("best_return")
+    evaluations, best = column(rows, "eval/return_mean"), _number(status.get("best_return"))
     return Running(
         run=folder.id,
         dir=str(folder.path.absolute()),
@@ -85,7 +86,7 @@ def describe(folder: RunFolder) -> Running:
         gpu_percent=latest(rows, "system/gpu_percent"),
         alerts=len(told),
         alert=told[-1] if told else None,
-        parts={key: value for key, value in last.items() if key.startswith("time/")},
+        parts={key: value for key, value in last.items() if key.startswith("time/") and _number(value) is not None},
     )
 
 
@@ -101,14 +102,14 @@ def tail(path: SafePath) -> list[dict[str, Any]]:
     found = []
     for line in lines[1 if size > TAIL else 0 :]:
         try:
-            found.append(json.loads(line))
-        except ValueError:
+            found.append(json_object(line))
+        except ParseError:
             continue
     return found
 
 
 def column(rows: list[dict[str, Any]], key: str) -> list[float]:
-    return [row[key] for row in rows if row.get(key) is not None]
+    return [number for row in rows if (number := _number(row.get(key))) is not None]
 
 
 def latest(rows: list[dict[str, Any]], key: str) -> float | None:
@@ -120,4 +121,10 @@ def rate(rows: list[dict[str, Any]], unit: str) -> float | None:
     if len(rows) < 2:
         return None
     first, last = rows[0], rows[-1]
-    return speed(last.get(unit, 0) - first.get(unit, 0), last.get("time/seconds", 0.0) - first.get("time/seconds", 0.0))
+    done, seconds = ((_number(last.get(key)) or 0) - (_number(first.get(key)) or 0) for key in (unit, "time/seconds"))
+    return speed(done, seconds)
+
+
+def _number(value: Any) -> Any:
+    """The value if it is a number, else None: a stranger's row may hold anything."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

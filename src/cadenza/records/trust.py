@@ -17,11 +17,12 @@ from typing import Any
 
 from cadenza.config import registry
 from cadenza.config.convert import is_choice, walk
+from cadenza.config.interpolation import refuse_calls
 from cadenza.config.migrate import migrate
 from cadenza.config.schema import RunConfig
 from cadenza.config.spec import read_file
-from cadenza.errors import CadenzaError, ConfigError, StorageError
-from cadenza.files import SafePath
+from cadenza.errors import CadenzaError, CheckpointError, ConfigError, StorageError
+from cadenza.files import SafePath, screen
 from cadenza.records.atomic import temporary_beside
 from cadenza.records.folder import read_object
 from cadenza.records.json_text import canonical
@@ -58,11 +59,20 @@ def files_named(config: dict[str, Any]) -> list[str]:
 
 
 def _arguments(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The texts among the arguments of the environment and its wrappers; an argument's name is none."""
     environment = _block(config, "environment")
     wrappers = environment.get("wrappers")
-    arguments = [one for one in wrappers if isinstance(one, dict)] if isinstance(wrappers, list) else []
-    given = [{key: value for key, value in one.items() if key != "id"} for one in arguments]
-    return _texts([environment.get("kwargs"), *given], "kwargs")
+    entries = [one for one in wrappers if isinstance(one, dict)] if isinstance(wrappers, list) else []
+    for arguments in (environment.get("kwargs"), *entries):
+        if not isinstance(arguments, dict):
+            yield from _texts(arguments, "kwargs")
+            continue
+        for name, value in arguments.items():
+            if name == "id" and arguments is not environment.get("kwargs"):  # of a wrapper: an import, not an argument
+                continue
+            yield from _texts(value, f"kwargs.{name}")
+            if not str(name).isidentifier():
+                yield from _texts(name, f"kwargs.{name}")
 
 
 def _may_be_a_file(text: str) -> bool:
@@ -104,12 +114,50 @@ def require_trust(stored: dict[str, Any], manifest: dict[str, Any], where: Path)
 
 
 def require_trust_of_file(spec: str) -> None:
-    """The same for a run's stored config that is given as a spec: it is the run's author's, not the user's own."""
+    """Refuse a file in a run's folder, given as a spec or a sweep, that names code or reads what surrounds the user.
+
+    It is the run's author's, not the user's own; any other path is the user's own word. Of the run's stored config the
+    signed blocks may be the user's; any other file in the folder may name files and packages in a defaults list, so it
+    is refused as a whole.
+    """
     path = Path(spec)
-    manifest = path.parent / "manifest.json"
-    if path.name == "config.yaml" and path.is_file() and manifest.is_file():
-        beside = SafePath(path.parent)
-        require_trust(read_file(beside / path.name), read_object(beside / manifest.name), path)
+    if all(os.path.lexists(path.with_name(name)) for name in ("config.yaml", "manifest.json")):
+        screen(path.parent)
+    facts = _run_beside(path)
+    if facts is None:
+        return
+    stored = read_file(path)
+    old = _is_stored_config(path) and not {"defaults", "spec"} & stored.keys()  # of version 0
+    if not ("schema_version" in stored or old) or any("." in str(key) for key in stored):  # which set what they name
+        way = "add --trust if you trust its author"
+        raise ConfigError(f"{path} is in a run's folder and no config that a run stores: {way}")
+    require_trust(stored, facts, path)
+    own = SIGNED if is_own(stored, facts) else ()
+    refuse_calls({key: value for key, value in stored.items() if key not in own}, path)
+
+
+def _is_stored_config(path: Path) -> bool:
+    return "config.yaml" in (path.name, path.resolve().name)
+
+
+def _run_beside(path: Path) -> dict[str, Any] | None:
+    """The manifest of the run in whose folder a file is, or the file that it links to; None where it is in no run's.
+
+    Any manifest.json makes a config.yaml a run's; beside another file it may be something else's.
+    """
+    if not path.is_file():
+        return None
+    for folder in dict.fromkeys((path.parent, path.resolve().parent)):
+        manifest = folder / "manifest.json"
+        if not manifest.is_file():
+            continue
+        if _is_stored_config(path):
+            return read_object(SafePath(folder) / manifest.name)
+        with contextlib.suppress(CheckpointError):
+            facts = read_object(SafePath(folder) / manifest.name)
+            if "config_hash" in facts:
+                return facts
+    return None
 
 
 def _block(config: dict[str, Any], name: str) -> dict[str, Any]:
@@ -118,12 +166,21 @@ def _block(config: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _texts(tree: Any, where: str) -> Iterator[tuple[str, str]]:
-    """Every text in plain data with its dotted key."""
+    """Every text in plain data, keys of mappings and bytes included, with its dotted key.
+
+    YAML makes tuples, sets and bytes, too.
+    """
+    if isinstance(tree, bytes):
+        tree = tree.decode("utf-8", "replace")
     if isinstance(tree, str):
         yield where, tree
-    elif isinstance(tree, dict | list):
-        for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
+    elif isinstance(tree, dict):
+        for key, part in tree.items():
             yield from _texts(part, f"{where}.{key}")
+            yield from _texts(key, f"{where}.{key}")
+    elif isinstance(tree, list | tuple | set | frozenset):
+        for index, part in enumerate(tree):
+            yield from _texts(part, f"{where}.{index}")
 
 
 def _key() -> bytes:

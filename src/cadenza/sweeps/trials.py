@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cadenza.errors import CheckpointError
 from cadenza.files import SafePath
+from cadenza.parsing import json_data
 from cadenza.records.failpoints import failpoint
 from cadenza.records.json_text import dumps
 from cadenza.sweeps.space import Params
@@ -55,8 +55,8 @@ class Journal:
         self._size = os.lseek(self._file, 0, os.SEEK_END)
         for number, line in enumerate(kept.splitlines(), 1):
             try:
-                self._take(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                self._take(json_data(line))
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
                 raise CheckpointError(f"{path}, line {number}: damaged; put it back from a copy of the sweep") from None
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class Journal:
             raise
         self._size += len(line)
         failpoint("sweep:noted")
-        self._take(json.loads(dumps(fact)))
+        self._take(json_data(dumps(fact)))
 
     def _take(self, fact: dict[str, Any]) -> None:
         number = int(fact["trial"])

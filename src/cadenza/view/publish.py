@@ -6,6 +6,7 @@ Nothing of the machine it was made on is in it: no host, command, path or user, 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ LONGEST_FILM = 1 << 30  # bytes
 TOLD = ("run", "spec", "environment", "algorithm", "seed", "created", "versions")  # of the manifest
 STANDING = ("status", "env_steps", "updates", "eval/return_mean", "best_return", "seconds", "return_threshold")
 UNTOLD = ("training.dataset",)  # decisions that name places
+BLANK = "***"  # for what came from an environment variable
 PLACE = re.compile(r"(?:file:)?(?:/|~|\\\\|[A-Za-z]:[\\/])")  # how an absolute path begins
 
 
@@ -44,8 +46,11 @@ def prepare(
 ) -> list[str]:
     """Fill an empty folder with what is published; what could not be made or told, in words."""
     own = folder.read_config(trust)
-    config = without_places(own)
-    problems = [f"{place} is published as '{name}', which others do not have" for place, name in cut(own)]
+    secrets = environment_values(own)
+    plain = without_environment(own)
+    config = without_places(plain)
+    problems = [f"{place} is published as '{name}', which others do not have" for place, name in cut(plain)]
+    problems += [f"{key} came from an environment variable and is not published" for key in own.from_environment]
     checkpoints = Checkpoints.of(folder)
     name = checkpoints.resolve(checkpoint)
     state = checkpoints.load(name, "workflow")
@@ -56,15 +61,17 @@ def prepare(
     atomic.write_text(published.config, dump(config))
     manifest, status = folder.read_manifest(), folder.read_status()
     told = {key: manifest.get(key) for key in TOLD}
-    told = shortened(told)
+    told = without(secrets, shortened(told))
     hashed = config_hash(config)
     atomic.write_json(published.manifest, told | {"config_hash": hashed, "configs": [file_digest(published.config)]})
     decisions = {key: value for key, value in folder.read_decisions().items() if key not in UNTOLD}
-    published.write_decisions(shortened(decisions))
-    atomic.write_json(published.status, {key: status.get(key) for key in STANDING})
+    published.write_decisions(without(secrets, shortened(decisions)))
+    atomic.write_json(published.status, without(secrets, {key: status.get(key) for key in STANDING}))
     Checkpoints(published.checkpoints, hashed).save(state, *position(name), best=True)
     rows = metrics.read(folder.metrics)
-    told_rows = [{key: value for key, value in row.items() if not key.startswith("system/")} for row in rows]
+    told_rows = [
+        {key: without(secrets, value) for key, value in row.items() if not key.startswith("system/")} for row in rows
+    ]
     atomic.write_text(published.metrics, "".join(dumps(row) + "\n" for row in told_rows))
     drawn = curves.draw(rows, published.curves, f"{told['spec']}, seed {told['seed']}", status.get("return_threshold"))
     kind = "mp4" if can_mp4() else "gif"
@@ -80,9 +87,58 @@ def prepare(
     except CadenzaError as problem:
         problems.append(f"no video: {problem}")
     measured = evaluation_at(rows, position(name)[0])
-    text = card(published, config, told, measured, drawn, use(own, repo))
+    text = card(published, config, told, measured, drawn, use(plain, repo))
     atomic.write_text(published.files / "README.md", text)
     return problems
+
+
+def without_environment(config: RunConfig) -> RunConfig:
+    """The config with the schema's default, or nothing, wherever the value came from an environment variable."""
+    keys = set(config.from_environment)
+    needed = sorted(keys & {"environment", "environment.id", "algorithm", "algorithm.name"})
+    if needed:
+        way = "a run that names it as plain text can be published"
+        raise ConfigError(f"{needed[0]} came from an environment variable, which is never published: {way}")
+    return build(RunConfig, _left(to_dict(replace(config, from_environment=())), keys))
+
+
+def _left(tree: Any, keys: set[str], where: str = "") -> Any:
+    """Plain data without the keys and the items of lists that they name."""
+    if isinstance(tree, dict):
+        places = {key: f"{where}.{key}" if where else str(key) for key in tree}
+        return {key: _left(value, keys, places[key]) for key, value in tree.items() if places[key] not in keys}
+    if isinstance(tree, list):
+        items = [(f"{where}.{index}", value) for index, value in enumerate(tree)]
+        return [_left(value, keys, place) for place, value in items if place not in keys]
+    return tree
+
+
+def environment_values(config: RunConfig) -> tuple[str, ...]:
+    """The texts of the config that came from environment variables."""
+    keys, data = set(config.from_environment), to_dict(config)
+
+    def texts(tree: Any, where: str, inside: bool) -> Iterator[str]:
+        inside = inside or where in keys
+        if isinstance(tree, dict | list):
+            for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+                yield from texts(value, f"{where}.{key}" if where else str(key), inside)
+        elif inside and isinstance(tree, str) and tree:
+            yield tree
+
+    return tuple(dict.fromkeys(texts(data, "", False)))
+
+
+def without(secrets: tuple[str, ...], tree: Any) -> Any:
+    """Plain data with *** in place of the secrets; one of up to three characters only where it is the whole text."""
+    if isinstance(tree, dict):
+        return {key: without(secrets, value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [without(secrets, value) for value in tree]
+    if not isinstance(tree, str):
+        return tree
+    for secret in sorted(secrets, key=len, reverse=True):
+        tree = BLANK if tree == secret else tree.replace(secret, BLANK) if len(secret) > 3 else tree
+    return tree
 
 
 def without_places(config: RunConfig) -> RunConfig:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def all_parts(told: Any) -> list[Any]:
 
 def test_every_key_can_be_explained_and_says_something() -> None:
     config = to_dict(load("CartPole-v1:ppo"))
-    blocks = [explain(block, "CartPole-v1:ppo") for block in config]
+    blocks = [explain(block.name, "CartPole-v1:ppo") for block in fields(RunConfig)]
     told = {part.key: part for block in blocks for part in all_parts(block)}
     for key, _, _ in walk(RunConfig, data=config):
         if not key.startswith("training.early_stop."):

@@ -3,13 +3,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 import yaml
 
-from cadenza.config.convert import to_dict
+from cadenza.config.convert import config_hash, to_dict
 from cadenza.config.load import dump, load, read, resolve
 from cadenza.config.schedules import Schedule
 from cadenza.config.schema import RunConfig
@@ -371,3 +372,32 @@ def test_dump_is_plain_yaml() -> None:
     assert yaml.safe_load(dump(config)) == to_dict(config)
     with pytest.raises(ConfigError):
         load("CartPole-v1:ppo", ["environment.id=${oc.env:NO_SUCH_VARIABLE_HERE}"])
+
+
+def test_keys_from_the_environment_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CADENZA_TEST_WORD", "word")
+    text = """
+        spec: CartPole-v1:ppo
+        name: ${oc.env:CADENZA_TEST_WORD}
+        tags: [a, "${name}"]
+        environment.kwargs: {a: {b: "x${oc.decode:${oc.env:CADENZA_TEST_WORD}}"}, c: "${environment.kwargs.a}"}
+        seed: ${environment.num_envs}
+    """
+    config = load(str(write(tmp_path, {"own.yaml": dedent(text)}) / "own.yaml"))
+    assert (config.name, config.tags, config.seed) == ("word", ("a", "word"), 8)
+    assert config.from_environment == ("environment.kwargs.a.b", "environment.kwargs.c", "name", "tags.1")
+    stored = tmp_path / "stored.yaml"
+    stored.write_text(dump(config))
+    assert read(stored) == config
+    assert load(str(stored), ["seed=3"]).from_environment == config.from_environment
+    assert config_hash(config) == config_hash(replace(config, from_environment=()))
+    plain = load("CartPole-v1:ppo")
+    assert plain.from_environment == ()
+    assert "from_environment" not in dump(plain)
+
+
+def test_interpolations_that_multiply_are_refused(tmp_path: Path) -> None:
+    lines = [f"  a{i}: '{''.join([f'${{environment.kwargs.a{i - 1}}}'] * 9)}'" for i in range(1, 30)]
+    text = "\n".join(["spec: CartPole-v1:ppo", "environment.kwargs:", "  a0: xxxxxxxx", *lines])
+    with pytest.raises(ConfigError, match="interpolations expand to more than"):
+        load(str(write(tmp_path, {"own.yaml": text}) / "own.yaml"))

@@ -18,7 +18,7 @@ from cadenza.config.load import dump, load
 from cadenza.config.schema import RunConfig
 from cadenza.errors import CadenzaError, ConfigError, StorageError
 from cadenza.records.folder import RunFolder, create, file_digest
-from cadenza.records.trust import code_named
+from cadenza.records.trust import code_named, require_trust_of_file
 from harness.command import cadenza
 from harness.memory import Memory, MemoryConfig
 
@@ -254,3 +254,69 @@ def test_a_place_for_the_key_that_cannot_be_is_named(tmp_path: Path, monkeypatch
 
 def homeless() -> Path:
     raise RuntimeError("Could not determine home directory.")  # as Python says where HOME is unset and no user is known
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "!!pairs [a: /x/evil.cfg]",
+        "!!omap [a: {b: /x/evil.cfg}]",
+        "!!set {/x/evil.cfg}",
+        "{/x/evil.cfg: 1}",
+        "[[/x/evil.cfg]]",
+    ],
+)
+def test_a_file_hidden_in_any_container_is_named(hidden: str, tmp_path: Path) -> None:
+    folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
+    text = folder.config.read_text().replace("wrappers: []", f"wrappers: [{{id: X, given: {hidden}}}]")
+    folder.config.path.write_text(text)
+    with pytest.raises(ConfigError, match=r"would open '/x/evil.cfg' and was not made here: add --trust"):
+        folder.read_config()
+
+
+def test_code_hidden_in_any_container_is_named() -> None:
+    for hidden in ([("a", PATH)], {PATH}, {PATH: 1}, [{"a": (PATH,)}]):
+        assert PATH in code_named(placed("algorithm.torso.kwargs", hidden))
+
+
+SURROUNDINGS = ["${oc.env:CADENZA_TEST_SECRET}", "x${oc.decode:${oc.env:A}}", "${hydra:runtime.cwd}", "${oc.${seed}:A}"]
+
+
+@pytest.mark.parametrize("text", SURROUNDINGS)
+def test_a_strangers_config_reads_no_surroundings(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CADENZA_TEST_SECRET", "secret")
+    folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
+    stored = folder.config.read_text()
+    folder.config.path.write_text(stored.replace("name: ''", f"name: {text}"))
+    link = tmp_path / "mine.yaml"
+    link.symlink_to(folder.config.path)
+    for path in (folder.config, link):
+        with pytest.raises(ConfigError, match=r"name would resolve '\$\{.*' here and was not made here: add --trust"):
+            require_trust_of_file(str(path))
+    link.unlink()
+    link.write_text(folder.config.read_text())
+    require_trust_of_file(str(link))  # no run's: the user's own word
+    folder.config.path.write_text(stored.replace("name: ''", "name: ${device}"))
+    require_trust_of_file(str(folder.config))
+
+
+def test_a_strangers_secret_stays_one_on_the_command_line(tmp_path: Path) -> None:
+    folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
+    folder.config.path.write_text(folder.config.read_text().replace("name: ''", "name: ${oc.env:HOME}"))
+    for command in (["train", "--cfg"], ["plan"], ["config", "explain", "name"]):
+        cadenza(*command, folder.config, "seed=1").refused(2, "name would resolve '${oc.env:HOME}'", "--trust")
+    told = cadenza("train", "--cfg", "--trust", folder.config, "seed=1").succeeded()
+    assert "from_environment:\n- name\n" in told.out
+
+
+@pytest.mark.parametrize(
+    "text", ["defaults: [x]\n", "spec: a:b\n", "schema_version: 2\nenvironment.id: a:b\n", "sweep: {}\n"]
+)
+def test_another_file_in_a_strangers_run_is_taken_with_trust_alone(text: str, tmp_path: Path) -> None:
+    folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
+    (folder.path / "other.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"other.yaml is in a run's folder and no config that a run stores"):
+        require_trust_of_file(str(folder.path / "other.yaml"))
+    (tmp_path / "manifest.json").write_text('{"name": "a web page"}')
+    (tmp_path / "other.yaml").write_text(text)
+    require_trust_of_file(str(tmp_path / "other.yaml"))

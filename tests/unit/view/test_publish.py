@@ -156,6 +156,34 @@ def test_nothing_tells_of_the_author(
         assert yaml.safe_load((out / "config.yaml").read_text())["training"]["dataset"] == "data"
 
 
+@pytest.mark.parametrize("broken", [None, "without_environment", "without"])
+def test_nothing_from_the_environment_is_published(
+    broken: str | None, trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, out = copied(trained, tmp_path / "runs"), tmp_path / "out"
+    config = mine.read_config()
+    environment = replace(config.environment, kwargs={"token": "HIDDEN", "deep": {"parts": ["a", "HIDDEN"]}})
+    keys = ("environment.kwargs.token", "environment.kwargs.deep.parts.1", "logging.wandb_entity")
+    mine.change_config(dump(replace(config, environment=environment, from_environment=keys)))
+    mine.write_decisions(mine.read_decisions() | {"seen": ["x HIDDEN y"]})
+    if broken is not None:  # what this test is there to find
+        monkeypatch.setattr(publish, broken, lambda *given: given[-1])
+    monkeypatch.setattr(publish, "record", lambda *_: (tmp_path / "out" / "replay.gif").touch())
+    problems = publish.prepare(mine, "me/x", out, "last", trust=True)
+    telling = [path.name for path in out.rglob("*") if path.is_file() and b"HIDDEN" in path.read_bytes()]
+    assert bool(telling) == (broken is not None)
+    assert "environment.kwargs.token came from an environment variable and is not published" in problems
+    if broken is None:
+        stored = yaml.safe_load((out / "config.yaml").read_text())
+        assert stored["environment"]["kwargs"] == {"deep": {"parts": ["a"]}}
+        assert "from_environment" not in stored
+        mine.change_config(dump(replace(config, from_environment=("environment.id",))))
+        with pytest.raises(
+            ConfigError, match=r"environment.id came from an environment variable, which is never published"
+        ):
+            publish.prepare(mine, "me/x", tmp_path / "again", "last")
+
+
 def test_the_card_of_a_team_and_of_own_code_says_what_works(tmp_path: Path) -> None:
     from cadenza.config.load import load
 

@@ -1,0 +1,125 @@
+"""`${…}` in configs: what a stranger's file may refer to, how much one may expand to, and what the environment set.
+
+The resolving is OmegaConf's; nothing here imports it before it is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cadenza.config.convert import printable
+from cadenza.errors import ConfigError
+
+ENVIRONMENT = "oc.env"  # OmegaConf's resolver of environment variables
+MOST = 1_000  # interpolations that are resolved, each time one is met
+LARGEST = 1 << 20  # characters and values that they make
+START = re.compile(r"\$\{")
+KEY = re.compile(r"\$\{\s*\.*[\w-]+(\.[\w-]+|\[\w+\])*\s*\}")  # another key's value, which reads nothing else
+
+
+def calls(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """`(dotted key, text)` of every interpolation in plain data, keys included, that is more than another key's value.
+
+    A resolver may read variables, files or the clock, and its name may itself be interpolated.
+    """
+    if isinstance(data, str):
+        for start in START.finditer(data):
+            if not KEY.match(data, start.start()):
+                yield where, data[start.start() :]
+                return
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            place = f"{where}.{key}" if where else str(key)
+            yield from calls(key, place)
+            yield from calls(value, place)
+    elif isinstance(data, list | tuple | set | frozenset):
+        for index, value in enumerate(data):
+            yield from calls(value, f"{where}[{index}]")
+
+
+def refuse_calls(data: Any, where: object) -> None:
+    """Raise a ConfigError for the first resolver that data of a stranger would call."""
+    for key, text in calls(data):
+        shown = printable(text if len(text) <= 60 else f"{text[:57]}...")
+        way = "add --trust if you trust its author"
+        raise ConfigError(f"{where}: {printable(key)} would resolve '{shown}' here and was not made here: {way}")
+
+
+@contextmanager
+def bounded() -> Iterator[list[str]]:
+    """Resolve at most `MOST` interpolations to at most `LARGEST` characters and values; else a ConfigError.
+
+    Yields the list that the names of environment variables are added to as they are read. OmegaConf's global
+    resolvers must be a copy that the caller puts back.
+    """
+    from omegaconf.base import Container
+    from omegaconf.basecontainer import BaseContainer
+
+    names: list[str] = []
+    left = {"count": MOST, "size": LARGEST}
+    inner = Container._resolve_interpolation_from_parse_tree
+    read = BaseContainer._resolvers[ENVIRONMENT]
+
+    def resolve(self: Any, *args: Any, **settings: Any) -> Any:
+        left["count"] -= 1
+        made = inner(self, *args, **settings) if left["count"] >= 0 else None
+        left["size"] -= _size(made, left["size"])
+        if min(left.values()) < 0:
+            raise ConfigError(f"interpolations expand to more than {MOST:,} others or {LARGEST >> 20} MiB")
+        return made
+
+    def environment(config: Any, parent: Any, node: Any, args: Any, args_str: Any) -> Any:
+        names.append(str(args[0]) if args else "")
+        return read(config, parent, node, args, args_str)
+
+    container: Any = Container
+    BaseContainer._resolvers[ENVIRONMENT] = environment
+    container._resolve_interpolation_from_parse_tree = resolve
+    try:
+        yield names
+    finally:
+        container._resolve_interpolation_from_parse_tree = inner
+        BaseContainer._resolvers[ENVIRONMENT] = read
+
+
+def _size(node: Any, most: int) -> int:
+    """Characters and values of a node as it stands, or a number above `most`."""
+    total, pending = 0, [node]
+    while pending and total <= most:
+        item = pending.pop()
+        content = getattr(item, "_content", None)  # of a container
+        value = item._value() if content is None and hasattr(item, "_value") else None
+        total += 1 + (len(value) if isinstance(value, str) else 0)
+        pending += content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    return total
+
+
+def from_environment(config: Any, names: list[str]) -> list[str]:
+    """Dotted keys of an OmegaConf config whose value is read from the environment, directly or through another key.
+
+    `names` is the list that `bounded` yields.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.basecontainer import BaseContainer
+
+    keys: list[str] = []
+
+    def visit(container: Any, where: str) -> None:
+        mapping = OmegaConf.is_dict(container)
+        for key in list(container) if mapping else range(len(container)):
+            place = f"{where}.{key}" if where else str(key)
+            if OmegaConf.is_interpolation(container, key):
+                names.clear()
+                value = container[key]
+                if isinstance(value, BaseContainer):
+                    OmegaConf.to_container(value, resolve=True)
+                if names:
+                    keys.append(place)
+            elif isinstance(part := container._get_node(key), BaseContainer) and part._content not in (None, "???"):
+                visit(part, place)
+
+    visit(config, "")
+    return keys
