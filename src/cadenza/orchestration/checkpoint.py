@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +30,8 @@ FORMAT = 1
 MANIFEST = "MANIFEST.json"
 REPLAY = "replay"  # in the run's folder, beside the checkpoints
 NAME = re.compile(r"step-(\d{12,})-(\d{12,})")
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
+ATTEMPTS = 3  # to read a pointer and a manifest that a running process may be replacing
 
 
 class Checkpoints:
@@ -58,19 +60,23 @@ class Checkpoints:
         updates: int,
         best: bool = False,
         beside: Mapping[Path, str] = MappingProxyType({}),
+        run: Mapping[str, Any] | None = None,
     ) -> str:
         """Write `state` whole or not at all; then move the pointers; then remove what is no longer kept.
 
-        `beside` are files in the run's folder that the state relies on, already written, with their sha256.
+        `beside` are files in the run's folder that the state relies on, already written, with their sha256. `run` is
+        plain data of what the run trains with (`identity.py`), kept in the manifest.
         """
-        name = f"step-{env_steps:012d}-{updates:012d}"
+        name = name_of((env_steps, updates))
         staging = self.folder / f".staging-{name}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(staging, ignore_errors=True)
             staging.mkdir()
             named = {path.relative_to(self.folder.parent).as_posix(): sha256 for path, sha256 in beside.items()}
-            self._write(staging, codec.pack(state), {"env_steps": env_steps, "updates": updates, "beside": named})
+            facts = {"env_steps": env_steps, "updates": updates, "beside": named}
+            facts |= {"best": name if best else self.pointer("best"), "run": run}
+            self._write(staging, codec.pack(state), facts)
             failpoint("ckpt:before_rename")
             self._publish(staging, self.folder / name)
         except OSError:
@@ -91,7 +97,22 @@ class Checkpoints:
         """
         folder = self.folder / name
         try:
-            manifest = json.loads((folder / MANIFEST).read_bytes())
+            manifest = self.facts(name)
+            wanted = {"state.json", f"{part}.safetensors"} if part else manifest["files"].keys()
+            files = {file: facts for file, facts in manifest["files"].items() if file in wanted}
+            for path, sha256 in () if part else manifest.get("beside", {}).items():
+                verify_file(self.folder.parent / path, sha256)
+            return codec.unpack({file: read_verified(folder, file, facts) for file, facts in files.items()}, part)
+        except PermissionError:
+            raise  # not damaged, only out of reach
+        except UNREADABLE as problem:
+            raise CheckpointError(f"{folder}: unreadable ({type(problem).__name__}: {problem})") from problem
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """Return the manifest of a checkpoint, checked against its digest, the checkpoint's name and the run."""
+        folder = self.folder / name
+        try:
+            manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
             if manifest["digest"] != manifest_digest(manifest):
                 raise CheckpointError(f"{folder}: {MANIFEST} does not match its own digest")
             if manifest["format"] != FORMAT:
@@ -100,14 +121,10 @@ class Checkpoints:
                 raise CheckpointError(f"{folder}: its manifest belongs to another checkpoint")
             if manifest["config"] != self.config_hash:
                 raise CheckpointError(f"{folder}: saved under config {manifest['config']}, not {self.config_hash}")
-            wanted = {"state.json", f"{part}.safetensors"} if part else manifest["files"].keys()
-            files = {file: facts for file, facts in manifest["files"].items() if file in wanted}
-            for path, sha256 in () if part else manifest.get("beside", {}).items():
-                verify_file(self.folder.parent / path, sha256)
-            return codec.unpack({file: read_verified(folder, file, facts) for file, facts in files.items()}, part)
+            return manifest
         except PermissionError:
-            raise  # not damaged, only out of reach
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as problem:
+            raise
+        except UNREADABLE as problem:
             raise CheckpointError(f"{folder}: unreadable ({type(problem).__name__}: {problem})") from problem
 
     def newest(self, warn: Callable[[str], None]) -> tuple[str, dict[str, Any]] | None:
@@ -134,12 +151,9 @@ class Checkpoints:
         """The name behind `best`, `last`, a number of env_steps or a full name."""
         names = self.names()
         if which in ("best", "last"):
-            pointer = self.folder / which
-            name = pointer.read_text(errors="replace").strip() if pointer.exists() else ""
+            name = best_of(self) if which == "best" else names[-1] if names else None
             if name in names:
-                return name
-            if which == "last" and names:
-                return names[-1]
+                return str(name)
             raise NotFoundError(f"no checkpoint '{which}' in {self.folder}{self._cleaned()}")
         for name in reversed(names):
             if which == name or (which.isdigit() and int(which) == position(name)[0]):
@@ -151,6 +165,11 @@ class Checkpoints:
     def _cleaned(self) -> str:
         at = RunFolder(self.folder.parent).read_status().get("cleaned")
         return f": the run was cleaned up at {at}" if at else ""
+
+    def pointer(self, which: str) -> str | None:
+        """Return the content of `best` or `last`; None where there is no such file."""
+        path = self.folder / which
+        return path.read_text(errors="replace").strip() if path.exists() else None
 
     def point(self, pointer: str, name: str) -> None:
         write_text(self.folder / pointer, name + "\n")
@@ -194,8 +213,7 @@ class Checkpoints:
 
     def _prune(self) -> None:
         names = self.names()
-        best = self.folder / "best"
-        kept = {*names[-self.keep :], best.read_text(errors="replace").strip() if best.exists() else ""}
+        kept = {*names[-self.keep :], self.pointer("best")}
         for name in names:
             if name not in kept:
                 shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -213,6 +231,36 @@ class Checkpoints:
         for path in run.glob(f"{REPLAY}/*/*.safetensors"):
             if path.relative_to(run).as_posix() not in named:
                 path.unlink(missing_ok=True)
+
+
+def best_of(checkpoints: Checkpoints) -> str | None:
+    """Return the checkpoint that `best` names, checked against the newest manifest, which says which one is the best.
+
+    Where the pointer names nothing, or a process was killed between saving and pointing, the manifest is right. A
+    pointer to another checkpoint is refused.
+    """
+    pointer, recorded, newest = None, None, ""
+    for _ in range(ATTEMPTS):
+        pointer, names = checkpoints.pointer("best"), checkpoints.names()
+        if pointer is None or not names:
+            return pointer
+        newest = names[-1]
+        try:
+            recorded = checkpoints.facts(newest).get("best")  # absent before checkpoints recorded it
+        except CheckpointError:  # whoever loads it says so
+            return pointer
+        if recorded not in names or recorded == pointer:
+            return pointer
+        if recorded == newest or pointer not in names:
+            return str(recorded)
+    told = f"{checkpoints.folder / 'best'} names {pointer}, but by {newest} the best is {recorded}"
+    raise CheckpointError(f"{told}: `cadenza resume {checkpoints.folder.parent.name}` sets it right")
+
+
+def name_of(position: Sequence[int]) -> str:
+    """Return the name of the checkpoint at (env_steps, updates)."""
+    env_steps, updates = position
+    return f"step-{env_steps:012d}-{updates:012d}"
 
 
 def position(name: str) -> tuple[int, int]:

@@ -135,7 +135,10 @@ def with_secrets(folder: RunFolder) -> RunFolder:
         environment=replace(config.environment, kwargs={"xml_file": "/SECRET/my.xml"}),
     )
     folder.change_config(dump(private))
-    folder.write_decisions(folder.read_decisions() | {"training.dataset": {"at": "x SECRET y"}, "seen": "~/SECRET/z"})
+    dataset = {"digest": "x SECRET y", "transitions": 1, "episodes": 1}
+    told = {"training.dataset": dataset, "debugger": {"value": "pdb", "reason": "~/SECRET/z"}}
+    accepted = {"when": "then", "env_steps": 1, "from_cycle": 1, "changes": {"config.name": ["a", "SECRET-name"]}}
+    folder.write_decisions(folder.read_decisions() | told | {"accepted": [accepted]})
     return folder
 
 
