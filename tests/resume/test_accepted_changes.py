@@ -136,6 +136,17 @@ def test_best_that_names_another_checkpoint_is_noticed(whole: RunFolder, run: Ru
     assert_same_end(whole, run)
 
 
+@pytest.mark.parametrize("content", ["step-", "{}\x0b", "\0{}\n"])
+def test_best_that_names_nothing_is_set_right(content: str, whole: RunFolder, run: RunFolder) -> None:
+    pointer = run.checkpoints / "best"
+    best = pointer.read_text()
+    pointer.write_text(content.format(best.strip()))
+    cadenza("evaluate", "@last", "--checkpoint", "best", "--runs-dir", run.path.parent).succeeded()
+    resume(run.path.parent).succeeded()
+    assert pointer.read_text() == best
+    assert_same_end(whole, run)
+
+
 # written by `resume --max-timesteps`: manifest.json, config.yaml, decisions.json, status.json, a checkpoint
 @pytest.mark.parametrize("hit", range(1, 5))
 @pytest.mark.parametrize("point", ["atomic:before_rename", "atomic:after_rename"])

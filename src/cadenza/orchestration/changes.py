@@ -72,9 +72,10 @@ def settle_pointers(run: Orchestrator, checkpoint: str) -> None:
     if not run.standing.best_at:
         return
     best, pointer = name_of(run.standing.best_at), run.checkpoints.pointer("best")
-    if best == pointer or best not in run.checkpoints.names():  # the latter after a damaged checkpoint was set aside
+    names = run.checkpoints.names()
+    if best not in names:  # after a damaged checkpoint was set aside
         return
-    if best != checkpoint and pointer in run.checkpoints.names():  # else it was killed before it could point, or cut
+    if pointer in names and best not in (pointer, checkpoint):  # else it was cut, or killed before it could point
         told = f"{run.checkpoints.folder / 'best'} named {pointer}, by {checkpoint} the best is {best}"
         run.console.note(f"{told}: set right", warning=True)
     run.checkpoints.point("best", best)

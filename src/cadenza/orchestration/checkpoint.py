@@ -181,7 +181,7 @@ class Checkpoints:
             write_synced(staging / file, content)
         failpoint("ckpt:after_write")
         manifest["digest"] = manifest_digest(manifest)
-        write_synced(staging / MANIFEST, json.dumps(manifest, indent=1).encode())
+        write_synced(staging / MANIFEST, json.dumps(manifest).encode())  # indenting would be done in Python, 0.5 ms
         sync_dir(staging)
 
     def _publish(self, staging: Path, target: Path) -> None:

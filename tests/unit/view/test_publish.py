@@ -17,6 +17,7 @@ import yaml
 import cadenza as lab
 from cadenza.config.load import dump
 from cadenza.errors import ConfigError
+from cadenza.records.digests import with_digest
 from cadenza.records.folder import RunFolder
 from cadenza.records.hub import upload
 from cadenza.view import publish
@@ -222,7 +223,8 @@ def test_a_published_scenario_starts_no_program(trained: RunFolder, hub: Hub, tm
     config["environment"] |= {"id": "VizDoom-custom", "kwargs": {"config_path": str(blob)}}
     files["config.yaml"] = yaml.safe_dump(config, sort_keys=False).encode()
     manifest = json.loads(files["manifest.json"]) | {"configs": [sha256(files["config.yaml"]).hexdigest()]}
-    files |= {"manifest.json": json.dumps(manifest).encode(), "checkpoints/e.cfg": blob.read_bytes(), "x.json": b"{}"}
+    sealed = json.dumps(with_digest(manifest)).encode()
+    files |= {"manifest.json": sealed, "checkpoints/e.cfg": blob.read_bytes(), "x.json": b"{}"}
     repo.commit(files)
     for command in ("evaluate", "play"):
         cadenza(command, "hf:evil/doom").refused(2, str(blob), "--trust")
