@@ -56,12 +56,17 @@ class Run:
         on_event: Listener | Iterable[Listener] = (),
         quiet: bool = True,
         trust: bool = False,
+        accept_changes: bool = False,
     ) -> Run:
-        """Go on exactly where the last checkpoint left it, to the end or to a longer budget."""
+        """Go on exactly where the last checkpoint left it, to the end or to a longer budget.
+
+        What was changed in its files by hand is refused, unless `accept_changes`; each change is then a warning.
+        """
         from cadenza.orchestration.launch import resume
 
         listeners = _listeners(on_event)
-        return _outcome(resume(self.folder, max_timesteps, max_updates, None, quiet, trust, listeners))
+        budget = (max_timesteps, max_updates)
+        return _outcome(resume(self.folder, *budget, None, quiet, trust, listeners, accept_changes))
 
     def evaluate(
         self, episodes: int = 20, seed: int = 0, checkpoint: str | int = "last", trust: bool = False

@@ -14,6 +14,9 @@ def resume(
     max_timesteps: Annotated[int | None, typer.Option(help="a new budget in env_steps")] = None,
     max_updates: Annotated[int | None, typer.Option(help="a new budget in gradient steps")] = None,
     device: Annotated[str | None, typer.Option(help="another device; ends the claim of exactness")] = None,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="go on although its files were changed by hand; names each change")
+    ] = False,
     trust: Trust = False,
     runs_dir: RunsDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="warnings only")] = False,
@@ -27,7 +30,8 @@ def resume(
     from cadenza.orchestration.launch import resume as launch
     from cadenza.records.folder import find, runs_root
 
-    result = launch(find(runs_root(runs_dir), run), max_timesteps, max_updates, device, quiet, trust)
+    folder = find(runs_root(runs_dir), run)
+    result = launch(folder, max_timesteps, max_updates, device, quiet, trust, accept_changes=accept_changes)
     if json:
         print_json(result.summary())
     finish(result.signal, result.why)

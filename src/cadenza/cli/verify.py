@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,10 +33,12 @@ def verify(
     """
     from cadenza.config.load import load
     from cadenza.orchestration import verify as proof
+    from cadenza.orchestration.changes import changes_told
     from cadenza.records.folder import find, runs_root
     from cadenza.records.trust import require_trust_of_file
 
     changed: Pairs = {}
+    by_hand: list[str] = []
     with tempfile.TemporaryDirectory(prefix="cadenza-verify-") as scratch:
         root = Path(scratch)
         if resume is not None:
@@ -58,22 +61,28 @@ def verify(
         else:
             folder = find(runs_root(runs_dir), run)
             difference, changed = proof.repeat(folder, root, steps, trust)
+            by_hand = changes_told(folder.read_decisions())
             subject = f"{folder.id}, done again{f' up to step {steps}' if steps else ''},"
-    report(subject, difference, changed, json)
+    report(subject, difference, changed, json, by_hand)
 
 
-def report(subject: str, difference: dict[str, Any] | None, changed: Pairs, json: bool) -> None:
-    """What was found; the exit code is 1 if there is a difference."""
+def report(
+    subject: str, difference: dict[str, Any] | None, changed: Pairs, json: bool, by_hand: Sequence[str] = ()
+) -> None:
+    """What was found; the exit code is 1 if there is a difference. `by_hand`: changes that may be the reason."""
     if changed and not json:
         lines = [(key, *("-" if value is None else str(value) for value in pair)) for key, pair in changed.items()]
         print_table(("made with", "then", "now"), lines)
     if json:
-        print_json({"identical": difference is None, "first_difference": difference, "made_with": changed})
+        result = {"identical": difference is None, "first_difference": difference, "made_with": changed}
+        print_json(result | ({"changes": list(by_hand)} if by_hand else {}))
     elif difference is None:
         typer.echo(f"{subject} is identical bit for bit")
     else:
         place = f" at step {difference['env_steps']}" if difference.get("env_steps") is not None else ""
         values = f"{difference['a']} and {difference['b']}"
         typer.echo(f"{subject} differs{place} in {difference['quantity']}: {values}{first_episode(difference)}")
+        for line in by_hand:
+            typer.echo(f"  {line}")
     if difference is not None:
         raise typer.Exit(1)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -24,19 +24,21 @@ from cadenza.orchestration import codec
 from cadenza.records import ledger
 from cadenza.records.atomic import remove_leftovers, write_text
 from cadenza.records.failpoints import failpoint
-from cadenza.records.folder import RunFolder
+from cadenza.records.folder import LONGEST_POINTER, RunFolder
 from cadenza.records.ledger import DOOMED, MANIFEST
 
 FORMAT = 1
 REPLAY = "replay"  # in the run's folder, beside the checkpoints
 NAME = re.compile(r"step-(\d{12,})-(\d{12,})")
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
+ATTEMPTS = 3  # to read a pointer and a manifest that a running process may be replacing
 
 
 class Checkpoints:
     """The checkpoints of one run."""
 
     def __init__(self, folder: SafePath, config_hash: str, keep: int = 2) -> None:
-        self.folder, self.run = folder, folder.parent
+        self.folder, self.home = folder, folder.parent
         self.config_hash = config_hash  # of the run they belong to
         self.keep = keep
 
@@ -56,20 +58,24 @@ class Checkpoints:
         updates: int,
         best: bool = False,
         beside: Mapping[SafePath, str] = MappingProxyType({}),
+        run: Mapping[str, Any] | None = None,
     ) -> str:
         """Write `state` whole or not at all; then move the pointers; then remove what is no longer kept.
 
-        `beside` are files in the run's folder that the state relies on, already written, with their sha256.
+        `beside` are files in the run's folder that the state relies on, already written, with their sha256. `run` is
+        plain data of what the run trains with (`identity.py`), kept in the manifest.
         """
-        name = f"step-{env_steps:012d}-{updates:012d}"
+        name = name_of((env_steps, updates))
         staging = self.folder / f"{DOOMED}{name}"
         try:
             ledger.discard(staging)
             while staging.exists():  # with something in it that is not ours
                 staging = staging.with_name(f"{staging.name}-again")
             staging.mkdir()
-            named = {path.relative_to(self.run): sha256 for path, sha256 in beside.items()}
-            self._write(staging, codec.pack(state), {"env_steps": env_steps, "updates": updates, "beside": named})
+            named = {path.relative_to(self.home): sha256 for path, sha256 in beside.items()}
+            facts = {"env_steps": env_steps, "updates": updates, "beside": named}
+            facts |= {"best": name if best else self.pointer("best"), "run": run}
+            self._write(staging, codec.pack(state), facts)
             failpoint("ckpt:before_rename")
             self._publish(staging, self.folder / name)
         except OSError:
@@ -90,6 +96,21 @@ class Checkpoints:
         """
         folder = self.folder / name
         try:
+            manifest = self.facts(name)
+            wanted = {"state.json", f"{part}.safetensors"} if part else manifest["files"].keys()
+            files = {file: facts for file, facts in manifest["files"].items() if file in wanted}
+            for path, sha256 in () if part else manifest.get("beside", {}).items():
+                verify_file(self.home / path, sha256)
+            return codec.unpack({file: read_verified(folder, file, facts) for file, facts in files.items()}, part)
+        except PermissionError:
+            raise  # not damaged, only out of reach
+        except UNREADABLE as problem:
+            raise CheckpointError(f"{folder}: unreadable ({type(problem).__name__}: {problem})") from problem
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """Return the manifest of a checkpoint, checked against its digest, the checkpoint's name and the run."""
+        folder = self.folder / name
+        try:
             manifest = ledger.read_manifest(folder)
             if manifest["digest"] != manifest_digest(manifest):
                 raise CheckpointError(f"{folder}: {MANIFEST} does not match its own digest")
@@ -99,16 +120,10 @@ class Checkpoints:
                 raise CheckpointError(f"{folder}: its manifest belongs to another checkpoint")
             if manifest["config"] != self.config_hash:
                 raise CheckpointError(f"{folder}: saved under config {manifest['config']}, not {self.config_hash}")
-            wanted = {"state.json", f"{part}.safetensors"} if part else manifest["files"].keys()
-            files = {file: facts for file, facts in manifest["files"].items() if file in wanted}
-            for path, sha256 in () if part else manifest.get("beside", {}).items():
-                verify_file(self.run / path, sha256)
-            return codec.unpack({file: read_verified(folder, file, facts) for file, facts in files.items()}, part)
+            return manifest
         except PermissionError:
-            raise  # not damaged, only out of reach
-        except CheckpointError:
             raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as problem:
+        except UNREADABLE as problem:
             raise CheckpointError(f"{folder}: unreadable ({type(problem).__name__}: {problem})") from problem
 
     def newest(self, warn: Callable[[str], None]) -> tuple[str, dict[str, Any]] | None:
@@ -135,12 +150,9 @@ class Checkpoints:
         """The name behind `best`, `last`, a number of env_steps or a full name."""
         names = self.names()
         if which in ("best", "last"):
-            pointer = self.folder / which
-            name = pointer.read_text(64, errors="replace").strip() if pointer.exists() else ""
+            name = best_of(self) if which == "best" else names[-1] if names else None
             if name in names:
-                return name
-            if which == "last" and names:
-                return names[-1]
+                return str(name)
             raise NotFoundError(f"no checkpoint '{which}' in {self.folder}{self._cleaned()}")
         for name in reversed(names):
             if which == name or (which.isdigit() and int(which) == position(name)[0]):
@@ -153,6 +165,11 @@ class Checkpoints:
         at = RunFolder(self.folder.root).read_status().get("cleaned")
         return f": the run was cleaned up at {at}" if at else ""
 
+    def pointer(self, which: str) -> str | None:
+        """Return the content of `best` or `last`; None where there is no such file."""
+        path = self.folder / which
+        return path.read_text(LONGEST_POINTER, errors="replace").strip() if path.exists() else None
+
     def point(self, pointer: str, name: str) -> None:
         write_text(self.folder / pointer, name + "\n")
 
@@ -164,7 +181,7 @@ class Checkpoints:
         }
         manifest: dict[str, Any] = {"format": FORMAT, "config": self.config_hash, **facts, "files": sizes}
         manifest["digest"] = manifest_digest(manifest)
-        write_synced(staging / MANIFEST, json.dumps(manifest, indent=1).encode())
+        write_synced(staging / MANIFEST, json.dumps(manifest).encode())  # indenting would be done in Python, 0.5 ms
         for file, content in files.items():
             write_synced(staging / file, content)
         failpoint("ckpt:after_write")
@@ -185,8 +202,8 @@ class Checkpoints:
         """Clear what a killed process left behind."""
         for store in self._stores():
             if not ledger.listed(store):
-                named = self._beside(self.names())
-                ledger.adopt(path for path in store.glob("*.safetensors") if path.relative_to(self.run) in named)
+                named = {path for name in self.names() for path in self._beside_or_none(name)}
+                ledger.adopt(path for path in store.glob("*.safetensors") if path.relative_to(self.home) in named)
             ledger.tidy(store)
         remove_leftovers(self.folder, ("last", "best"))
         for leftover in self.folder.glob(f"{DOOMED}*"):
@@ -207,8 +224,7 @@ class Checkpoints:
 
     def _prune(self) -> None:
         names = self.names()
-        best = self.folder / "best"
-        kept = {*names[-self.keep :], best.read_text(64, errors="replace").strip() if best.exists() else ""}
+        kept = {*names[-self.keep :], self.pointer("best")}
         for name in names:
             if name not in kept:
                 ledger.discard(self.folder / name)
@@ -221,7 +237,7 @@ class Checkpoints:
         except (OSError, ValueError, AttributeError):
             return  # nobody knows what a damaged one relies on
         for store in self._stores():
-            unused = [path for path in store.glob("*.safetensors") if path.relative_to(self.run) not in named]
+            unused = [path for path in store.glob("*.safetensors") if path.relative_to(self.home) not in named]
             ours = ledger.listed(store) if unused else {}
             for path in unused:
                 if path.name in ours:
@@ -229,11 +245,47 @@ class Checkpoints:
 
     def _stores(self) -> list[SafePath]:
         """Folders with rows of stores, beside the checkpoints."""
-        return [store for store in (self.run / REPLAY).glob("*") if store.is_dir()]
+        return [store for store in (self.home / REPLAY).glob("*") if store.is_dir()]
+
+    def _beside_or_none(self, name: str) -> set[str]:
+        try:
+            return self._beside([name])
+        except (OSError, ValueError, AttributeError):
+            return set()
 
     def _beside(self, names: Iterable[str]) -> set[str]:
         """Files beside the checkpoints that these rely on."""
         return {path for name in names for path in ledger.read_manifest(self.folder / name).get("beside", {})}
+
+
+def best_of(checkpoints: Checkpoints) -> str | None:
+    """Return the checkpoint that `best` names, checked against the newest manifest, which says which one is the best.
+
+    Where the pointer names nothing, or a process was killed between saving and pointing, the manifest is right. A
+    pointer to another checkpoint is refused.
+    """
+    pointer, recorded, newest = None, None, ""
+    for _ in range(ATTEMPTS):
+        pointer, names = checkpoints.pointer("best"), checkpoints.names()
+        if pointer is None or not names:
+            return pointer
+        newest = names[-1]
+        try:
+            recorded = checkpoints.facts(newest).get("best")  # absent before checkpoints recorded it
+        except CheckpointError:  # whoever loads it says so
+            return pointer
+        if recorded not in names or recorded == pointer:
+            return pointer
+        if recorded == newest or pointer not in names:
+            return str(recorded)
+    told = f"{checkpoints.folder / 'best'} names {pointer}, but by {newest} the best is {recorded}"
+    raise CheckpointError(f"{told}: `cadenza resume {checkpoints.folder.parent.name}` sets it right")
+
+
+def name_of(position: Sequence[int]) -> str:
+    """Return the name of the checkpoint at (env_steps, updates)."""
+    env_steps, updates = position
+    return f"step-{env_steps:012d}-{updates:012d}"
 
 
 def position(name: str) -> tuple[int, int]:

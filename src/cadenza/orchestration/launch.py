@@ -104,23 +104,29 @@ def resume(
     quiet: bool = False,
     trust: bool = False,
     on_event: Iterable[Listener] = (),
+    accept_changes: bool = False,
 ) -> Result:
-    """The same run, from its newest valid checkpoint to its end, as if it had never stopped."""
+    """The same run, from its newest valid checkpoint to its end, as if it had never stopped.
+
+    What was changed by hand since is refused, unless it is accepted.
+    """
     if folder.published is not None:
         way = "`cadenza train SPEC --init-from hf:user/repo` starts a new run from them"
         raise ConfigError(f"{folder.id}: a published run has weights only ({way})")
     screen(folder.path)
     with RunLock(folder.path), Signals() as signals:
-        config, decisions = folder.read_config(trust), folder.read_decisions()
+        config, decisions = folder.read_config(trust, accept_changes), folder.read_decisions(accept_changes)
         longer = with_budget(config, max_timesteps, max_updates)
         spec, sinks = check(longer), wanted_sinks(longer)
         from cadenza.orchestration.build import assemble, build, resolve_device
+        from cadenza.orchestration.changes import edited_files, record_changes, review_changes, settle_pointers
 
-        change = None
+        edited, changes, change, moved_from = edited_files(folder), [], None, None
         if device is not None:
             longer = replace(longer, device=device)
         if device is not None and resolve_device(device) != decisions.get("device"):
-            change = f"device changes from {decisions.get('device')} to {device}"
+            moved_from = decisions.get("device")
+            change = f"device changes from {moved_from} to {device}"
             decisions["device"] = resolve_device(device)
         assembly = assemble(longer, spec, decisions, fresh=not any(folder.checkpoints.glob("step-*")))
         try:
@@ -132,9 +138,9 @@ def resume(
             if found is None:
                 begin_again(run)
             else:
+                changes = review_changes(run, found[0], accept_changes, edited)
                 run.load_state(found[1])
-                if run.standing.best_at == run.clock.position:  # killed before it was called the best, perhaps
-                    run.checkpoints.point("best", found[0])
+                settle_pointers(run, found[0])
             if assembly.spec.restore == "restart":
                 console.note(f"{spec.id} cannot be restored: its running episodes start afresh", warning=True)
             noted = as_noted(config, decisions)
@@ -146,12 +152,13 @@ def resume(
             if extended:
                 run.standing.stopped_early = False
                 refuse_less(run)
-            if longer != config:
+            record_changes(run, changes, moved_from)
+            if longer != config or "config.yaml" in edited:
                 folder.change_config(dump(longer))
             say_what_to_expect(run)
             note_budget(run, concluded)
             listen(run, sinks, on_event)
-            return execute(run, first=found is None, extended=extended or unsaved)
+            return execute(run, first=found is None, extended=extended or unsaved or bool(changes))
         finally:
             assembly.close()
 

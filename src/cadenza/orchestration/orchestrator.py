@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +27,7 @@ from cadenza.orchestration.codec import digest, first_not_finite
 from cadenza.orchestration.collector import Collector
 from cadenza.orchestration.evaluator import Evaluation, Evaluator, returns_within
 from cadenza.orchestration.events import Evaluated, Event, Listener, Row, Saved
+from cadenza.orchestration.identity import identity_of
 from cadenza.orchestration.scheduler import PhaseScheduler, Task
 from cadenza.orchestration.seeding import Streams
 from cadenza.orchestration.signals import Signals
@@ -100,6 +102,11 @@ class Orchestrator:
                 failpoint("run:task")
         self.save(insist=True)
         return self.signals.requested
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What every checkpoint of this process records about the run; made once, at the first save."""
+        return identity_of(self.config, self.scheduler.phases, self.decisions)
 
     @property
     def finished(self) -> bool:
@@ -351,7 +358,8 @@ class Orchestrator:
             state = {name: part.state_dict() for name, part in self.parts().items()}
             if self.finished and self.metrics.pending:  # rows may wait in a checkpoint, but not in the last one
                 raise OSError(errno.ENOSPC, "no room for metrics.jsonl")
-            name = self.checkpoints.save(state, self.clock.env_steps, self.clock.updates, improved, beside)
+            position = (self.clock.env_steps, self.clock.updates)
+            name = self.checkpoints.save(state, *position, improved, beside, self.identity)
             self.write_status("running")
             return Saved((self.folder.checkpoints / name).path, improved)
         except OSError:

@@ -19,6 +19,8 @@ from cadenza.errors import CheckpointError, ConfigError, NotFoundError, StorageE
 from cadenza.files import SafePath, screen
 from cadenza.parsing import ParseError, json_data, yaml_data
 from cadenza.records import atomic
+from cadenza.records.decisions import checked
+from cadenza.records.digests import is_intact, with_digest, without_digest
 from cadenza.records.json_text import is_text
 from cadenza.records.lock import is_held
 
@@ -141,7 +143,12 @@ class RunFolder:
             if name in found and not isinstance(found[name], kind):
                 told = f"{name}={str(found[name])[:20]!r}"
                 raise CheckpointError(f"{self.manifest} is damaged ({told}): put it back from a copy of the run")
-        return found
+        if not is_intact(found):
+            raise CheckpointError(f"{self.manifest} is damaged (wrong digest): put it back from a copy of the run")
+        return without_digest(found)
+
+    def write_manifest(self, manifest: dict[str, Any]) -> None:
+        atomic.write_json(self.manifest, with_digest(manifest))
 
     def read_status(self) -> dict[str, Any]:
         """Empty where it is missing or damaged: the next save writes it anew."""
@@ -164,22 +171,24 @@ class RunFolder:
         """The status as a person should see it: a run that claims to be running while nobody holds it has crashed."""
         return shown_state(self.path, self.read_status().get("status"))
 
-    def read_decisions(self) -> dict[str, Any]:
-        """Empty only in a run that was stopped before it decided anything."""
-        found = read_object(self.decisions)
-        if not found and self.checkpoints.glob("step-*"):
+    def read_decisions(self, changed: bool = False) -> dict[str, Any]:
+        """Return what was decided; empty only in a run that was stopped before it decided anything.
+
+        `changed` accepts a file that does not match its digest, not one with unknown keys or impossible values.
+        """
+        decisions = checked(read_object(self.decisions), self.decisions, changed)
+        if not decisions and self.checkpoints.glob("step-*"):
             raise CheckpointError(f"{self.decisions} is damaged (empty): put it back from a copy of the run")
-        threads = found.get("runtime.threads", 1)
-        if type(threads) is not int or threads < 1:
-            way = "put it back from a copy of the run"
-            raise CheckpointError(f"{self.decisions} is damaged (runtime.threads={str(threads)[:20]!r}): {way}")
-        return found
+        return decisions
 
     def write_decisions(self, decisions: dict[str, Any]) -> None:
-        atomic.write_json(self.decisions, decisions)
+        atomic.write_json(self.decisions, with_digest(decisions))
 
-    def read_config(self, trust: bool = False) -> RunConfig:
-        """The config the run was started with; one that names code only if it was made here or is trusted."""
+    def read_config(self, trust: bool = False, changed: bool = False) -> RunConfig:
+        """The config the run was started with; one that names code only if it was made here or is trusted.
+
+        `changed` accepts one that was edited since.
+        """
         from cadenza.config.convert import build
         from cadenza.config.migrate import migrate
         from cadenza.config.schema import RunConfig
@@ -190,10 +199,15 @@ class RunFolder:
         if not trust:  # first, because making the typed config imports the algorithm's settings
             require_trust(stored, manifest, self.path)
         config = build(RunConfig, migrate(stored))
-        if file_digest(self.config) not in manifest.get("configs", ()):
+        if not changed and not self.has_known_config():
             way = f"`cadenza train {self.config} --init-from {self.reference}` starts a new run from its weights"
+            way += f", `cadenza resume {self.reference} --accept-changes` names the changes and goes on with them"
             raise ConfigError(f"{self.config} was changed after the run began; put it back ({way})")
         return config
+
+    def has_known_config(self) -> bool:
+        """Return whether config.yaml is as this program wrote it."""
+        return file_digest(self.config) in self.read_manifest().get("configs", ())
 
     def change_config(self, text: str) -> None:
         """Replace config.yaml, as only the engine may; interrupted anywhere, what lies there is allowed."""
@@ -204,7 +218,7 @@ class RunFolder:
         manifest["configs"] = [*manifest["configs"], sha256(text.encode()).hexdigest()]
         if is_own(read_file(self.config), manifest):
             manifest["signatures"] = [*manifest["signatures"], *signatures(yaml_data(text))]
-        atomic.write_json(self.manifest, manifest)
+        self.write_manifest(manifest)
         atomic.write_text(self.config, text)
 
     def settings(self) -> dict[str, Any]:
@@ -267,8 +281,8 @@ def _fill(draft: RunFolder, folder: RunFolder, config: RunConfig, manifest: dict
     for directory in (draft.log.parent, draft.checkpoints, draft.episodes, draft.videos):
         directory.mkdir()
     atomic.write_text(draft.config, yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True))
-    atomic.write_json(draft.manifest, {"run": folder.id, **manifest, "configs": [file_digest(draft.config)]})
-    atomic.write_json(draft.decisions, {})
+    draft.write_manifest({"run": folder.id, **manifest, "configs": [file_digest(draft.config)]})
+    draft.write_decisions({})
     atomic.write_json(draft.status, _first_status(folder, manifest))
 
 

@@ -121,7 +121,7 @@ def require_trust_of_file(spec: str) -> None:
     is refused as a whole.
     """
     path = Path(spec)
-    if all(os.path.lexists(path.with_name(name)) for name in ("config.yaml", "manifest.json")):
+    if all(os.path.lexists(path.parent / name) for name in ("config.yaml", "manifest.json")):
         screen(path.parent)
     facts = _run_beside(path)
     if facts is None:

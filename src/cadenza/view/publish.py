@@ -36,7 +36,7 @@ from cadenza.view.video import can_mp4
 LONGEST_FILM = 1 << 30  # bytes
 TOLD = ("run", "spec", "environment", "algorithm", "seed", "created", "versions")  # of the manifest
 STANDING = ("status", "env_steps", "updates", "eval/return_mean", "best_return", "seconds", "return_threshold")
-UNTOLD = ("training.dataset",)  # decisions that name places
+UNTOLD = ("training.dataset", "accepted")  # decisions that name places
 BLANK = "***"  # for what came from an environment variable
 PLACE = re.compile(r"(?:file:)?(?:/|~|\\\\|[A-Za-z]:[\\/])")  # how an absolute path begins
 
@@ -63,7 +63,7 @@ def prepare(
     told = {key: manifest.get(key) for key in TOLD}
     told = without(secrets, shortened(told))
     hashed = config_hash(config)
-    atomic.write_json(published.manifest, told | {"config_hash": hashed, "configs": [file_digest(published.config)]})
+    published.write_manifest(told | {"config_hash": hashed, "configs": [file_digest(published.config)]})
     decisions = {key: value for key, value in folder.read_decisions().items() if key not in UNTOLD}
     published.write_decisions(without(secrets, shortened(decisions)))
     atomic.write_json(published.status, without(secrets, {key: status.get(key) for key in STANDING}))

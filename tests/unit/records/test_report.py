@@ -35,7 +35,7 @@ def folder(make_run: Callable[..., RunFolder]) -> RunFolder:
                 "eval/return_max": mean + 9,
             }
         file.append(row)
-    folder.write_decisions({"environment.vectorize": "in_process"})
+    folder.write_decisions({"environment.vectorize": {"value": "in_process", "reason": "it is light"}})
     return folder
 
 
@@ -53,7 +53,7 @@ def test_the_report_says_what_the_run_was_and_how_it_went(folder: RunFolder) -> 
         "| final evaluation | 90 ± 5 (from 81 to 99), at 4,000 env_steps |",
         "| best evaluation | 150 ± 5 (from 141 to 159), at 2,000 env_steps |",
         "| algorithm.learning_rate | 0.0003 |",
-        "| environment.vectorize | in_process |",
+        "| environment.vectorize | in_process (it is light) |",
         "![return over env_steps of CartPole-v1:ppo](curves.png)",
         f"cadenza resume {folder.reference}",
         f"cadenza evaluate {folder.reference}",

@@ -18,6 +18,7 @@ import yaml
 import cadenza as lab
 from cadenza.config.load import dump
 from cadenza.errors import ConfigError
+from cadenza.records.digests import with_digest
 from cadenza.records.folder import RunFolder
 from cadenza.records.hub import upload
 from cadenza.view import publish
@@ -136,7 +137,10 @@ def with_secrets(folder: RunFolder) -> RunFolder:
         environment=replace(config.environment, kwargs={"xml_file": "/SECRET/my.xml"}),
     )
     folder.change_config(dump(private))
-    folder.write_decisions(folder.read_decisions() | {"training.dataset": {"at": "x SECRET y"}, "seen": "~/SECRET/z"})
+    dataset = {"digest": "x SECRET y", "transitions": 1, "episodes": 1}
+    told = {"training.dataset": dataset, "debugger": {"value": "pdb", "reason": "~/SECRET/z"}}
+    accepted = {"when": "then", "env_steps": 1, "from_cycle": 1, "changes": {"config.name": ["a", "SECRET-name"]}}
+    folder.write_decisions(folder.read_decisions() | told | {"accepted": [accepted]})
     return folder
 
 
@@ -250,7 +254,8 @@ def test_a_published_scenario_starts_no_program(trained: RunFolder, hub: Hub, tm
     config["environment"] |= {"id": "VizDoom-custom", "kwargs": {"config_path": str(blob)}}
     files["config.yaml"] = yaml.safe_dump(config, sort_keys=False).encode()
     manifest = json.loads(files["manifest.json"]) | {"configs": [sha256(files["config.yaml"]).hexdigest()]}
-    files |= {"manifest.json": json.dumps(manifest).encode(), "checkpoints/e.cfg": blob.read_bytes(), "x.json": b"{}"}
+    sealed = json.dumps(with_digest(manifest)).encode()
+    files |= {"manifest.json": sealed, "checkpoints/e.cfg": blob.read_bytes(), "x.json": b"{}"}
     repo.commit(files)
     for command in ("evaluate", "play"):
         cadenza(command, "hf:evil/doom").refused(2, str(blob), "--trust")

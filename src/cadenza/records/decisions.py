@@ -1,0 +1,143 @@
+"""Every decision that decisions.json may hold, with the values it may have. Unknown ones are refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cadenza.errors import CheckpointError, nearest
+from cadenza.files import SafePath
+from cadenza.records.digests import is_intact, without_digest
+
+DEVICE = re.compile(r"[a-z]+(:\d+)?")
+CHECKPOINT = re.compile(r"step-\d{12,}-\d{12,}")  # as orchestration/checkpoint.py names them
+WAYS = ("in_process", "native", "workers", "envpool", "gymnasium")
+LONGEST = 40  # characters of a refused value that a message shows
+BACK = "put it back from a copy of the run"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The values of one key: `allowed` says in words what `fits` accepts."""
+
+    allowed: str
+    fits: Callable[[Any], bool]
+    binds: bool = True  # training depends on it, and nothing but `resume --accept-changes` may change it
+
+
+def _is_positive(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_device(value: Any) -> bool:
+    return isinstance(value, str) and DEVICE.fullmatch(value) is not None
+
+
+def _is_checkpoint(value: Any) -> bool:
+    return isinstance(value, str) and CHECKPOINT.fullmatch(value) is not None
+
+
+def _is_budget(value: Any) -> bool:
+    return value is None or _is_count(value)
+
+
+def _are_changes(value: Any) -> bool:
+    """By dotted key, the values before and now."""
+    return isinstance(value, dict) and all(isinstance(pair, list) and len(pair) == 2 for pair in value.values())
+
+
+def _is_evaluation(value: Any) -> bool:
+    """Decisions about the environments of evaluations."""
+    return isinstance(value, dict) and all(key in ENVIRONMENT and ENVIRONMENT[key].fits(value[key]) for key in value)
+
+
+def _choice(*words: str) -> Decision:
+    return Decision(" or ".join(words), lambda value: isinstance(value, str) and value in words)
+
+
+def _object(**kinds: Callable[[Any], bool]) -> Decision:
+    """An object of exactly these keys, each with a value of its kind."""
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, dict) and value.keys() == kinds.keys() and all(kinds[key](value[key]) for key in kinds)
+
+    return Decision(f"an object of {', '.join(kinds)}", fits)
+
+
+def _log(**kinds: Callable[[Any], bool]) -> Decision:
+    """A list of such objects that only grows; what it says of training is checked by its own rules."""
+    entry = _object(**kinds)
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, list) and all(map(entry.fits, value))
+
+    return Decision(f"a list, each entry {entry.allowed}", fits, binds=False)
+
+
+BUDGETS, DEVICES, ACCEPTED = "training.budgets", "device.changes", "accepted"
+COUNT = Decision("a whole number from 1", _is_positive)
+FLAG = Decision("true or false", _is_flag)
+ENVIRONMENT = {
+    "environment.vectorize": _object(value=_choice(*WAYS).fits, reason=_is_text),
+    "environment.workers": COUNT,
+}
+DECISIONS: dict[str, Decision] = {
+    "device": Decision("a device such as cpu or cuda:0", _is_device),
+    "runtime.threads": COUNT,
+    "runtime.kernels": _choice("numpy", "torch"),
+    "runtime.compile": FLAG,
+    "runtime.tf32": FLAG,
+    **ENVIRONMENT,
+    "evaluation": Decision(f"an object of {', '.join(ENVIRONMENT)}", _is_evaluation),
+    "training.unit": _choice("env_steps", "updates"),
+    "training.horizon": COUNT,
+    "training.init_from": Decision("the name of a checkpoint", _is_checkpoint),
+    "training.dataset": _object(digest=_is_text, transitions=_is_count, episodes=_is_count),
+    BUDGETS: _log(max_timesteps=_is_budget, max_updates=_is_budget, from_cycle=_is_count, concluded=_is_flag),
+    DEVICES: _log(before=_is_device, now=_is_device, from_cycle=_is_count),
+    ACCEPTED: _log(when=_is_text, env_steps=_is_count, from_cycle=_is_count, changes=_are_changes),
+    "debugger": replace(_object(value=_is_text, reason=_is_text), binds=False),
+}
+
+
+def checked(content: Mapping[str, Any], path: SafePath, changed: bool = False) -> dict[str, Any]:
+    """Return the decisions in a file's content without its digest.
+
+    Refuse unknown keys, values that a decision cannot have, and a wrong digest unless the file may be `changed`.
+    """
+    decisions = without_digest(content)
+    for key, value in decisions.items():
+        if key not in DECISIONS:
+            raise CheckpointError(f"{path}: unknown decision '{_short(key)}'{nearest(key, DECISIONS)} ({BACK})")
+        if not DECISIONS[key].fits(value):
+            allowed = DECISIONS[key].allowed
+            raise CheckpointError(f"{path} is damaged ({key}={_short(value)!r}, must be {allowed}): {BACK}")
+    if not changed and not is_intact(content):
+        way = f"{BACK}; for changes made on purpose, `cadenza resume RUN --accept-changes`"
+        raise CheckpointError(f"{path} was changed (it does not match its digest): {way}")
+    return decisions
+
+
+def binding(decisions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the decisions that training depends on."""
+    return {key: value for key, value in decisions.items() if DECISIONS[key].binds}
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    text = text if text.isprintable() else repr(text)[1:-1]
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
