@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, print_json, print_table
+from cadenza.cli.output import Json, RunsDir, print_json, print_table, say
 
 LONGEST, LEAST = 60, 8  # of a name, in letters
 NUMBERS = ("return", "env_steps", "time")
@@ -54,7 +54,7 @@ def list_runs(
         lines = [[_cell(row, column) for column in columns] for row in found]
         print_table(*_fitting(columns, lines), NUMBERS)
     else:
-        typer.echo(f"no runs in {root}" + (" match" if filters else ""), err=True)
+        say(f"no runs in {root}" + (" match" if filters else ""), err=True)
 
 
 def _fitting(columns: list[str], lines: list[list[str]]) -> tuple[list[str], list[list[str]]]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, print_json
+from cadenza.cli.output import Json, RunsDir, print_json, say
 
 
 def report(
@@ -57,4 +57,4 @@ def told(paths: dict[str, Path], about: dict[str, object], json: bool) -> None:
         print_json(about | paths)
     else:
         for path in paths.values():
-            print(path)
+            say(path)

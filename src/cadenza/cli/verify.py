@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cadenza.cli.diff import first_episode
-from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table
+from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table, say
 from cadenza.errors import CadenzaError
 
 if TYPE_CHECKING:
@@ -70,10 +70,12 @@ def report(subject: str, difference: dict[str, Any] | None, changed: Pairs, json
     if json:
         print_json({"identical": difference is None, "first_difference": difference, "made_with": changed})
     elif difference is None:
-        typer.echo(f"{subject} is identical bit for bit")
+        say(f"{subject} is identical bit for bit")
     else:
         place = f" at step {difference['env_steps']}" if difference.get("env_steps") is not None else ""
         values = f"{difference['a']} and {difference['b']}"
-        typer.echo(f"{subject} differs{place} in {difference['quantity']}: {values}{first_episode(difference)}")
+        say(f"{subject} differs{place} in {difference['quantity']}: {values}")
+        if episode := first_episode(difference):
+            say(episode)
     if difference is not None:
         raise typer.Exit(1)

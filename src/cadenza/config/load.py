@@ -19,6 +19,7 @@ from cadenza.config.registry import ALGORITHMS
 from cadenza.config.schema import SCHEMA_VERSION, RunConfig
 from cadenza.config.spec import CONF, Base, Layer, bad_yaml, base_of, environment, experiments, first_line, read_file
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
+from cadenza.text import lines
 
 SHIPPED = "cadenza/conf/experiment/"  # where the experiments are that come along
 
@@ -71,7 +72,8 @@ def dump(config: RunConfig) -> str:
 
 
 def as_yaml(data: dict[str, Any]) -> str:
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return text if lines(text) == text else yaml.safe_dump(data, sort_keys=False)  # YAML's own escapes: shown anywhere
 
 
 def override(key: str, value: Any) -> str:

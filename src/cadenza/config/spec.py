@@ -8,6 +8,7 @@ the id of an environment or cannot be the name of a module, else at the second: 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -17,9 +18,9 @@ from typing import Any
 import yaml
 
 from cadenza.config import registry
-from cadenza.config.convert import printable
 from cadenza.config.migrate import migrate
 from cadenza.errors import ConfigError, NotFoundError, nearest
+from cadenza.text import printable
 
 ROOT = "config"
 CONF = "cadenza.conf"
@@ -45,7 +46,7 @@ class Base:
 
 def base_of(spec: str, config_dir: Path | None) -> Base:
     path = Path(spec)
-    if path.suffix in (".yaml", ".yml", ".json") or path.is_file():
+    if path.suffix in (".yaml", ".yml", ".json") or os.path.isfile(path):
         return _base_of_file(path, config_dir)
     return _base_of_name(spec, config_dir)
 

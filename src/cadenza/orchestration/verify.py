@@ -26,6 +26,7 @@ from cadenza.records.diff import Pairs, facts, first_episode
 from cadenza.records.folder import RunFolder, create, find
 from cadenza.records.lock import RunLock
 from cadenza.records.metrics import first_difference, read
+from cadenza.records.sound import pointer
 
 # Part of a state that says when or how long, not what.
 TIMES = {"clock.seconds", "metrics.bytes"}
@@ -118,8 +119,8 @@ def compare(a: RunFolder, b: RunFolder, but: Collection[str] = ()) -> dict[str, 
 
 def final_state(folder: RunFolder) -> dict[str, Any]:
     checkpoints = Checkpoints.of(folder)
-    pointers = [folder.checkpoints / which for which in ("last", "best")]
-    named = {pointer.name: pointer.read_text() for pointer in pointers if pointer.exists()}
+    pointers = {which: pointer(folder.checkpoints / which) for which in ("last", "best")}
+    named = {which: name for which, name in pointers.items() if name is not None}
     state = checkpoints.load(checkpoints.resolve("last"))
     for part in state:
         if "segments" in state[part]:  # where one ends and the next begins is of no interest, what is in them is

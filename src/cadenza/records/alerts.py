@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cadenza.records import sound
+from cadenza.text import printable
+
 Alert = dict[str, Any]
 
 
@@ -13,11 +16,11 @@ def line(alert: Alert) -> str:
     """An alert in one line."""
     text = f"{alert['rule']} at step {alert['env_steps']}: {alert['what']}"
     text += f" ({alert['explanation']})" if alert["explanation"] else ""
-    return text + (f"; try: {alert['hint']}" if alert["hint"] else "")
+    return printable(text + (f"; try: {alert['hint']}" if alert["hint"] else ""))
 
 
 def read(path: Path) -> list[Alert]:
-    """What a run's alerts.jsonl holds; a line that was cut short is left out."""
+    """What a run's alerts.jsonl holds; a line that was cut short or is no alert is left out."""
     found = []
     try:
         lines = path.read_text(errors="replace").splitlines()
@@ -25,7 +28,7 @@ def read(path: Path) -> list[Alert]:
         return []
     for text in lines:
         try:
-            found.append(json.loads(text))
-        except ValueError:
+            found.append(sound.alert(json.loads(text)))
+        except (ValueError, RecursionError):
             continue
-    return [alert for alert in found if isinstance(alert, dict)]
+    return [alert for alert in found if alert is not None]

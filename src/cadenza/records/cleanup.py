@@ -88,9 +88,9 @@ def paused(root: Path) -> dict[str, str]:
     for journal in sorted(root.glob("sweeps/*/journal.jsonl")):  # as sweeps/trials.py writes it, perhaps just now
         runs: dict[Any, list[str]] = {}
         for line in journal.read_text(errors="replace").splitlines():
-            with suppress(ValueError, KeyError, TypeError):
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
                 fact = json.loads(line)
-                if fact["event"] == "started":
+                if fact["event"] == "started" and isinstance(fact["run"], str):
                     runs.setdefault(fact["trial"], []).append(fact["run"])
                 elif fact["event"] == "told":
                     runs.pop(fact["trial"], None)

@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import secrets
-import shlex
 import shutil
 import time
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, StorageError, nearest
-from cadenza.records import atomic
+from cadenza.records import atomic, sound
 from cadenza.records.json_text import is_text
 from cadenza.records.lock import is_held
+from cadenza.text import shell
 
 if TYPE_CHECKING:
     from cadenza.config.schema import RunConfig
@@ -61,7 +61,7 @@ class RunFolder:
     @property
     def reference(self) -> str:
         """The same as it is typed in a command."""
-        return shlex.quote(self.handle)
+        return shell(self.handle)
 
     @property
     def outlet(self) -> Path:
@@ -133,12 +133,14 @@ class RunFolder:
             if name in found and not isinstance(found[name], kind):
                 told = f"{name}={str(found[name])[:20]!r}"
                 raise CheckpointError(f"{self.manifest} is damaged ({told}): put it back from a copy of the run")
+        if fault := sound.manifest_fault(found):
+            raise CheckpointError(f"{self.manifest} is damaged ({fault}): put it back from a copy of the run")
         return found
 
     def read_status(self) -> dict[str, Any]:
         """Empty where it is missing or damaged: the next save writes it anew."""
         try:
-            return read_object(self.status)
+            return sound.status(read_object(self.status))
         except CheckpointError:
             return {}
 
@@ -159,12 +161,11 @@ class RunFolder:
     def read_decisions(self) -> dict[str, Any]:
         """Empty only in a run that was stopped before it decided anything."""
         found = read_object(self.decisions)
-        if not found and any(self.checkpoints.glob("step-*")):
+        begun = any(self.checkpoints.glob("step-*"))
+        if not found and begun:
             raise CheckpointError(f"{self.decisions} is damaged (empty): put it back from a copy of the run")
-        threads = found.get("runtime.threads", 1)
-        if type(threads) is not int or threads < 1:
-            way = "put it back from a copy of the run"
-            raise CheckpointError(f"{self.decisions} is damaged (runtime.threads={str(threads)[:20]!r}): {way}")
+        if fault := sound.decisions_fault(found, begun):
+            raise CheckpointError(f"{self.decisions} is damaged ({fault}): put it back from a copy of the run")
         return found
 
     def write_decisions(self, decisions: dict[str, Any]) -> None:
@@ -207,9 +208,9 @@ class RunFolder:
 
         try:
             found = yaml.load(self.config.read_bytes(), Loader=_texts_and_numbers())
-        except (OSError, ValueError, yaml.YAMLError):
+        except (OSError, ValueError, RecursionError, yaml.YAMLError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return sound.settings(found)
 
 
 @cache

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, nearest
-from cadenza.records import atomic
+from cadenza.records import atomic, sound
 from cadenza.records.failpoints import failpoint
 from cadenza.records.json_text import canonical, dumps, plain
+from cadenza.text import cell
 
 Row = dict[str, Any]
 
@@ -173,8 +174,8 @@ def read(path: Path) -> list[Row]:
     except ValueError as problem:
         raise CheckpointError(f"{path} has a row that is not JSON: {problem}") from problem
     for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict) or not isinstance(row.get("env_steps"), int):
-            raise CheckpointError(f"{path}: row {number} is not a row of metrics")
+        if fault := sound.row_fault(row):
+            raise CheckpointError(f"{path}: row {number} {fault}")
     return rows
 
 
@@ -224,7 +225,8 @@ def first_difference(rows_a: Sequence[Row], rows_b: Sequence[Row], limit: int | 
 def export_csv(rows: Sequence[Row], path: Path) -> None:
     """A table with a column for each quantity; empty where a row does not have it."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, names(rows), extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    columns = names(rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(cell, columns))
+    writer.writerows([cell(row.get(name)) for name in columns] for row in rows)
     atomic.write_text(path, text.getvalue())

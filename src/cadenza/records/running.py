@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.monitor.pace import Count, ahead, speed
-from cadenza.records import alerts
+from cadenza.records import alerts, sound
 from cadenza.records.folder import RunFolder, read_object, run_ids
 from cadenza.records.lock import is_held
 
@@ -52,7 +52,9 @@ def describe(folder: RunFolder) -> Running:
     status, rows, told = folder.read_status(), tail(folder.metrics), alerts.read(folder.alerts)
     settings = folder.settings().get("training") or {}
     decisions = read_object(folder.decisions) if folder.decisions.exists() else {}
-    unit = decisions.get("training.unit", "env_steps")
+    unit = decisions.get("training.unit")
+    if unit not in ("env_steps", "updates"):
+        unit = "env_steps"
     budget = settings.get("max_timesteps" if unit == "env_steps" else "max_updates")
     last = rows[-1] if rows else {}
     done = last.get(unit, status.get(unit, 0))
@@ -100,9 +102,11 @@ def tail(path: Path) -> list[dict[str, Any]]:
     found = []
     for line in lines[1 if size > TAIL else 0 :]:
         try:
-            found.append(json.loads(line))
-        except ValueError:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
             continue
+        if sound.row_fault(row) is None:
+            found.append(row)
     return found
 
 

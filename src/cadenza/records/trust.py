@@ -66,7 +66,7 @@ def _arguments(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _may_be_a_file(text: str) -> bool:
     try:
-        return any(sign in text for sign in SEPARATORS) or Path(text).is_file()
+        return any(sign in text for sign in SEPARATORS) or os.path.isfile(text)
     except (OSError, ValueError):  # longer than any name, or with a NUL
         return True
 
@@ -106,7 +106,7 @@ def require_trust_of_file(spec: str) -> None:
     """The same for a run's stored config that is given as a spec: it is the run's author's, not the user's own."""
     path = Path(spec)
     manifest = path.parent / "manifest.json"
-    if path.name == "config.yaml" and path.is_file() and manifest.is_file():
+    if path.name == "config.yaml" and os.path.isfile(path) and os.path.isfile(manifest):
         require_trust(read_file(path), read_object(manifest), path)
 
 
