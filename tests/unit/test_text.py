@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import re
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -65,8 +66,7 @@ def test_pages_show_markup_in_names_and_values_as_it_is(tmp_path: Path) -> None:
     assert fence
     assert code.startswith(MARKUP)
     assert "<" not in prose
-    assert "](javascript" not in prose
-    assert "](http" not in prose
+    assert not re.search(r"(?<!\\)\]\s*[(\[:]", prose)
     table = [line for line in prose.splitlines() if line.startswith("|")]
     assert len(table) == 3
     assert all(line.replace("\\|", "").count("|") == 3 for line in table)
