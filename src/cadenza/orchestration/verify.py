@@ -15,7 +15,7 @@ import torch
 
 from cadenza.config.schema import RunConfig
 from cadenza.data.replay import whole
-from cadenza.errors import CadenzaError, NotFoundError
+from cadenza.errors import CadenzaError, CheckpointError, NotFoundError
 from cadenza.monitor.console import Console
 from cadenza.orchestration.build import assemble, build
 from cadenza.orchestration.checkpoint import Checkpoints
@@ -49,6 +49,8 @@ def repeat(folder: RunFolder, root: Path, steps: int | None, trust: bool) -> tup
     if not rows:
         raise NotFoundError(f"run {folder.id} has no rows of metrics to compare with")
     last = rows[-1]["cycles"]
+    if "training.budgets" not in decisions:
+        raise CheckpointError(f"{folder.decisions} has no training.budgets: put it back from a copy of the run")
     budgets = decisions["training.budgets"]
     assembly = assemble(config, check(config), decisions)
     try:

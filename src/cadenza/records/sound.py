@@ -85,7 +85,7 @@ DECISIONS: dict[str, Check] = {
     "training.budgets": lambda value: list_of(BUDGET)(value) and bool(value),
 }
 ALSO: dict[str, Check] = {  # decisions that not every run has made
-    "environment.vectorize": lambda value: is_text(value) or CHOICE(value),
+    "environment.vectorize": CHOICE,
     "environment.workers": is_count,
     "evaluation": lambda value: isinstance(value, dict) and all(ALSO.get(key, bool)(one) for key, one in value.items()),
 }
@@ -100,7 +100,7 @@ MANIFEST: dict[str, Check] = {
 SETTINGS: dict[str, Check] = {
     **dict.fromkeys(("environment.id", "algorithm.name"), is_text),
     **dict.fromkeys(("name", "experiment"), optional(is_text)),
-    "tags": list_of(_is_scalar),
+    "tags": lambda value: _is_scalar(value) or list_of(_is_scalar)(value),  # one that somebody wrote as a text
     "seed": is_number,
     **dict.fromkeys(("training.max_timesteps", "training.max_updates"), optional(is_count)),
 }
@@ -116,20 +116,17 @@ def _is_open(value: Any) -> bool:
     return _is_scalar(value)
 
 
-def fault(found: Mapping[str, Any], checks: Mapping[str, Check], required: bool = False) -> str | None:
+def fault(found: Mapping[str, Any], checks: Mapping[str, Check]) -> str | None:
     """Return `key=value` of the first unsound value, printable and short, or None."""
     for key, check in checks.items():
-        if key not in found:
-            if required:
-                return f"no {key}"
-        elif not check(found[key]):
+        if key in found and not check(found[key]):
             return printable(f"{key}={str(found[key])[:40]!r}")
     return None
 
 
 def decisions_fault(found: Mapping[str, Any], begun: bool) -> str | None:
-    """Return what is wrong with decisions.json, or None; a run that has `begun` has decided everything."""
-    return fault(found, DECISIONS, required=begun) or fault(found, ALSO)
+    """Return what is wrong with decisions.json, or None; of a run that has not `begun` the choices are still open."""
+    return fault(found, DECISIONS) or (fault(found, ALSO) if begun else None)
 
 
 def manifest_fault(found: Mapping[str, Any]) -> str | None:

@@ -106,12 +106,18 @@ def test_odd_configs_can_be_shown(folder: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [("training.budgets", [1]), ("training.budgets", []), ("training.horizon", "x"), ("training.unit", 3),
-     ("device", None), ("device", MISSING), ("runtime.kernels", [])],
+     ("device", None), ("runtime.kernels", [])],
 )  # fmt: skip
 def test_decisions_of_another_kind_are_damage_that_is_named(folder: RunFolder, key: str, value: Any) -> None:
     decisions = json.loads(folder.decisions.read_text())
     folder.decisions.write_text(encoded(mutated(decisions, (key,), value)))
     cadenza("resume", folder.path, "--quiet").refused(78, "decisions.json", key)
+
+
+def test_a_run_without_its_budgets_cannot_be_verified(folder: RunFolder) -> None:
+    decisions = json.loads(folder.decisions.read_text())
+    folder.decisions.write_text(encoded(mutated(decisions, ("training.budgets",), MISSING)))
+    cadenza("verify", folder.path).refused(78, "decisions.json", "training.budgets")
 
 
 def test_a_pointer_that_is_no_text_points_nowhere(folder: RunFolder) -> None:
