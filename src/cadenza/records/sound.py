@@ -90,7 +90,7 @@ ALSO: dict[str, Check] = {  # decisions that not every run has made
     "evaluation": lambda value: isinstance(value, dict) and all(ALSO.get(key, bool)(one) for key, one in value.items()),
 }
 MANIFEST: dict[str, Check] = {
-    **dict.fromkeys(("command", "tags", "configs", "signatures"), list_of(is_text)),
+    **dict.fromkeys(("command", "tags", "configs"), list_of(is_text)),
     "seed": is_count,
     "versions": dict_of(optional(is_text)),
     "variables": dict_of(optional(is_text)),
