@@ -57,9 +57,7 @@ def publish(
             print_table(("file", "bytes"), [(name, f"{size:,}") for name, size in files.items()], ("bytes",))
             say((prepared / "README.md").read_text(), several=True)
             return
-        found = upload(
-            prepared, place, private, f"{folder.id} ({pointer(prepared / 'checkpoints' / 'last')})"
-        )
+        found = upload(prepared, place, private, f"{folder.id} ({pointer(prepared / 'checkpoints' / 'last')})")
     if json:
         print_json({"run": folder.id, "repo": place, "files": files, **found})
     else:
