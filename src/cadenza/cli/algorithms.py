@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from cadenza.cli.output import Json, print_json, print_table
+from cadenza.cli.output import Json, print_json, print_table, say
 
 
 def algorithms(json: Json = False) -> None:
@@ -21,4 +19,4 @@ def algorithms(json: Json = False) -> None:
     else:
         print_table(("name", "summary"), [(entry["name"], entry["summary"]) for entry in found])
     for problem in broken.values():
-        print(f"note: {problem}", file=sys.stderr)
+        say(f"note: {problem}", err=True)

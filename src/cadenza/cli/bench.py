@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cadenza.cli.output import Json, print_json, print_table
+from cadenza.cli.output import Json, print_json, print_table, say
 from cadenza.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ def train(
     here = sys.executable
     found, missing = look_for(chosen(peers), [here, *(python or ())])
     for peer in missing:
-        typer.echo(f"{peer.name} is not installed: pip install {peer.distributions[0]}", err=True)
+        say(f"{peer.name} is not installed: pip install {peer.distributions[0]}", err=True)
     bench = Bench(asked, [Found(CADENZA, here), *found], missing, rounds, out)
     try:
-        bench.run(say)
+        bench.run(say_round)
     finally:  # also after Ctrl-C: the rounds so far are worth showing
         result = bench.result()
         if picture is not None and result["tasks"]:
@@ -120,9 +120,9 @@ def parts(
     ):
         cells.append([title, *(shape.format(one[key]) for one in found.values())])
     print_table(head, cells, right=head[1:])
-    typer.echo("collecting: stepping, acting and storing together; ideal: stepping, acting and updating alone")
+    say("collecting: stepping, acting and storing together; ideal: stepping, acting and updating alone")
     if "sampling" in names:
-        typer.echo("sampling: what of updating is drawing batches from the replay")
+        say("sampling: what of updating is drawing batches from the replay")
 
 
 @app.command(epilog="Example: cadenza bench vector HalfCheetah-v5 --num-envs 1,8")
@@ -149,7 +149,7 @@ def vector(
     ]
     print_table(head, cells, right=head[1:])
     for reason in dict.fromkeys(rate for row in found.values() for rate in row.values() if isinstance(rate, str)):
-        typer.echo(f"-: {reason}")
+        say(f"-: {reason}")
 
 
 @app.command(epilog="Example: cadenza bench collect CartPole-v1:ppo environment.num_envs=64")
@@ -180,7 +180,7 @@ def measured_part(spec: str, overrides: Sequence[str] | None, part: str, seconds
     if json:
         print_json({"spec": spec, "part": part, "env_steps_per_s": 1 / cost, "microseconds": cost * 1e6})
     else:
-        typer.echo(f"{spec}: {part} {1 / cost:,.0f} env_steps/s, {cost * 1e6:.2f} us per env_step")
+        say(f"{spec}: {part} {1 / cost:,.0f} env_steps/s, {cost * 1e6:.2f} us per env_step")
 
 
 def given(names: Sequence[str] | None, timesteps: int | None, threads: int | None) -> dict[str, Task]:
@@ -198,30 +198,30 @@ def given(names: Sequence[str] | None, timesteps: int | None, threads: int | Non
     return tasks
 
 
-def say(task: str, number: int, who: str, row: Mapping[str, Any]) -> None:
+def say_round(task: str, number: int, who: str, row: Mapping[str, Any]) -> None:
     what = row.get("error") or f"{rate(row['env_steps_per_s']).format(row['env_steps_per_s'])} env_steps/s"
-    typer.echo(f"{task} round {number + 1}: {who} {what}", err=True)
+    say(f"{task} round {number + 1}: {who} {what}", err=True)
 
 
 def show(result: Mapping[str, Any]) -> None:
     """A table per task; each peer's figure has cadenza's as a multiple of it behind it."""
     for name, outcome in result["tasks"].items():
-        typer.echo(f"{name}: {describe(outcome['task'])}")
+        say(f"{name}: {describe(outcome['task'])}")
         solving = outcome["task"]["solved_at"] is not None
         head = ["", "env_steps/s", "steady", "start s", "peak MB", "CPU s", *(["solved s"] if solving else [])]
         print_table(head, rows(outcome, solving), right=head[1:])
         for row in outcome["measurements"]:
             if "error" in row:
-                typer.echo(f"{row['contestant']} failed in round {row['round'] + 1}: {row['error']}")
+                say(f"{row['contestant']} failed in round {row['round'] + 1}: {row['error']}")
         for difference in outcome["differences"]:
-            typer.echo(f"not the same work: {difference}")
+            say(f"not the same work: {difference}")
         for who, notes in outcome["notes"].items():
-            typer.echo(f"{who} {', '.join(notes)}")
+            say(f"{who} {', '.join(notes)}")
         for who in outcome["left_out"]:
-            typer.echo(f"{who} does not do this task")
+            say(f"{who} does not do this task")
     machine = result["machine"]
-    typer.echo("medians of the rounds, below them worst and best; (x): cadenza's divided by theirs")
-    typer.echo(f"{machine['cpu']}, {machine['cores']} cores")
+    say("medians of the rounds, below them worst and best; (x): cadenza's divided by theirs")
+    say(f"{machine['cpu']}, {machine['cores']} cores")
 
 
 def describe(task: Mapping[str, Any]) -> str:

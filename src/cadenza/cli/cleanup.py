@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, print_json, print_table
+from cadenza.cli.output import Json, RunsDir, print_json, print_table, say
 
 if TYPE_CHECKING:
     from cadenza.records.cleanup import Cleaning
@@ -59,4 +59,4 @@ def report(done: Cleaning) -> None:
         print_table(("run", "", "on disk", said), lines, ("on disk", said))
     touched = sum(run.freed > 0 for run in done.runs)
     before, after = size(done.before), size(done.after)
-    typer.echo(f"{said} {size(done.freed)} of {touched} of {len(done.runs)} runs: {before} before, {after} after")
+    say(f"{said} {size(done.freed)} of {touched} of {len(done.runs)} runs: {before} before, {after} after")

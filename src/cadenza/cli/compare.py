@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, print_json, print_table
+from cadenza.cli.output import Json, RunsDir, print_json, print_table, say
 
 if TYPE_CHECKING:
     from cadenza.records.compare import Comparison, Estimate
@@ -70,9 +70,9 @@ def compare(
         print_overall(result)
     print_differences(result)
     for note in result.notes_along(x):
-        typer.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
     if plot is not None:
-        typer.echo(f"plot: {plot}")
+        say(f"plot: {plot}")
 
 
 def listed(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cadenza.cli.output import Trust
+from cadenza.cli.output import Trust, print_json, say
 
 if TYPE_CHECKING:
     from cadenza.config.explain import Explanation
@@ -29,7 +29,6 @@ def explain(
     from dataclasses import asdict
 
     from cadenza.config.explain import explain as explain_key
-    from cadenza.records.json_text import dumps
     from cadenza.records.trust import require_trust_of_file
 
     given = list(overrides or ())
@@ -39,7 +38,7 @@ def explain(
         require_trust_of_file(spec)
     told = explain_key(key, spec, given)
     if as_json:
-        print(dumps(asdict(told)))
+        print_json(asdict(told))
     elif told.parts:
         _print_block(told)
     else:
@@ -71,11 +70,11 @@ def migrate(
     named = [] if trust else code_named(data)
     if named:  # checking values would import it
         listed = ", ".join(f"'{path}'" for path in named)
-        typer.echo(f"note: values are not checked, that would import {listed}: add --trust if you trust it", err=True)
+        say(f"note: values are not checked, that would import {listed}: add --trust if you trust it", err=True)
     text = as_yaml(data) if named else dump(build(RunConfig, data))
     target = file if in_place else out
     if target is None:
-        print(text, end="")
+        say(text, several=True, end="")
         return
     try:
         write_out(target, text.encode())
@@ -86,11 +85,11 @@ def migrate(
 def _print_block(told: Explanation) -> None:
     from cadenza.config.explain import text
 
-    print(f"{told.key}: {told.doc}")
+    say(f"{told.key}: {told.doc}")
     width = max(len(part.key) for part in told.parts)
     for part in told.parts:
         shown = f"{part.doc} …" if part.parts else f"{text(part.value)}  ({part.source})"
-        print(f"  {part.key:<{width}}  {shown}")
+        say(f"  {part.key:<{width}}  {shown}")
 
 
 def _print_key(told: Explanation) -> None:
@@ -98,6 +97,6 @@ def _print_key(told: Explanation) -> None:
 
     rows = {"value": text(told.value), "set by": told.source, "default": text(told.default), "type": told.type}
     rows |= {"unit": told.unit} if told.unit else {}
-    print(told.key)
+    say(told.key)
     for name, shown in {**rows, "meaning": told.doc}.items():
-        print(f"  {name:<8} {shown}")
+        say(f"  {name:<8} {shown}")

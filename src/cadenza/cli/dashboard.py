@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, print_json
+from cadenza.cli.output import Json, RunsDir, print_json, say
 
 
 def dashboard(
@@ -36,6 +36,6 @@ def dashboard(
     if json:
         print_json({"done": done, "url": address, "metrics": list(made.metrics)})
     elif done == "kept":
-        typer.echo(f"{address} is there already and stays as it is (--overwrite replaces it)")
+        say(f"{address} is there already and stays as it is (--overwrite replaces it)")
     else:
-        typer.echo(f"{address} {done}: {len(made.metrics)} panels")
+        say(f"{address} {done}: {len(made.metrics)} panels")

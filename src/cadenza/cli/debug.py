@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, Run, RunsDir, Trust, print_json
+from cadenza.cli.output import Json, Run, RunsDir, Trust, print_json, say
 
 
 def debug(
@@ -26,14 +27,12 @@ def debug(
     from cadenza.orchestration.diagnose import diagnose
     from cadenza.records.folder import find, runs_root
 
-    def say(text: str) -> None:
-        typer.echo(text, err=True)
-
-    result = diagnose(find(runs_root(runs_dir), run), checkpoint, steps, trust, say)
+    result = diagnose(find(runs_root(runs_dir), run), checkpoint, steps, trust, partial(say, err=True))
     if json:
         print_json(result)
     else:
-        typer.echo("\n".join(tell(result)))
+        for line in tell(result):
+            say(line)
     finish(result.get("signal"))
 
 

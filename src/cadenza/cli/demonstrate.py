@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.output import Json, print_json
+from cadenza.cli.output import Json, print_json, say
 
 
 def demonstrate(
@@ -50,4 +50,4 @@ def demonstrate(
     if json:
         print_json(result)
     else:
-        typer.echo(f"{out}: {told(result)}")
+        say(f"{out}: {told(result)}")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, Run, RunsDir, print_json, print_table
+from cadenza.cli.output import Json, Run, RunsDir, print_json, print_table, say
 
 
 def diff(
@@ -34,11 +34,13 @@ def diff(
     for title, values in differing.items():
         if values:
             print_table((title, ours.id, theirs.id), [(key, _text(x), _text(y)) for key, (x, y) in values.items()])
-    typer.echo(told(parted, lacking))
+    say(told(parted, lacking))
+    if parted is not None and (episode := first_episode(parted)):
+        say(episode)
 
 
 def told(parted: dict[str, Any] | None, lacking: list[str]) -> str:
-    """The first difference in a line, and the episode it began in if that is known."""
+    """Return the first difference in a line."""
     if parted is None:
         few = f"metrics are identical; episodes cannot be compared: {' and '.join(dict.fromkeys(lacking))} kept none"
         return few if lacking else "metrics and episodes are identical"
@@ -46,7 +48,7 @@ def told(parted: dict[str, Any] | None, lacking: list[str]) -> str:
     if parted["env_steps"] is not None:
         text = f"they part at step {parted['env_steps']} in {parted['quantity']}: "
         text += f"{_text(parted['a'])} and {_text(parted['b'])}"
-    return text + first_episode(parted)
+    return text
 
 
 def first_episode(parted: dict[str, Any]) -> str:
@@ -56,7 +58,7 @@ def first_episode(parted: dict[str, Any]) -> str:
         return ""
     where = f"episode {episode['number']} of environment {episode['env']}"
     step = f" at its step {episode['step']}" if episode["step"] is not None else ""
-    return f"\nfirst of the finished episodes to differ: {where}{step}, in its {episode['quantity']}"
+    return f"first of the finished episodes to differ: {where}{step}, in its {episode['quantity']}"
 
 
 def _text(value: Any) -> str:

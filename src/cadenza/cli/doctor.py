@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cadenza.cli.output import Json, RunsDir, print_json, print_table
+from cadenza.cli.output import Json, RunsDir, print_json, print_table, say
 from cadenza.errors import install
 
 ROOM = 1 << 30  # bytes free below which a warning is due
@@ -150,9 +150,9 @@ def _print(facts: dict[str, Any], problems: list[str]) -> None:
         states = ((name, extra["installed"], extra["install"]) for name, extra in facts["extras"].items())
         print_table(("extra", "state"), [(name, "installed" if there else install) for name, there, install in states])
     for problem in problems:
-        print(f"problem: {problem}")
+        say(f"problem: {problem}")
     if not problems:
-        print("everything the core needs is here")
+        say("everything the core needs is here")
 
 
 def _terminal_text(terminal: dict[str, Any]) -> str:

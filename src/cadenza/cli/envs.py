@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, print_json, print_table
+from cadenza.cli.output import Json, print_json, print_table, say
 from cadenza.errors import NotFoundError, nearest
 
 HEAD = ("id", "family", "observation", "action", "max steps", "solved at", "resume by", "tuned variants")
@@ -35,11 +34,11 @@ def envs(
     else:
         print_table(HEAD, [_cells(row) for row in rows], right=("max steps", "solved at"))
     for reason in (*absent.values(), *(row["error"] for row in rows if row["error"])):
-        print(f"note: {reason}", file=sys.stderr)
+        say(f"note: {reason}", err=True)
     brief = {row["family"]: None for row in rows if not row["observation"] and not row["error"]}
     if brief:
         asked = " or ".join(f"`cadenza envs {family}`" for family in brief)
-        print(f"note: the spaces of large families are shown where they are asked for: {asked}", file=sys.stderr)
+        say(f"note: the spaces of large families are shown where they are asked for: {asked}", err=True)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

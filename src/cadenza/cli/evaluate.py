@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.output import Json, Run, RunsDir, Trust, print_json
+from cadenza.cli.output import Json, Run, RunsDir, Trust, print_json, say
 
 
 def evaluate(
@@ -29,12 +29,12 @@ def evaluate(
     if json:
         print_json(result)
         return
-    typer.echo(f"{result['run']} at {result['checkpoint']}")
+    say(f"{result['run']} at {result['checkpoint']}")
     spread = f"{result['return_mean']:.2f} ± {result['return_std']:.2f} (std)"
-    typer.echo(f"return {spread} over {result['episodes']} episodes")
-    typer.echo(f"min {result['return_min']:.2f}, max {result['return_max']:.2f}, length {result['length_mean']:.1f}")
+    say(f"return {spread} over {result['episodes']} episodes")
+    say(f"min {result['return_min']:.2f}, max {result['return_max']:.2f}, length {result['length_mean']:.1f}")
     if "win_rate" in result:
-        typer.echo(f"won {result['win_rate']:.1%}")
+        say(f"won {result['win_rate']:.1%}")
     within = {key.removesuffix("/return_mean"): value for key, value in result.items() if key.endswith("/return_mean")}
     if within:
-        typer.echo("of which " + ", ".join(f"{who} {earned:.2f}" for who, earned in within.items()))
+        say("of which " + ", ".join(f"{who} {earned:.2f}" for who, earned in within.items()))

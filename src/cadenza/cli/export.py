@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, Trust, print_json
+from cadenza.cli.output import Json, RunsDir, Trust, print_json, say
 
 TABLES = ("csv", "json", "parquet", "latex")
 MODELS = ("onnx", "torchscript")
@@ -84,7 +84,7 @@ def export(
     if json:
         print_json(result)
     else:
-        typer.echo(f"{out}: {told(result)}")
+        say(f"{out}: {told(result)}")
 
 
 def export_model(
@@ -107,7 +107,7 @@ def export_model(
         print_json({"out": str(out and out.absolute()), **result})
     else:
         for line in told_of_model(str(out or "stdout"), result):
-            typer.echo(line, err=out is None)
+            say(line, err=out is None)
 
 
 def told_of_model(where: str, result: dict[str, Any]) -> list[str]:
@@ -157,14 +157,17 @@ def export_table(
     else:
         content = (formats.as_csv if format == "csv" else formats.as_json)(folders, wanted)
     if out is None:
-        typer.echo(content, nl=False)
+        if isinstance(content, bytes):
+            sys.stdout.buffer.write(content)
+        else:
+            say(content, several=True, end="")
         return
     data = content.encode() if isinstance(content, str) else content
     atomic.write_out(out, data)
     if json:
         print_json({"out": str(out.absolute()), "format": format, "runs": [f.id for f in folders], "bytes": len(data)})
     else:
-        typer.echo(f"{out}: {len(folders)} run{'s' if len(folders) > 1 else ''} as {format}")
+        say(f"{out}: {len(folders)} run{'s' if len(folders) > 1 else ''} as {format}")
 
 
 def told(result: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, Trust, print_json
+from cadenza.cli.output import Json, RunsDir, Trust, print_json, say
 
 Runs = Annotated[
     list[str] | None,
@@ -57,7 +57,8 @@ def inspect(
         print_json({"url": address, "port": inspector.server_port})
         sys.stdout.flush()  # whoever reads it waits for the line, not for the end
     else:
-        typer.echo(f"{address}\nthe inspector listens on this machine alone; Ctrl-C ends it", err=True)
+        say(address, err=True)
+        say("the inspector listens on this machine alone; Ctrl-C ends it", err=True)
     with suppress(KeyboardInterrupt), opened_in_browser(address) if browser and not json else nullcontext():
         serve(inspector)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, print_json, print_table, visible
+from cadenza.cli.output import Json, RunsDir, print_json, print_table, say
 
 LONGEST, LEAST = 60, 8  # of a name, in letters
 NUMBERS = ("return", "env_steps", "time")
@@ -55,9 +55,9 @@ def list_runs(
         print_table(*_fitting(columns, lines), NUMBERS)
         for row in found:
             if row.get("unreadable"):
-                typer.echo(visible(f"{row['run']} cannot be read: {row['unreadable']}"), err=True)
+                say(f"{row['run']} cannot be read: {row['unreadable']}", err=True)
     else:
-        typer.echo(f"no runs in {root}" + (" match" if filters else ""), err=True)
+        say(f"no runs in {root}" + (" match" if filters else ""), err=True)
 
 
 def _fitting(columns: list[str], lines: list[list[str]]) -> tuple[list[str], list[list[str]]]:

@@ -44,6 +44,7 @@ from cadenza.cli.tune import tune
 from cadenza.cli.verify import verify
 from cadenza.errors import CadenzaError, ConfigError, StorageError
 from cadenza.records.json_text import is_text
+from cadenza.text import lines, one_line
 
 USAGE: type[Exception] = typer.BadParameter.__bases__[0]  # click's error for bad usage, wherever typer keeps its click
 
@@ -145,28 +146,28 @@ def run(arguments: list[str]) -> int:
             return 0
         return leave.code if isinstance(leave.code, int) else 0
     except USAGE as problem:
-        print(f"error: {usage(problem)}", file=sys.stderr)
+        complain(f"error: {usage(problem)}")
         return ConfigError.exit_code
     except CadenzaError as problem:
-        print(f"error: {one_line(problem)}", file=sys.stderr)
+        complain(f"error: {problem}")
         return problem.exit_code
     except KeyboardInterrupt:
         return 130
     except MemoryError as problem:
-        print(f"error: {no_memory(problem)}", file=sys.stderr)
+        complain(f"error: {no_memory(problem)}")
         return CadenzaError.exit_code
     except OSError as problem:
         where = f": {problem.filename}" if problem.filename else ""
-        print(f"error: {problem.strerror or one_line(problem)}{where}", file=sys.stderr)
+        complain(f"error: {problem.strerror or problem}{where}")
         return StorageError.exit_code
     except Exception as problem:
         if "DefaultCPUAllocator" in str(problem) or type(problem).__name__ == "OutOfMemoryError":  # torch's
-            print(f"error: {no_memory(problem)}", file=sys.stderr)
+            complain(f"error: {no_memory(problem)}")
             return CadenzaError.exit_code
         if os.environ.get("CADENZA_TRACEBACK"):
-            traceback.print_exc()
+            print(lines(traceback.format_exc()), end="", file=sys.stderr)
         hint = "set CADENZA_TRACEBACK=1 to see where"
-        print(f"internal error: {type(problem).__name__}: {one_line(problem)} ({hint})", file=sys.stderr)
+        complain(f"internal error: {type(problem).__name__}: {problem} ({hint})")
         return 70
 
 
@@ -193,5 +194,6 @@ def usage(problem: Any) -> str:
     return f"{one_line(problem.format_message()).rstrip('.')} (see `{command} --help`)"
 
 
-def one_line(problem: object) -> str:
-    return " ".join(str(problem).split("\n"))
+def complain(text: object) -> None:
+    """Print one line to stderr, whatever is in it."""
+    print(one_line(str(text)), file=sys.stderr)

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.output import Json, print_json
+from cadenza.cli.output import Json, print_json, say
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def new(
         print_json({"folder": str(folder.absolute()), "files": written})
         return
     for path in written:
-        typer.echo(folder / path)
-    typer.echo(f"try it: cd {folder} && python -m pytest", err=True)
+        say(folder / path)
+    say(f"try it: cd {folder} && python -m pytest", err=True)
 
 
 def check_free(kind: str, name: str, package: str) -> None:

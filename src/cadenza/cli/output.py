@@ -10,6 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from cadenza.text import lines as printable_lines
+from cadenza.text import printable
+
 RunsDir = Annotated[Path | None, typer.Option("--runs-dir", help="Where runs live. Default: CADENZA_RUNS, or ./runs.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
 Trust = Annotated[bool, typer.Option("--trust", help="Import code that a run made elsewhere names.")]
@@ -18,11 +21,17 @@ Run = Annotated[str, typer.Argument(metavar="RUN", help="An id, a unique prefix,
 SHORT = 12  # columns so narrow are never folded
 
 
-def print_json(value: Any) -> None:
-    """NaN and infinities become null; a letter that stdout cannot spell is written as JSON's own escape."""
-    from cadenza.records.json_text import dumps
+def say(text: object = "", err: bool = False, several: bool = False, end: str = "\n") -> None:
+    """Print a line for people, or `several`; whatever a terminal would obey in it is shown as an escape."""
+    shown = printable_lines(str(text)) if several else printable(str(text))
+    print(shown, end=end, file=sys.stderr if err else sys.stdout, flush=err)
 
-    print(dumps(value, ascii=not spells_everything()))
+
+def print_json(value: Any) -> None:
+    """NaN and infinities become null; what stdout cannot spell, or a terminal would obey, is JSON's own escape."""
+    from cadenza.records.json_text import shown
+
+    print(shown(value, ascii=not spells_everything()))
 
 
 def spells_everything() -> bool:
@@ -32,7 +41,8 @@ def spells_everything() -> bool:
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
     """Columns named in `right` hold numbers; a nameless head is left out. Into a pipe no line is broken."""
-    rows = [[visible(cell) for cell in row] for row in rows]
+    head, rows = [visible(name) for name in head], [[visible(cell) for cell in row] for row in rows]
+    right = [visible(name) for name in right]
     widths = [max(map(width, column)) for column in zip(head, *rows, strict=True)]
     if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > shutil.get_terminal_size().columns:
         return print_folded(head, rows, right)
@@ -51,11 +61,8 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Seque
 
 
 def visible(text: str) -> str:
-    """On one line, and nothing in it that a terminal would obey: a stranger's run may have any name."""
-    text = " ".join(text.splitlines())
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
+    """Return a text for a cell: on one line, without anything that a terminal would obey."""
+    return printable(" ".join(text.splitlines()))
 
 
 def width(cell: str) -> int:
@@ -79,7 +86,7 @@ def print_folded(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
     )
     for index, (name, cells) in enumerate(zip(head, zip(*rows, strict=True), strict=True)):
         whole = name in right or index == 0 or max(map(width, cells)) <= SHORT
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=whole, overflow="fold")
+        table.add_column(Text(name), justify="right" if name in right else "left", no_wrap=whole, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console().print(table)

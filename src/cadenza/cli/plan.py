@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table
+from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table, say
 
 
 def plan(
@@ -45,7 +45,7 @@ def plan(
     else:
         print_table(("", ""), rows(needs))
     for warning in needs["warnings"]:
-        typer.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
 
 
 def rows(needs: dict[str, Any]) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, Trust, print_json
+from cadenza.cli.output import Json, RunsDir, Trust, print_json, say
 
 if TYPE_CHECKING:
     from cadenza.records.folder import RunFolder
@@ -85,7 +85,7 @@ def play(
         shown = show_policy(folder, episodes or 1, seed or 0, checkpoint, explore, on, trust)
     report(folder.id, shown, json)
     if shown.identical is False:
-        typer.echo(f"warning: {shown.source} did not come out as it was recorded", err=True)
+        say(f"warning: {shown.source} did not come out as it was recorded", err=True)
         raise typer.Exit(1)
 
 
@@ -95,14 +95,14 @@ def report(run: str, shown: Shown, json: bool) -> None:
         told = {"run": run, "source": shown.source, "episodes": played, "video": shown.video and str(shown.video)}
         print_json(told | ({} if shown.identical is None else {"identical": shown.identical}))
     else:
-        typer.echo(f"{run}, {shown.source}")
+        say(f"{run}, {shown.source}")
         for facts in played:
             cut = "" if facts["ended"] else " (cut: no end in sight)"
-            typer.echo(f"{outcome(facts)}{cut}")
+            say(f"{outcome(facts)}{cut}")
     if shown.identical:
-        typer.echo("return and length are those recorded in training", err=True)
+        say("return and length are those recorded in training", err=True)
     if shown.video is not None:
-        typer.echo(f"video: {shown.video}", err=True)
+        say(f"video: {shown.video}", err=True)
 
 
 def play_by_hand(
@@ -151,11 +151,11 @@ def report_game(name: str, game: Game, json: bool) -> None:
         print_json({"played": name, "agent": game.agent, "episodes": played, "dataset": dataset, **about})
         return
     for facts in played:
-        typer.echo(outcome(facts))
+        say(outcome(facts))
     if game.dataset is not None:
-        typer.echo(f"{game.dataset}: {game.facts['transitions']} transitions in {counted(len(played))}")
+        say(f"{game.dataset}: {game.facts['transitions']} transitions in {counted(len(played))}")
     elif not played:
-        typer.echo("no episode was played to its end", err=True)
+        say("no episode was played to its end", err=True)
 
 
 def report_files(folder: RunFolder, seed: int, checkpoint: str | None, trust: bool, json: bool) -> None:
@@ -166,7 +166,7 @@ def report_files(folder: RunFolder, seed: int, checkpoint: str | None, trust: bo
         print_json({"run": folder.id, "files": [str(path) for path in files]})
         return
     for path in files:
-        typer.echo(path)
+        say(path)
 
 
 def outcome(facts: dict[str, Any]) -> str:

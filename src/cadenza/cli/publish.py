@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.output import Json, Run, RunsDir, Trust, print_json, print_table
+from cadenza.cli.output import Json, Run, RunsDir, Trust, print_json, print_table, say
 
 
 def publish(
@@ -31,6 +31,7 @@ def publish(
     """
     from cadenza.records.folder import find, runs_root
     from cadenza.records.hub import check_repo, upload
+    from cadenza.records.sound import pointer
     from cadenza.view.publish import prepare
 
     if to is not None and repo is not None:
@@ -43,7 +44,7 @@ def publish(
     with TemporaryDirectory(prefix="cadenza-publish-") as scratch:
         prepared, name = out or Path(scratch, "run"), checkpoint or folder.best_or_last
         for problem in prepare(folder, place, prepared, name, trust, keep_film=not dry_run):
-            typer.echo(f"warning: {problem}", err=True)
+            say(f"warning: {problem}", err=True)
         files = {
             path.relative_to(prepared).as_posix(): path.stat().st_size
             for path in sorted(prepared.rglob("*"))
@@ -54,12 +55,10 @@ def publish(
                 print_json({"run": folder.id, "repo": place, "files": files, "folder": out and str(out.absolute())})
                 return
             print_table(("file", "bytes"), [(name, f"{size:,}") for name, size in files.items()], ("bytes",))
-            typer.echo((prepared / "README.md").read_text())
+            say((prepared / "README.md").read_text(), several=True)
             return
-        found = upload(
-            prepared, place, private, f"{folder.id} ({(prepared / 'checkpoints' / 'last').read_text().strip()})"
-        )
+        found = upload(prepared, place, private, f"{folder.id} ({pointer(prepared / 'checkpoints' / 'last')})")
     if json:
         print_json({"run": folder.id, "repo": place, "files": files, **found})
     else:
-        typer.echo(f"{found['url']}: {'published' if found['changed'] else 'nothing has changed'}")
+        say(f"{found['url']}: {'published' if found['changed'] else 'nothing has changed'}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, print_json
+from cadenza.cli.output import Json, RunsDir, print_json, say
 from cadenza.files import SafePath
 
 
@@ -59,4 +59,4 @@ def told(paths: Mapping[str, object], about: dict[str, object], json: bool) -> N
         print_json({**about, **paths})
     else:
         for path in paths.values():
-            print(path)
+            say(path)

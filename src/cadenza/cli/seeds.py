@@ -10,7 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from cadenza.cli.output import print_json
+from cadenza.cli.output import print_json, say
 from cadenza.envs.vector import limited_to, share_of_cores
 from cadenza.orchestration.signals import EXIT_CODES, Signals
 
@@ -39,7 +39,7 @@ class Seeds:
         if self.quiet and result:
             score = result["eval/return_mean"]
             measured = "not evaluated" if score is None else f"evaluation {score:.1f}"
-            print(f"seed {seed}: {result['status']}, {measured} ({result['run']})", file=sys.stderr)
+            say(f"seed {seed}: {result['status']}, {measured} ({result['run']})", err=True)
         return process.returncode, result
 
     def _pass_on(self, number: int) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
-from cadenza.cli.output import Json, Run, RunsDir, print_json, print_table, visible
+from cadenza.cli.output import Json, Run, RunsDir, print_json, print_table, say
 
 if TYPE_CHECKING:
     from cadenza.records.folder import RunFolder
 
 POINTERS = ("last", "best")
+CHECKPOINT = re.compile(r"step-(\d{12,})-\d{12,}")
 
 
 def show(run: Run, runs_dir: RunsDir = None, json: Json = False) -> None:
@@ -32,7 +34,7 @@ def show(run: Run, runs_dir: RunsDir = None, json: Json = False) -> None:
     _print_checkpoints(checkpoints(folder))
     _print_metrics(rows)
     for alert in told:
-        print(visible(f"{alert.get('severity')}: {alerts.line(alert)}"))
+        say(f"{alert.get('severity')}: {alerts.line(alert)}")
 
 
 def describe(folder: RunFolder) -> dict[str, Any]:
@@ -64,17 +66,16 @@ def describe(folder: RunFolder) -> dict[str, Any]:
 
 def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
     """Each checkpoint with its size and the pointers that name it, oldest first."""
-    named = {}
-    for pointer in POINTERS:
-        path = folder.checkpoints / pointer
-        named[pointer] = path.read_text(errors="replace").strip() if path.is_file() else None
-    found = [path for path in folder.checkpoints.glob("step-*") if path.is_dir()]
+    from cadenza.records.sound import pointer
+
+    named = {which: pointer(folder.checkpoints / which) for which in POINTERS}
+    found = [path for path in folder.checkpoints.glob("step-*") if CHECKPOINT.fullmatch(path.name) and path.is_dir()]
     return [
         {
             "name": path.name,
             "env_steps": int(path.name.split("-")[1]),
             "bytes": sum(file.stat().st_size for file in path.glob("*")),
-            "pointers": [pointer for pointer in POINTERS if named[pointer] == path.name],
+            "pointers": [which for which in POINTERS if named[which] == path.name],
         }
         for path in found
     ]
@@ -98,10 +99,10 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "git": git.get("commit", "")[:12] + (" with local changes" if git.get("dirty") else ""),
         "folder": facts["dir"],
     }
-    print(facts["run"])
+    say(facts["run"])
     for name, text in lines.items():
         if text:
-            print(f"  {name:<8} {visible(text)}")
+            say(f"  {name:<8} {text}")
 
 
 def _print_settings(settings: dict[str, Any]) -> None:

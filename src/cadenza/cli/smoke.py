@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.output import Json, print_json, print_table
+from cadenza.cli.output import Json, print_json, print_table, say
 from cadenza.errors import NotFoundError, nearest
 
 Work = Callable[[], None]
@@ -38,7 +38,7 @@ def smoke(
             raise NotFoundError(f"--filter {filter}: nothing of that name{nearest(filter, listed)}")
         for name, work in chosen.items():
             row = attempt(name, work)
-            typer.echo(f"{row.status:<8}{name}  {row.seconds:.1f} s", err=True)
+            say(f"{row.status:<8}{name}  {row.seconds:.1f} s", err=True)
             tried.append(row)
     counts = {status: sum(row.status == status for row in tried) for status in ("ok", "failed", "skipped")}
     if json:
@@ -46,7 +46,7 @@ def smoke(
     else:
         cells = [(row.name, row.status, f"{row.seconds:.1f}", row.message) for row in tried]
         print_table(("name", "status", "seconds", "why"), cells, right=("seconds",))
-        typer.echo(", ".join(f"{count} {status}" for status, count in counts.items() if count))
+        say(", ".join(f"{count} {status}" for status, count in counts.items() if count))
     if counts["failed"]:
         raise typer.Exit(1)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table
+from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table, say
+from cadenza.text import command, shell
 
 if TYPE_CHECKING:
     from cadenza.sweeps.drive import Sweep
@@ -179,7 +180,7 @@ def show_plan(plan: Plan, json: bool) -> None:
         keys = list(plan.space.dimensions)
         rows = [[str(number), *(shown(params[key]) for key in keys)] for number, params in enumerate(plan.known, 1)]
         print_table(["trial", *keys], rows, ["trial"])
-    print(f"{plan.id}: {runs}; every config is sound", file=sys.stderr)
+    say(f"{plan.id}: {runs}; every config is sound", err=True)
 
 
 def show_best(going: Sweep) -> None:
@@ -218,22 +219,21 @@ class Progress:
         self._say(f"[{done}/{self.plan.total}] trial {trial.number}: {state}{came}  {said(trial)}{left}")
 
     def warn(self, text: str) -> None:
-        print(f"warning: {text}", file=sys.stderr)
+        say(f"warning: {text}", err=True)
 
     def stop(self, engine: Engine, number: int) -> None:
         os.write(2, b"\nruns save at their next boundary and stop ...\n")
         engine.stop(number)
 
     def end(self, stopped: str | None, going: Sweep) -> None:
-        import shlex
-
         if stopped:
-            again = shlex.join(command_again())
+            again = command(command_again())
             done = f"{len(self.journal.over)} of {self.plan.total} trials over"
-            print(f"{stopped}: {done}, nothing is lost; go on with: {again}", file=sys.stderr)
+            say(f"{stopped}: {done}, nothing is lost; go on with: {again}", err=True)
         else:
-            self._say(f"report {going.folder.report}\nbest   cadenza train {going.folder.best}")
+            self._say(f"report {going.folder.report}")
+            self._say(f"best   cadenza train {shell(str(going.folder.best))}")
 
     def _say(self, text: str) -> None:
         if not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+            say(text, err=True)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, print_json, print_table
+from cadenza.cli.output import Json, RunsDir, print_json, print_table, say
+from cadenza.text import printable
 
 if TYPE_CHECKING:
     from cadenza.records.running import Running
@@ -38,9 +39,10 @@ def top(
         if found:
             columns = _columns(found)
             print_table(*columns, [name for name in RIGHT if name in columns[0]])
-            print("".join(f"{text}\n" for text in _alerts(found)), end="")
+            for text in _alerts(found):
+                say(text)
         else:
-            typer.echo(f"nothing is running in {root}", err=True)
+            say(f"nothing is running in {root}", err=True)
     else:
         _live(root, every)
 
@@ -56,8 +58,10 @@ def _live(root: Any, every: float) -> None:
 
     def picture() -> Any:
         found = running(root)
-        title = Text(f"{len(found)} running in {root}   {time.strftime('%H:%M:%S')}   Ctrl-C leaves", style="dim")
-        latest = [Text(text, style="yellow") for text in _alerts(found)]
+        title = Text(
+            f"{len(found)} running in {printable(str(root))}   {time.strftime('%H:%M:%S')}   Ctrl-C leaves", style="dim"
+        )
+        latest = [Text(printable(text), style="yellow") for text in _alerts(found)]
         return Group(title, *([_table(found)] if found else []), *latest)
 
     with Live(picture(), console=Console(), screen=True, auto_refresh=False) as live:
@@ -72,13 +76,14 @@ def _live(root: Any, every: float) -> None:
 def _table(found: list[Running]) -> Any:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     head, lines = _columns(found)
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for name in head:
         table.add_column(name, justify="right" if name in RIGHT else "left", no_wrap=True)
     for cells in lines:
-        table.add_row(*cells)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, Trust, print_json
+from cadenza.cli.output import Json, RunsDir, Trust, print_json, say
 from cadenza.errors import CadenzaError, ConfigError
 
 if TYPE_CHECKING:
@@ -64,14 +64,14 @@ def train(
         require_trust_of_file(spec)
     swept = agent_overrides(os.environ)
     if swept:
-        print(f"from the W&B sweep's agent: {' '.join(swept)}", file=sys.stderr)
+        say(f"from the W&B sweep's agent: {' '.join(swept)}", err=True)
         if len(seeds) > 1:  # all of them would write into it
             raise ConfigError("--seed: what a W&B agent asks for is one run; make the seed a parameter of the sweep")
     config = load(spec, [*(DEBUG if debug else ()), *(overrides or ()), *swept, *given], config_dir)
     if debug and not any(setting.startswith("training.max_") for setting in (*(overrides or ()), *given)):
         config = shortened(config)
     if cfg:
-        print(dump(config), end="")
+        say(dump(config), several=True, end="")
         return
     if len(seeds) > 1:
         from cadenza.cli.seeds import train_seeds

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cadenza.cli.diff import first_episode
-from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table
+from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table, say
 from cadenza.errors import CadenzaError
 
 if TYPE_CHECKING:
@@ -77,12 +77,14 @@ def report(
         result = {"identical": difference is None, "first_difference": difference, "made_with": changed}
         print_json(result | ({"changes": list(by_hand)} if by_hand else {}))
     elif difference is None:
-        typer.echo(f"{subject} is identical bit for bit")
+        say(f"{subject} is identical bit for bit")
     else:
         place = f" at step {difference['env_steps']}" if difference.get("env_steps") is not None else ""
         values = f"{difference['a']} and {difference['b']}"
-        typer.echo(f"{subject} differs{place} in {difference['quantity']}: {values}{first_episode(difference)}")
+        say(f"{subject} differs{place} in {difference['quantity']}: {values}")
+        if episode := first_episode(difference):
+            say(episode)
         for line in by_hand:
-            typer.echo(f"  {line}")
+            say(f"  {line}")
     if difference is not None:
         raise typer.Exit(1)

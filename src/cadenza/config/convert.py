@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from cadenza.config import registry
 from cadenza.config.schema import RunConfig
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, nearest
+from cadenza.text import printable
 
 T = TypeVar("T")
 
@@ -300,8 +301,3 @@ def _refused(hint: Any, value: Any, where: str, tail: str = "") -> ConfigError:
 def _show(value: Any) -> str:
     text = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def printable(text: str) -> str:
-    """The text on one line, whatever a user has put into it."""
-    return text if text.isprintable() else repr(text)[1:-1]

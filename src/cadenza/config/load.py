@@ -33,6 +33,7 @@ from cadenza.config.spec import (
 )
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
 from cadenza.files import SafePath
+from cadenza.text import lines
 
 MARKS = "from_environment"  # the setting that lists the keys whose value came from an environment variable
 SHIPPED = "cadenza/conf/experiment/"  # where the experiments are that come along
@@ -86,7 +87,8 @@ def dump(config: RunConfig) -> str:
 
 
 def as_yaml(data: dict[str, Any]) -> str:
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return text if lines(text) == text else yaml.safe_dump(data, sort_keys=False)  # YAML's own escapes: shown anywhere
 
 
 def override(key: str, value: Any) -> str:

@@ -7,6 +7,7 @@ the id of an environment or cannot be the name of a module, else at the second: 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -16,11 +17,11 @@ from typing import Any
 import yaml
 
 from cadenza.config import registry
-from cadenza.config.convert import printable
 from cadenza.config.migrate import migrate
 from cadenza.errors import ConfigError, NotFoundError, nearest
 from cadenza.files import SafePath
 from cadenza.parsing import YAML_LIMIT, ParseError, json_data, read_user_file, yaml_data
+from cadenza.text import printable
 
 ROOT = "config"
 CONF = "cadenza.conf"
@@ -46,7 +47,7 @@ class Base:
 
 def base_of(spec: str, config_dir: Path | None) -> Base:
     path = Path(spec)
-    if path.suffix in (".yaml", ".yml", ".json") or path.is_file():
+    if path.suffix in (".yaml", ".yml", ".json") or os.path.isfile(path):
         return _base_of_file(path, config_dir)
     return _base_of_name(spec, config_dir)
 

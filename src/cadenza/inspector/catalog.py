@@ -12,7 +12,7 @@ from typing import Any
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError, NotFoundError
 from cadenza.files import SafePath
 from cadenza.inspector.rows import POINTS, MetricsReader, Row, Stretch, curve, thinned
-from cadenza.records import alerts, running
+from cadenza.records import alerts, running, sound
 from cadenza.records.facts import describe, stamp
 from cadenza.records.folder import RunFolder, run_ids
 from cadenza.records.index import entries
@@ -282,8 +282,8 @@ def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
     """Newest first, with size and the pointers that name each."""
     named: dict[str, list[str]] = {}
     for pointer in ("last", "best"):
-        with suppress(OSError, ValueError):
-            named.setdefault((folder.checkpoints / pointer).read_text(errors="replace").strip(), []).append(pointer)
+        if (name := sound.pointer(folder.checkpoints / pointer)) is not None:
+            named.setdefault(name, []).append(pointer)
     found = []
     for path in [path for path in folder.checkpoints.glob("step-*") if path.is_dir()][::-1]:
         with suppress(OSError, ValueError, IndexError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import io
 import os
 import secrets
 import sys
@@ -19,6 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from cadenza.errors import CadenzaError, ConfigError, NotFoundError, StorageError
 from cadenza.inspector.catalog import Catalog, checkpoints
+from cadenza.inspector.connections import Connections, HeadReader, HeadTooLarge, refuse
 from cadenza.inspector.replays import WAITING, Replay, Replays, origins
 from cadenza.records.json_text import dumps
 
@@ -57,11 +59,13 @@ class Inspector(ThreadingHTTPServer):
     """Listens on the loopback interface from the moment it is made."""
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, catalog: Catalog, port: int | None = None, trust: bool = False) -> None:
         self.catalog, self.trust, self.replays = catalog, trust, Replays(trust)
         self.token = secrets.token_urlsafe(24)
         self.static = {f"/static/{name}": (read(name), kind) for name, kind in (PAGE | SHARED).items()}
+        self.connections = Connections()
         self.busy = threading.Lock()  # comparisons one after the other: each takes all of a core
         super().__init__((ADDRESS, bindable(port)), Handler)
         self.names = hosts(self.server_port)
@@ -72,6 +76,20 @@ class Inspector(ThreadingHTTPServer):
     @property
     def cookie(self) -> str:
         return f"cadenza-{self.server_port}"  # cookies know no ports
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, if there is room for one more connection."""
+        if self.connections.admit(request):
+            super().process_request(request, client_address)
+        else:
+            refuse(request)
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        try:
+            super().shutdown_request(request)
+        finally:
+            self.connections.release(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that closes a tab in the middle of an answer is no error."""
@@ -124,7 +142,28 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "cadenza"
     sys_version = ""
-    timeout = 60
+    timeout = 60  # seconds to send an answer
+
+    def setup(self) -> None:
+        super().setup()
+        self._head = HeadReader(self.connection)
+        self.rfile = io.BufferedReader(self._head)
+
+    def handle_one_request(self) -> None:
+        self.server.connections.waits(self.connection)
+        self._head.begin()
+        try:
+            super().handle_one_request()
+        except HeadTooLarge:
+            self.requestline, self.request_version, self.command = "", "HTTP/1.1", "GET"
+            self.close_connection = True
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of the request is too large")
+
+    def parse_request(self) -> bool:
+        whole = super().parse_request()
+        self.server.connections.works(self.connection)
+        self.connection.settimeout(self.timeout)
+        return whole
 
     def do_GET(self) -> None:
         if len(self.path) > TEXT_LIMIT:

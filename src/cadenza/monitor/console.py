@@ -13,6 +13,7 @@ from cadenza.files import SafePath
 from cadenza.monitor.pace import Count, ahead, rate, speed
 from cadenza.monitor.sparkline import ASCII, BLOCKS, duration, number, sparkline
 from cadenza.orchestration.scheduler import Stretch
+from cadenza.text import one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -107,27 +108,28 @@ class Console:
 
     def note(self, text: str, warning: bool = False) -> None:
         """A line that stays; only warnings get through when quiet."""
-        label = "warning: " if warning else ""
-        self._record(label + text)
+        text = ("warning: " if warning else "") + one_line(text)
+        self._record(text)
         if self._quiet and not warning:
             return
         if self._live is not None:
             from rich.text import Text
 
             with self._while_heard():
-                self._live.console.print(Text(label + text, style="yellow" if warning else "dim"), soft_wrap=True)
+                self._live.console.print(Text(text, style="yellow" if warning else "dim"), soft_wrap=True)
         else:
-            self._line(label + text)
+            self._line(text)
 
     def finish(self, summary: str) -> None:
-        """The last picture and the last word."""
+        """Show the last picture and the summary, of one line or several."""
         if self._live is not None:
             with self._while_heard():
                 self._live.update(self._picture(), refresh=True)
         self.close()
-        self._record(summary)
-        if not self._quiet:
-            self._line(summary)
+        for line in summary.split("\n"):
+            self._record(line)
+            if not self._quiet:
+                self._line(line)
 
     def close(self) -> None:
         """Give the terminal back; may be called twice, and must be when a run fails."""
@@ -162,14 +164,14 @@ class Console:
 
         assert self._rich is not None
         for index, line in enumerate(headline):
-            self._rich.print(Text(line, style="bold" if index == 0 else "dim"), soft_wrap=True)
+            self._rich.print(Text(printable(line), style="bold" if index == 0 else "dim"), soft_wrap=True)
         # No refresh thread: it would compete with training for the interpreter.
         self._live = Live(self._picture(), console=self._rich, auto_refresh=False, transient=False)
         self._live.start(refresh=True)
 
     def _line(self, text: str) -> None:
         with self._while_heard():
-            self._stream.write(text + "\n")
+            self._stream.write(printable(text) + "\n")
             self._stream.flush()
 
     @contextlib.contextmanager
@@ -182,7 +184,7 @@ class Console:
 
     def _record(self, text: str) -> None:
         if self._log is not None:
-            line = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} {text}\n"
+            line = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} {printable(text)}\n"
             with contextlib.suppress(OSError):  # a full disk must not end a run here
                 self._log.append(line.encode(errors="backslashreplace"))
 
@@ -226,11 +228,11 @@ class Console:
         if count.end:
             bar = ProgressBar(total=count.end, completed=min(count.done, count.end), width=30)
             share = f"[bold]{min(1.0, count.done / count.end):4.0%}[/]"
-            row += [bar, share, f"{count.done:,} / {count.end:,} {count.unit}"]
+            row += [bar, share, Text(f"{count.done:,} / {count.end:,} {printable(count.unit)}")]
         if count.phase or not count.end:
-            row.append(f"{self._done:,} {self._unit}")
+            row.append(Text(f"{self._done:,} {printable(self._unit)}"))
         speed = rate(count.speed, count.unit) or "starting"
-        grid.add_row(*row, f"[cyan]{speed}[/]", Text(self._eta(count, left), "bold"))
+        grid.add_row(*row, Text(printable(speed), "cyan"), Text(printable(self._eta(count, left)), "bold"))
         return grid
 
     def _table(self) -> RenderableType:
@@ -248,7 +250,7 @@ class Console:
             style = "bold green" if best is not None and value >= best else ""
             highest = "" if best is None else number(best)
             trend = sparkline(list(self._history[key]), HISTORY, self._levels)
-            table.add_row(Text(key), Text(number(value), style), Text(highest, "green"), trend)
+            table.add_row(Text(printable(key)), Text(number(value), style), Text(highest, "green"), trend)
         return table
 
     def _chosen(self) -> list[str]:

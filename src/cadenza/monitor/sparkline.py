@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+LONGEST = 86_400 * 999_999_999  # seconds that a timedelta holds
 ASCII = "_.-=+*#@"  # for terminals that cannot show blocks
 
 
@@ -40,7 +41,7 @@ def number(value: float | int | None) -> str:
 
 def duration(seconds: float | None) -> str:
     """Hours, minutes and seconds; `-` for unknown."""
-    if seconds is None or not math.isfinite(seconds):
+    if seconds is None or not abs(seconds) < LONGEST:  # NaN compares as false
         return "-"
     return str(timedelta(seconds=max(0, round(seconds))))
 

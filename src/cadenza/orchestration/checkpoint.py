@@ -21,10 +21,10 @@ from cadenza.data.segments import verify_file
 from cadenza.errors import CheckpointError, NotFoundError
 from cadenza.files import SafePath
 from cadenza.orchestration import codec
-from cadenza.records import ledger
+from cadenza.records import ledger, sound
 from cadenza.records.atomic import remove_leftovers, write_text
 from cadenza.records.failpoints import failpoint
-from cadenza.records.folder import LONGEST_POINTER, RunFolder
+from cadenza.records.folder import RunFolder
 from cadenza.records.ledger import DOOMED, MANIFEST
 
 FORMAT = 1
@@ -167,8 +167,7 @@ class Checkpoints:
 
     def pointer(self, which: str) -> str | None:
         """Return the content of `best` or `last`; None where there is no such file."""
-        path = self.folder / which
-        return path.read_text(LONGEST_POINTER, errors="replace").strip() if path.exists() else None
+        return sound.pointer(self.folder / which)
 
     def point(self, pointer: str, name: str) -> None:
         write_text(self.folder / pointer, name + "\n")

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
+from cadenza import text
 from cadenza.config.load import dump
 from cadenza.config.schedules import Schedule
 from cadenza.config.schema import MINARI, Phase, RunConfig
@@ -320,7 +322,7 @@ def execute(run: Orchestrator, first: bool, extended: bool = False) -> Result:
         raise
     finally:
         run.metrics.close()
-    console.finish("\n".join(ending(run, signal)))
+    console.finish("\n".join(map(text.one_line, ending(run, signal))))
     finish_folder(run)
     run.tell(Ended("interrupted" if signal else "finished", signal or ""))
     late = run.signals.requested  # one that came too late to interrupt anything; a listener's wish is fulfilled then
@@ -351,7 +353,9 @@ def finish_folder(run: Orchestrator) -> None:
 def note_failure(run: Orchestrator, problem: BaseException) -> None:
     message = str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
     try:
-        run.folder.log.append("".join(traceback.format_exception(problem)).encode(errors="backslashreplace"))
+        # indented: no line of it is an entry
+        trace = indent(text.lines("".join(traceback.format_exception(problem))), "  ")
+        run.folder.log.append(trace.encode(errors="backslashreplace"))
         run.folder.update_status(status="failed", message=message)
         if isinstance(problem, EnvironmentFault):  # someone else's code: they will want to see where
             run.console.note(f"the traceback is in {run.folder.log}", warning=True)

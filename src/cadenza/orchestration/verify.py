@@ -15,7 +15,7 @@ import torch
 
 from cadenza.config.schema import RunConfig
 from cadenza.data.replay import whole
-from cadenza.errors import CadenzaError, NotFoundError
+from cadenza.errors import CadenzaError, CheckpointError, NotFoundError
 from cadenza.monitor.console import Console
 from cadenza.orchestration.build import assemble, build
 from cadenza.orchestration.checkpoint import Checkpoints
@@ -26,6 +26,7 @@ from cadenza.records.diff import Pairs, facts, first_episode
 from cadenza.records.folder import RunFolder, create, find
 from cadenza.records.lock import RunLock
 from cadenza.records.metrics import first_difference, read
+from cadenza.records.sound import pointer
 
 # Part of a state that says when or how long, not what.
 TIMES = {"clock.seconds", "metrics.bytes"}
@@ -48,6 +49,8 @@ def repeat(folder: RunFolder, root: Path, steps: int | None, trust: bool) -> tup
     if not rows:
         raise NotFoundError(f"run {folder.id} has no rows of metrics to compare with")
     last = rows[-1]["cycles"]
+    if "training.budgets" not in decisions:
+        raise CheckpointError(f"{folder.decisions} has no training.budgets: put it back from a copy of the run")
     budgets = decisions["training.budgets"]
     assembly = assemble(config, check(config), decisions)
     try:
@@ -118,8 +121,8 @@ def compare(a: RunFolder, b: RunFolder, but: Collection[str] = ()) -> dict[str, 
 
 def final_state(folder: RunFolder) -> dict[str, Any]:
     checkpoints = Checkpoints.of(folder)
-    pointers = [folder.checkpoints / which for which in ("last", "best")]
-    named = {pointer.name: pointer.read_text(errors="replace") for pointer in pointers if pointer.exists()}
+    pointers = {which: pointer(folder.checkpoints / which) for which in ("last", "best")}
+    named = {which: name for which, name in pointers.items() if name is not None}
     state = checkpoints.load(checkpoints.resolve("last"))
     for part in state:
         if "segments" in state[part]:  # where one ends and the next begins is of no interest, what is in them is

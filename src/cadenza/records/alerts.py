@@ -6,6 +6,8 @@ from typing import Any
 
 from cadenza.files import SafePath
 from cadenza.parsing import ParseError, json_data
+from cadenza.records import sound
+from cadenza.text import printable
 
 Alert = dict[str, Any]
 
@@ -14,11 +16,11 @@ def line(alert: Alert) -> str:
     """An alert in one line."""
     text = f"{alert['rule']} at step {alert['env_steps']}: {alert['what']}"
     text += f" ({alert['explanation']})" if alert["explanation"] else ""
-    return text + (f"; try: {alert['hint']}" if alert["hint"] else "")
+    return printable(text + (f"; try: {alert['hint']}" if alert["hint"] else ""))
 
 
 def read(path: SafePath) -> list[Alert]:
-    """What a run's alerts.jsonl holds; a line that was cut short is left out."""
+    """What a run's alerts.jsonl holds; a line that was cut short or is no alert is left out."""
     found = []
     try:
         lines = path.read_text(errors="replace").splitlines()
@@ -26,7 +28,7 @@ def read(path: SafePath) -> list[Alert]:
         return []
     for text in lines:
         try:
-            found.append(json_data(text))
+            found.append(sound.alert(json_data(text)))
         except ParseError:
             continue
-    return [alert for alert in found if isinstance(alert, dict)]
+    return [alert for alert in found if alert is not None]

@@ -100,8 +100,8 @@ def paused(root: Path) -> dict[str, str]:
         for line in journal.read_text(errors="replace").splitlines():
             with suppress(ValueError, KeyError, TypeError):
                 fact = json_object(line)
-                if fact["event"] == "started":
-                    runs.setdefault(fact["trial"], []).append(str(fact["run"]))
+                if fact["event"] == "started" and isinstance(fact["run"], str):
+                    runs.setdefault(fact["trial"], []).append(fact["run"])
                 elif fact["event"] == "told":
                     runs.pop(fact["trial"], None)
         found |= {run: sweep.name for trial in runs.values() for run in trial}

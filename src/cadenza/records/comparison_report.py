@@ -10,6 +10,7 @@ from cadenza.records import atomic, curves, plots
 from cadenza.records.compare import Comparison, Estimate
 from cadenza.records.document import Block, Code, Heading, Media, Paragraph, Table, html, markdown
 from cadenza.records.json_text import dumps
+from cadenza.text import command
 
 
 def write_comparison(result: Comparison, out: Path) -> dict[str, Path]:
@@ -50,7 +51,7 @@ def _blocks(result: Comparison, picture: SafePath) -> list[Block]:
         Heading("Runs"),
         Table(("run", "runs with", "seed", "status", "env_steps", "time"), _runs(result)),
         Heading("Go on from here"),
-        Code(f"cadenza compare {' '.join(ids)} --plot compare.html"),
+        Code(f"cadenza compare {command(ids)} --plot compare.html"),
     ]
 
 

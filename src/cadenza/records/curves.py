@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza.files import SafePath
 from cadenza.records import atomic
+from cadenza.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +69,7 @@ def training(rows: Sequence[dict[str, Any]]) -> Figure | None:
     for place, (name, points) in enumerate(drawn):
         axes = figure.add_subplot(lines, COLUMNS, place + 1)
         axes.plot(*zip(*points, strict=True), color=BLUE, linewidth=1.2)
-        axes.set_title(name.removeprefix("train/"), loc="left", fontsize=8, color=INK, parse_math=False)
+        axes.set_title(printable(name.removeprefix("train/")), loc="left", fontsize=8, color=INK, parse_math=False)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.locator_params(nbins=4)
         _plain(axes)
@@ -116,7 +117,9 @@ def _evaluations(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
 def _dress(axes: Axes, title: str) -> None:
     from matplotlib.ticker import EngFormatter
 
-    axes.set_title(title, loc="left", fontsize=12, color=INK, pad=10, parse_math=False)  # a dollar is a dollar
+    axes.set_title(
+        printable(title), loc="left", fontsize=12, color=INK, pad=10, parse_math=False
+    )  # a dollar is a dollar
     axes.set_xlabel("env_steps", color=INK)
     axes.set_ylabel("return of an episode", color=INK)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import mimetypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 from cadenza.files import SafePath
+from cadenza.text import fenced, paragraph
+from cadenza.text import html as escape
+from cadenza.text import markdown as plain
 
 STYLE = """
 body { font: 16px/1.55 system-ui, sans-serif; color: #1f2937; max-width: 54rem; margin: 2.5rem auto; padding: 0 1rem; }
@@ -90,23 +94,24 @@ def markdown(blocks: Sequence[Block], folder: Path) -> str:
 def _markdown(block: Block, folder: Path) -> str:
     match block:
         case Heading(text, level):
-            return f"{'#' * level} {text}"
+            return f"{'#' * level} {plain(text)}"
         case Paragraph(text):
-            return text
+            return paragraph(text)
         case Code(text):
-            return f"```\n{text}\n```"
+            return fenced(text)
         case Table(head, rows):
-            lines = [head, ["---"] * len(head), *([_one_line(cell) for cell in row] for row in rows)]
+            lines = [_cells(head), ["---"] * len(head), *map(_cells, rows)]
             return "\n".join(f"| {' | '.join(line)} |" for line in lines)
         case Folded(title, text):
-            return f"<details><summary>{escape(title)}</summary>\n\n```\n{text}\n```\n\n</details>"
+            return f"<details><summary>{escape(title)}</summary>\n\n{fenced(text)}\n\n</details>"
         case Media(path, alt):
-            place = path.path.relative_to(folder).as_posix()
-            return f"[{alt}]({place})" if block.film else f"![{alt}]({place})"
+            place = quote(os.fsencode(path.path.relative_to(folder).as_posix()))
+            label = plain(alt).replace("[", "\\[").replace("]", "\\]")
+            return f"[{label}]({place})" if block.film else f"![{label}]({place})"
 
 
-def _one_line(cell: str) -> str:
-    return " ".join(cell.replace("|", "\\|").split())
+def _cells(row: Sequence[str]) -> list[str]:
+    return [plain(" ".join(cell.split())) for cell in row]
 
 
 def html(blocks: Sequence[Block], title: str) -> str:

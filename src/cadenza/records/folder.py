@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import secrets
-import shlex
 import shutil
 import time
 from dataclasses import dataclass
@@ -18,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, StorageError, nearest
 from cadenza.files import SafePath, screen
 from cadenza.parsing import ParseError, json_data, yaml_data
-from cadenza.records import atomic
+from cadenza.records import atomic, sound
 from cadenza.records.decisions import checked
 from cadenza.records.digests import is_intact, with_digest, without_digest
 from cadenza.records.json_text import is_text
 from cadenza.records.lock import is_held
+from cadenza.text import shell
 
 if TYPE_CHECKING:
     from cadenza.config.schema import RunConfig
@@ -32,7 +32,6 @@ VIDEOS = "videos"
 BEST = "@best"
 HUB = "hf:"  # a published run, `hf:user/repo` or `hf:user/repo@revision`
 PLAIN = re.compile(r"[\w.-]+")  # an id that is no path and moves no cursor
-LONGEST_POINTER = 4096  # bytes of a file that names a run or a checkpoint
 LONGEST_CONFIG = 4 << 20
 STATUSES = ("running", "finished", "interrupted", "failed")
 # what readers of manifest.json take for granted
@@ -66,7 +65,7 @@ class RunFolder:
     @property
     def reference(self) -> str:
         """The same as it is typed in a command."""
-        return shlex.quote(self.handle)
+        return shell(self.handle)
 
     @property
     def outlet(self) -> SafePath:
@@ -145,6 +144,8 @@ class RunFolder:
                 raise CheckpointError(f"{self.manifest} is damaged ({told}): put it back from a copy of the run")
         if not is_intact(found):
             raise CheckpointError(f"{self.manifest} is damaged (wrong digest): put it back from a copy of the run")
+        if fault := sound.manifest_fault(found):
+            raise CheckpointError(f"{self.manifest} is damaged ({fault}): put it back from a copy of the run")
         return without_digest(found)
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
@@ -153,7 +154,7 @@ class RunFolder:
     def read_status(self) -> dict[str, Any]:
         """Empty where it is missing or damaged: the next save writes it anew."""
         try:
-            return read_object(self.status)
+            return sound.status(read_object(self.status))
         except CheckpointError:
             return {}
 
@@ -228,7 +229,7 @@ class RunFolder:
             found = yaml_data(content, unique=False, texts=True)  # a date may be the run's name
         except (OSError, ParseError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return sound.settings(found)
 
 
 def runs_root(option: Path | None = None) -> Path:
@@ -374,7 +375,7 @@ def _named(root: Path, ref: str) -> RunFolder:
 
 def _last(root: Path) -> RunFolder:
     try:
-        run = (SafePath(root) / LAST).read_text(LONGEST_POINTER, errors="replace").strip()
+        run = (SafePath(root) / LAST).read_text(sound.LONGEST_POINTER, errors="replace").strip()
     except FileNotFoundError:
         raise NotFoundError(f"no {LAST}: there are no runs in {root}") from None
     folder = RunFolder(root / run)

@@ -12,7 +12,8 @@ from cadenza.errors import MissingExtraError, NotFoundError, install
 from cadenza.records import metrics
 from cadenza.records.compare import Comparison, Estimate
 from cadenza.records.folder import RunFolder
-from cadenza.records.json_text import dumps, plain
+from cadenza.records.json_text import dumps, plain, shown
+from cadenza.text import cell, printable
 from cadenza.trees import leaves
 
 Row = dict[str, Any]
@@ -20,6 +21,7 @@ WHO = ("run", "environment", "algorithm", "seed")  # columns before the metrics
 ESCAPES = {
     "\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "…": r"\dots{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
 }  # fmt: skip
 
 
@@ -59,9 +61,9 @@ def _rows(folder: RunFolder) -> list[Row]:
 def as_csv(folders: Sequence[RunFolder], wanted: Sequence[str]) -> str:
     names, rows = table(folders, wanted)
     text = io.StringIO()
-    writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(cell, names))
+    writer.writerows([cell(row.get(name)) for name in names] for row in rows)
     return text.getvalue()
 
 
@@ -79,7 +81,7 @@ def as_json(folders: Sequence[RunFolder], wanted: Sequence[str]) -> str:
         }
         for folder, rows in zip(folders, found, strict=True)
     ]
-    return dumps({"runs": runs}) + "\n"
+    return shown({"runs": runs}) + "\n"
 
 
 def as_parquet(folders: Sequence[RunFolder], wanted: Sequence[str]) -> bytes:
@@ -176,4 +178,4 @@ def _digits(value: float) -> str:
 
 def escape(text: str) -> str:
     """For LaTeX."""
-    return "".join(ESCAPES.get(letter, letter) for letter in text)
+    return "".join(ESCAPES.get(letter, letter) for letter in printable(text))

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from cadenza.files import SafePath
+from cadenza.text import printable
 
 
 def plain(value: Any) -> Any:
@@ -31,6 +32,12 @@ def plain(value: Any) -> Any:
 def dumps(value: Any, indent: int | None = None, ascii: bool = False) -> str:
     """One line (or indented) JSON in the given key order; `ascii` escapes all other letters."""
     return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=ascii)
+
+
+def shown(value: Any, ascii: bool = False) -> str:
+    """Return one line of JSON for a terminal: what it would obey (C1, bidi overrides) is JSON's own escape."""
+    text = dumps(value, ascii=ascii)
+    return text if printable(text) == text else dumps(value, ascii=True)
 
 
 def canonical(value: Any) -> str:

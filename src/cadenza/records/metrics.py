@@ -15,9 +15,10 @@ from typing import IO, Any
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, nearest
 from cadenza.files import SafePath
 from cadenza.parsing import json_data
-from cadenza.records import atomic
+from cadenza.records import atomic, sound
 from cadenza.records.failpoints import failpoint
 from cadenza.records.json_text import canonical, dumps, plain
+from cadenza.text import cell
 
 Row = dict[str, Any]
 
@@ -180,8 +181,8 @@ def read(path: SafePath) -> list[Row]:
         with path.reading() as file:
             for number, line in enumerate(_lines(file), 1):
                 row = json_data(line)
-                if not isinstance(row, dict) or not isinstance(row.get("env_steps"), int):
-                    raise CheckpointError(f"{path}: row {number} is not a row of metrics")
+                if fault := sound.row_fault(row):
+                    raise CheckpointError(f"{path}: row {number} {fault}")
                 rows.append(row)
     except FileNotFoundError:
         return []
@@ -236,7 +237,8 @@ def first_difference(rows_a: Sequence[Row], rows_b: Sequence[Row], limit: int | 
 def export_csv(rows: Sequence[Row], path: SafePath) -> None:
     """A table with a column for each quantity; empty where a row does not have it."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, names(rows), extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    columns = names(rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(cell, columns))
+    writer.writerows([cell(row.get(name)) for name in columns] for row in rows)
     atomic.write_text(path, text.getvalue())

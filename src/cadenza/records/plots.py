@@ -10,6 +10,7 @@ from cadenza.files import SafePath
 from cadenza.records import atomic
 from cadenza.records.compare import Comparison, profiles
 from cadenza.records.curves import FAINT, INK
+from cadenza.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -130,9 +131,9 @@ def profile_panel(axes: Axes, result: Comparison, metric: str) -> None:
 
 
 def dress(axes: Axes, title: str, x: str, y: str) -> None:
-    axes.set_title(title, loc="left", fontsize=11, color=INK, pad=8)
-    axes.set_xlabel(x, color=INK)
-    axes.set_ylabel(y, color=INK)
+    axes.set_title(printable(title), loc="left", fontsize=11, color=INK, pad=8)
+    axes.set_xlabel(printable(x), color=INK)
+    axes.set_ylabel(printable(y), color=INK)
     axes.grid(color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=INK, length=0)
@@ -180,6 +181,7 @@ def _score_name(result: Comparison, metric: str) -> str:
 
 
 def _shortened(label: str, limit: int = 42) -> str:
+    label = printable(label)
     return label if len(label) <= limit else label[: limit - 1] + "…"
 
 

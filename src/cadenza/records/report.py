@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from cadenza.files import SafePath
@@ -11,6 +10,7 @@ from cadenza.records import alerts, atomic, curves, metrics
 from cadenza.records.document import Block, Code, Folded, Heading, Media, Paragraph, Table, html, markdown
 from cadenza.records.folder import RunFolder
 from cadenza.records.json_text import dumps
+from cadenza.text import shell
 from cadenza.trees import leaves
 
 FILMS = (".gif", ".mp4", ".webm")  # the first kind found is shown: a GIF plays inside a Markdown page
@@ -196,7 +196,7 @@ def _commands(folder: RunFolder) -> str:
         (f"cadenza evaluate {folder.reference} --episodes 100", "measure the policy"),
         (f"cadenza resume {folder.reference} --max-timesteps N", "train on, exactly where it stopped"),
         (f"cadenza verify {folder.reference}", "do it again and compare"),
-        (f"cadenza train {shlex.quote(str(folder.config))}", "a new run with the same settings"),
+        (f"cadenza train {shell(str(folder.config))}", "a new run with the same settings"),
     ]
     width = max(len(command) for command, _ in lines)
     return "\n".join(f"{command:<{width}}  # {why}" for command, why in lines)

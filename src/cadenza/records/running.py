@@ -10,7 +10,7 @@ from typing import Any
 from cadenza.files import SafePath
 from cadenza.monitor.pace import Count, ahead, speed
 from cadenza.parsing import ParseError, json_object
-from cadenza.records import alerts
+from cadenza.records import alerts, sound
 from cadenza.records.folder import RunFolder, read_object, run_ids
 from cadenza.records.lock import is_held
 
@@ -54,7 +54,9 @@ def describe(folder: RunFolder) -> Running:
     training = folder.settings().get("training")
     settings = training if isinstance(training, dict) else {}
     decisions = read_object(folder.decisions) if folder.decisions.exists() else {}
-    unit = str(decisions.get("training.unit", "env_steps"))
+    unit = decisions.get("training.unit")
+    if unit not in ("env_steps", "updates"):
+        unit = "env_steps"
     budget = _number(settings.get("max_timesteps" if unit == "env_steps" else "max_updates"))
     last = rows[-1] if rows else {}
     done = _number(last.get(unit, status.get(unit))) or 0
@@ -102,9 +104,11 @@ def tail(path: SafePath) -> list[dict[str, Any]]:
     found = []
     for line in lines[1 if size > TAIL else 0 :]:
         try:
-            found.append(json_object(line))
+            row = json_object(line)
         except ParseError:
             continue
+        if sound.row_fault(row) is None:
+            found.append(row)
     return found
 
 

@@ -77,7 +77,7 @@ def _arguments(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _may_be_a_file(text: str) -> bool:
     try:
-        return any(sign in text for sign in SEPARATORS) or Path(text).is_file()
+        return any(sign in text for sign in SEPARATORS) or os.path.isfile(text)
     except (OSError, ValueError):  # longer than any name, or with a NUL
         return True
 
@@ -145,11 +145,11 @@ def _run_beside(path: Path) -> dict[str, Any] | None:
 
     Any manifest.json makes a config.yaml a run's; beside another file it may be something else's.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         return None
     for folder in dict.fromkeys((path.parent, path.resolve().parent)):
         manifest = folder / "manifest.json"
-        if not manifest.is_file():
+        if not os.path.isfile(manifest):
             continue
         if _is_stored_config(path):
             return read_object(SafePath(folder) / manifest.name)

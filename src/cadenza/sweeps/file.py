@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -145,7 +146,7 @@ def read(path: Path, **given: Any) -> SweepFile:
     if not made.base:
         raise ConfigError(f"{path}: base is missing: ENV:VARIANT, an experiment, or a file that trials start from")
     beside = place.parent / made.base
-    if not Path(made.base).is_file() and beside.is_file():  # a file named as it is seen from the sweep's own
+    if not os.path.isfile(made.base) and os.path.isfile(beside):  # a file named as it is seen from the sweep's own
         return replace(made, base=str(beside))
     return made
 
@@ -187,7 +188,7 @@ def _made(path: Path, data: dict[str, Any], given: dict[str, Any]) -> SweepFile:
 
 def find(path: Path) -> Path:
     """A file, or the shipped sweep of that name."""
-    if path.suffix or path.is_file():
+    if path.suffix or os.path.isfile(path):
         return path
     ours = shipped()
     if str(path) in ours:

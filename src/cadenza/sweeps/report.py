@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from cadenza.files import SafePath
@@ -15,6 +14,8 @@ from cadenza.sweeps.drive import Sweep
 from cadenza.sweeps.importance import importance
 from cadenza.sweeps.picture import draw_history, draw_parameters
 from cadenza.sweeps.trials import Trial
+from cadenza.text import command as command_line
+from cadenza.text import shell
 
 SHOWN = 20  # trials in the table
 
@@ -116,14 +117,14 @@ def _explanation(sweep: Sweep) -> str:
 
 
 def _commands(sweep: Sweep, ranked: list[Trial], command: list[str]) -> str:
-    lines = [(shlex.join(command), "go on with the sweep; what is done is not repeated")]
+    lines = [(command_line(command), "go on with the sweep; what is done is not repeated")]
     if ranked:
         first = RunFolder(sweep.root / next(iter(ranked[0].runs.values())))
-        best = shlex.quote(str(sweep.folder.best))
+        best = shell(str(sweep.folder.best))
         lines.append((f"cadenza train {best}", "the best settings, in a run of their own"))
         lines.append((f"cadenza show {first.reference}", "the best trial's first run"))
     usual = sweep.root.absolute() == runs_root().absolute()
-    where = "" if usual else f" --runs-dir {shlex.quote(str(sweep.root))}"
+    where = "" if usual else f" --runs-dir {shell(str(sweep.root))}"
     lines.append((f"cadenza list --filter tags=sweep:{sweep.plan.id}{where}", "every run of the sweep"))
     return "\n".join(f"# {why}\n{line}" for line, why in lines)
 

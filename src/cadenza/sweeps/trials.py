@@ -10,10 +10,13 @@ from typing import Any, Literal
 from cadenza.errors import CheckpointError
 from cadenza.files import SafePath
 from cadenza.parsing import json_data
+from cadenza.records import sound
 from cadenza.records.failpoints import failpoint
+from cadenza.records.folder import PLAIN
 from cadenza.records.json_text import dumps
 from cadenza.sweeps.space import Params
 
+NUMBER = sound.optional(sound.is_number)
 State = Literal["open", "finished", "pruned", "failed"]
 
 
@@ -40,6 +43,24 @@ class Trial:
             "values": {str(seed): value for seed, value in self.values.items()},
             "message": self.message,
         }
+
+
+def is_fact(fact: dict[str, Any]) -> bool:
+    """Return whether the values of a line of the journal have their kinds; a missing one is a KeyError."""
+    match fact["event"]:
+        case "asked":
+            return isinstance(fact["params"], dict)
+        case "started":
+            return isinstance(fact["run"], str) and PLAIN.fullmatch(fact["run"]) is not None
+        case "rung":
+            return NUMBER(fact["value"])
+        case "retried":
+            return True
+        case "told":
+            numbers = (fact["value"], *fact["values"].values())
+            states = ("finished", "pruned", "failed")
+            return all(map(NUMBER, numbers)) and fact["state"] in states and isinstance(fact["message"], str)
+    return False
 
 
 class Journal:
@@ -118,6 +139,8 @@ class Journal:
 
     def _take(self, fact: dict[str, Any]) -> None:
         number = int(fact["trial"])
+        if not is_fact(fact):
+            raise ValueError(f"no fact about trial {number}")
         if fact["event"] == "asked":
             self.trials[number] = Trial(number, fact["params"])
             return

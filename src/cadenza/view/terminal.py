@@ -12,6 +12,7 @@ from typing import Any, Self, TextIO
 
 import numpy as np
 
+from cadenza.text import printable
 from cadenza.view.keyboard import ENDS, PAUSES
 from cadenza.view.video import Place, stride_for
 from cadenza.view.window import Closed
@@ -53,7 +54,7 @@ class Terminal:
     def show(self, picture: np.ndarray, caption: str) -> None:
         size = shutil.get_terminal_size()
         lines = half_blocks(fitted(picture, size.columns, 2 * max(1, size.lines - 2)))
-        below = "\n".join(f"\x1b[0m\x1b[K{text[: size.columns - 1]}" for text in (caption, self.title))
+        below = "\n".join(f"\x1b[0m\x1b[K{printable(text)[: size.columns - 1]}" for text in (caption, self.title))
         self._out.write(f"\x1b[H{lines}\n{below}\x1b[J")
         self._out.flush()
         if not self._played:

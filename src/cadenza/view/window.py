@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from cadenza.text import printable
 from cadenza.view.keyboard import ENDS, PAUSES
 from cadenza.view.video import Place, captioned, stride_for
 
@@ -54,7 +55,7 @@ class Window:
         if not display.get_init() or display.get_surface() is None:
             display.init()
             display.set_mode(size)
-            display.set_caption(self._title)
+            display.set_caption(printable(self._title))
         return display.get_surface()
 
     def pressed(self, wait: bool = False) -> frozenset[str]:

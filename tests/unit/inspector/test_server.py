@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import http.client
 import json
 import random
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,9 @@ import psutil
 import pytest
 
 from cadenza.cli.inspect import redirect
+from cadenza.inspector import connections
 from cadenza.inspector.catalog import Catalog
-from cadenza.inspector.server import ANSWERS, hosts
+from cadenza.inspector.server import ADDRESS, ANSWERS, hosts
 from cadenza.records.folder import RunFolder
 from harness.command import TOY, cadenza
 from harness.inspecting import Client, inspecting
@@ -399,3 +403,76 @@ def test_one_look_at_a_run_that_trains_tells_only_what_is_new(whole: RunFolder, 
         assert second["curves"]["asked"] == 3
         assert second["curves"]["size"] == metrics.stat().st_size
         assert second["curves"]["curves"][name]["x"] == [json.loads(row)["env_steps"] for row in rows[-2:]]
+
+
+def test_three_hundred_idle_connections_make_few_threads_and_the_page_still_answers(client: Client) -> None:
+    place = (ADDRESS, client.server.server_port)
+    idle = []
+    try:
+        before = threading.active_count()
+        for number in range(300):
+            connection = socket.create_connection(place)
+            idle.append(connection)
+            if number % 3 == 0:
+                connection.sendall(b"GET / HTTP/1.1\r\nHost: ")  # a request that never ends
+        began = time.monotonic()
+        status, _, content = client.send("/static/app.js")
+        assert (status, time.monotonic() - began < 1) == (200, True)
+        assert content
+        assert threading.active_count() - before <= connections.MOST
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_a_connection_is_kept_for_the_next_request(client: Client) -> None:
+    connection = http.client.HTTPConnection(ADDRESS, client.server.server_port, timeout=60)
+    for _ in range(3):
+        connection.request("GET", "/static/app.js", headers={"Cookie": client.cookie})
+        answer = connection.getresponse()
+        assert (answer.status, answer.will_close) == (200, False)
+        answer.read()
+    connection.close()
+
+
+def test_a_head_that_is_too_large_is_refused(client: Client) -> None:
+    with socket.create_connection((ADDRESS, client.server.server_port)) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        with suppress(OSError):  # it is closed while this is still sent
+            for number in range(80):
+                connection.sendall(f"X-{number}: {'x' * 4000}\r\n".encode())
+        answer = b""
+        with suppress(OSError):
+            answer = connection.recv(1000)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")
+
+
+def test_the_head_of_a_request_has_a_total_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((0.0, connections.HEAD_SECONDS - 1, connections.HEAD_SECONDS))
+    monkeypatch.setattr("cadenza.inspector.connections.time.monotonic", lambda: next(clock))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reader = connections.HeadReader(ours)
+        for letter in b"GE":
+            theirs.sendall(bytes([letter]))
+            assert reader.read(1) == bytes([letter])
+        with pytest.raises(TimeoutError, match="takes too long"):
+            reader.read(1)
+
+
+def test_a_new_connection_is_refused_where_all_are_busy() -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    pool = connections.Connections(most=2)
+    try:
+        assert all(pool.admit(ours) for ours, _ in pairs[:2])
+        for ours, _ in pairs[:2]:
+            pool.works(ours)
+        assert not pool.admit(pairs[2][0])
+        connections.refuse(pairs[2][0])
+        assert pairs[2][1].recv(1000) == connections.REFUSAL
+        pool.release(pairs[0][0])
+        assert pool.admit(pairs[2][0])
+    finally:
+        for ours, theirs in pairs:
+            ours.close()
+            theirs.close()

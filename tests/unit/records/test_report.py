@@ -131,7 +131,7 @@ def test_alerts_and_times_are_told(folder: RunFolder) -> None:
     folder.alerts.path.write_text(f"{json.dumps(alert)}\n{json.dumps(alert | {'env_steps': 4000})}\n")
     MetricsFile(folder.metrics).append({"env_steps": 5000, "updates": 100, "time/collect": 2.0, "time/update": 5.0})
     text = write_report(folder).read_text()
-    assert "| no_progress | 2 | 3000 | it <b>stands</b> still | rest |" in text
+    assert "| no_progress | 2 | 3000 | it &lt;b>stands&lt;/b> still | rest |" in text
     assert "| update | 0:00:05 | 62 % |" in text
     page = write_html(folder).read_text()
     assert "it &lt;b&gt;stands&lt;/b&gt; still" in page
