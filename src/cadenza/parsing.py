@@ -141,6 +141,8 @@ def _in_plainer_words(text: str) -> Any:
                 break
     except yaml.YAMLError as problem:
         return problem
+    except (ValueError, OverflowError):  # "\\UFFFFFFFF": no character
+        return None
     return None
 
 

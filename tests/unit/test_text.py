@@ -18,6 +18,7 @@ from cadenza import text
 from cadenza.config.load import as_yaml
 from cadenza.monitor.console import Console
 from cadenza.orchestration.scheduler import Stretch
+from cadenza.records.digests import without_digest
 from cadenza.records.document import Block, Code, Heading, Media, Paragraph, Table, html, markdown
 from cadenza.records.folder import RunFolder
 from cadenza.records.json_text import shown
@@ -112,9 +113,9 @@ def test_the_console_and_the_log_write_one_printable_line_for_an_entry(tmp_path:
 
 def test_commands_print_a_hostile_run_without_control_characters(whole: RunFolder, tmp_path: Path) -> None:
     folder = copied(whole, tmp_path / "runs")
-    manifest = json.loads(folder.manifest.read_text())
+    manifest, evil = without_digest(json.loads(folder.manifest.read_text())), EVIL[:-13]  # a whole text
     named = folder.path.rename(folder.path.with_name("evil\x1b[31m\n\u202e[red]"))
-    (named / "manifest.json").write_text(json.dumps(manifest | {"name": EVIL, "tags": [EVIL], "command": [EVIL]}))
+    (named / "manifest.json").write_text(json.dumps(manifest | {"name": evil, "tags": [evil], "command": [evil]}))
     (named / "status.json").write_text(json.dumps({"status": "failed", "message": EVIL}))
     alert = {"rule": EVIL, "severity": EVIL, "env_steps": 1, "what": EVIL, "hint": EVIL}
     (named / "alerts.jsonl").write_text(json.dumps(alert) + "\n")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cadenza.cli.output import Json, Run, RunsDir, Trust, print_json, print_table, say
+from cadenza.files import SafePath
 
 
 def publish(
@@ -57,7 +58,9 @@ def publish(
             print_table(("file", "bytes"), [(name, f"{size:,}") for name, size in files.items()], ("bytes",))
             say((prepared / "README.md").read_text(), several=True)
             return
-        found = upload(prepared, place, private, f"{folder.id} ({pointer(prepared / 'checkpoints' / 'last')})")
+        found = upload(
+            prepared, place, private, f"{folder.id} ({pointer(SafePath(prepared) / 'checkpoints' / 'last')})"
+        )
     if json:
         print_json({"run": folder.id, "repo": place, "files": files, **found})
     else:
