@@ -8,8 +8,8 @@ or written must be a regular file. A file that is appended to or cut must have n
 from __future__ import annotations
 
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -107,6 +107,8 @@ class SafePath:
 
     def glob(self, pattern: str) -> list[SafePath]:
         """What the folder holds under names that match, sorted; nothing where there is no such folder."""
+        if "/" in pattern:
+            raise ValueError(f"{pattern!r} names more than what is in one folder")
         try:
             names = self.names()
         except (FileNotFoundError, NotADirectoryError):
@@ -180,8 +182,14 @@ class SafePath:
     def nameless(self) -> IO[bytes]:
         """A file in this folder that has no name and is gone when it is closed."""
         with self._folder() as folder:
-            place = f"/proc/self/fd/{folder}"
-            return tempfile.TemporaryFile(dir=place if os.path.isdir(place) else str(self))
+            if isinstance(folder, int) and hasattr(os, "O_TMPFILE"):
+                with suppress(OSError):  # a disk that has no such files, or no room: the way below says which
+                    file = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=folder)
+                    return os.fdopen(file, "w+b")
+        named = self / f".tmp-nameless-{os.getpid()}-{secrets.token_hex(4)}"
+        file = named.open(os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        named.unlink()
+        return os.fdopen(file, "w+b")
 
     def replace(self, target: SafePath) -> None:
         """Move it, in one step, over what may lie at `target`."""

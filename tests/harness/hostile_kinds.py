@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from cadenza.orchestration.checkpoint import manifest_digest
+from cadenza.records.digests import with_digest
 from cadenza.records.facts import stamp
 
 SECRET = "canary-5f0c1d-secret"  # stands in every file outside; no output may hold it
@@ -472,7 +473,9 @@ def seal(spot: Spot) -> None:
         elif path.name == "config.yaml":
             of_run = path.parent / "manifest.json"
             facts = json.loads(of_run.read_bytes())
-            of_run.write_text(json.dumps(facts | {"configs": [*facts["configs"], digest]}))
+            of_run.write_text(json.dumps(with_digest(facts | {"configs": [*facts["configs"], digest]})))
+        elif path.name in ("manifest.json", "decisions.json"):
+            path.write_text(json.dumps(with_digest(json.loads(content))))
         elif (path.parent / "dataset.json").is_file():
             seal_dataset(path, digest)
 

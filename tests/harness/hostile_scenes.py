@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from cadenza.records.digests import with_digest
 from harness.hostile_kinds import MODULE
 
 VICTIM = "victim"
@@ -263,6 +264,7 @@ def rename(run: Path, name: str) -> None:
     for file in ("status.json", "manifest.json"):
         facts = json.loads((run / file).read_text())
         facts |= {"run": name} | ({"dir": str(run.with_name(name))} if "dir" in facts else {})
+        facts = with_digest(facts) if "digest" in facts else facts
         (run / file).write_text(json.dumps(facts, indent=2) + "\n")
     run.rename(run.with_name(name))
     (run.parent / "@last").write_text(name + "\n")

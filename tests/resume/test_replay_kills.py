@@ -63,11 +63,11 @@ def test_killed_after_a_checkpoint_nothing_collected_since_is_there(
     assert call(["train", *keeping(subject)], tmp_path / "killed", failpoint)[0] == -signal.SIGKILL
     alone, killed = left_alone(subject), find(tmp_path / "killed", "@last")
     checkpoints = Checkpoints.of(killed)
-    unnamed = len(list(killed.replay.glob("*/*.safetensors")))
+    unnamed = len(list(killed.replay.path.glob("*/*.safetensors")))
     newest = checkpoints.newest(pytest.fail)
     assert newest is not None
     name, state = newest
-    left = unnamed - len(list(killed.replay.glob("*/*.safetensors")))
+    left = unnamed - len(list(killed.replay.path.glob("*/*.safetensors")))
     assert (left > 0) == failpoint.startswith("replay:")  # segments from the future, and they are gone
     there = all_rows(state["store.replay"], killed.replay / "replay")
     then = all_rows(Checkpoints.of(alone).load(name)["store.replay"], alone.replay / "replay")

@@ -27,7 +27,7 @@ from cadenza.data.datasets import episode_rows, merged, write_dataset
 from cadenza.envs.gym import observer
 from cadenza.envs.images import as_asked, is_image
 from cadenza.errors import ConfigError, MissingExtraError, install
-from cadenza.parsing import json_object
+from cadenza.parsing import json_object, read_user_file
 from cadenza.types import EnvSpec, Tree
 
 INFO = Path("meta/info.json")
@@ -64,7 +64,7 @@ class Source:
 
     def __post_init__(self) -> None:
         with self.reading(str(INFO)):
-            info = json_object((self.folder / INFO).read_bytes())
+            info = json_object(read_user_file(self.file(self.folder / INFO)))
             self.version = str(info["codebase_version"])
             self.features: dict[str, Any] = dict(info["features"])
             self.count, self.fps = int(info["total_episodes"]), float(info["fps"])
@@ -74,6 +74,15 @@ class Source:
         if self.version not in VERSIONS:
             known = ", ".join(VERSIONS)
             raise ConfigError(f"{self.where}: is in LeRobot's format {self.version}; this version reads {known}")
+
+    def file(self, path: Path) -> Path:
+        """Return a file of the dataset; a link may lead to another, or into the blobs of the Hub's cache around it."""
+        place, folder = path.resolve(), self.folder.resolve()
+        if not any(place.is_relative_to(home) for home in (folder, folder.parent.parent / "blobs")):
+            raise ValueError(f"{path.name} leads out of the dataset")
+        if not place.is_file():
+            raise FileNotFoundError(f"{path.name} is not there, or is no file")
+        return place
 
     @contextmanager
     def reading(self, what: str) -> Iterator[None]:
@@ -113,7 +122,7 @@ class Source:
         read_table = self.extra("pyarrow.parquet", "parquet").read_table
         for file in sorted(self.folder.glob("data/*/*.parquet")):
             with self.reading(str(file.relative_to(self.folder))):
-                rows = read_table(file)
+                rows = read_table(self.file(file))
                 episode, frame = array_of(rows["episode_index"]), array_of(rows["frame_index"])
                 starts = np.flatnonzero(np.diff(episode, prepend=-1))
                 if not np.array_equal(frame, np.arange(len(frame)) - np.repeat(starts, np.diff([*starts, len(frame)]))):
@@ -196,7 +205,7 @@ class Source:
                 yield np.asarray(Image.open(io.BytesIO(kept["bytes"])).convert("RGB"))
         else:
             if name not in self.films:
-                self.films[name] = Film(self.extra("av", "video"), self.fps, self.places(name))
+                self.films[name] = Film(self.extra("av", "video"), self.fps, self.places(name), self.file)
             yield from self.films[name].frames(number, len(rows))
 
     def places(self, name: str) -> dict[int, tuple[Path, float]]:
@@ -209,7 +218,7 @@ class Source:
         read_table = self.extra("pyarrow.parquet", "parquet").read_table
         keys = [f"videos/{name}/{key}" for key in ("chunk_index", "file_index", "from_timestamp")]
         for file in sorted(self.folder.glob("meta/episodes/*/*.parquet")):
-            rows = read_table(file, columns=["episode_index", *keys])
+            rows = read_table(self.file(file), columns=["episode_index", *keys])
             for one, chunk, part, start in zip(*(array_of(column) for column in rows.columns), strict=True):
                 found[int(one)] = (videos / name / f"chunk-{chunk:03d}/file-{part:03d}.mp4", float(start))
         return found
@@ -222,6 +231,7 @@ class Film:
     av: Any
     fps: float
     places: dict[int, tuple[Path, float]]
+    file: Callable[[Path], Path]  # checks one before it is opened
     path: Path | None = None
     running: Iterator[Any] = field(default_factory=lambda: iter(()))
 
@@ -237,7 +247,7 @@ class Film:
             yield frame.to_ndarray(format="rgb24")
 
     def played(self, path: Path) -> Iterator[Any]:
-        with self.av.open(str(path)) as film:
+        with self.av.open(str(self.file(path))) as film:
             yield from film.decode(video=0)
 
 

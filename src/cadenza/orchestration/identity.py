@@ -13,6 +13,7 @@ from cadenza.config.schema import Phase, RunConfig
 from cadenza.errors import ConfigError
 from cadenza.records.decisions import ACCEPTED, BUDGETS, DEVICES, binding
 from cadenza.records.json_text import dumps
+from cadenza.records.sound import is_number
 
 ABSENT = object()
 UNSET = "(not set)"
@@ -115,9 +116,11 @@ def unaccepted(changes: Sequence[Change], decisions: Mapping[str, Any]) -> list[
 
 
 def same(before: Any, now: Any) -> bool:
-    """Return whether two leaves of plain data are equal; 1 is not true."""
+    """Return whether two leaves of plain data are equal: 16 and 16.0 are, 1 and true are not."""
     if before is ABSENT or now is ABSENT:
         return before is now
+    if is_number(before) and is_number(now):
+        return bool(before == now)
     return dumps(before) == dumps(now)
 
 

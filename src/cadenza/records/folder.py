@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cadenza.config.schema import RunConfig
 
 LAST = "@last"
+INDEX_NAME = "index.sqlite"  # and what SQLite puts beside it, beginning so
 VIDEOS = "videos"
 BEST = "@best"
 HUB = "hf:"  # a published run, `hf:user/repo` or `hf:user/repo@revision`
@@ -327,7 +328,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_name(name: str) -> bool:
-    return not name.startswith(".") and is_text(name)
+    return not name.startswith((".", INDEX_NAME)) and is_text(name)
 
 
 def find(root: Path, ref: str) -> RunFolder:

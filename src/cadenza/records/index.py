@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 from cadenza.files import SafePath
-from cadenza.records.facts import UNREADABLE, Row, describe, stamp, version
-from cadenza.records.folder import run_ids, shown_state
+from cadenza.parsing import ParseError, json_object
+from cadenza.records.facts import COLUMNS, UNREADABLE, Row, describe, stamp, version
+from cadenza.records.folder import INDEX_NAME, run_ids, shown_state
 from cadenza.records.json_text import dumps
-from cadenza.records.query import Entry, Filters, Settings, select
+from cadenza.records.query import Entry, Filters, Settings, parsed, select
 
 VARIABLE = "CADENZA_INDEX"
-INDEX_NAME = "index.sqlite"
 LAYOUT = 4  # stored as the file's user_version; an index of another layout is made anew
 BUSY_SECONDS = 5.0
 TABLE = "CREATE TABLE runs (run TEXT PRIMARY KEY, stamp TEXT, facts TEXT, settings TEXT, measured TEXT)"
@@ -56,18 +55,26 @@ def entries(root: Path) -> list[Entry]:
     if not stamps:
         return []
     texts, settings = _from_disk(root, stamps), Settings()
-    return [
-        _entry(f"{place}/{run}", version(at), texts[run], partial(settings.read, texts[run][1]))
-        for run, at in stamps.items()
-    ]
+    found = []
+    for run, at in stamps.items():
+        facts = _facts(texts[run])
+        if facts is None:  # the cache may be anybody's
+            texts[run] = _texts(root / run)
+            facts = json.loads(texts[run][0])
+        row = facts | {"run": run, "dir": f"{place}/{run}"}
+        if row["status"] in (None, "running"):
+            row["status"] = shown_state(Path(row["dir"]), row["status"])
+        found.append(Entry(row, version(at), partial(settings.read, texts[run][1]), partial(parsed, texts[run][2])))
+    return found
 
 
-def _entry(place: str, at: int, texts: tuple[str, str, str], settings: Callable[[], Row]) -> Entry:
-    row: Row = json.loads(texts[0])
-    row["dir"] = place
-    if row["status"] in (None, "running"):
-        row["status"] = shown_state(Path(place), row["status"])
-    return Entry(row, at, settings, partial(json.loads, texts[2]))
+def _facts(texts: tuple[str, str, str]) -> Row | None:
+    """The facts in a row of the cache; None where it holds what no version wrote."""
+    try:
+        facts = json_object(texts[0])
+    except ParseError:
+        return None
+    return facts if facts.keys() >= set(COLUMNS) else None
 
 
 def _from_disk(root: Path, stamps: dict[str, str]) -> Texts:

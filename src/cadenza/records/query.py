@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from cadenza.errors import ConfigError, NotFoundError, nearest
+from cadenza.parsing import ParseError, json_object
 from cadenza.records.facts import COLUMNS, Row
 from cadenza.records.json_text import dumps
 from cadenza.records.metrics import resolve
@@ -57,6 +57,14 @@ class Entry:
         return self.row[name] if name in self.row else self.beyond(name).get(name)
 
 
+def parsed(text: str) -> Row:
+    """Return what the index keeps of a run as JSON; nothing where somebody else wrote it."""
+    try:
+        return json_object(text)
+    except ParseError:
+        return {}
+
+
 class Settings:
     """Reads each text once: the seeds of one config share theirs."""
 
@@ -65,7 +73,7 @@ class Settings:
 
     def read(self, text: str) -> Row:
         if text not in self._known:
-            self._known[text] = json.loads(text)
+            self._known[text] = parsed(text)
         return self._known[text]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,28 @@ def test_what_is_damaged_or_missing_is_told(change: Callable[[Path], None], word
     change(folder)
     with pytest.raises(ConfigError, match=words):
         opened(folder)
+
+
+def test_links_lead_nowhere_but_into_the_cache_of_the_hub(tmp_path: Path) -> None:
+    snapshot = tmp_path / "hub" / "snapshots" / "abc"
+    snapshot.parent.mkdir(parents=True)
+    write(tmp_path / "them", recorded()).rename(snapshot)
+    file = next(snapshot.glob("data/*/*.parquet"))
+    for place, problem in ((tmp_path / "hub" / "blobs" / "1", ""), (tmp_path / "secret", "leads out of the dataset")):
+        place.parent.mkdir(exist_ok=True)
+        file.rename(place)
+        file.symlink_to(place)
+        if problem:
+            with pytest.raises(ConfigError, match=problem):
+                opened(snapshot)
+        else:
+            opened(snapshot)
+        file.unlink()
+        place.rename(file)
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(ConfigError, match="is no file"):
+        opened(snapshot)
 
 
 def test_what_does_not_fit_is_told(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.inspector.origins import origins
+from cadenza.records.digests import with_digest
 from cadenza.records.folder import RunFolder
 from harness.command import TOY
 from harness.inspecting import inspecting
@@ -33,7 +34,7 @@ def stranger(whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def told(folder: RunFolder, spec: str, *command: str) -> None:
     manifest = json.loads(folder.manifest.read_text())
     manifest |= {"spec": spec, "command": ["cadenza", "train", SPEC, *command]}
-    folder.manifest.path.write_text(json.dumps(manifest))
+    folder.manifest.path.write_text(json.dumps(with_digest(manifest)))
 
 
 @pytest.mark.parametrize(

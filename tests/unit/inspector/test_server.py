@@ -21,6 +21,7 @@ from cadenza.cli.inspect import redirect
 from cadenza.inspector import connections
 from cadenza.inspector.catalog import Catalog
 from cadenza.inspector.server import ADDRESS, ANSWERS, hosts
+from cadenza.records.digests import with_digest
 from cadenza.records.folder import RunFolder
 from harness.command import TOY, cadenza
 from harness.inspecting import Client, inspecting
@@ -49,7 +50,7 @@ def root(whole: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(whole.path, root / whole.id)
     manifest = json.loads((root / whole.id / "manifest.json").read_text())
     manifest["command"] = ["cadenza", "train", *TOY]  # the tests' own stands there
-    (root / whole.id / "manifest.json").write_text(json.dumps(manifest))
+    (root / whole.id / "manifest.json").write_text(json.dumps(with_digest(manifest)))
     (root / whole.id / "videos" / "seen.gif").write_bytes(b"GIF89a")
     (root / whole.id / "videos" / "link.gif").symlink_to(root.parent / "secret.txt")
     for name in HOSTILE:

@@ -169,7 +169,7 @@ def test_nothing_from_the_environment_is_published(
     environment = replace(config.environment, kwargs={"token": "HIDDEN", "deep": {"parts": ["a", "HIDDEN"]}})
     keys = ("environment.kwargs.token", "environment.kwargs.deep.parts.1", "logging.wandb_entity")
     mine.change_config(dump(replace(config, environment=environment, from_environment=keys)))
-    mine.write_decisions(mine.read_decisions() | {"seen": ["x HIDDEN y"]})
+    mine.write_decisions(mine.read_decisions() | {"debugger": {"value": "pdb", "reason": "x HIDDEN y"}})
     if broken is not None:  # what this test is there to find
         monkeypatch.setattr(publish, broken, lambda *given: given[-1])
     monkeypatch.setattr(publish, "record", lambda *_: (tmp_path / "out" / "replay.gif").touch())
