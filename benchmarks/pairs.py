@@ -9,13 +9,16 @@ A ratio above 1 says that the code after is faster. The interval is the 95 % boo
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from outcome import keep, machine, result_file, versions
@@ -64,11 +67,18 @@ def training(program: str, *settings: str) -> Task:
 
 
 def resuming(source: str) -> float:
-    """A run that has finished is resumed with a little more to do."""
+    """A run that has finished is resumed with a little more to do; each version resumes copies of a run of its own."""
     with tempfile.TemporaryDirectory() as root:
-        settings = ["CartPole-v1:ppo", *SMALL, "--max-timesteps", "1024"]
-        seconds(source, TIMED, "train", *settings, "--quiet", "--runs-dir", root)
+        shutil.copytree(finished(source), root, dirs_exist_ok=True)
         return seconds(source, TIMED, "resume", "@last", "--max-timesteps", "2048", "--quiet", "--runs-dir", root)
+
+
+@cache
+def finished(source: str) -> str:
+    root = tempfile.mkdtemp(prefix="cadenza-pairs-")
+    atexit.register(shutil.rmtree, root)
+    seconds(source, TIMED, "train", "CartPole-v1:ppo", *SMALL, "--max-timesteps", "1024", "--quiet", "--runs-dir", root)
+    return root
 
 
 TASKS: dict[str, Task] = {
