@@ -15,7 +15,7 @@ TESTS_minari := tests/unit/data/test_minari.py
 TESTS_pusht := tests/unit/envs/test_pusht.py
 TESTS_ray := tests/faults/test_sweep_on_ray.py
 TESTS_retro := tests/unit/envs/test_retro.py
-TESTS_wandb := tests/unit/monitor/test_wandb.py tests/unit/monitor/test_wandb_dashboard.py tests/unit/sweeps/test_wandb_agent.py
+TESTS_wandb := tests/unit/watch/test_wandb.py tests/unit/lab/test_wandb_dashboard.py tests/unit/lab/sweeps/test_wandb_agent.py
 
 .PHONY: setup demo test test-full test-all lint format clean $(ALONE:%=test-%)
 

@@ -22,7 +22,7 @@ from learn import cadenza
 from outcome import keep, machine, result_file, versions
 
 from cadenza.data.datasets import open_dataset
-from cadenza.data.walks import FIRST
+from cadenza.data.ring_steps import FIRST
 from cadenza.workflows.diffusion_policy_config import DIFFUSION
 
 MEASURED = 200  # episodes of a fork

@@ -22,8 +22,8 @@ from typing import Any
 
 from outcome import keep, machine, result_file, versions
 
-from cadenza.orchestration.verify import compare, uninterrupted
 from cadenza.records.folder import find
+from cadenza.tools.verify import compare, uninterrupted
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness import chunk_runs, dream_runs, forgetful_runs, plan_runs, replay_runs, world_model_runs

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from outcome import keep, machine, result_file, seeds, versions, write
 
-from cadenza.records.statistics import interquartile_mean, interval
+from cadenza.lab.statistics import interquartile_mean, interval
 
 RESAMPLES = 50_000
 

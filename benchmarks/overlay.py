@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from outcome import result_file
 
-from cadenza.records.curves import INK
-from cadenza.records.plots import COLOURS, dress
+from cadenza.lab.curves import INK
+from cadenza.lab.plots import COLOURS, dress
 
 Curve = dict[int, float]
 

@@ -28,7 +28,7 @@ SMALL = ["evaluation.every_steps=0", "evaluation.at_end=false", "logging.every_s
 SAVES = """
 import sys, time
 from cadenza.cli.main import run
-from cadenza.orchestration.orchestrator import Orchestrator
+from cadenza.engine.orchestrator import Orchestrator
 spent, save = 0.0, Orchestrator.save
 def timed(self, insist=False):
     global spent

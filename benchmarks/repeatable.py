@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from outcome import keep, machine, result_file
 
+from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs import catalog
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
@@ -65,7 +65,7 @@ def asked(id: str, kwargs: dict[str, Any], steps: int, rounds: int) -> dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("family", choices=catalog.families())
+    parser.add_argument("family", choices=environments.families())
     parser.add_argument("--only", default="", help="ids that contain this")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=2)
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
     found: dict[str, Any] = {}
-    for id in catalog.families()[options.family]:
+    for id in environments.families()[options.family]:
         if options.only in id:
             try:
                 found[id] = asked(id, options.kwargs, options.steps, options.rounds)

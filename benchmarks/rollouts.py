@@ -15,10 +15,10 @@ from typing import Any
 from outcome import keep, machine, result_file, versions
 
 from cadenza.config.load import load
+from cadenza.engine.build import assemble
+from cadenza.engine.launch import check
 from cadenza.envs.random_actions import random_actions
 from cadenza.errors import CadenzaError
-from cadenza.orchestration.build import assemble
-from cadenza.orchestration.launch import check
 from cadenza.types import Mode, PhaseInfo
 
 

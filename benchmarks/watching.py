@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from outcome import keep, machine, result_file
 
-from cadenza.inspector.rows import MetricsReader
+from cadenza.lab.inspector.rows import MetricsReader
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness.browser import Browser, program

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cadenza.api import Run, load, runs, train
     from cadenza.config.registry import register_algorithm, register_environment, register_wrapper
-    from cadenza.orchestration import events
+    from cadenza.engine import events
 
 __version__ = "0.1.0"
 __all__ = ["Run", "events", "load", "register_algorithm", "register_environment", "register_wrapper", "runs", "train"]
 
 _HOMES = {
     "Run": "cadenza.api",
-    "events": "cadenza.orchestration",
+    "events": "cadenza.engine",
     "load": "cadenza.api",
     "register_algorithm": "cadenza.config.registry",
     "register_environment": "cadenza.config.registry",

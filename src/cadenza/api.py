@@ -16,9 +16,9 @@ from cadenza.types import SINGLE_GROUP, Frame
 if TYPE_CHECKING:
     import gymnasium
 
-    from cadenza.orchestration.events import Listener
-    from cadenza.orchestration.launch import Result
-    from cadenza.orchestration.playback import Player
+    from cadenza.engine.events import Listener
+    from cadenza.engine.launch import Result
+    from cadenza.engine.playback import Player
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Run:
 
         What was changed in its files by hand is refused, unless `accept_changes`; each change is then a warning.
         """
-        from cadenza.orchestration.launch import resume
+        from cadenza.engine.launch import resume
 
         listeners = _listeners(on_event)
         budget = (max_timesteps, max_updates)
@@ -72,13 +72,13 @@ class Run:
         self, episodes: int = 20, seed: int = 0, checkpoint: str | int = "last", trust: bool = False
     ) -> dict[str, Any]:
         """Measure its policy: `return_mean`, `returns` and the like."""
-        from cadenza.orchestration.playback import evaluate_run
+        from cadenza.engine.playback import evaluate_run
 
         return evaluate_run(self.folder, episodes, seed, str(checkpoint), trust)
 
     def load(self, checkpoint: str | int = "last", trust: bool = False) -> Policy:
         """Its policy, to be called with observations."""
-        from cadenza.orchestration.playback import load_policy
+        from cadenza.engine.playback import load_policy
 
         player, _ = load_policy(self.folder, str(checkpoint), trust)
         return Policy(player)
@@ -102,7 +102,7 @@ def train(
     """
     from cadenza.config.load import load as load_config
     from cadenza.config.load import override
-    from cadenza.orchestration.launch import train as launch
+    from cadenza.engine.launch import train as launch
     from cadenza.records.trust import require_trust_of_file
 
     listeners = _listeners(on_event)
@@ -142,7 +142,7 @@ class Policy:
     def __init__(self, player: Player) -> None:
         if list(player.spec.groups) != [SINGLE_GROUP]:
             raise ConfigError(f"{player.spec.id} has several groups of agents: use cadenza evaluate")
-        from cadenza.envs.gym import action_for
+        from cadenza.envs.families.gym import action_for
 
         self._player = player
         self.spec = player.spec
@@ -153,7 +153,7 @@ class Policy:
         """The action for one observation as the environment gave it; the most likely one unless asked to explore."""
         import numpy as np
 
-        from cadenza.envs.gym import as_seen
+        from cadenza.envs.families.gym import as_seen
 
         tree = map_tree(lambda x: x[None], as_seen(self.spec.groups[SINGLE_GROUP].observation, obs))
         allowed = None if mask is None else {SINGLE_GROUP: np.asarray(mask, bool)[None]}
@@ -165,7 +165,7 @@ class Policy:
         from gymnasium.wrappers import TimeLimit
 
         from cadenza.envs.catalog import make
-        from cadenza.envs.gym import Gym
+        from cadenza.envs.families.gym import Gym
 
         made = make(self._player.config.environment, render)
         if not isinstance(made, Gym):
@@ -205,7 +205,7 @@ def _spec(env: Any, algorithm: str | type | None) -> tuple[str, dict[str, Any], 
     variant = algorithm if isinstance(algorithm, str) else _name_of_algorithm(algorithm)
     if isinstance(env, str):
         return f"{env}:{variant}", {}, ()
-    from cadenza.envs.given import name_of
+    from cadenza.envs.families.from_python import name_of
 
     id, settings, notes = name_of(env)
     return f"{id}:{variant}", settings, notes

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from gymnasium.spaces import Space
 
-    from cadenza.config.schema import Phase
-    from cadenza.files import SafePath
-    from cadenza.orchestration.seeding import Streams
+    from cadenza.base.files import SafePath
+    from cadenza.base.streams import Streams
 
 Tree = Any  # an array, or a dict of Trees (dict observations, carries, states)
 Metrics = dict[str, Any]  # name -> number or 0-d tensor; tensors are read only when a row is written
@@ -236,7 +235,7 @@ class Context:
     streams: Streams  # named random generators, part of the run's state
     kernels: str = "torch"  # or "numpy": what plain networks on the CPU are computed with
     compiled: Callable[[Any], Any] = lambda function: function  # by torch's compiler, where the run says so
-    captured: Callable[[Any], Any] = lambda function: function  # as one CUDA graph (`orchestration/capture.py`)
+    captured: Callable[[Any], Any] = lambda function: function  # as one CUDA graph (`engine/cuda_graph.py`)
 
 
 class Workflow(Stateful, Protocol):
@@ -246,7 +245,8 @@ class Workflow(Stateful, Protocol):
 
     def stores(self) -> dict[str, Store]: ...
 
-    def phases(self) -> tuple[Phase, ...]: ...
+    def phases(self) -> tuple[Any, ...]:
+        """The default phases: `config.schema.Phase`s, which this vocabulary does not import."""
 
     def initial_carry(self, num_envs: int) -> Tree: ...
 

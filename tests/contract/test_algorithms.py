@@ -12,13 +12,13 @@ import pytest
 from cadenza.config.load import load
 from cadenza.config.registry import ALGORITHMS
 from cadenza.config.schema import RunConfig
-from cadenza.envs import toy
+from cadenza.engine.launch import check
+from cadenza.engine.scheduler import Task
+from cadenza.envs.toys import toy
 from cadenza.errors import ConfigError
-from cadenza.orchestration.launch import check
-from cadenza.orchestration.scheduler import Task
-from cadenza.orchestration.verify import compare
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import read
+from cadenza.tools.verify import compare
 from harness.lab import Lab
 
 MEMORY = "algorithm.torso.memory"

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs import catalog, gym
+from cadenza.envs import catalog
+from cadenza.envs.families import gym
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
@@ -26,7 +28,7 @@ FEW = {
     "vizdoom": (),
     "Retro": (),
 }
-IDS = [id for family, ids in catalog.families().items() for id in FEW.get(family, ids)]
+IDS = [id for family, ids in environments.families().items() for id in FEW.get(family, ids)]
 SLOW = (  # many milliseconds a step, or to be made
     "ALE/Pong-v5",
     "CarRacing-v3",
@@ -70,7 +72,7 @@ KINDS = {
 }
 ONE_OF_EACH = [
     id
-    for family, ids in catalog.families().items()
+    for family, ids in environments.families().items()
     if FEW.get(family, ids) and family != "ALE"  # slow, and no kind of its own beside CarRacing's images
     for id in (sorted(KINDS.intersection(ids), key=ids.index) or ids[:1])
 ]

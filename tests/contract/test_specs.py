@@ -8,7 +8,7 @@ import pytest
 
 from cadenza.config.spec import experiments
 from cadenza.errors import MissingExtraError
-from cadenza.orchestration.smoke import try_experiment
+from cadenza.tools.smoke import try_experiment
 
 
 @pytest.mark.parametrize("name", experiments())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.orchestration.checkpoint import manifest_digest
+from cadenza.engine.checkpoint import manifest_digest
 from cadenza.records.folder import RunFolder
 from harness.command import TOY, assert_same_end, cadenza, copied, last, resume, train
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cadenza.orchestration.signals import Signals
+from cadenza.engine.signals import Signals
 from cadenza.records.folder import RunFolder
 from harness.command import assert_same_end, last
 from harness.processes import call, start

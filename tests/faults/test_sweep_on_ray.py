@@ -13,10 +13,10 @@ import psutil
 import pytest
 import yaml
 
-from cadenza.orchestration.verify import compare
-from cadenza.sweeps.file import read
-from cadenza.sweeps.plan import plan
-from cadenza.sweeps.trials import Journal
+from cadenza.lab.sweeps.journal import Journal
+from cadenza.lab.sweeps.sweep_file import read
+from cadenza.lab.sweeps.sweep_plan import plan
+from cadenza.tools.verify import compare
 from harness.files import safe
 from harness.processes import PATIENCE
 from harness.sweeping import BUDGET, TINY, folders, outcomes, run

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from cadenza.data.replay import ReplayStore
+from cadenza.engine.orchestrator import Orchestrator
 from cadenza.envs.random_actions import random_actions
-from cadenza.orchestration.orchestrator import Orchestrator
 from cadenza.types import Acted, Step
 
 RECORDED = 1000  # vector steps of the real environment, added again and again

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from cadenza.config.load import load
-from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.collector import Collector
-from cadenza.orchestration.launch import check
-from cadenza.orchestration.scheduler import PhaseScheduler
+from cadenza.engine.build import Assembly, assemble
+from cadenza.engine.collector import Collector
+from cadenza.engine.launch import check
+from cadenza.engine.scheduler import PhaseScheduler
 from cadenza.types import Mode, PhaseInfo
 
 PHASE = PhaseInfo("train", "online", 0, 1000)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cadenza.cli.main import run
-from cadenza.orchestration.verify import compare
 from cadenza.records.episodes import load
 from cadenza.records.folder import RunFolder, find
+from cadenza.tools.verify import compare
 
 # Sixteen short cycles with four evaluations and a checkpoint at every other cycle.
 SMALL = [

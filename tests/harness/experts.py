@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cadenza.envs.toy import Dot
+from cadenza.envs.toys.toy import Dot
 
 
 def to_the_middle(obs: np.ndarray, random: np.random.Generator) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cadenza.files import SafePath
+from cadenza.base.files import SafePath
 
 
 def safe(path: Path) -> SafePath:

@@ -11,10 +11,10 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+from cadenza.engine import launch
 from cadenza.errors import CadenzaError
-from cadenza.orchestration import launch
-from cadenza.orchestration.verify import compare
 from cadenza.records.folder import RunFolder
+from cadenza.tools.verify import compare
 from harness.command import Outcome, assert_same_end, last, train
 from harness.processes import call
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import yaml
 
-from cadenza.orchestration.checkpoint import manifest_digest
-from cadenza.records.digests import with_digest
-from cadenza.records.facts import stamp
+from cadenza.base.digests import with_digest
+from cadenza.engine.checkpoint import manifest_digest
+from cadenza.records.run_summary import stamp
 
 SECRET = "canary-5f0c1d-secret"  # stands in every file outside; no output may hold it
 FORGED = "error: forged by a value"

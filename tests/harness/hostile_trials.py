@@ -808,12 +808,13 @@ def mark_running(run: Path) -> None:
 HEAVY = (
     "torch", "torch._dynamo", "matplotlib.figure", "matplotlib.backends.backend_agg", "hydra._internal.hydra", "yaml",
     "pygame", "gymnasium.envs.classic_control.cartpole", "safetensors.numpy", "safetensors.torch", "av",
-    "tensorboard.summary.writer.event_file_writer", "cadenza.cli.main", "cadenza.orchestration.launch",
-    "cadenza.orchestration.build", "cadenza.orchestration.verify", "cadenza.orchestration.diagnose",
-    "cadenza.orchestration.playback", "cadenza.workflows.ppo", "cadenza.workflows.dqn", "cadenza.envs.toy",
-    "cadenza.records.report", "cadenza.records.compare", "cadenza.records.compare_page", "cadenza.records.cleanup",
-    "cadenza.records.comparison_report", "cadenza.records.diff", "cadenza.view.publish", "cadenza.view.play",
-    "cadenza.sweeps.drive", "cadenza.sweeps.report", "cadenza.inspector.server", "cadenza.inspector.comparison",
+    "tensorboard.summary.writer.event_file_writer", "cadenza.cli.main", "cadenza.engine.launch",
+    "cadenza.engine.build", "cadenza.tools.verify", "cadenza.tools.diagnose",
+    "cadenza.engine.playback", "cadenza.workflows.ppo", "cadenza.workflows.dqn", "cadenza.envs.toys.toy",
+    "cadenza.lab.report", "cadenza.lab.compare", "cadenza.lab.comparison_page", "cadenza.lab.cleanup",
+    "cadenza.lab.comparison_report", "cadenza.lab.diff", "cadenza.lab.view.publish", "cadenza.lab.view.play",
+    "cadenza.lab.sweeps.drive", "cadenza.lab.sweeps.sweep_report", "cadenza.lab.inspector.server",
+    "cadenza.lab.inspector.comparison",
     "harness.inspecting", "harness.sweeping", "cadenza.config.migrate", "rich.table", "rich.live",
 )  # fmt: skip
 

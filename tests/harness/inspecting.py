@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from cadenza.inspector.catalog import Catalog
-from cadenza.inspector.server import ADDRESS, Inspector
+from cadenza.lab.inspector.run_catalog import Catalog
+from cadenza.lab.inspector.server import ADDRESS, Inspector
 
 
 class Client:

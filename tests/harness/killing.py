@@ -17,9 +17,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cadenza.orchestration.verify import bytes_of, compare, final_state
 from cadenza.records.folder import RunFolder, find
 from cadenza.records.metrics import read
+from cadenza.tools.verify import bytes_of, compare, final_state
 from harness.command import episode_records, last, train
 from harness.processes import holder, start
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.config.schema import RunConfig
-from cadenza.monitor.console import Console
-from cadenza.orchestration.build import Assembly, assemble, build
-from cadenza.orchestration.launch import check
-from cadenza.orchestration.orchestrator import Orchestrator
-from cadenza.orchestration.signals import Signals
+from cadenza.engine.build import Assembly, assemble, build
+from cadenza.engine.launch import check
+from cadenza.engine.orchestrator import Orchestrator
+from cadenza.engine.signals import Signals
 from cadenza.records.folder import RunFolder, create
+from cadenza.watch.console import Console
 
 
 class Lab:

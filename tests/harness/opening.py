@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-DOOR = "cadenza/files.py"  # the module that opens a run's folder, and everything in it by that descriptor
+DOOR = "cadenza/base/files.py"  # the module that opens a run's folder, and everything in it by that descriptor
 SINKS = ("tensorboard", "wandb")  # written only, by libraries that want a name
 OPENING = {"open": (0, None)}
 # event: places of a path and of its directory's descriptor

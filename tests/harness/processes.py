@@ -25,11 +25,11 @@ forkserver = multiprocessing.get_context("forkserver")
 forkserver.set_forkserver_preload(
     [
         "cadenza.cli.main",
-        "cadenza.orchestration.launch",
-        "cadenza.orchestration.build",
+        "cadenza.engine.launch",
+        "cadenza.engine.build",
         "cadenza.workflows.ppo",
-        "cadenza.envs.toy",
-        "cadenza.records.report",
+        "cadenza.envs.toys.toy",
+        "cadenza.lab.report",
         "hydra._internal.hydra",
         "matplotlib.figure",
         "matplotlib.backends.backend_agg",
@@ -138,8 +138,8 @@ def _main(arguments: list[str], output: Path, failpoint: str, packages: Path | N
     file = os.open(output, os.O_WRONLY | os.O_APPEND)
     os.dup2(file, 2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    from cadenza.base import failpoints
     from cadenza.cli.main import run
-    from cadenza.records import failpoints
 
     failpoints.armed = failpoints.parse(failpoint)
     code = run(arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cadenza.envs.skirmish_rules import ATTACK, BRACE, MOVE, Battles
+from cadenza.envs.skirmish.rules import ATTACK, BRACE, MOVE, Battles
 
 BEST = 1e6
 

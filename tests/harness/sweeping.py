@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.config.convert import build
+from cadenza.engine.signals import Signals
 from cadenza.errors import CadenzaError
-from cadenza.orchestration.signals import Signals
+from cadenza.lab.sweeps.drive import Sweep, folder_of
+from cadenza.lab.sweeps.jobs import Job, train
+from cadenza.lab.sweeps.journal import Journal, Trial
+from cadenza.lab.sweeps.sweep_file import SweepFile
+from cadenza.lab.sweeps.sweep_plan import Plan, plan
 from cadenza.records.folder import RunFolder
-from cadenza.sweeps.drive import Sweep, folder_of
-from cadenza.sweeps.file import SweepFile
-from cadenza.sweeps.jobs import Job, train
-from cadenza.sweeps.plan import Plan, plan
-from cadenza.sweeps.trials import Journal, Trial
 
 # Four cycles with an evaluation each.
 TINY = {

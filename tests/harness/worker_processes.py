@@ -6,4 +6,6 @@ import psutil
 
 
 def worker_processes() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if "cadenza.envs.worker" in child.cmdline()]
+    return [
+        child for child in psutil.Process().children(recursive=True) if "cadenza.envs.worker_main" in child.cmdline()
+    ]

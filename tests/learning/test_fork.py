@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cadenza.config.load import load
-from cadenza.orchestration.demonstrate import demonstrate
-from cadenza.orchestration.export import Episodes, whole_episodes
+from cadenza.tools.demonstrate import demonstrate
+from cadenza.tools.export import Episodes, whole_episodes
 from harness.lab import Lab
 
 COUNT = 200

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cadenza.config.load import load
-from cadenza.orchestration.demonstrate import demonstrate
-from cadenza.orchestration.export import Episodes
-from cadenza.orchestration.launch import check, train
+from cadenza.engine.launch import check, train
+from cadenza.tools.demonstrate import demonstrate
+from cadenza.tools.export import Episodes
 
 SMALL = [
     "algorithm.buffer_size=4000",

@@ -10,10 +10,10 @@ import pytest
 import tabular
 
 from cadenza.config.load import load
-from cadenza.orchestration.build import assemble
-from cadenza.orchestration.collector import Collector
-from cadenza.orchestration.launch import check, train
-from cadenza.orchestration.scheduler import PhaseScheduler
+from cadenza.engine.build import assemble
+from cadenza.engine.collector import Collector
+from cadenza.engine.launch import check, train
+from cadenza.engine.scheduler import PhaseScheduler
 from cadenza.records.episodes import load as load_episodes
 from cadenza.records.folder import RunFolder
 from cadenza.types import Mode, PhaseInfo

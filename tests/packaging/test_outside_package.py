@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.orchestration.verify import KILLS, compare, uninterrupted
 from cadenza.records.folder import find
 from cadenza.records.metrics import read
+from cadenza.tools.verify import KILLS, compare, uninterrupted
 from harness.command import episode_records
 from harness.processes import call
 

@@ -21,7 +21,7 @@ def test_the_wheel_works_in_an_environment_of_its_own(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "cadenza/conf/experiment/CartPole-v1/ppo.yaml" in names
     assert "cadenza/py.typed" in names
-    assert {"cadenza/inspector/page/app.js", "cadenza/records/plot.js"} <= set(names)
+    assert {"cadenza/lab/inspector/page/app.js", "cadenza/lab/plot.js"} <= set(names)
     assert not [name for name in names if name.startswith("tests")]
 
     # A fresh environment with this one's third-party packages within reach: installing torch again takes minutes.

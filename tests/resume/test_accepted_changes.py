@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cadenza.api import Run
-from cadenza.orchestration.checkpoint import Checkpoints, manifest_digest
-from cadenza.records.digests import with_digest
+from cadenza.base.digests import with_digest
+from cadenza.engine.checkpoint import Checkpoints, manifest_digest
 from cadenza.records.folder import RunFolder, file_digest
 from harness.command import TOY, assert_same_end, cadenza, copied, last, resume, train
 from harness.processes import call

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.orchestration.checkpoint import Checkpoints
-from cadenza.orchestration.verify import compare
-from cadenza.records import failpoints
+from cadenza.base import failpoints
+from cadenza.engine.checkpoint import Checkpoints
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import read
+from cadenza.tools.verify import compare
 from harness.command import TOY, cadenza, copied, last, train
 from harness.processes import call
 

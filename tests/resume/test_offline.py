@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.orchestration.verify import compare
+from cadenza.tools.verify import compare
 from harness.command import cadenza, episode_records, last, train
 from harness.datasets import OFFLINE, ONLINE, SMALL_DQN, phases, replay_of_a_run
 from harness.processes import call

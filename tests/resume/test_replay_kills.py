@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cadenza.data.replay import whole as all_rows
-from cadenza.data.walks import LAST
-from cadenza.orchestration.checkpoint import Checkpoints
-from cadenza.orchestration.verify import compare, first_state_difference, flat
+from cadenza.data.ring_steps import LAST
+from cadenza.engine.checkpoint import Checkpoints
 from cadenza.records.folder import RunFolder, find
+from cadenza.tools.verify import compare, first_state_difference, flat
 from harness.command import episode_records, last, train
 from harness.killing import SAVING, SEALING, digests, kill_and_resume, rotated
 from harness.processes import call

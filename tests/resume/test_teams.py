@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cadenza.config.load import load
-from cadenza.orchestration.verify import compare
 from cadenza.records.metrics import read
+from cadenza.tools.verify import compare
 from harness.lab import Lab
 
 SMALL = [

@@ -19,9 +19,9 @@ import pytest
 import yaml
 from PIL import Image
 
+from cadenza.lab.statistics import interquartile_mean
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import read
-from cadenza.records.statistics import interquartile_mean
 from harness.command import cadenza, train
 
 # four cycles, an evaluation after each: enough to differ, too few to be solved

@@ -15,7 +15,7 @@ from cadenza.cli.output import Json, print_json, print_table, say
 from cadenza.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cadenza.bench.tasks import Task
+    from cadenza.tools.bench.tasks import Task
 
 NUMBER = "{:,.0f}"
 FEW = "{:.3g}"  # where whole numbers would say too little
@@ -60,8 +60,8 @@ def train(
     json: Json = False,
 ) -> None:
     """Train the same tasks with cadenza and with every installed peer, in fresh processes, in turn."""
-    from cadenza.bench.contestants import CADENZA, Found, chosen, look_for
-    from cadenza.bench.rounds import Bench
+    from cadenza.tools.bench.contestants import CADENZA, Found, chosen, look_for
+    from cadenza.tools.bench.rounds import Bench
 
     asked = given(tasks, timesteps, threads)
     for path in (out, picture):
@@ -79,7 +79,7 @@ def train(
     finally:  # also after Ctrl-C: the rounds so far are worth showing
         result = bench.result()
         if picture is not None and result["tasks"]:
-            from cadenza.bench.picture import draw
+            from cadenza.tools.bench.bench_picture import draw
 
             draw(result, picture)
         if json:
@@ -101,7 +101,7 @@ def parts(
     json: Json = False,
 ) -> None:
     """Measure the parts of training alone, and how much of what they would allow whole training reaches."""
-    from cadenza.bench.parts import beside_whole
+    from cadenza.tools.bench.part_speeds import beside_whole
 
     asked = given(tasks, timesteps, threads)
     found = {name: beside_whole(task, seconds, rounds) for name, task in asked.items()}
@@ -133,7 +133,7 @@ def vector(
     json: Json = False,
 ) -> None:
     """Measure every way of stepping environments together: env_steps per second with random actions."""
-    from cadenza.bench.vectors import rates
+    from cadenza.tools.bench.vectors import rates
 
     counts = [int(text) if text.strip().isdigit() else 0 for text in num_envs.split(",")]
     if min(counts) < 1:
@@ -167,9 +167,9 @@ def store(
 
 
 def measured_part(spec: str, overrides: Sequence[str] | None, part: str, seconds: float, json: bool) -> None:
-    from cadenza.bench.parts import Parts
     from cadenza.config.load import load
     from cadenza.records.trust import require_trust_of_file
+    from cadenza.tools.bench.part_speeds import Parts
 
     require_trust_of_file(spec)
     parts = Parts(load(spec, overrides or ()), seconds)
@@ -186,7 +186,7 @@ def measured_part(spec: str, overrides: Sequence[str] | None, part: str, seconds
 def given(names: Sequence[str] | None, timesteps: int | None, threads: int | None) -> dict[str, Task]:
     from dataclasses import replace
 
-    from cadenza.bench.tasks import TASKS, find
+    from cadenza.tools.bench.tasks import TASKS, find
 
     asked: dict[str, Any] = {"timesteps": timesteps, "threads": threads}
     changes = {key: value for key, value in asked.items() if value is not None}
@@ -238,7 +238,7 @@ def rate(value: float) -> str:
 
 def rows(outcome: Mapping[str, Any], solving: bool) -> list[list[str]]:
     """One for each contestant, and one below it for the spread of its figures."""
-    from cadenza.bench.picture import label as labelled
+    from cadenza.tools.bench.bench_picture import label as labelled
 
     found = []
     for name in dict.fromkeys(row["contestant"] for row in outcome["measurements"]):

@@ -9,7 +9,7 @@ import typer
 from cadenza.cli.output import Json, RunsDir, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from cadenza.records.cleanup import Cleaning
+    from cadenza.lab.cleanup import Cleaning
 
 
 def cleanup(
@@ -36,7 +36,7 @@ def cleanup(
 
     Example: cadenza cleanup --keep-best 3 --keep-recent 14 --keep-tag paper --dry-run
     """
-    from cadenza.records.cleanup import Rules, clean
+    from cadenza.lab.cleanup import Rules, clean
     from cadenza.records.folder import runs_root
 
     if keep_best is None and keep_recent is None and not keep_tags:
@@ -51,7 +51,7 @@ def cleanup(
 
 def report(done: Cleaning) -> None:
     """What was freed, what stays and why, and the disk before and after."""
-    from cadenza.monitor.sparkline import size
+    from cadenza.base.formatting import size
 
     said = "would free" if done.dry_run else "freed"
     if done.runs:

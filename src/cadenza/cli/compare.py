@@ -10,7 +10,7 @@ import typer
 from cadenza.cli.output import Json, RunsDir, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from cadenza.records.compare import Comparison, Estimate
+    from cadenza.lab.compare import Comparison, Estimate
 
 PAGES = (".html", ".htm")
 Runs = Annotated[
@@ -40,11 +40,11 @@ def compare(
     Example: cadenza compare CartPole-v1:ppo CartPole-v1:dqn --plot compare.png
     Example: cadenza compare --filter tag=paper --metrics eval/return_mean,train/entropy --x time --plot compare.html
     """
-    from cadenza.records.compare import AXES
-    from cadenza.records.compare import compare as compared
+    from cadenza.lab.compare import AXES
+    from cadenza.lab.compare import compare as compared
+    from cadenza.lab.plots import FORMATS
+    from cadenza.lab.series import chosen
     from cadenza.records.folder import runs_root
-    from cadenza.records.plots import FORMATS
-    from cadenza.records.series import chosen
 
     if x not in AXES:
         from cadenza.errors import nearest
@@ -81,18 +81,18 @@ def listed(text: str) -> list[str]:
 
 def write(result: Comparison, path: Path, axis: str) -> None:
     if path.suffix.lower() in PAGES:
-        from cadenza.records.compare_page import write_page
+        from cadenza.lab.comparison_page import write_page
 
         write_page(result, path, axis)
     else:
-        from cadenza.records.plots import draw
+        from cadenza.lab.plots import draw
 
         draw(result, path, axis)
 
 
 def print_scores(result: Comparison, metric: str) -> None:
     """A line for each series: how many seeds have a score, what it is, and how likely it beats the first."""
-    from cadenza.monitor.sparkline import number
+    from cadenza.base.formatting import number
 
     first, several = result.labels[0], len(result.environments) > 1
     beats = f"P(above {first})"
@@ -114,7 +114,7 @@ def print_scores(result: Comparison, metric: str) -> None:
 
 
 def print_overall(result: Comparison) -> None:
-    from cadenza.monitor.sparkline import number
+    from cadenza.base.formatting import number
 
     metric, first = result.metrics[0], result.labels[0]
     lines = []
@@ -129,7 +129,7 @@ def print_overall(result: Comparison) -> None:
 
 def print_differences(result: Comparison) -> None:
     """Settings that are not the same everywhere."""
-    from cadenza.records.json_text import dumps
+    from cadenza.base.json_text import dumps
 
     differences = result.differences()
     if not differences:
@@ -143,7 +143,7 @@ def print_differences(result: Comparison) -> None:
 
 
 def span(estimate: Estimate) -> str:
-    from cadenza.monitor.sparkline import number
+    from cadenza.base.formatting import number
 
     return f"[{number(estimate.low)}, {number(estimate.high)}]"
 

@@ -53,13 +53,13 @@ def migrate(
     trust: Trust = False,
 ) -> None:
     """Bring a stored config to today's schema version, and check it."""
+    from cadenza.base.atomic import write_out
     from cadenza.config.convert import build
     from cadenza.config.load import as_yaml, dump
     from cadenza.config.migrate import migrate as upgrade
     from cadenza.config.schema import RunConfig
     from cadenza.config.spec import read_file
     from cadenza.errors import ConfigError, StorageError
-    from cadenza.records.atomic import write_out
     from cadenza.records.trust import code_named
 
     if out is not None and in_place:

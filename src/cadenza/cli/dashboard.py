@@ -25,7 +25,7 @@ def dashboard(
     Example: cadenza dashboard --entity my-team --project cartpole
     Example: cadenza dashboard --entity my-team --project cartpole --overwrite --select-latest
     """
-    from cadenza.monitor.wandb_dashboard import Dashboard, metrics_of, set_up
+    from cadenza.lab.wandb_dashboard import Dashboard, metrics_of, set_up
     from cadenza.records.folder import runs_root
 
     made = Dashboard(entity, project, metrics_of(runs_root(runs_dir)))

@@ -24,8 +24,8 @@ def debug(
     Example: cadenza debug @last
     """
     from cadenza.cli.train import finish
-    from cadenza.orchestration.diagnose import diagnose
     from cadenza.records.folder import find, runs_root
+    from cadenza.tools.diagnose import diagnose
 
     result = diagnose(find(runs_root(runs_dir), run), checkpoint, steps, trust, partial(say, err=True))
     if json:

@@ -39,8 +39,8 @@ def demonstrate(
     from cadenza.cli.export import told
     from cadenza.config.load import load
     from cadenza.config.registry import ALGORITHMS
-    from cadenza.orchestration.demonstrate import demonstrate as play
-    from cadenza.orchestration.export import Episodes
+    from cadenza.tools.demonstrate import demonstrate as play
+    from cadenza.tools.export import Episodes
 
     alone, _, algorithm = env.rpartition(":")
     if alone and algorithm in ALGORITHMS:

@@ -20,7 +20,7 @@ def diff(
 
     Example: cadenza diff CartPole-v1-ppo-s1 @last --first
     """
-    from cadenza.records.diff import facts, parting, without_episodes
+    from cadenza.lab.diff import facts, parting, without_episodes
     from cadenza.records.folder import find, runs_root
 
     root = runs_root(runs_dir)
@@ -62,6 +62,6 @@ def first_episode(parted: dict[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    from cadenza.records.json_text import dumps
+    from cadenza.base.json_text import dumps
 
     return "-" if value is None else value if isinstance(value, str) else dumps(value)

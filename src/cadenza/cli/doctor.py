@@ -130,7 +130,7 @@ def _problems(facts: dict[str, Any]) -> list[str]:
 
 
 def _print(facts: dict[str, Any], problems: list[str]) -> None:
-    from cadenza.monitor.sparkline import size
+    from cadenza.base.formatting import size
 
     torch, runs, terminal = facts["torch"], facts["runs"], facts["terminal"]
     devices = ", ".join(torch.get("devices", [])) or "no CUDA device, the CPU is used"

@@ -20,7 +20,8 @@ def envs(
 
     Example: cadenza envs cartpole
     """
-    from cadenza.envs.catalog import families, listing, unlisted
+    from cadenza.config.environments import families, unlisted
+    from cadenza.envs.catalog import listing
 
     rows, absent = listing(filter), unlisted(filter)
     if not rows and absent:

@@ -76,8 +76,8 @@ def export(
         raise typer.BadParameter("a dataset is a folder: say where with --out DIR")
     if episodes is None and played:
         raise typer.BadParameter("--seed, --explore and --checkpoint are about played episodes: give --episodes N")
-    from cadenza.orchestration.export import Episodes, export_dataset
     from cadenza.records.folder import find, runs_root
+    from cadenza.tools.export import Episodes, export_dataset
 
     asked = None if episodes is None else Episodes(episodes, seed or 0, explore)
     result = export_dataset(find(runs_root(runs_dir), (runs or [""])[0]), out, asked, checkpoint or "last", trust)
@@ -94,9 +94,9 @@ def export_model(
         raise typer.BadParameter(f"{format} is no text: give --out FILE")
     if out is not None and not out.parent.is_dir():
         raise typer.BadParameter(f"--out {out}: there is no folder {out.parent}")
-    from cadenza.orchestration.deploy import export_policy
-    from cadenza.records import atomic
+    from cadenza.base import atomic
     from cadenza.records.folder import find, runs_root
+    from cadenza.tools.export_policy import export_policy
 
     content, result = export_policy(find(runs_root(runs_dir), run), format, checkpoint, trust)
     if out is not None:
@@ -143,11 +143,12 @@ def export_table(
         raise typer.BadParameter("parquet is no text: give --out FILE")
     if out is not None and not out.parent.is_dir():
         raise typer.BadParameter(f"--out {out}: there is no folder {out.parent}")
+    from cadenza.base import atomic
     from cadenza.cli.compare import listed
-    from cadenza.records import atomic, formats
-    from cadenza.records.compare import compare
+    from cadenza.lab import formats
+    from cadenza.lab.compare import compare
+    from cadenza.lab.series import chosen
     from cadenza.records.folder import runs_root
-    from cadenza.records.series import chosen
 
     folders, wanted = chosen(runs_root(runs_dir), runs or [], filters or []), listed(metrics)
     if format == "latex":

@@ -36,10 +36,10 @@ def inspect(
     from urllib.parse import quote, urlencode
 
     from cadenza.errors import NotFoundError
-    from cadenza.inspector.catalog import Catalog
-    from cadenza.inspector.server import Inspector, serve
+    from cadenza.lab.inspector.run_catalog import Catalog
+    from cadenza.lab.inspector.server import Inspector, serve
+    from cadenza.lab.series import chosen
     from cadenza.records.folder import runs_root
-    from cadenza.records.series import chosen
 
     root = runs_root(runs_dir)
     if runs_dir is not None and not root.is_dir():

@@ -78,7 +78,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _cell(row: dict[str, Any], column: str) -> str:
-    from cadenza.monitor.sparkline import duration, number
+    from cadenza.base.formatting import duration, number
 
     if column == "time":
         return duration(row["seconds"])

@@ -13,6 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from cadenza import __version__
+from cadenza.base.json_text import is_text
+from cadenza.base.text import lines, one_line
 from cadenza.cli.algorithms import algorithms
 from cadenza.cli.bench import app as bench_app
 from cadenza.cli.cleanup import cleanup
@@ -43,8 +45,6 @@ from cadenza.cli.trial import trial
 from cadenza.cli.tune import tune
 from cadenza.cli.verify import verify
 from cadenza.errors import CadenzaError, ConfigError, StorageError
-from cadenza.records.json_text import is_text
-from cadenza.text import lines, one_line
 
 USAGE: type[Exception] = typer.BadParameter.__bases__[0]  # click's error for bad usage, wherever typer keeps its click
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cadenza.text import lines as printable_lines
-from cadenza.text import printable
+from cadenza.base.text import lines as printable_lines
+from cadenza.base.text import printable
 
 RunsDir = Annotated[Path | None, typer.Option("--runs-dir", help="Where runs live. Default: CADENZA_RUNS, or ./runs.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
@@ -29,7 +29,7 @@ def say(text: object = "", err: bool = False, several: bool = False, end: str = 
 
 def print_json(value: Any) -> None:
     """NaN and infinities become null; what stdout cannot spell, or a terminal would obey, is JSON's own escape."""
-    from cadenza.records.json_text import shown
+    from cadenza.base.json_text import shown
 
     print(shown(value, ascii=not spells_everything()))
 

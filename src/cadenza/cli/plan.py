@@ -24,11 +24,11 @@ def plan(
 
     Example: cadenza plan CartPole-v1:ppo environment.num_envs=64
     """
+    from cadenza.base.formatting import size
     from cadenza.config.load import load
-    from cadenza.monitor.sparkline import size
-    from cadenza.orchestration.plan import plan as make_plan
     from cadenza.records.folder import runs_root
     from cadenza.records.trust import require_trust_of_file
+    from cadenza.tools.plan import plan as make_plan
 
     if not trust:
         require_trust_of_file(spec)
@@ -50,8 +50,8 @@ def plan(
 
 def rows(needs: dict[str, Any]) -> list[tuple[str, str]]:
     """The plan in words."""
-    from cadenza.monitor.sparkline import duration, number, size
-    from cadenza.orchestration.launch import tuned
+    from cadenza.base.formatting import duration, number, size
+    from cadenza.engine.launch import tuned
 
     def optional(count: float | None) -> str:
         return "-" if count is None else size(count)
@@ -93,7 +93,7 @@ def rows(needs: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _of(memory: dict[str, Any]) -> str:
-    from cadenza.monitor.sparkline import size
+    from cadenza.base.formatting import size
 
     process, mapped = memory["process_bytes"], memory["mapped_bytes"]
     beside = f"{'-' if process is None else size(process)} of it beside them"
@@ -101,7 +101,7 @@ def _of(memory: dict[str, Any]) -> str:
 
 
 def _files(disk: dict[str, Any]) -> str:
-    from cadenza.monitor.sparkline import size
+    from cadenza.base.formatting import size
 
     checkpoints = f"{disk['checkpoints_kept']} checkpoints {size(disk['checkpoints_bytes'])}"
     files = f"{checkpoints}, metrics {size(disk['metrics_bytes'])}, episodes {size(disk['episodes_bytes'])}"

@@ -10,9 +10,9 @@ import typer
 from cadenza.cli.output import Json, RunsDir, Trust, print_json, say
 
 if TYPE_CHECKING:
+    from cadenza.lab.view.human import Game
+    from cadenza.lab.view.play import Shown
     from cadenza.records.folder import RunFolder
-    from cadenza.view.human import Game
-    from cadenza.view.play import Shown
 
 MOST_FPS = 10_000
 
@@ -64,9 +64,9 @@ def play(
         raise typer.BadParameter(f"--fps {fps}: must be at most {MOST_FPS}")
     if human and (explore or imagine):
         raise typer.BadParameter("--human is played by you: --explore and --imagine do not fit")
+    from cadenza.lab.view.play import On, show_episode, show_policy
+    from cadenza.lab.view.video import check_video
     from cadenza.records.folder import find, runs_root
-    from cadenza.view.play import On, show_episode, show_policy
-    from cadenza.view.video import check_video
 
     if video is not None:
         check_video(video)
@@ -119,8 +119,8 @@ def play_by_hand(
 ) -> tuple[str, Game]:
     """In a run's environment, beside its policy; or in that of a spec, where no run is so called."""
     from cadenza.errors import NotFoundError
+    from cadenza.lab.view.human import play_human
     from cadenza.records.folder import find
-    from cadenza.view.human import play_human
 
     try:
         folder = find(root, run)
@@ -136,7 +136,7 @@ def play_by_hand(
             require_trust_of_file(run)
         config, player, name = load(run), None, run
     else:
-        from cadenza.orchestration.playback import load_policy
+        from cadenza.engine.playback import load_policy
 
         player, _ = load_policy(folder, checkpoint or folder.best_or_last, trust)
         config, name = player.config, folder.id
@@ -159,7 +159,7 @@ def report_game(name: str, game: Game, json: bool) -> None:
 
 
 def report_files(folder: RunFolder, seed: int, checkpoint: str | None, trust: bool, json: bool) -> None:
-    from cadenza.view.imagination import imagine_run
+    from cadenza.lab.view.imagination import imagine_run
 
     files = imagine_run(folder, seed, checkpoint or folder.best_or_last, trust)
     if json:

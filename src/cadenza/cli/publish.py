@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from cadenza.base.files import SafePath
 from cadenza.cli.output import Json, Run, RunsDir, Trust, print_json, print_table, say
-from cadenza.files import SafePath
 
 
 def publish(
@@ -30,10 +30,10 @@ def publish(
 
     Example: cadenza publish @best me/cartpole-ppo --dry-run
     """
+    from cadenza.lab.view.publish import prepare
     from cadenza.records.folder import find, runs_root
     from cadenza.records.hub import check_repo, upload
-    from cadenza.records.sound import pointer
-    from cadenza.view.publish import prepare
+    from cadenza.records.validity import pointer
 
     if to is not None and repo is not None:
         raise typer.BadParameter("USER/REPO and --repo: one of them")

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from cadenza.base.files import SafePath
 from cadenza.cli.output import Json, RunsDir, print_json, say
-from cadenza.files import SafePath
 
 
 def report(
@@ -27,17 +27,17 @@ def report(
     Example: cadenza report @last --html
     Example: cadenza report CartPole-v1:ppo CartPole-v1:dqn --out ppo-or-dqn
     """
+    from cadenza.lab.report import write_html, write_report
     from cadenza.records.folder import find, runs_root
-    from cadenza.records.report import write_html, write_report
 
     root = runs_root(runs_dir)
     several = len(runs) > 1 or "*" in runs[0] or out is not None
     if several:
         if out is None:
             raise typer.BadParameter("several runs make a comparison: say where it goes with --out DIR")
-        from cadenza.records.compare import compare
-        from cadenza.records.comparison_report import write_comparison
-        from cadenza.records.series import chosen
+        from cadenza.lab.compare import compare
+        from cadenza.lab.comparison_report import write_comparison
+        from cadenza.lab.series import chosen
 
         result = compare(chosen(root, runs, []))
         told(write_comparison(result, out), {"dir": out.absolute()}, json)

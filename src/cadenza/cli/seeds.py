@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cadenza.cli.output import print_json, say
+from cadenza.engine.signals import EXIT_CODES, Signals
 from cadenza.envs.vector import limited_to, share_of_cores
-from cadenza.orchestration.signals import EXIT_CODES, Signals
 
 
 class Seeds:

@@ -19,12 +19,12 @@ def show(run: Run, runs_dir: RunsDir = None, json: Json = False) -> None:
 
     Example: cadenza show @best:CartPole-v1:ppo
     """
-    from cadenza.records import alerts, metrics
+    from cadenza.records import alert_log, metrics
     from cadenza.records.folder import find, runs_root
 
     folder = find(runs_root(runs_dir), run)
     rows = metrics.read(folder.metrics)
-    facts, told = describe(folder), alerts.read(folder.alerts)
+    facts, told = describe(folder), alert_log.read(folder.alerts)
     if json:
         latest = {"metrics": rows[-1] if rows else None, "alerts": told}
         print_json(facts | {"checkpoints": checkpoints(folder)} | latest)
@@ -34,7 +34,7 @@ def show(run: Run, runs_dir: RunsDir = None, json: Json = False) -> None:
     _print_checkpoints(checkpoints(folder))
     _print_metrics(rows)
     for alert in told:
-        say(f"{alert.get('severity')}: {alerts.line(alert)}")
+        say(f"{alert.get('severity')}: {alert_log.line(alert)}")
 
 
 def describe(folder: RunFolder) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def describe(folder: RunFolder) -> dict[str, Any]:
 
 def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
     """Each checkpoint with its size and the pointers that name it, oldest first."""
-    from cadenza.records.sound import pointer
+    from cadenza.records.validity import pointer
 
     named = {which: pointer(folder.checkpoints / which) for which in POINTERS}
     found = [path for path in folder.checkpoints.glob("step-*") if CHECKPOINT.fullmatch(path.name) and path.is_dir()]
@@ -82,7 +82,7 @@ def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
-    from cadenza.monitor.sparkline import duration, number
+    from cadenza.base.formatting import duration, number
 
     git = facts["git"] or {}
     lines = {
@@ -106,13 +106,13 @@ def _print_facts(facts: dict[str, Any]) -> None:
 
 
 def _print_settings(settings: dict[str, Any]) -> None:
-    from cadenza.records.report import highlights
+    from cadenza.lab.report import highlights
 
     print_table(("setting", "value"), highlights(settings))
 
 
 def _print_checkpoints(found: list[dict[str, Any]]) -> None:
-    from cadenza.monitor.sparkline import size
+    from cadenza.base.formatting import size
 
     if found:
         rows = [(entry["name"], size(entry["bytes"]), ", ".join(entry["pointers"])) for entry in found]
@@ -120,7 +120,7 @@ def _print_checkpoints(found: list[dict[str, Any]]) -> None:
 
 
 def _print_metrics(rows: list[dict[str, Any]]) -> None:
-    from cadenza.monitor.sparkline import number, sparkline
+    from cadenza.base.formatting import number, sparkline
     from cadenza.records.metrics import names, series
 
     lines = []

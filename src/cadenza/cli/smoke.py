@@ -28,7 +28,7 @@ def smoke(
     Example: cadenza smoke --filter CartPole
     Example: cadenza smoke --envs
     """
-    from cadenza.orchestration.smoke import attempt
+    from cadenza.tools.smoke import attempt
 
     tried = []
     with tempfile.TemporaryDirectory(prefix="cadenza-smoke-") as scratch:
@@ -53,7 +53,7 @@ def smoke(
 
 def experiments(timesteps: int, root: Path) -> Iterator[tuple[str, Work]]:
     from cadenza.config.spec import experiments as shipped
-    from cadenza.orchestration.smoke import try_experiment
+    from cadenza.tools.smoke import try_experiment
 
     for name in shipped():
         yield name, partial(try_experiment, name, timesteps, root / name)
@@ -61,9 +61,9 @@ def experiments(timesteps: int, root: Path) -> Iterator[tuple[str, Work]]:
 
 def environments(timesteps: int) -> Iterator[tuple[str, Work]]:
     """A family that is not installed is one entry."""
-    from cadenza.envs.catalog import families, unlisted
+    from cadenza.config.environments import families, unlisted
     from cadenza.errors import MissingExtraError
-    from cadenza.orchestration.smoke import try_environment
+    from cadenza.tools.smoke import try_environment
 
     def refuse(problem: MissingExtraError) -> None:
         raise problem

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cadenza.base.text import command, shell
 from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table, say
-from cadenza.text import command, shell
 
 if TYPE_CHECKING:
-    from cadenza.sweeps.drive import Sweep
-    from cadenza.sweeps.file import SweepFile
-    from cadenza.sweeps.jobs import Engine
-    from cadenza.sweeps.plan import Plan
-    from cadenza.sweeps.trials import Journal, Trial
+    from cadenza.lab.sweeps.drive import Sweep
+    from cadenza.lab.sweeps.jobs import Engine
+    from cadenza.lab.sweeps.journal import Journal, Trial
+    from cadenza.lab.sweeps.sweep_file import SweepFile
+    from cadenza.lab.sweeps.sweep_plan import Plan
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="key=value …", help="settings of the base to change")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="runs at the same time; goes before the file's parallel_jobs")]
@@ -52,8 +52,8 @@ def sweep(
 
     Example: cadenza sweep conf/sweep/lr.yaml --jobs 4
     """
+    from cadenza.lab.sweeps.sweep_file import read
     from cadenza.records.trust import require_trust_of_file
-    from cadenza.sweeps.file import read
 
     if not trust:
         require_trust_of_file(str(file))
@@ -86,12 +86,12 @@ def begin(
     json: bool,
 ) -> None:
     """What `sweep` and `tune` share: plan, run, report."""
-    from cadenza.orchestration.signals import EXIT_CODES, Signals
+    from cadenza.engine.signals import EXIT_CODES, Signals
+    from cadenza.lab.sweeps.drive import Sweep, conclude, folder_of, predecessor
+    from cadenza.lab.sweeps.journal import Journal
+    from cadenza.lab.sweeps.sweep_plan import plan as make_plan
+    from cadenza.lab.sweeps.sweep_report import result, write_report
     from cadenza.records.folder import runs_root
-    from cadenza.sweeps.drive import Sweep, conclude, folder_of, predecessor
-    from cadenza.sweeps.plan import plan as make_plan
-    from cadenza.sweeps.report import result, write_report
-    from cadenza.sweeps.trials import Journal
 
     require_extras(file, on)
     plan, root = make_plan(file, overrides, config_dir, trust), runs_root(runs_dir).absolute()
@@ -154,17 +154,17 @@ def require_extras(file: SweepFile, on: str) -> None:
     if on not in PLACES and ":" not in on:
         raise ConfigError(f"--on {on}: must be {', '.join(PLACES)} or HOST:PORT of a Ray cluster{nearest(on, PLACES)}")
     if file.method == "tpe":
-        import cadenza.sweeps.tune
+        import cadenza.lab.sweeps.tune
     if on != "local":
-        import cadenza.sweeps.ray_tasks  # noqa: F401
+        import cadenza.lab.sweeps.ray_tasks  # noqa: F401
 
 
 def open_engine(on: str, jobs: int) -> Engine:
     if on == "local":
-        from cadenza.sweeps.local import LocalProcesses
+        from cadenza.lab.sweeps.local import LocalProcesses
 
         return LocalProcesses(jobs)
-    from cadenza.sweeps.ray_tasks import RayTasks
+    from cadenza.lab.sweeps.ray_tasks import RayTasks
 
     return RayTasks(jobs, None if on == "ray" else on)
 
@@ -173,7 +173,7 @@ def show_plan(plan: Plan, json: bool) -> None:
     if json:
         print_json({"sweep": plan.id, "trials": plan.total, "seeds": plan.seeds, "params": plan.known})
         return
-    from cadenza.sweeps.report import shown
+    from cadenza.lab.sweeps.sweep_report import shown
 
     runs = f"{plan.total} trials x {len(plan.seeds)} seeds = {plan.total * len(plan.seeds)} runs"
     if plan.known:
@@ -184,7 +184,7 @@ def show_plan(plan: Plan, json: bool) -> None:
 
 
 def show_best(going: Sweep) -> None:
-    from cadenza.sweeps.report import trial_table
+    from cadenza.lab.sweeps.sweep_report import trial_table
 
     ranked = going.journal.ranked(going.plan.file.objective.sign)
     head, rows = trial_table(ranked[:SHOWN], going.plan.seeds)
@@ -205,8 +205,8 @@ class Progress:
         self._say(f"sweep {self.plan.id}: {self.plan.total} trials{done}  ({folder})")
 
     def over(self, trial: Trial) -> None:
-        from cadenza.monitor.sparkline import duration, number
-        from cadenza.sweeps.report import said
+        from cadenza.base.formatting import duration, number
+        from cadenza.lab.sweeps.sweep_report import said
 
         done = len(self.journal.over)
         ranked = self.journal.ranked(self.plan.file.objective.sign)

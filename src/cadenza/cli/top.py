@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cadenza.base.text import printable
 from cadenza.cli.output import Json, RunsDir, print_json, print_table, say
-from cadenza.text import printable
 
 if TYPE_CHECKING:
-    from cadenza.records.running import Running
+    from cadenza.records.live_runs import Running
 
 HEAD = ("run", "done", "speed", "left", "return", "best", "curve", "CPU %", "GB", "GPU %", "alerts")
 RIGHT = ("done", "speed", "left", "return", "best", "CPU %", "GB", "GPU %", "alerts")
@@ -29,7 +29,7 @@ def top(
     Example: cadenza top --once --json
     """
     from cadenza.records.folder import runs_root
-    from cadenza.records.running import running
+    from cadenza.records.live_runs import running
 
     root = runs_root(runs_dir)
     if json:
@@ -54,7 +54,7 @@ def _live(root: Any, every: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from cadenza.records.running import running
+    from cadenza.records.live_runs import running
 
     def picture() -> Any:
         found = running(root)
@@ -95,8 +95,8 @@ def _columns(found: list[Running]) -> tuple[list[str], list[list[str]]]:
 
 
 def _cells(run: Running) -> list[str]:
-    from cadenza.monitor.pace import rate
-    from cadenza.monitor.sparkline import duration, number, sparkline
+    from cadenza.base.eta import rate
+    from cadenza.base.formatting import duration, number, sparkline
 
     def shown(value: float | None) -> str:
         return "" if value is None else number(value)
@@ -113,6 +113,6 @@ def _cells(run: Running) -> list[str]:
 
 def _alerts(found: list[Running]) -> list[str]:
     """The latest of each run."""
-    from cadenza.records.alerts import line
+    from cadenza.records.alert_log import line
 
     return [f"{run.run}: {line(run.alert)}" for run in found if run.alert is not None]

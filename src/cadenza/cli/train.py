@@ -44,9 +44,9 @@ def train(
     Example: cadenza train CartPole-v1:ppo algorithm.gamma=0.98 --seed 1
     """
     from cadenza.config.load import dump, load, override
+    from cadenza.lab.sweeps.wandb_agent import agent_overrides
     from cadenza.records.folder import find, runs_root
     from cadenza.records.trust import require_trust_of_file
-    from cadenza.sweeps.wandb_agent import agent_overrides
 
     root, seeds = runs_root(runs_dir), parse_seeds(seed)
     flags = {
@@ -77,7 +77,7 @@ def train(
         from cadenza.cli.seeds import train_seeds
 
         raise typer.Exit(train_seeds(seeds, jobs, quiet, json))
-    from cadenza.orchestration.launch import train as launch
+    from cadenza.engine.launch import train as launch
 
     result = launch(config, root, ["cadenza", *sys.argv[1:]], quiet)
     if json:
@@ -102,7 +102,7 @@ def finish(signal: str | None, why: str = "") -> None:
     if why:
         raise CadenzaError(f"{why} stopped the run; it is saved, and `cadenza resume` goes on with it")
     if signal:
-        from cadenza.orchestration.signals import EXIT_CODES
+        from cadenza.engine.signals import EXIT_CODES
 
         raise typer.Exit(EXIT_CODES[signal])
 

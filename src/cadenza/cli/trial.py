@@ -19,9 +19,9 @@ def trial(
 ) -> None:
     """Begin a run of a sweep, or go on with it; ends with the process that started it."""
     from cadenza.cli.train import finish
-    from cadenza.orchestration.signals import STOP
+    from cadenza.engine.signals import STOP
+    from cadenza.lab.sweeps.jobs import end_with_starter, train
     from cadenza.records.folder import runs_root
-    from cadenza.sweeps.jobs import end_with_starter, train
 
     end_with_starter()
     unit, _, amount = (until or "").partition("=")

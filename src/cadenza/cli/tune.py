@@ -40,8 +40,8 @@ def tune(
     """
     from cadenza.cli.sweep import begin
     from cadenza.cli.train import parse_seeds
+    from cadenza.lab.sweeps.sweep_file import read_space
     from cadenza.records.trust import require_trust_of_file
-    from cadenza.sweeps.file import read_space
 
     if space is not None and not trust:
         require_trust_of_file(str(space))

@@ -14,7 +14,7 @@ from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table, sa
 from cadenza.errors import CadenzaError
 
 if TYPE_CHECKING:
-    from cadenza.records.diff import Pairs
+    from cadenza.lab.diff import Pairs
 
 
 def verify(
@@ -32,10 +32,10 @@ def verify(
     Example: cadenza verify --resume CartPole-v1:ppo
     """
     from cadenza.config.load import load
-    from cadenza.orchestration import verify as proof
-    from cadenza.orchestration.changes import changes_told
+    from cadenza.engine.changes import changes_told
     from cadenza.records.folder import find, runs_root
     from cadenza.records.trust import require_trust_of_file
+    from cadenza.tools import verify as proof
 
     changed: Pairs = {}
     by_hand: list[str] = []

@@ -13,10 +13,10 @@ from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from cadenza.base.text import printable
 from cadenza.config import registry
 from cadenza.config.schema import RunConfig
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, nearest
-from cadenza.text import printable
 
 T = TypeVar("T")
 

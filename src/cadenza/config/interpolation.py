@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cadenza.base.text import printable
 from cadenza.errors import ConfigError
-from cadenza.text import printable
 
 ENVIRONMENT = "oc.env"  # OmegaConf's resolver of environment variables
 MOST = 1_000  # interpolations that are resolved, each time one is met

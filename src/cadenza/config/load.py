@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from cadenza.base.files import SafePath
+from cadenza.base.text import lines
 from cadenza.config.convert import build, suggest, to_dict, walk
 from cadenza.config.interpolation import bounded, from_environment
 from cadenza.config.migrate import migrate
@@ -32,8 +34,6 @@ from cadenza.config.spec import (
     read_yaml,
 )
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
-from cadenza.files import SafePath
-from cadenza.text import lines
 
 MARKS = "from_environment"  # the setting that lists the keys whose value came from an environment variable
 SHIPPED = "cadenza/conf/experiment/"  # where the experiments are that come along

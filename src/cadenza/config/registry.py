@@ -158,50 +158,88 @@ ALGORITHMS: dict[str, Algorithm] = {
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        Family("classic", "Gymnasium's classic control", "cadenza.envs.gym"),
-        Family("toy_text", "Gymnasium's grid worlds and card games with discrete observations", "cadenza.envs.gym"),
-        Family("box2d", "Gymnasium's landers, walkers and cars", "cadenza.envs.gym", "box2d", ("Box2D",)),
-        Family("mujoco", "Gymnasium's robots (v5)", "cadenza.envs.gym", "mujoco", ("mujoco", "imageio")),
-        Family("dmc", "DeepMind Control: states and pixels", "cadenza.envs.dmc", "dmc", ("dm_control", "mujoco")),
-        Family("ALE", "Atari games: images, memory, objects", "cadenza.envs.atari", "atari", ("ale_py",)),
-        Family("minigrid", "rooms, keys and doors (MiniGrid)", "cadenza.envs.minigrid", "minigrid", ("minigrid",)),
-        Family("vizdoom", "Doom's scenarios", "cadenza.envs.vizdoom", "vizdoom", ("vizdoom",), prefix="VizDoom-"),
-        Family("gym_pusht", "pushing a block into place", "cadenza.envs.pusht", "pusht", ("gym_pusht", "pymunk")),
+        Family("classic", "Gymnasium's classic control", "cadenza.envs.families.gym"),
+        Family(
+            "toy_text", "Gymnasium's grid worlds and card games with discrete observations", "cadenza.envs.families.gym"
+        ),
+        Family("box2d", "Gymnasium's landers, walkers and cars", "cadenza.envs.families.gym", "box2d", ("Box2D",)),
+        Family("mujoco", "Gymnasium's robots (v5)", "cadenza.envs.families.gym", "mujoco", ("mujoco", "imageio")),
+        Family(
+            "dmc", "DeepMind Control: states and pixels", "cadenza.envs.families.dmc", "dmc", ("dm_control", "mujoco")
+        ),
+        Family("ALE", "Atari games: images, memory, objects", "cadenza.envs.families.atari", "atari", ("ale_py",)),
+        Family(
+            "minigrid", "rooms, keys and doors (MiniGrid)", "cadenza.envs.families.minigrid", "minigrid", ("minigrid",)
+        ),
+        Family(
+            "vizdoom", "Doom's scenarios", "cadenza.envs.families.vizdoom", "vizdoom", ("vizdoom",), prefix="VizDoom-"
+        ),
+        Family(
+            "gym_pusht", "pushing a block into place", "cadenza.envs.families.pusht", "pusht", ("gym_pusht", "pymunk")
+        ),
         Family(
             "robotics",
             "mazes for a ball and an ant (Gymnasium-Robotics)",
-            "cadenza.envs.robotics",
+            "cadenza.envs.families.robotics",
             "robotics",
             ("gymnasium_robotics", "mujoco", "imageio"),
         ),
-        Family("Retro", "games of old consoles", "cadenza.envs.retro", "retro", ("stable_retro",)),
-        Family("brax", "robots in JAX: Brax and MJX", "cadenza.envs.brax", "brax", ("brax", "jax"), prefix="brax/"),
-        Family("Bandit", "arms with noisy rewards: fixed, wandering, or by context", "cadenza.envs.bandit"),
-        Family("skirmish", "battles of unlike units against a scripted enemy", "cadenza.envs.skirmish"),
-        Family("toy", "tiny environments with known answers, for tests and first steps", "cadenza.envs.toy"),
-        Family("mpe", "particles that move and talk (MPE2)", "cadenza.envs.zoo", "marl", ("mpe2", "pettingzoo")),
-        Family("sisl", "walkers, pursuers", "cadenza.envs.zoo", "marl", ("pettingzoo", "pygame", "scipy", "Box2D")),
-        Family("butterfly", "games for teams", "cadenza.envs.zoo", "marl", ("pettingzoo", "pygame", "pymunk")),
-        Family("games", "classic/…: boards, cards", "cadenza.envs.zoo", "marl", ("pettingzoo", "chess", "rlcard")),
+        Family("Retro", "games of old consoles", "cadenza.envs.families.retro", "retro", ("stable_retro",)),
+        Family(
+            "brax", "robots in JAX: Brax and MJX", "cadenza.envs.families.brax", "brax", ("brax", "jax"), prefix="brax/"
+        ),
+        Family("Bandit", "arms with noisy rewards: fixed, wandering, or by context", "cadenza.envs.families.bandit"),
+        Family("skirmish", "battles of unlike units against a scripted enemy", "cadenza.envs.skirmish.environment"),
+        Family("toy", "tiny environments with known answers, for tests and first steps", "cadenza.envs.toys.toy"),
+        Family(
+            "mpe",
+            "particles that move and talk (MPE2)",
+            "cadenza.envs.families.pettingzoo_families",
+            "marl",
+            ("mpe2", "pettingzoo"),
+        ),
+        Family(
+            "sisl",
+            "walkers, pursuers",
+            "cadenza.envs.families.pettingzoo_families",
+            "marl",
+            ("pettingzoo", "pygame", "scipy", "Box2D"),
+        ),
+        Family(
+            "butterfly",
+            "games for teams",
+            "cadenza.envs.families.pettingzoo_families",
+            "marl",
+            ("pettingzoo", "pygame", "pymunk"),
+        ),
+        Family(
+            "games",
+            "classic/…: boards, cards",
+            "cadenza.envs.families.pettingzoo_families",
+            "marl",
+            ("pettingzoo", "chess", "rlcard"),
+        ),
         Family(
             "mamujoco",
             "Gymnasium's robots, each moved by several agents (MaMuJoCo)",
-            "cadenza.envs.mamujoco",
+            "cadenza.envs.families.mamujoco",
             "marl",
             ("gymnasium_robotics", "pettingzoo", "mujoco", "imageio"),
         ),
-        Family("vmas", "teams in physics that is batched in torch (VMAS)", "cadenza.envs.vmas", "vmas", ("vmas",)),
+        Family(
+            "vmas", "teams in physics that is batched in torch (VMAS)", "cadenza.envs.families.vmas", "vmas", ("vmas",)
+        ),
         Family(
             "smac",
             "StarCraft II's battles (SMAC)",
-            "cadenza.envs.smac",
+            "cadenza.envs.families.smac",
             requires=("pysc2", "smac"),
             by_hand="StarCraft II with SMAC's maps, and pip install git+https://github.com/oxwhirl/smac.git",
         ),
         Family(
             "smacv2",
             "StarCraft II's battles with armies drawn at random (SMACv2)",
-            "cadenza.envs.smac",
+            "cadenza.envs.families.smac",
             requires=("pysc2", "smacv2"),
             by_hand="StarCraft II with SMACv2's maps, and pip install git+https://github.com/oxwhirl/smacv2.git",
         ),
@@ -216,7 +254,10 @@ WRAPPERS: dict[str, Any] = {
 }
 
 # Scripted policies that `cadenza demonstrate` can name: import paths.
-EXPERTS: dict[str, str] = {"fork": "cadenza.envs.fork:either_way", "pusht": "cadenza.envs.pusht_expert:Expert"}
+EXPERTS: dict[str, str] = {
+    "fork": "cadenza.envs.toys.detour:either_way",
+    "pusht": "cadenza.envs.families.pusht_expert:Expert",
+}
 
 # What other packages and running programs add by id: a function or class that makes a gymnasium.Env.
 ENVIRONMENTS: dict[str, Callable[..., Any]] = {}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from cadenza.config.alerts import AlertsConfig
+from cadenza.config.alert_rules import AlertsConfig
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, nearest
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import yaml
 
+from cadenza.base.files import SafePath
+from cadenza.base.parsing import YAML_LIMIT, ParseError, json_data, read_user_file, yaml_data
+from cadenza.base.text import printable
 from cadenza.config import registry
 from cadenza.config.migrate import migrate
 from cadenza.errors import ConfigError, NotFoundError, nearest
-from cadenza.files import SafePath
-from cadenza.parsing import YAML_LIMIT, ParseError, json_data, read_user_file, yaml_data
-from cadenza.text import printable
 
 ROOT = "config"
 CONF = "cadenza.conf"
@@ -131,9 +131,9 @@ def _no_variant(spec: str, tuned: list[str], variants: str) -> ConfigError | Not
 
 
 def environment(env: str) -> str:
-    from cadenza.envs import catalog
+    from cadenza.config import environments
 
-    return catalog.resolve(env)
+    return environments.resolve(env)
 
 
 def experiments(*folders: Path) -> list[str]:

@@ -20,18 +20,18 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from cadenza.base import atomic
+from cadenza.base.files import SafePath
+from cadenza.base.json_text import canonical, plain
+from cadenza.base.parsing import json_data
 from cadenza.config.convert import to_dict
 from cadenza.config.schema import MINARI, RunConfig
 from cadenza.data.batches import Past
 from cadenza.data.replay import SEGMENT_BYTES, ReplayStore
+from cadenza.data.ring_steps import FIRST, LAST, TERMINATED, TRUNCATED
 from cadenza.data.segments import Segment, file_sha256, read_segment, write_segment
-from cadenza.data.walks import FIRST, LAST, TERMINATED, TRUNCATED
-from cadenza.envs.gym import observer
+from cadenza.envs.families.gym import observer
 from cadenza.errors import CheckpointError, ConfigError
-from cadenza.files import SafePath
-from cadenza.parsing import json_data
-from cadenza.records import atomic
-from cadenza.records.json_text import canonical, plain
 from cadenza.trees import leaves, map_tree
 from cadenza.types import EnvSpec, Tree
 

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from cadenza.base.parsing import json_object, read_user_file
 from cadenza.config.schema import RunConfig
 from cadenza.data.batches import Past
 from cadenza.data.datasets import episode_rows, merged, write_dataset
-from cadenza.envs.gym import observer
+from cadenza.envs.families.gym import observer
 from cadenza.envs.images import as_asked, is_image
 from cadenza.errors import ConfigError, MissingExtraError, install
-from cadenza.parsing import json_object, read_user_file
 from cadenza.types import EnvSpec, Tree
 
 INFO = Path("meta/info.json")

@@ -12,7 +12,7 @@ import numpy as np
 from cadenza.config.schema import EnvironmentConfig, RunConfig
 from cadenza.data.batches import Past
 from cadenza.data.datasets import episode_rows, merged, write_dataset
-from cadenza.envs.gym import as_dict_space
+from cadenza.envs.families.gym import as_dict_space
 from cadenza.errors import ConfigError, MissingExtraError, install
 from cadenza.types import SINGLE_GROUP, EnvSpec, GroupSpec
 

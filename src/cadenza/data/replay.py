@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from cadenza.base.failpoints import failpoint
+from cadenza.base.files import SafePath
 from cadenza.data.batches import Past, Sequences, Stretches, Transitions, Windows
 from cadenza.data.priorities import Priorities
-from cadenza.data.segments import Segment, name_of, read_segment, write_segment
-from cadenza.data.walks import (
+from cadenza.data.ring_steps import (
     FIRST,
     LAST,
     TERMINATED,
@@ -36,10 +37,9 @@ from cadenza.data.walks import (
     stacked,
     window,
 )
+from cadenza.data.segments import Segment, name_of, read_segment, write_segment
 from cadenza.envs.layout import allocate_actions, allocate_space
 from cadenza.errors import CheckpointError, ConfigError, StorageError
-from cadenza.files import SafePath
-from cadenza.records.failpoints import failpoint
 from cadenza.trees import leaves, map_tree, write
 from cadenza.types import Acted, EnvSpec, Step, Tree
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cadenza.base import atomic, owned_files
+from cadenza.base.files import SafePath
 from cadenza.errors import CheckpointError
-from cadenza.files import SafePath
-from cadenza.records import atomic, ledger
 
 SLOTS = "slots"  # which rows a segment holds; what lies in them is under the paths of the store's arrays
 
@@ -35,7 +35,7 @@ def write_segment(folder: SafePath, name: str | None, slots: np.ndarray, rows: d
     content = save({path: np.ascontiguousarray(array) for path, array in {SLOTS: slots, **rows}.items()})
     sha256 = hashlib.sha256(content).hexdigest()
     name = name or name_of(sha256)
-    ledger.note(folder, name, sha256)
+    owned_files.note(folder, name, sha256)
     atomic.write_bytes(folder / name, content)
     return sha256
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy import ndarray
 
-from cadenza.envs.gym import Gym
+from cadenza.envs.families.gym import Gym
 from cadenza.envs.layout import Array, Buffer, Layout
 from cadenza.envs.seeds import EpisodeSeeds
 from cadenza.errors import CadenzaError

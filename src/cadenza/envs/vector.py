@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
 from cadenza.envs.layout import Array, Buffer, Layout, allocate_buffer, codes, shape_of
@@ -232,7 +233,7 @@ def make_vector(
 ) -> VectorEnv:
     """The configured environments. What `auto` comes to is noted in `decisions`, or read there if it was before."""
     decisions = {} if decisions is None else decisions
-    config = dataclasses.replace(config, id=catalog.resolve(config.id), num_envs=num_envs or config.num_envs)
+    config = dataclasses.replace(config, id=environments.resolve(config.id), num_envs=num_envs or config.num_envs)
     count = config.num_envs
     way = decide_vectorize(config, count, decisions)
     if way in ("in_process", "gymnasium") and count > 1 and catalog.one_per_process(config.id):
@@ -257,13 +258,13 @@ def make_vector(
         workers = count if catalog.one_per_process(config.id) else min(decisions["environment.workers"], count)
         return Workers(make_env, count, seeds, config.timeout_seconds, workers, config.id)
     if way == "envpool":
-        from cadenza.envs.envpool import pooled
+        from cadenza.envs.families.envpool import pooled
 
         return pooled(config, count, seeds)
     if way == "gymnasium":
         if config.wrappers:  # the vector's steps have no place for the environment's own reward beside the wrapped one
             raise ConfigError("environment.vectorize=gymnasium: cannot be used with environment.wrappers; use auto")
-        from cadenza.envs.gymnasium_vector import synchronous
+        from cadenza.envs.families.gymnasium_vector import synchronous
 
         return synchronous(make_env, count, seeds, config)
     return InProcess(make_env, count, seeds, config.timeout_seconds)

@@ -23,7 +23,7 @@ from cadenza.envs.sharing import nameless_file, share_arrays, share_marks
 from cadenza.envs.slice import BUILD, INDEX, PROGRESS, STAGE, MakeEnv, Trouble
 from cadenza.envs.vector import Vector, starting_fault
 from cadenza.envs.watchdog import LOOKS
-from cadenza.envs.worker import CLOSE, HELD, OK, RESTORE
+from cadenza.envs.worker_main import CLOSE, HELD, OK, RESTORE
 from cadenza.errors import CadenzaError
 
 START_SECONDS = 120.0  # for an interpreter to come up on a busy machine
@@ -133,7 +133,7 @@ class Process:
         arguments = (theirs.fileno(), memory, index, workers, os.getpid())
         with theirs, _signals_held():
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "cadenza.envs.worker", *map(str, arguments)],
+                [sys.executable, "-P", "-m", "cadenza.envs.worker_main", *map(str, arguments)],
                 pass_fds=(theirs.fileno(), memory),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout carries results; what environments print is not one

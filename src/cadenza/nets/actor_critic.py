@@ -22,7 +22,7 @@ from cadenza.trees import map_tree
 from cadenza.types import Acted, GroupSpec, Mode, Step, Tree
 
 if TYPE_CHECKING:
-    from cadenza.nets.plain import PlainActorCritic
+    from cadenza.nets.numpy.actor_critic_kernel import PlainActorCritic
 
 
 class Settings(Protocol):

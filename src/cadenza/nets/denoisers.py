@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from cadenza.config.denoisers import DenoisingTransformerConfig, UNetConfig
+from cadenza.config.denoiser_settings import DenoisingTransformerConfig, UNetConfig
 
 
 class StepEmbedding(nn.Module):

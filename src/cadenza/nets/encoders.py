@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cadenza.config.world_models import WorldModelConfig
+from cadenza.config.world_model_settings import WorldModelConfig
 from cadenza.errors import ConfigError
 from cadenza.nets.dense import Style, between, dense, start
 from cadenza.nets.observe import VECTOR, Observed, images, vector_size

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from cadenza.config.world_models import LatentModelConfig
+from cadenza.config.world_model_settings import LatentModelConfig
 from cadenza.nets.dense import Style
 from cadenza.nets.encoders import StridedEncoder, by_size, scaled
 from cadenza.nets.heads import LOG_2PI

@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from cadenza.data.normalisers import BoundsNorm, RunningNorm
 from cadenza.errors import ConfigError
+from cadenza.nets.normalisers import BoundsNorm, RunningNorm
 from cadenza.trees import map_tree
 from cadenza.types import Tree
 

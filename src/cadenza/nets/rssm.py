@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cadenza.config.world_models import WorldModelConfig
+from cadenza.config.world_model_settings import WorldModelConfig
 from cadenza.nets.dense import Style, between, linear, start
 from cadenza.ops.latents import kl_categorical, kl_gaussian, probabilities, sample_categorical, unimix
 

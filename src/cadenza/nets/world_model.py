@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cadenza.config.world_models import WorldModelConfig
+from cadenza.config.world_model_settings import WorldModelConfig
 from cadenza.nets.decoders import ObservationDecoder
 from cadenza.nets.dense import Head, Style
 from cadenza.nets.encoders import ObservationEncoder

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cadenza.base.digests import is_intact, without_digest
+from cadenza.base.files import SafePath
 from cadenza.errors import CheckpointError, nearest
-from cadenza.files import SafePath
-from cadenza.records.digests import is_intact, without_digest
 
 DEVICE = re.compile(r"[a-z]+(:\d+)?")
-CHECKPOINT = re.compile(r"step-\d{12,}-\d{12,}")  # as orchestration/checkpoint.py names them
+CHECKPOINT = re.compile(r"step-\d{12,}-\d{12,}")  # as engine/checkpoint.py names them
 WAYS = ("in_process", "native", "workers", "envpool", "gymnasium")
 LONGEST = 40  # characters of a refused value that a message shows
 BACK = "put it back from a copy of the run"

@@ -7,10 +7,10 @@ from hashlib import sha256
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from cadenza.base import atomic, owned_files
+from cadenza.base.failpoints import failpoint
+from cadenza.base.files import SafePath
 from cadenza.errors import NotFoundError, StorageError
-from cadenza.files import SafePath
-from cadenza.records import atomic, ledger
-from cadenza.records.failpoints import failpoint
 from cadenza.types import Episode
 
 if TYPE_CHECKING:
@@ -43,20 +43,20 @@ class EpisodeLog:
         self._directory.mkdir()
         failpoint("episodes:seal")
         path, content = self._directory / f"{env_steps:012d}{KIND}", save(_arrays(self._waiting))
-        ledger.note(self._directory, path.name, sha256(content).hexdigest())
+        owned_files.note(self._directory, path.name, sha256(content).hexdigest())
         atomic.write_bytes(path, content)
         self._waiting = []
 
     def drop_after(self, env_steps: int) -> None:
         """Forget what was recorded later than the checkpoint a run goes on from."""
         self._waiting = []
-        segments, ours = _segments(self._directory), ledger.listed(self._directory)
+        segments, ours = _segments(self._directory), owned_files.listed(self._directory)
         if not ours:
-            ours = ledger.adopt(path for path in segments if _is_segment(path))
+            ours = owned_files.adopt(path for path in segments if _is_segment(path))
         for path in segments:
             if int(path.stem) > env_steps and path.name in ours:
                 path.unlink()
-        ledger.tidy(self._directory)
+        owned_files.tidy(self._directory)
 
 
 def load(folder: RunFolder) -> Iterator[Episode]:

@@ -14,15 +14,16 @@ from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from cadenza.base import atomic
+from cadenza.base.digests import is_intact, with_digest, without_digest
+from cadenza.base.files import SafePath, screen
+from cadenza.base.json_text import is_text
+from cadenza.base.parsing import ParseError, json_data, yaml_data
+from cadenza.base.text import shell
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, StorageError, nearest
-from cadenza.files import SafePath, screen
-from cadenza.parsing import ParseError, json_data, yaml_data
-from cadenza.records import atomic, sound
+from cadenza.records import validity
 from cadenza.records.decisions import checked
-from cadenza.records.digests import is_intact, with_digest, without_digest
-from cadenza.records.json_text import is_text
 from cadenza.records.lock import is_held
-from cadenza.text import shell
 
 if TYPE_CHECKING:
     from cadenza.config.schema import RunConfig
@@ -145,7 +146,7 @@ class RunFolder:
                 raise CheckpointError(f"{self.manifest} is damaged ({told}): put it back from a copy of the run")
         if not is_intact(found):
             raise CheckpointError(f"{self.manifest} is damaged (wrong digest): put it back from a copy of the run")
-        if fault := sound.manifest_fault(found):
+        if fault := validity.manifest_fault(found):
             raise CheckpointError(f"{self.manifest} is damaged ({fault}): put it back from a copy of the run")
         return without_digest(found)
 
@@ -155,7 +156,7 @@ class RunFolder:
     def read_status(self) -> dict[str, Any]:
         """Empty where it is missing or damaged: the next save writes it anew."""
         try:
-            return sound.status(read_object(self.status))
+            return validity.status(read_object(self.status))
         except CheckpointError:
             return {}
 
@@ -230,7 +231,7 @@ class RunFolder:
             found = yaml_data(content, unique=False, texts=True)  # a date may be the run's name
         except (OSError, ParseError):
             return {}
-        return sound.settings(found)
+        return validity.settings(found)
 
 
 def runs_root(option: Path | None = None) -> Path:
@@ -376,7 +377,7 @@ def _named(root: Path, ref: str) -> RunFolder:
 
 def _last(root: Path) -> RunFolder:
     try:
-        run = (SafePath(root) / LAST).read_text(sound.LONGEST_POINTER, errors="replace").strip()
+        run = (SafePath(root) / LAST).read_text(validity.LONGEST_POINTER, errors="replace").strip()
     except FileNotFoundError:
         raise NotFoundError(f"no {LAST}: there are no runs in {root}") from None
     folder = RunFolder(root / run)

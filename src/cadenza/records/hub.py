@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from cadenza.base.parsing import ParseError, json_data
 from cadenza.errors import ConfigError, MissingExtraError, NotFoundError, StorageError, install
-from cadenza.parsing import ParseError, json_data
 
 REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 USED = ("config.yaml", "manifest.json", "status.json", "decisions.json", "metrics.jsonl")  # of a published run

@@ -9,12 +9,12 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from cadenza.files import SafePath
-from cadenza.parsing import ParseError, json_object
-from cadenza.records.facts import COLUMNS, UNREADABLE, Row, describe, stamp, version
+from cadenza.base.files import SafePath
+from cadenza.base.json_text import dumps
+from cadenza.base.parsing import ParseError, json_object
 from cadenza.records.folder import INDEX_NAME, run_ids, shown_state
-from cadenza.records.json_text import dumps
 from cadenza.records.query import Entry, Filters, Settings, parsed, select
+from cadenza.records.run_summary import COLUMNS, UNREADABLE, Row, describe, stamp, version
 
 VARIABLE = "CADENZA_INDEX"
 LAYOUT = 4  # stored as the file's user_version; an index of another layout is made anew

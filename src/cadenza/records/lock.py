@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cadenza.base.files import SafePath
+from cadenza.base.parsing import ParseError, json_object
 from cadenza.errors import LockedError, StorageError
-from cadenza.files import SafePath
-from cadenza.parsing import ParseError, json_object
 
 LOCK_NAME = "lock"
 # A viewer asking `is_held` has the lock for microseconds: one refusal alone does not prove a writer.

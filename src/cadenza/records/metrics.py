@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import IO, Any
 
+from cadenza.base import atomic
+from cadenza.base.failpoints import failpoint
+from cadenza.base.files import SafePath
+from cadenza.base.json_text import canonical, dumps, plain
+from cadenza.base.parsing import json_data
+from cadenza.base.text import cell
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, nearest
-from cadenza.files import SafePath
-from cadenza.parsing import json_data
-from cadenza.records import atomic, sound
-from cadenza.records.failpoints import failpoint
-from cadenza.records.json_text import canonical, dumps, plain
-from cadenza.text import cell
+from cadenza.records import validity
 
 Row = dict[str, Any]
 
@@ -181,7 +182,7 @@ def read(path: SafePath) -> list[Row]:
         with path.reading() as file:
             for number, line in enumerate(_lines(file), 1):
                 row = json_data(line)
-                if fault := sound.row_fault(row):
+                if fault := validity.row_fault(row):
                     raise CheckpointError(f"{path}: row {number} {fault}")
                 rows.append(row)
     except FileNotFoundError:

@@ -10,11 +10,11 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
+from cadenza.base.json_text import dumps
+from cadenza.base.parsing import ParseError, json_object
 from cadenza.errors import ConfigError, NotFoundError, nearest
-from cadenza.parsing import ParseError, json_object
-from cadenza.records.facts import COLUMNS, Row
-from cadenza.records.json_text import dumps
 from cadenza.records.metrics import resolve
+from cadenza.records.run_summary import COLUMNS, Row
 
 Filters = Mapping[str, Any] | Sequence[str]
 FILTER = re.compile(r"\s*([^=<>!]+?)\s*(!=|>=|<=|==?|<|>)\s*(.*?)\s*", re.DOTALL)

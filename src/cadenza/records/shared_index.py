@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cadenza.base.json_text import dumps
 from cadenza.errors import ConfigError, MissingExtraError, StorageError, install
-from cadenza.records.facts import Row, describe, stamp, version
 from cadenza.records.folder import RunFolder
 from cadenza.records.index import VARIABLE
-from cadenza.records.json_text import dumps
 from cadenza.records.query import Entry, Settings
+from cadenza.records.run_summary import Row, describe, stamp, version
 
 try:
     import sqlalchemy as sql

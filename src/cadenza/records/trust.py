@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cadenza.base.atomic import temporary_beside
+from cadenza.base.files import SafePath, screen
+from cadenza.base.json_text import canonical
 from cadenza.config import registry
 from cadenza.config.convert import is_choice, walk
 from cadenza.config.interpolation import refuse_calls
@@ -22,10 +25,7 @@ from cadenza.config.migrate import migrate
 from cadenza.config.schema import RunConfig
 from cadenza.config.spec import read_file
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError, StorageError
-from cadenza.files import SafePath, screen
-from cadenza.records.atomic import temporary_beside
 from cadenza.records.folder import read_object
-from cadenza.records.json_text import canonical
 
 KEY_BYTES = 32
 ELSEWHERE = "XDG_STATE_HOME takes another place"

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from cadenza.config.schedules import value_at
 from cadenza.config.schema import Hook, Phase
-from cadenza.data.normalisers import RangeNorm
 from cadenza.data.replay import ReplayStore
 from cadenza.envs.layout import allocate_space
 from cadenza.nets.actors import Actions
 from cadenza.nets.denoisers import DenoisingTransformer, UNet
 from cadenza.nets.mlp import MLP
+from cadenza.nets.normalisers import RangeNorm
 from cadenza.nets.observe import VECTOR, Observed, Observer, flatten, is_image, vector_size, walk
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.target import Target

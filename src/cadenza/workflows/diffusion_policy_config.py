@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cadenza.config.checks import check_single_transitions, positive, refuse_unused
-from cadenza.config.denoisers import DenoisingTransformerConfig, UNetConfig
+from cadenza.config.denoiser_settings import DenoisingTransformerConfig, UNetConfig
 from cadenza.config.networks import MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting

@@ -19,9 +19,9 @@ from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Transitions as Sampled
 from cadenza.data.replay import ReplayStore
 from cadenza.nets.deployed import Deployed
+from cadenza.nets.numpy.q_kernel import PlainQ, flat, gradients, plain_q
 from cadenza.nets.observe import Observed, Observer
 from cadenza.nets.optimizers import Optimizer, optimizer
-from cadenza.nets.plain_q import PlainQ, flat, gradients, plain_q
 from cadenza.nets.q_network import Noise, QNetwork
 from cadenza.nets.target import Target
 from cadenza.ops.td import Transitions, huber, projected, quantile_huber

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from cadenza.config.schedules import value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Sequences
-from cadenza.data.normalisers import PercentileScale
+from cadenza.data.device_copy import Fetch, send
 from cadenza.data.replay import ReplayStore
-from cadenza.data.transfer import Fetch, send
 from cadenza.nets.actors import Actions, Actor, CategoricalActor, NormalActor
 from cadenza.nets.dense import Style
+from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.observe import Observer, observe
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.rssm import State

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cadenza.data.normalisers import PercentileScale
 from cadenza.nets.actors import Actor, CategoricalActor
+from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.rssm import State
 from cadenza.nets.world_model import NumberHead, WorldModel, in_pieces, pieces
 from cadenza.ops.planning import cem

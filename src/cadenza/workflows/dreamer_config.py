@@ -9,7 +9,7 @@ from cadenza.config.checks import ends, in_unit_interval, positive, refuse_unuse
 from cadenza.config.networks import OptimizerConfig
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
-from cadenza.config.world_models import PlanningConfig, WorldModelConfig
+from cadenza.config.world_model_settings import PlanningConfig, WorldModelConfig
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
 

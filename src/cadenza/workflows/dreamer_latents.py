@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cadenza.config.world_models import WorldModelConfig
+from cadenza.config.world_model_settings import WorldModelConfig
 from cadenza.nets.rssm import State
 
 DETER, STOCH = "deter", "stoch"

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from cadenza.config.schedules import Scheduled, value_at
 from cadenza.config.schema import Hook, Phase
-from cadenza.data.normalisers import RewardScale, ValueScale
 from cadenza.data.rollout import Rollout, RolloutStore
 from cadenza.nets.actor_critic import ActorCritic, Judged, act, deployed
 from cadenza.nets.critic_view import CriticView
 from cadenza.nets.deployed import Deployed
+from cadenza.nets.normalisers import RewardScale, ValueScale
+from cadenza.nets.numpy.actor_critic_kernel import plain
 from cadenza.nets.observe import Observed, Observer
 from cadenza.nets.optimizers import Optimizer, optimizer
-from cadenza.nets.plain import plain
 from cadenza.ops.returns import explained_variance, gae
 from cadenza.ops.surrogate import FIGURES, ClippedObjective
 from cadenza.trees import map_tree

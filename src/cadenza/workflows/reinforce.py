@@ -15,12 +15,12 @@ from torch import Tensor
 
 from cadenza.config.schedules import value_at
 from cadenza.config.schema import Hook, Phase
-from cadenza.data.episodes import Episodes, EpisodeStore
+from cadenza.data.episode_store import Episodes, EpisodeStore
 from cadenza.nets.actor_critic import ActorCritic, act, deployed
 from cadenza.nets.deployed import Deployed
+from cadenza.nets.numpy.actor_critic_kernel import plain
 from cadenza.nets.observe import Observed, Observer
 from cadenza.nets.optimizers import Optimizer, optimizer
-from cadenza.nets.plain import plain
 from cadenza.ops.returns import discounted_sum, explained_variance
 from cadenza.ops.surrogate import masked_mean, masked_standardise
 from cadenza.trees import map_tree

@@ -24,9 +24,9 @@ from cadenza.nets.deployed import Deployed
 from cadenza.nets.ensemble import Ensemble
 from cadenza.nets.heads import CategoricalHead, SquashedHead
 from cadenza.nets.mlp import MLP
+from cadenza.nets.numpy.sac_kernel import PlainSAC, plain_sac
 from cadenza.nets.observe import Observed, Observer
 from cadenza.nets.optimizers import Optimizer, optimizer
-from cadenza.nets.plain_sac import PlainSAC, plain_sac
 from cadenza.nets.target import Target
 from cadenza.nets.torso import Torso
 from cadenza.ops.surrogate import masked_mean

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from cadenza.config.schedules import value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Stretches
-from cadenza.data.normalisers import PercentileScale
+from cadenza.data.device_copy import send
 from cadenza.data.replay import ReplayStore
-from cadenza.data.transfer import send
 from cadenza.nets.actors import Actions
 from cadenza.nets.latent_model import LatentModel
+from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.observe import Observer
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.target import Target

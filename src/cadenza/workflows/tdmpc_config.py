@@ -9,7 +9,7 @@ from cadenza.config.checks import ends, in_unit_interval, positive, refuse_unuse
 from cadenza.config.networks import OptimizerConfig
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
-from cadenza.config.world_models import LatentModelConfig, PathIntegralConfig
+from cadenza.config.world_model_settings import LatentModelConfig, PathIntegralConfig
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cadenza.data.normalisers import PercentileScale
 from cadenza.nets.latent_model import Critics, LatentModel
+from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.observe import Observed
 from cadenza.ops.planning import Found, mppi
 from cadenza.trees import map_tree

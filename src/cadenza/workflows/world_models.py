@@ -18,8 +18,8 @@ from torch.nn import functional
 from cadenza.config.networks import OptimizerConfig
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Sequences
+from cadenza.data.candidate_returns import TRIAL, TrialStore
 from cadenza.data.replay import ReplayStore
-from cadenza.data.trials import TRIAL, TrialStore
 from cadenza.nets.actors import Actions
 from cadenza.nets.controllers import LinearControllers
 from cadenza.nets.mdn import DeterministicMLP, DreamNoise, Dynamics, Guess, Memory, MixtureRNN, unroll

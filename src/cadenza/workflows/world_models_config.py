@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from cadenza.config.checks import refuse_unused
 from cadenza.config.setting import setting
-from cadenza.config.world_models import PlanningConfig
+from cadenza.config.world_model_settings import PlanningConfig
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
 

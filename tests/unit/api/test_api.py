@@ -13,7 +13,7 @@ import torch
 import cadenza
 from cadenza.config.load import load, override
 from cadenza.envs.seeds import EVAL, EpisodeSeeds
-from cadenza.envs.toy import DictIdentity
+from cadenza.envs.toys.toy import DictIdentity
 from cadenza.errors import ConfigError, NotFoundError
 from cadenza.types import Acted, Mode, Step, Tree
 from harness.memory import Memory, MemoryConfig

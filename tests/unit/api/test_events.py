@@ -11,10 +11,10 @@ import pytest
 
 import cadenza
 from cadenza.api import _outcome
+from cadenza.engine.events import Ended, Evaluated, Event, Row, Saved, Started
+from cadenza.engine.launch import Result
 from cadenza.errors import ConfigError
-from cadenza.orchestration.events import Ended, Evaluated, Event, Row, Saved, Started
-from cadenza.orchestration.launch import Result
-from cadenza.orchestration.verify import compare
+from cadenza.tools.verify import compare
 from harness.command import cadenza as command_line
 
 SMALL: dict[str, Any] = {

@@ -15,13 +15,13 @@ import pytest
 import cadenza
 from cadenza.config import registry
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs import toy
 from cadenza.envs.catalog import make
-from cadenza.envs.given import name_of
+from cadenza.envs.families.from_python import name_of
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.toys import toy
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, NotFoundError
-from cadenza.orchestration.verify import compare
+from cadenza.tools.verify import compare
 from harness import command
 
 SMALL: dict[str, Any] = {
@@ -45,7 +45,7 @@ def environment_of(run: cadenza.Run) -> str:
 
 def test_a_factory_that_can_be_imported_is_known_by_its_path(tmp_path: Path) -> None:
     run = cadenza.train(toy.Identity, "ppo", runs_dir=tmp_path, **SMALL)
-    assert environment_of(run) == "cadenza.envs.toy:Identity"
+    assert environment_of(run) == "cadenza.envs.toys.toy:Identity"
     command.resume(tmp_path, run.id, "--max-timesteps", 512).succeeded()
     assert run.result["env_steps"] == 512
 
@@ -192,7 +192,7 @@ def test_it_works_outside_the_main_thread(tmp_path: Path) -> None:
 
 CELL = """
 import cadenza, os, signal
-from cadenza.envs.toy import Identity
+from cadenza.envs.toys.toy import Identity
 
 def make():
     return Identity(2)

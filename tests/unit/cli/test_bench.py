@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cadenza.bench import rounds
-from cadenza.bench.contestants import CADENZA, PEERS, Contestant, Found, look_for, measure
-from cadenza.bench.tasks import Task
 from cadenza.config.convert import build
+from cadenza.tools.bench import rounds
+from cadenza.tools.bench.contestants import CADENZA, PEERS, Contestant, Found, look_for, measure
+from cadenza.tools.bench.tasks import Task
 from harness.command import cadenza
 
 SMALL = {"env": "CartPole-v1", "num_envs": 2, "timesteps": 96, "ppo": {"n_steps": 16, "batch_size": 16, "n_epochs": 1}}

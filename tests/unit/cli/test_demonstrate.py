@@ -12,8 +12,8 @@ import pytest
 from cadenza.config.load import load
 from cadenza.data.datasets import open_dataset
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError, NotFoundError
-from cadenza.orchestration.demonstrate import demonstrate
-from cadenza.orchestration.export import Episodes
+from cadenza.tools.demonstrate import demonstrate
+from cadenza.tools.export import Episodes
 from harness.command import cadenza
 
 COUNTING = """

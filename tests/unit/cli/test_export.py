@@ -9,8 +9,8 @@ import pytest
 
 from cadenza.config.load import load
 from cadenza.data.datasets import Dataset, open_dataset
-from cadenza.data.walks import LAST
-from cadenza.orchestration.export import Episodes, whole_episodes
+from cadenza.data.ring_steps import LAST
+from cadenza.tools.export import Episodes, whole_episodes
 from cadenza.types import SINGLE_GROUP, Acted, Mode, Step, Tree
 from harness.command import TOY, Outcome, cadenza, last, train
 from harness.datasets import SMALL_DQN
@@ -140,7 +140,7 @@ class Counting:
 
 
 def test_episodes_are_handed_over_while_others_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cadenza.orchestration.export.ROWS", 32)
+    monkeypatch.setattr("cadenza.tools.export.ROWS", 32)
     policy, config = Counting(), load("toy/identity:ppo", ["evaluation.num_envs=2"])
     episodes = whole_episodes(policy, config, Episodes(41))
     lengths = [len(next(episodes)["flags"])]

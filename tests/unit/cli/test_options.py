@@ -14,7 +14,7 @@ import typer.models
 import cadenza.cli
 from cadenza.cli.output import visible
 from cadenza.cli.seeds import told
-from cadenza.sweeps.wandb_agent import PARAMETERS, SWEEP
+from cadenza.lab.sweeps.wandb_agent import PARAMETERS, SWEEP
 from harness import command
 
 

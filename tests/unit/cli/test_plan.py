@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+from cadenza.base import system_memory
 from cadenza.config.load import load
 from cadenza.data.replay import ReplayStore
-from cadenza.monitor.modules import Owned
-from cadenza.orchestration import ram
-from cadenza.orchestration.demonstrate import demonstrate
-from cadenza.orchestration.export import Episodes
-from cadenza.orchestration.launch import check
-from cadenza.orchestration.measure import update_once
-from cadenza.orchestration.plan import measure_stores
+from cadenza.engine.launch import check
 from cadenza.records import episodes
 from cadenza.records.folder import RunFolder
+from cadenza.tools.demonstrate import demonstrate
+from cadenza.tools.export import Episodes
+from cadenza.tools.plan import measure_stores
+from cadenza.tools.plan_measure import update_once
+from cadenza.tools.workflow_contents import Owned
 from cadenza.trees import leaves
 from harness.command import cadenza, last, train
 from harness.lab import Lab
@@ -126,10 +126,10 @@ def test_a_cycle_too_long_to_wait_for_is_left_unfinished() -> None:
 
 def test_stores_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     store = planned(*SETTINGS)["memory"]["stores_bytes"]
-    monkeypatch.setattr(ram, "available", lambda: store // 2)
+    monkeypatch.setattr(system_memory, "available", lambda: store // 2)
     line = cadenza("plan", *SETTINGS, "--seconds", 0.1).refused(2, "store 'rollout'", "algorithm.n_steps=32 (not 64)")
     assert "environment.num_envs=2 (not 4)" in line
-    monkeypatch.setattr(ram, "available", lambda: store)
+    monkeypatch.setattr(system_memory, "available", lambda: store)
     planned(*SETTINGS)
 
 
@@ -152,33 +152,33 @@ def test_the_spec_is_the_one_that_the_run_will_have() -> None:
 def test_views_count_once_as_what_they_look_into() -> None:
     array, tensor = np.zeros((10, 4)), torch.zeros(6)
     holder = {"a": [array, array[2:4]], "b": (tensor, tensor[1:2], tensor.view(2, 3))}
-    assert sorted(ram.blocks(holder).values()) == [24, 320]
+    assert sorted(system_memory.blocks(holder).values()) == [24, 320]
 
 
 def test_memory_is_told() -> None:
-    assert (ram.available() or 0) > 1 << 20
+    assert (system_memory.available() or 0) > 1 << 20
 
 
 def test_in_a_container_copies_of_files_are_no_lack_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ram, "CGROUP", tmp_path)
+    monkeypatch.setattr(system_memory, "CGROUP", tmp_path)
     for name, text in {"max": "1000", "current": "900", "stat": "anon 100\ninactive_file 700\n"}.items():
         (tmp_path / f"memory.{name}").write_text(text)
-    assert ram.available() == 800
+    assert system_memory.available() == 800
     (tmp_path / "memory.stat").unlink()
-    assert ram.available() == 100
-    assert (ram.resident() or 0) > 1 << 20
+    assert system_memory.available() == 100
+    assert (system_memory.resident() or 0) > 1 << 20
 
 
 def test_memory_that_was_never_used_is_not_there() -> None:
     array = np.zeros(64 << 20, np.uint8)
     array[: 16 << 20] = 1
-    assert ram.touched(ram.blocks(array)) == pytest.approx(16 << 20, rel=0.15)
+    assert system_memory.touched(system_memory.blocks(array)) == pytest.approx(16 << 20, rel=0.15)
     with tempfile.TemporaryFile() as file:
         mapped = np.asarray(np.memmap(file, np.uint8, "w+", shape=(64 << 20,)))[8:]
     mapped[: 16 << 20] = 1
-    assert ram.blocks(mapped) == {}
-    assert list(ram.mapped(mapped).values()) == [64 << 20]
-    assert ram.touched(ram.mapped(mapped)) == pytest.approx(16 << 20, rel=0.15)
+    assert system_memory.blocks(mapped) == {}
+    assert list(system_memory.mapped(mapped).values()) == [64 << 20]
+    assert system_memory.touched(system_memory.mapped(mapped)) == pytest.approx(16 << 20, rel=0.15)
 
 
 def test_a_warm_up_is_not_taken_for_the_rest(tmp_path: Path) -> None:

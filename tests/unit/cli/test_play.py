@@ -157,7 +157,7 @@ def test_a_window_is_closed_by_its_keys(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     import pygame
 
-    from cadenza.view.window import Closed, Window
+    from cadenza.lab.view.window import Closed, Window
 
     picture = np.full((40, 60, 3), 200, np.uint8)
     with Window(1000.0, "test") as window:

@@ -139,7 +139,7 @@ def test_doctor_tells_how_to_get_a_missing_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         module, "requires", lambda name: ["numpy", "no-such-package>=1; extra == 'atari'", "ruff; extra == 'dev'"]
     )
-    monkeypatch.setitem(FAMILIES, "atari", Family("atari", "games", "cadenza.envs.atari", extra="atari"))
+    monkeypatch.setitem(FAMILIES, "atari", Family("atari", "games", "cadenza.envs.families.atari", extra="atari"))
     found = last_line("doctor")
     line = "pip install 'cadenza[atari]'"
     assert found["extras"] == {"atari": {"installed": False, "missing": ["no-such-package"], "install": line}}

@@ -9,9 +9,9 @@ import pytest
 from cadenza.config import registry
 from cadenza.config.load import load
 from cadenza.config.registry import Family
+from cadenza.engine.launch import check
 from cadenza.errors import CadenzaError, MissingExtraError
-from cadenza.orchestration.launch import check
-from cadenza.orchestration.smoke import attempt, shrunk, try_experiment
+from cadenza.tools.smoke import attempt, shrunk, try_experiment
 from harness.command import cadenza
 
 
@@ -35,7 +35,7 @@ def test_environments_are_stepped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_failure_is_told_and_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cadenza.envs.toy.Identity.step", lambda self, action: 1 / 0)
+    monkeypatch.setattr("cadenza.envs.toys.toy.Identity.step", lambda self, action: 1 / 0)
     outcome = cadenza("smoke", "--envs", "--filter", "toy/identity")
     assert outcome.code == 1
     assert "ZeroDivisionError" in outcome.out

@@ -63,7 +63,7 @@ family = Family("caves", "dark places", "outside_caves")
 lost = Family("caves", "dark places", "nowhere")
 """
 CAVES = """
-from cadenza.envs.gym import Gym
+from cadenza.envs.families.gym import Gym
 from outside import Cliff
 
 def ids(family):
@@ -139,7 +139,7 @@ def test_wrappers_of_other_packages_are_looked_for_once(installed: Path, monkeyp
 def test_an_environment_in_the_current_folder_is_found_and_nothing_else_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "lying_here.py").write_text("from cadenza.envs.toy import Identity as make\n")
+    (tmp_path / "lying_here.py").write_text("from cadenza.envs.toys.toy import Identity as make\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
     load("CartPole-v1:ppo")

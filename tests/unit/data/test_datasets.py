@@ -26,9 +26,9 @@ from cadenza.data.datasets import (
     write_dataset,
 )
 from cadenza.data.replay import ReplayStore
-from cadenza.data.walks import FIRST, LAST, TRUNCATED
+from cadenza.data.ring_steps import FIRST, LAST, TRUNCATED
+from cadenza.engine.launch import check, found_from_anywhere
 from cadenza.errors import ConfigError
-from cadenza.orchestration.launch import check, found_from_anywhere
 from cadenza.records.metrics import read
 from cadenza.types import EnvSpec, GroupSpec
 from harness.command import cadenza, last, train

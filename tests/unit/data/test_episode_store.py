@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cadenza.data.episodes import EpisodeStore
+from cadenza.data.episode_store import EpisodeStore
 from cadenza.types import Acted, Step
 
 ENVS = 3

@@ -17,7 +17,7 @@ from cadenza.config.load import load
 from cadenza.config.schema import RunConfig
 from cadenza.data import lerobot
 from cadenza.data.datasets import Dataset, converted
-from cadenza.data.walks import FIRST, LAST, TERMINATED, TRUNCATED
+from cadenza.data.ring_steps import FIRST, LAST, TERMINATED, TRUNCATED
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec, GroupSpec
 from harness.command import cadenza, last, train
@@ -364,7 +364,7 @@ def test_a_run_learns_from_it_as_from_our_own(tmp_path: Path) -> None:
 def converted_back(ours: Path, theirs: Path) -> Dataset:
     """A dataset of ours as LeRobot would have recorded it; read again, it is the same but for what was seen last."""
     from cadenza.data.datasets import open_dataset
-    from cadenza.orchestration.launch import check
+    from cadenza.engine.launch import check
 
     dataset = open_dataset(str(ours))
     frames = [

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cadenza.data.datasets import open_dataset
-from cadenza.data.walks import FIRST, LAST, TERMINATED, TRUNCATED
+from cadenza.data.ring_steps import FIRST, LAST, TERMINATED, TRUNCATED
 from harness.command import last, train
 from harness.datasets import SMALL_DQN, phases
 

@@ -14,7 +14,7 @@ from cadenza.data.replay import ReplayStore
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
-from cadenza.orchestration.verify import compare
+from cadenza.tools.verify import compare
 from cadenza.trees import leaves
 from cadenza.types import Acted, EnvSpec, Store
 from harness.lab import Lab

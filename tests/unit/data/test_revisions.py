@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from cadenza.base.files import SafePath
 from cadenza.data import replay
+from cadenza.data.device_copy import Fetch, send
 from cadenza.data.replay import ReplayStore
-from cadenza.data.transfer import Fetch, send
-from cadenza.data.walks import LAST
+from cadenza.data.ring_steps import LAST
 from cadenza.errors import CheckpointError
-from cadenza.files import SafePath
 from cadenza.types import Acted
 from harness.experience import Experience
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.data.normalisers import RunningNorm
 from cadenza.data.rollout import RolloutStore
 from cadenza.errors import ConfigError
+from cadenza.nets.normalisers import RunningNorm
 from cadenza.types import Acted, Step
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from cadenza.config.load import load
-from cadenza.orchestration.build import assemble
-from cadenza.orchestration.collector import Collector
-from cadenza.orchestration.launch import check
-from cadenza.orchestration.scheduler import PhaseScheduler
+from cadenza.engine.build import assemble
+from cadenza.engine.collector import Collector
+from cadenza.engine.launch import check
+from cadenza.engine.scheduler import PhaseScheduler
 from cadenza.types import Mode
 from harness.collecting import PHASE
 

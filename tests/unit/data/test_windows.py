@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.data.normalisers import RangeNorm
 from cadenza.data.replay import ReplayStore
 from cadenza.errors import ConfigError
+from cadenza.nets.normalisers import RangeNorm
 from harness.experience import Experience
 
 SHOOTER = {"shooter": [""], "runner": []}

@@ -14,10 +14,10 @@ from gymnasium import spaces
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.action_names import name_of
 from cadenza.envs.catalog import make
-from cadenza.envs.gym import Gym
+from cadenza.envs.families.gym import Gym
+from cadenza.lab.view.play import show
+from cadenza.lab.view.video import Gif
 from cadenza.types import GroupSpec
-from cadenza.view.play import show
-from cadenza.view.video import Gif
 
 GRID = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
 MOVES = ("nothing", "left", "right", "down", "up")

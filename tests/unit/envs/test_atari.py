@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from cadenza.cli.main import run
+from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs import atari, catalog
-from cadenza.envs.gym import Gym
+from cadenza.envs import catalog
+from cadenza.envs.families import atari
+from cadenza.envs.families.gym import Gym
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import decide_vectorize, make_vector
@@ -51,7 +53,7 @@ def test_every_game_has_an_id_and_its_rom() -> None:
     gymnasium.register_envs(ale_py)
     theirs = {id: spec.kwargs["game"] for id, spec in gymnasium.registry.items() if id.startswith("ALE/")}
     assert {id: atari.rom_of(id) for id in atari.ids("ALE")} == theirs
-    assert catalog.resolve("ALE/Pong") == "ALE/Pong-v5"
+    assert environments.resolve("ALE/Pong") == "ALE/Pong-v5"
 
 
 # sha256 of 60 observations and rewards under AtariPreprocessing(noop_max=0, …); the next test makes them anew

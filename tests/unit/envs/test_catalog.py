@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from cadenza.config import environments
 from cadenza.config.registry import FAMILIES, Family
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
-from cadenza.envs.gym import Gym
+from cadenza.envs.families.gym import Gym
 from cadenza.errors import ConfigError, MissingExtraError, NotFoundError
 
 OWN = """
@@ -49,9 +50,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ids_are_found_exactly_or_by_their_newest_version() -> None:
-    assert catalog.resolve("CartPole-v0") == "CartPole-v0"
-    assert catalog.resolve("CartPole") == "CartPole-v1"
-    assert catalog.resolve("toy/chain") == "toy/chain"
+    assert environments.resolve("CartPole-v0") == "CartPole-v0"
+    assert environments.resolve("CartPole") == "CartPole-v1"
+    assert environments.resolve("toy/chain") == "toy/chain"
 
 
 @pytest.mark.parametrize(
@@ -65,14 +66,14 @@ def test_ids_are_found_exactly_or_by_their_newest_version() -> None:
 )
 def test_an_unknown_id_names_the_nearest(wrong: str, right: str) -> None:
     with pytest.raises(NotFoundError, match=rf"unknown environment '{wrong}'; did you mean '{right}'\?.*cadenza envs"):
-        catalog.resolve(wrong)
+        environments.resolve(wrong)
 
 
 def test_a_known_family_without_its_packages_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, "ghost", Family("ghost", "", "packages_that_are_not_there", extra="ghost"))
     with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[ghost\]'"):
-        catalog.resolve("ghost/castle")
-    assert catalog.resolve("CartPole") == "CartPole-v1"
+        environments.resolve("ghost/castle")
+    assert environments.resolve("CartPole") == "CartPole-v1"
 
 
 def test_facts_come_from_the_registry_and_can_be_overridden() -> None:

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from cadenza.cli.main import run
+from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs import catalog, dmc, mujoco
-from cadenza.envs.gym import Gym
+from cadenza.envs import catalog
+from cadenza.envs.families import dmc, mujoco
+from cadenza.envs.families.gym import Gym
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
@@ -154,7 +156,7 @@ def test_mistakes_are_told_by_their_key(kwargs: dict[str, Any], told: str) -> No
 def test_without_the_extra_a_task_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dm_control", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[dmc\]'"):
-        catalog.resolve("dmc/walker-walk")
+        environments.resolve("dmc/walker-walk")
 
 
 def test_the_list_of_environments_has_the_facts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -207,7 +207,7 @@ def test_workers_die_with_a_killed_parent_and_leave_no_shared_memory(hang_at: in
 
 OWN = """
 import sys
-from cadenza.envs.toy import Identity
+from cadenza.envs.toys.toy import Identity
 
 def make():
     assert "torch" not in sys.modules

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs import atari
+from cadenza.envs.families import atari
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector

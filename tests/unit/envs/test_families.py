@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from cadenza.cli.main import run
+from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
 from cadenza.errors import MissingExtraError
@@ -24,9 +25,9 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ids_without_a_version_mean_the_newest_and_mujocos_old_ones_are_not_offered() -> None:
-    assert catalog.resolve("LunarLander") == "LunarLander-v3"
-    assert catalog.resolve("HalfCheetah") == "HalfCheetah-v5"
-    names = catalog.families()["mujoco"]
+    assert environments.resolve("LunarLander") == "LunarLander-v3"
+    assert environments.resolve("HalfCheetah") == "HalfCheetah-v5"
+    names = environments.families()["mujoco"]
     assert len(names) == 11
     assert all(name.endswith("-v5") for name in names)
 
@@ -37,7 +38,7 @@ def test_ids_without_a_version_mean_the_newest_and_mujocos_old_ones_are_not_offe
 )
 def test_a_known_id_without_its_packages_says_what_to_install(id: str, extra: str, nothing_installed: None) -> None:
     with pytest.raises(MissingExtraError, match=rf"pip install 'cadenza\[{extra}\]'"):
-        catalog.resolve(id)
+        environments.resolve(id)
 
 
 def test_commands_end_with_69_where_an_extra_is_missing(

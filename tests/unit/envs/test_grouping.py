@@ -10,8 +10,8 @@ import pytest
 from cadenza.config.load import load
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
+from cadenza.envs.families.pettingzoo import adapted
 from cadenza.envs.grouping import Regrouping, regrouped_vector
-from cadenza.envs.pettingzoo import adapted
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector

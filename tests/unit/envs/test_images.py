@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
-from cadenza.envs.gym import as_dict_space, as_seen, observer
+from cadenza.envs.families.gym import as_dict_space, as_seen, observer
 from cadenza.envs.images import channels_first, grayscale, has_images, is_image, resize
 from cadenza.errors import ConfigError
 

@@ -10,8 +10,9 @@ import pytest
 
 from cadenza.cli.main import run
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs import catalog, minigrid
-from cadenza.envs.gym import Gym
+from cadenza.envs import catalog
+from cadenza.envs.families import minigrid
+from cadenza.envs.families.gym import Gym
 from cadenza.errors import ConfigError
 
 pytest.importorskip("minigrid", reason="the extra minigrid is not installed")

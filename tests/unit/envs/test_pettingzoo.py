@@ -11,9 +11,11 @@ import pytest
 from gymnasium.spaces import Discrete
 
 from cadenza.cli.main import run
+from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs import catalog, zoo
-from cadenza.envs.pettingzoo import adapted
+from cadenza.envs import catalog
+from cadenza.envs.families import pettingzoo_families
+from cadenza.envs.families.pettingzoo import adapted
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, EnvironmentFault, MissingExtraError
@@ -25,8 +27,8 @@ warnings.filterwarnings("ignore", module="pettingzoo")
 def published(id: str) -> Any:
     """The module that publishes an environment."""
     prefix, _, name = id.partition("/")
-    package = {first: package for first, package, _ in zoo.FAMILIES.values()}[prefix]
-    return zoo._quietly(lambda: __import__(f"{package}.{name}", fromlist=["env"]))
+    package = {first: package for first, package, _ in pettingzoo_families.FAMILIES.values()}[prefix]
+    return pettingzoo_families._quietly(lambda: __import__(f"{package}.{name}", fromlist=["env"]))
 
 
 def allowed(env: Any, frame: Any, random: np.random.Generator) -> Any:
@@ -73,7 +75,11 @@ TURNS = ["classic/tictactoe_v3", "classic/connect_four_v3", "classic/leduc_holde
 @pytest.mark.parametrize("name", [*TURNS, "relay", "relay, late"])
 def test_an_agent_is_credited_once_with_what_it_collected_since_its_last_turn(name: str) -> None:
     def make() -> Any:
-        return Relay(late=name.endswith("late")) if name.startswith("relay") else zoo._quietly(published(name).env)
+        return (
+            Relay(late=name.endswith("late"))
+            if name.startswith("relay")
+            else pettingzoo_families._quietly(published(name).env)
+        )
 
     env, random, deaths = adapted(make(), EnvironmentConfig(id="own")), np.random.default_rng(0), 0
     for seed in range(20):
@@ -239,7 +245,7 @@ def test_one_of_ones_own_is_found_by_its_path_and_plays_in_a_vector() -> None:
 
 
 @pytest.mark.parametrize("continuous", [False, True])
-@pytest.mark.parametrize("id", zoo.ids("mpe"))
+@pytest.mark.parametrize("id", pettingzoo_families.ids("mpe"))
 def test_particles_are_bit_for_bit_those_that_are_published(id: str, continuous: bool) -> None:
     kwargs = {"continuous_actions": continuous}
     ours: Any = catalog.make(EnvironmentConfig(id=id, kwargs=kwargs))
@@ -305,8 +311,8 @@ def test_joints_of_one_name_keep_their_order() -> None:
 
 
 def test_ids_without_a_version_mean_the_newest_and_robots_grow_to_any_length() -> None:
-    assert catalog.resolve("mpe/simple_spread") == "mpe/simple_spread_v3"
-    assert catalog.resolve("classic/tictactoe") == "classic/tictactoe_v3"
+    assert environments.resolve("mpe/simple_spread") == "mpe/simple_spread_v3"
+    assert environments.resolve("classic/tictactoe") == "classic/tictactoe_v3"
     snake = catalog.make(EnvironmentConfig(id="mamujoco/ManySegmentSwimmer-3x2"))
     assert sum(len(group.agents) for group in snake.spec.groups.values()) == 3
 
@@ -355,6 +361,6 @@ def test_a_known_id_without_its_packages_says_what_to_install(
         monkeypatch.setitem(sys.modules, package, None)
     for id in ("mpe/simple_spread", "classic/tictactoe", "mamujoco/Ant-4x2", "butterfly/pistonball"):
         with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[marl\]'"):
-            catalog.resolve(id)
+            environments.resolve(id)
     assert run(["train", "mpe/simple_spread:ppo"]) == 69
     assert capsys.readouterr().err == "error: mpe environments need an extra: pip install 'cadenza[marl]'\n"

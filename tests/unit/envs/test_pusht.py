@@ -7,10 +7,11 @@ import sys
 import numpy as np
 import pytest
 
+from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
-from cadenza.envs.gym import Gym
-from cadenza.envs.pusht_expert import AHEAD, GOAL, Expert, away, nearest_on
+from cadenza.envs.families.gym import Gym
+from cadenza.envs.families.pusht_expert import AHEAD, GOAL, Expert, away, nearest_on
 from cadenza.errors import ConfigError, MissingExtraError
 from cadenza.trees import leaves, map_tree
 
@@ -53,7 +54,7 @@ def test_actions_are_clipped_only_where_that_is_asked() -> None:
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gym_pusht", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[pusht\]'"):
-        catalog.resolve(ID)
+        environments.resolve(ID)
 
 
 @pytest.mark.parametrize("obs_type", ["state", "environment_state_agent_pos"])

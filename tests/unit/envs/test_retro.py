@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from cadenza.cli.main import run
+from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs import catalog, retro
+from cadenza.envs import catalog
+from cadenza.envs.families import retro
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
@@ -46,7 +48,7 @@ def test_a_game_without_its_rom_says_so_and_one_with_it_is_listed() -> None:
         catalog.make(EnvironmentConfig(id=ID, kwargs={"actions": "button"}))
     for none in ("Retro/", "Retro/../stable", "Retro/."):
         with pytest.raises(NotFoundError, match="unknown environment"):
-            catalog.resolve(none)
+            environments.resolve(none)
     with pytest.raises(ConfigError, match=r"vectorize=in_process: a process can hold one Retro/.*; use workers"):
         make_vector(EnvironmentConfig(id=ID, vectorize="in_process"), EpisodeSeeds(5, TRAIN), num_envs=2)
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs import catalog, robotics
-from cadenza.envs.gym import Gym
+from cadenza.envs import catalog
+from cadenza.envs.families import robotics
+from cadenza.envs.families.gym import Gym
 from cadenza.trees import leaves
 
 package = pytest.importorskip("gymnasium_robotics", reason="the extra robotics is not installed")

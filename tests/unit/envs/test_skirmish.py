@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
 from cadenza.envs.layout import allocate_buffer
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
-from cadenza.envs.skirmish import battles, layout_of, spec_of
-from cadenza.envs.skirmish_maps import BY_LETTER, MAPS, parse
-from cadenza.envs.skirmish_rules import SIZE
+from cadenza.envs.skirmish.environment import battles, layout_of, spec_of
+from cadenza.envs.skirmish.maps import BY_LETTER, MAPS, parse
+from cadenza.envs.skirmish.rules import SIZE
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, NotFoundError
 from harness.skirmish_scripts import charge, focus_fire, guards_ahead, line
@@ -88,8 +89,8 @@ def test_maps_are_compositions_and_the_enemy_has_the_same_unless_told() -> None:
     assert armies.allies == armies.enemies == (M, M, X, H)
     armies = parse("skirmish/1s_vs_2x1m")
     assert (armies.allies, armies.enemies) == ((S,), (X, X, M))
-    assert catalog.resolve("skirmish/4m_vs_2x1h") == "skirmish/4m_vs_2x1h"
-    assert all(catalog.resolve(f"skirmish/{name}") for name in MAPS)
+    assert environments.resolve("skirmish/4m_vs_2x1h") == "skirmish/4m_vs_2x1h"
+    assert all(environments.resolve(f"skirmish/{name}") for name in MAPS)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_maps_are_compositions_and_the_enemy_has_the_same_unless_told() -> None:
 )
 def test_what_is_no_map_is_said_in_a_line(name: str, says: str) -> None:
     with pytest.raises(NotFoundError, match=says):
-        catalog.resolve(f"skirmish/{name}")
+        environments.resolve(f"skirmish/{name}")
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_pettingzoos_own_tests_pass(map: str) -> None:
     testing = pytest.importorskip("pettingzoo.test")
     from pettingzoo.utils.conversions import parallel_to_aec
 
-    from cadenza.envs.skirmish_parallel import parallel_env
+    from cadenza.envs.skirmish.parallel import parallel_env
 
     testing.parallel_api_test(parallel_env(map), 200)
     testing.parallel_seed_test(lambda: parallel_env(map), 100)
@@ -93,7 +93,7 @@ def test_pettingzoos_own_tests_pass(map: str) -> None:
 
 def test_in_pettingzoo_the_fallen_leave_and_the_living_earn_the_teams_reward() -> None:
     pytest.importorskip("pettingzoo")
-    from cadenza.envs.skirmish_parallel import parallel_env
+    from cadenza.envs.skirmish.parallel import parallel_env
 
     env = parallel_env("3m", render_mode="rgb_array")
     seen, _ = env.reset(seed=4)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
 from cadenza.envs.random_actions import random_actions
@@ -116,7 +117,7 @@ def test_without_the_game_the_message_says_what_to_install() -> None:
         pytest.skip("StarCraft is installed here")
     for id, package in (("smac/3m", "oxwhirl/smac"), ("smacv2/terran_5_vs_5", "oxwhirl/smacv2")):
         with pytest.raises(MissingExtraError, match=f"StarCraft II.*{package}"):
-            catalog.resolve(id)
+            environments.resolve(id)
 
 
 def test_the_command_says_it_too() -> None:

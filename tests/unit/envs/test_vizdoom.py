@@ -17,8 +17,9 @@ import pytest
 
 from cadenza.cli.main import run
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs import catalog, vizdoom
-from cadenza.envs.gym import Gym
+from cadenza.envs import catalog
+from cadenza.envs.families import vizdoom
+from cadenza.envs.families.gym import Gym
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cadenza.config.denoisers import DenoisingTransformerConfig, UNetConfig
+from cadenza.config.denoiser_settings import DenoisingTransformerConfig, UNetConfig
 from cadenza.errors import ConfigError
 from cadenza.nets.denoisers import DenoisingTransformer, UNet
 

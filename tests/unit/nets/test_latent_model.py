@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from cadenza.config.world_models import LatentModelConfig
+from cadenza.config.world_model_settings import LatentModelConfig
 from cadenza.nets.latent_model import Critics, Encoder, LatentModel, NoisyPolicy, Numbers, SimNorm, SquashedPolicy
 
 SMALL = LatentModelConfig(latent=16, units=12, encoder_units=10, critics=4, simplex=8)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from cadenza.config.world_models import WorldModelConfig
+from cadenza.config.world_model_settings import WorldModelConfig
 from cadenza.nets.rssm import RSSM, State, bounded
 
 KINDS = {

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from cadenza.config.world_models import WorldModelConfig
+from cadenza.config.world_model_settings import WorldModelConfig
 from cadenza.errors import ConfigError
 from cadenza.nets.decoders import ObservationDecoder, StridedDecoder, UpsamplingDecoder, kernels
 from cadenza.nets.dense import Style

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from cadenza.base.digests import is_intact, with_digest
+from cadenza.base.files import SafePath
 from cadenza.errors import CheckpointError
-from cadenza.files import SafePath
 from cadenza.records.decisions import DECISIONS, binding, checked
-from cadenza.records.digests import is_intact, with_digest
 from cadenza.records.folder import RunFolder
 
 GOOD: dict[str, Any] = {

@@ -159,7 +159,7 @@ IMPORTS = """
 import importlib, json, sys
 for name in "folder lock index metrics episodes report atomic failpoints curves document".split():
     importlib.import_module(f"cadenza.records.{name}")
-import cadenza.monitor.console
+import cadenza.watch.console
 heavy = ("torch", "hydra", "numpy", "matplotlib", "rich", "gymnasium")
 print(json.dumps([name for name in heavy if name in sys.modules]))
 """

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from cadenza.errors import ConfigError
-from cadenza.records.facts import COLUMNS, changes
 from cadenza.records.folder import RunFolder
 from cadenza.records.index import rebuild, rows
 from cadenza.records.lock import RunLock
+from cadenza.records.run_summary import COLUMNS, changes
 from harness.command import cadenza
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from cadenza.base import failpoints
 from cadenza.errors import CheckpointError, NotFoundError
-from cadenza.records import failpoints, metrics
+from cadenza.records import metrics
 from cadenza.records.metrics import MetricBuffer, MetricsFile
 from harness.files import safe
 

@@ -17,12 +17,12 @@ pytest.importorskip("sqlalchemy", reason="the extra `team` is not installed")
 
 import sqlalchemy as sql
 
+from cadenza.engine.events import Ended, Started
 from cadenza.errors import ConfigError, StorageError
-from cadenza.monitor.heartbeat import Heartbeat
-from cadenza.orchestration.events import Ended, Started
 from cadenza.records.index import rows
 from cadenza.records.lock import RunLock
 from cadenza.records.shared_index import LOST_SECONDS, TABLE, SharedIndex
+from cadenza.watch.heartbeat import Heartbeat
 from harness.command import SMALL, cadenza, last, train
 from harness.postgres import installed, server
 

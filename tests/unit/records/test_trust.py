@@ -156,7 +156,7 @@ def test_an_old_layout_cannot_smuggle_code_in(canary: Path, tmp_path: Path) -> N
 
 
 def own(tmp_path: Path) -> tuple[RunFolder, RunConfig]:
-    config = load("cadenza.envs.toy:Identity:ppo")
+    config = load("cadenza.envs.toys.toy:Identity:ppo")
     return create(tmp_path / "runs", config, ["test"]), config
 
 

@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 import torch
 
+from cadenza.base.streams import Streams
 from cadenza.config.load import load
 from cadenza.config.schema import RunConfig
 from cadenza.data.replay import ReplayStore
+from cadenza.engine.launch import check
+from cadenza.engine.orchestrator import Orchestrator
+from cadenza.engine.playback import PLAYING
 from cadenza.envs.seeds import EVAL, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
 from cadenza.ops.diffusion import KEPT, ddim_step, ddpm_step
-from cadenza.orchestration.demonstrate import demonstrate
-from cadenza.orchestration.export import Episodes
-from cadenza.orchestration.launch import check
-from cadenza.orchestration.orchestrator import Orchestrator
-from cadenza.orchestration.playback import PLAYING
-from cadenza.orchestration.seeding import Streams
-from cadenza.orchestration.verify import compare
+from cadenza.tools.demonstrate import demonstrate
+from cadenza.tools.export import Episodes
+from cadenza.tools.verify import compare
 from cadenza.trees import leaves
 from cadenza.types import Mode, Step
 from harness.lab import Lab

@@ -13,14 +13,14 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from cadenza.base.streams import Streams
 from cadenza.config.load import load
 from cadenza.data.replay import ReplayStore
+from cadenza.engine.build import assemble
+from cadenza.engine.launch import check
+from cadenza.engine.scheduler import PhaseScheduler
 from cadenza.errors import ConfigError
 from cadenza.ops.td import projected, quantile_huber
-from cadenza.orchestration.build import assemble
-from cadenza.orchestration.launch import check
-from cadenza.orchestration.scheduler import PhaseScheduler
-from cadenza.orchestration.seeding import Streams
 from cadenza.types import Context, EnvSpec, GroupSpec, Mode, PhaseInfo, Step
 from cadenza.workflows.dqn import DQN
 from cadenza.workflows.dqn_config import DQNConfig

@@ -13,18 +13,18 @@ import pytest
 import torch
 from PIL import Image
 
+from cadenza.base.files import SafePath
 from cadenza.config.load import load
-from cadenza.data.normalisers import PercentileScale
 from cadenza.data.replay import ReplayStore
+from cadenza.engine.launch import check
 from cadenza.errors import ConfigError
-from cadenza.files import SafePath
-from cadenza.monitor.finite import FiniteChecks
-from cadenza.monitor.modules import Owned
-from cadenza.monitor.statistics import Statistics
+from cadenza.lab.view.imagination import record_imagination
 from cadenza.nets import world_model
+from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.rssm import State
-from cadenza.orchestration.launch import check
-from cadenza.view.imagination import record_imagination
+from cadenza.tools.module_statistics import Statistics
+from cadenza.tools.nan_checks import FiniteChecks
+from cadenza.tools.workflow_contents import Owned
 from cadenza.workflows import dreamer
 from cadenza.workflows.dreamer_behaviour import (
     Imagined,

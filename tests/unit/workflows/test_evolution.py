@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from cadenza.data.trials import TRIAL, TrialStore
-from cadenza.orchestration.codec import pack, unpack
+from cadenza.data.candidate_returns import TRIAL, TrialStore
+from cadenza.engine.codec import pack, unpack
 from cadenza.types import Acted, Step
 from cadenza.workflows.evolution import Evolution
 

@@ -13,11 +13,11 @@ from gymnasium import spaces
 
 from cadenza.config.load import load
 from cadenza.data.rollout import Rollout
-from cadenza.envs.toy import chain_values
+from cadenza.engine.build import Assembly, assemble
+from cadenza.engine.launch import check
+from cadenza.envs.toys.toy import chain_values
 from cadenza.errors import ConfigError
 from cadenza.ops.surrogate import FIGURES
-from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.launch import check
 from harness import collecting
 from harness.collecting import PHASE, Holding
 

@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from cadenza.base.streams import Streams
 from cadenza.config.load import load
 from cadenza.data.rollout import Rollout
+from cadenza.engine.build import assemble
+from cadenza.engine.collector import Collector
+from cadenza.engine.launch import check
+from cadenza.engine.scheduler import PhaseScheduler
 from cadenza.errors import ConfigError
-from cadenza.orchestration.build import assemble
-from cadenza.orchestration.collector import Collector
-from cadenza.orchestration.launch import check
-from cadenza.orchestration.scheduler import PhaseScheduler
-from cadenza.orchestration.seeding import Streams
-from cadenza.orchestration.verify import compare
 from cadenza.records.metrics import read
+from cadenza.tools.verify import compare
 from cadenza.trees import map_tree
 from cadenza.types import Context, EnvSpec, GroupSpec, Mode, PhaseInfo, Step
 from cadenza.workflows.qlearning import Lesson, QLearning, indexer

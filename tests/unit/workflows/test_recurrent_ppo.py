@@ -11,9 +11,9 @@ import torch
 
 from cadenza.config.load import load
 from cadenza.data.rollout import Rollout
+from cadenza.engine.build import Assembly, assemble
+from cadenza.engine.launch import check
 from cadenza.errors import ConfigError
-from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.launch import check
 from cadenza.trees import map_tree
 from harness import collecting
 from harness.collecting import PHASE, Holding

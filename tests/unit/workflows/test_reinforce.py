@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from cadenza.config.load import load
-from cadenza.data.episodes import Episodes
-from cadenza.envs.toy import chain_values
+from cadenza.data.episode_store import Episodes
+from cadenza.engine.build import Assembly, assemble
+from cadenza.engine.launch import check
+from cadenza.envs.toys.toy import chain_values
 from cadenza.errors import ConfigError
-from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.launch import check
 from harness import collecting
 from harness.collecting import PHASE, Holding
 

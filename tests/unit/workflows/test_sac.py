@@ -12,10 +12,10 @@ import torch
 
 from cadenza.config.load import load
 from cadenza.config.networks import MLPConfig, OptimizerConfig
+from cadenza.engine.build import assemble
+from cadenza.engine.launch import check
 from cadenza.errors import ConfigError
 from cadenza.nets.observe import VECTOR
-from cadenza.orchestration.build import assemble
-from cadenza.orchestration.launch import check
 from harness.collecting import PHASE, warming
 
 SMALL = "algorithm.batch_size=16", "algorithm.buffer_size=500", "algorithm.warmup_steps=64"

@@ -15,10 +15,10 @@ import torch
 from gymnasium.spaces import Box
 
 from cadenza.config.load import load
-from cadenza.data.normalisers import PercentileScale
+from cadenza.engine.launch import check, train
 from cadenza.errors import ConfigError
 from cadenza.nets.latent_model import LatentModel
-from cadenza.orchestration.launch import check, train
+from cadenza.nets.normalisers import PercentileScale
 from cadenza.workflows.tdmpc_steps import Noise, Slow, model_loss, policy_loss
 from harness.collecting import PHASE, warming
 from harness.latents import SMALL, batch_of, cost, number, stirred

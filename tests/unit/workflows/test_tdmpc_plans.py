@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from cadenza.config.load import load
-from cadenza.config.world_models import PathIntegralConfig
-from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.launch import check
+from cadenza.config.world_model_settings import PathIntegralConfig
+from cadenza.engine.build import Assembly, assemble
+from cadenza.engine.launch import check
 from cadenza.types import Mode
 from cadenza.workflows.tdmpc_steps import PlanNoise, plan
 from harness.collecting import PHASE, warming

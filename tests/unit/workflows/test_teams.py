@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from cadenza.config.load import load
+from cadenza.engine.build import Assembly, assemble
+from cadenza.engine.launch import check
 from cadenza.errors import ConfigError
 from cadenza.nets.observe import VECTOR
-from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.launch import check
 from harness import collecting
 from harness.collecting import PHASE, Holding
 from harness.lab import Lab

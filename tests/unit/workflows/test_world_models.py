@@ -13,21 +13,21 @@ import torch
 from gymnasium.spaces import Box, Dict
 from PIL import Image
 
+from cadenza.base.files import SafePath
 from cadenza.config.load import load
+from cadenza.data.candidate_returns import TRIAL
 from cadenza.data.replay import ReplayStore
-from cadenza.data.trials import TRIAL
+from cadenza.engine.build import Assembly, assemble
+from cadenza.engine.launch import check, train
+from cadenza.engine.orchestrator import Orchestrator
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
-from cadenza.files import SafePath
+from cadenza.lab.view.imagination import record_imagination
 from cadenza.nets.mdn import Guess, Memory
-from cadenza.orchestration.build import Assembly, assemble
-from cadenza.orchestration.launch import check, train
-from cadenza.orchestration.orchestrator import Orchestrator
-from cadenza.orchestration.verify import compare
 from cadenza.records.metrics import read
+from cadenza.tools.verify import compare
 from cadenza.types import Acted, Mode
-from cadenza.view.imagination import record_imagination
 from cadenza.workflows.evolution import NONE
 from cadenza.workflows.world_models import WorldModels
 from harness.collecting import PHASE, filled

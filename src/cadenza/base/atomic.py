@@ -1,0 +1,84 @@
+"""The one way files are replaced: a reader, or a lost power line, sees the old content or the new, never a part."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cadenza.base.failpoints import failpoint
+from cadenza.base.files import SafePath
+from cadenza.base.json_text import dumps
+
+TEMPORARY = ".tmp-"  # how leftovers of a killed process are recognised
+_TEMPORARY_NAME = re.compile(re.escape(TEMPORARY) + r"(.+)-\d+-[0-9a-f]{8}")
+
+
+def temporary_beside(path: Path) -> Path:
+    """A fresh name in the same directory, so that moving it to `path` is one atomic rename."""
+    return path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def write_bytes(path: Path | SafePath, data: bytes) -> None:
+    """Replace the file durably."""
+    target = path if isinstance(path, SafePath) else SafePath(path.parent) / path.name
+    temporary = target.with_name(temporary_beside(target.path).name)
+    try:
+        with os.fdopen(temporary.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            file.write(data)
+            file.flush()
+            failpoint("atomic:before_fsync")
+            os.fsync(file.fileno())
+        failpoint("atomic:before_rename")
+        temporary.replace(target)
+    except BaseException as problem:
+        with suppress(OSError):
+            temporary.unlink()
+        if isinstance(problem, OSError) and problem.filename is not None:
+            problem.filename = str(path)  # which is the name that somebody knows
+            problem.filename2 = None
+        raise
+    failpoint("atomic:after_rename")
+    target.parent.sync()
+
+
+def write_out(path: Path | SafePath, data: bytes) -> None:
+    """For a file that a user names: a link is followed, and a device or a pipe takes what comes as it is."""
+    if isinstance(path, SafePath):
+        write_bytes(path, data)
+    elif path.exists() and not path.is_file():
+        with open(path, "wb") as device:
+            device.write(data)
+    else:
+        write_bytes(path.resolve() if path.is_symlink() else path, data)
+
+
+def write_text(path: Path | SafePath, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path | SafePath, value: Any) -> None:
+    write_text(path, dumps(value, indent=2) + "\n")
+
+
+def sync_dir(path: Path) -> None:
+    """Make renames inside a directory durable. Windows cannot open directories and needs no such call."""
+    if os.name == "nt":
+        return
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def remove_leftovers(directory: SafePath, names: Collection[str]) -> None:
+    """Delete what killed writers of these files left in a directory that nobody else is writing to."""
+    for leftover in directory.glob(f"{TEMPORARY}*"):
+        match = _TEMPORARY_NAME.fullmatch(leftover.name)
+        if match is not None and match[1] in names and leftover.is_file():
+            leftover.unlink(missing_ok=True)

@@ -1,0 +1,90 @@
+"""What cadenza can show that it wrote, so that it deletes nothing else.
+
+A folder of files that come and go has a list, `SHA256SUMS`, as `sha256sum --check` reads it; a line is added before its
+file is written, so that what a killed process left behind is listed. A checkpoint has its own manifest, written first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from cadenza.base import atomic
+from cadenza.base.files import SafePath
+from cadenza.base.parsing import json_data
+
+NAME = "SHA256SUMS"
+MANIFEST = "MANIFEST.json"  # of a checkpoint
+DOOMED = ".staging-"  # how the name of a checkpoint begins that is not finished yet, or about to be deleted
+LONGEST_MANIFEST = 16 << 20  # bytes
+_LINE = re.compile(r"([0-9a-f]{64})  ([^/\\\x00-\x1f]+)")
+
+
+def note(folder: SafePath, name: str, sha256: str) -> None:
+    """List a file of this folder that is about to be written."""
+    (folder / NAME).append(f"{sha256}  {name}\n".encode())
+
+
+def listed(folder: SafePath) -> dict[str, str]:
+    """The sha256 of each listed file by its name, the latest where it was written again. Empty without a list."""
+    try:
+        lines = (folder / NAME).read_text(errors="replace").split("\n")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    matches = [match for line in lines if (match := _LINE.fullmatch(line))]
+    return {match[2]: match[1] for match in matches}
+
+
+def adopt(files: Iterable[SafePath]) -> dict[str, str]:
+    """List files of a run from before there were lists; what is listed then."""
+    adopted = {}
+    for file in files:
+        with file.reading() as content:
+            adopted[file.name] = hashlib.file_digest(content, "sha256").hexdigest()
+        note(file.parent, file.name, adopted[file.name])
+    return adopted
+
+
+def tidy(folder: SafePath) -> None:
+    """Delete what killed writers left in the folder, and drop files that are gone from the list."""
+    names = listed(folder)
+    if not names:
+        return
+    atomic.remove_leftovers(folder, (*names, NAME))
+    present = [f"{sha256}  {name}\n" for name, sha256 in names.items() if (folder / name).exists()]
+    if len(present) < len(names):
+        atomic.write_text(folder / NAME, "".join(present))
+
+
+def read_manifest(folder: SafePath) -> dict[str, Any]:
+    """The manifest of a checkpoint; a ValueError where it is none."""
+    manifest = json_data((folder / MANIFEST).read_bytes(LONGEST_MANIFEST))
+    if not isinstance(manifest, dict):
+        raise ValueError(f"{MANIFEST} holds no JSON object")
+    return manifest
+
+
+def contents(folder: SafePath) -> list[SafePath]:
+    """The files that a checkpoint's manifest names, as far as they are there, and last the manifest."""
+    try:
+        names = [str(name) for name in read_manifest(folder)["files"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        names = []  # nothing can be shown to be part of it
+    present = {path.name: path for path in folder.glob("*") if path.is_file()}
+    return [present[name] for name in (*names, MANIFEST) if name in present]
+
+
+def discard(checkpoint: SafePath) -> None:
+    """Delete a checkpoint, with a name first that nobody takes for one; what its manifest does not name is left."""
+    with suppress(OSError):
+        files = contents(checkpoint)
+        doomed = checkpoint.with_name(DOOMED + checkpoint.name)
+        if len(files) == len(checkpoint.names()) and not checkpoint.name.startswith(DOOMED) and not doomed.exists():
+            checkpoint.replace(doomed)
+            checkpoint = doomed
+        for file in files:
+            (checkpoint / file.name).unlink()
+        checkpoint.rmdir()

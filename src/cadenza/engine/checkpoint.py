@@ -1,0 +1,318 @@
+"""Checkpoints on disk: staged, synced, renamed, verified by hash. The last good one is never removed.
+
+checkpoints/step-<env_steps>-<updates>/{state.json, <part>.safetensors …, MANIFEST.json}
+checkpoints/last, checkpoints/best      one-line files naming one of them
+replay/<store>/*.safetensors            rows of stores: several checkpoints rely on one such file, and name its hash
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from safetensors import SafetensorError
+
+from cadenza.base import owned_files
+from cadenza.base.atomic import remove_leftovers, write_text
+from cadenza.base.failpoints import failpoint
+from cadenza.base.files import SafePath
+from cadenza.base.owned_files import DOOMED, MANIFEST
+from cadenza.data.segments import verify_file
+from cadenza.engine import codec
+from cadenza.errors import CheckpointError, NotFoundError
+from cadenza.records import validity
+from cadenza.records.folder import RunFolder
+
+FORMAT = 1
+REPLAY = "replay"  # in the run's folder, beside the checkpoints
+NAME = re.compile(r"step-(\d{12,})-(\d{12,})")
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
+ATTEMPTS = 3  # to read a pointer and a manifest that a running process may be replacing
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, folder: SafePath, config_hash: str, keep: int = 2) -> None:
+        self.folder, self.home = folder, folder.parent
+        self.config_hash = config_hash  # of the run they belong to
+        self.keep = keep
+
+    @classmethod
+    def of(cls, run: RunFolder, keep: int = 2) -> Checkpoints:
+        return cls(run.checkpoints, run.read_manifest()["config_hash"], keep)
+
+    def names(self) -> list[str]:
+        """Complete checkpoints, oldest first (complete is not yet valid: `load` verifies)."""
+        found = [entry.name for entry in self.folder.glob("step-*") if NAME.fullmatch(entry.name) and entry.is_dir()]
+        return sorted(found, key=position)
+
+    def save(
+        self,
+        state: dict[str, Any],
+        env_steps: int,
+        updates: int,
+        best: bool = False,
+        beside: Mapping[SafePath, str] = MappingProxyType({}),
+        run: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Write `state` whole or not at all; then move the pointers; then remove what is no longer kept.
+
+        `beside` are files in the run's folder that the state relies on, already written, with their sha256. `run` is
+        plain data of what the run trains with (`identity.py`), kept in the manifest.
+        """
+        name = name_of((env_steps, updates))
+        staging = self.folder / f"{DOOMED}{name}"
+        try:
+            owned_files.discard(staging)
+            while staging.exists():  # with something in it that is not ours
+                staging = staging.with_name(f"{staging.name}-again")
+            staging.mkdir()
+            named = {path.relative_to(self.home): sha256 for path, sha256 in beside.items()}
+            facts = {"env_steps": env_steps, "updates": updates, "beside": named}
+            facts |= {"best": name if best else self.pointer("best"), "run": run}
+            self._write(staging, codec.pack(state), facts)
+            failpoint("ckpt:before_rename")
+            self._publish(staging, self.folder / name)
+        except OSError:
+            owned_files.discard(staging)
+            raise
+        failpoint("ckpt:after_rename")
+        self.point("last", name)
+        if best:
+            self.point("best", name)
+        failpoint("ckpt:before_prune")
+        self._prune()
+        return name
+
+    def load(self, name: str, part: str | None = None) -> dict[str, Any]:
+        """The state in a checkpoint (or one part of it), after every byte read was checked against the manifest.
+
+        Of the whole state the files beside the checkpoint are part, so those are checked too.
+        """
+        folder = self.folder / name
+        try:
+            manifest = self.facts(name)
+            wanted = {"state.json", f"{part}.safetensors"} if part else manifest["files"].keys()
+            files = {file: facts for file, facts in manifest["files"].items() if file in wanted}
+            for path, sha256 in () if part else manifest.get("beside", {}).items():
+                verify_file(self.home / path, sha256)
+            return codec.unpack({file: read_verified(folder, file, facts) for file, facts in files.items()}, part)
+        except PermissionError:
+            raise  # not damaged, only out of reach
+        except UNREADABLE as problem:
+            raise CheckpointError(f"{folder}: unreadable ({type(problem).__name__}: {problem})") from problem
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """Return the manifest of a checkpoint, checked against its digest, the checkpoint's name and the run."""
+        folder = self.folder / name
+        try:
+            manifest = owned_files.read_manifest(folder)
+            if manifest["digest"] != manifest_digest(manifest):
+                raise CheckpointError(f"{folder}: {MANIFEST} does not match its own digest")
+            if manifest["format"] != FORMAT:
+                raise CheckpointError(f"{folder}: has format {manifest['format']}, this version reads {FORMAT}")
+            if (manifest["env_steps"], manifest["updates"]) != position(name):
+                raise CheckpointError(f"{folder}: its manifest belongs to another checkpoint")
+            if manifest["config"] != self.config_hash:
+                raise CheckpointError(f"{folder}: saved under config {manifest['config']}, not {self.config_hash}")
+            return manifest
+        except PermissionError:
+            raise
+        except UNREADABLE as problem:
+            raise CheckpointError(f"{folder}: unreadable ({type(problem).__name__}: {problem})") from problem
+
+    def newest(self, warn: Callable[[str], None]) -> tuple[str, dict[str, Any]] | None:
+        """The newest valid checkpoint; damaged ones are named and set aside. None where nothing was ever saved."""
+        self._recover()
+        names = self.names()
+        problems: dict[str, CheckpointError] = {}
+        for name in reversed(names):
+            try:
+                state = self.load(name)
+            except CheckpointError as problem:
+                problems[name] = problem
+                continue
+            for rejected, reason in problems.items():
+                warn(f"checkpoint rejected: {reason}; falling back to {name}")
+                self._set_aside(rejected)
+            self._prune_beside()  # what comes after this checkpoint
+            return name, state
+        if names:
+            raise CheckpointError(f"none of {len(names)} checkpoints is valid, the newest: {problems[names[-1]]}")
+        return None
+
+    def resolve(self, which: str) -> str:
+        """The name behind `best`, `last`, a number of env_steps or a full name."""
+        names = self.names()
+        if which in ("best", "last"):
+            name = best_of(self) if which == "best" else names[-1] if names else None
+            if name in names:
+                return str(name)
+            raise NotFoundError(f"no checkpoint '{which}' in {self.folder}{self._cleaned()}")
+        for name in reversed(names):
+            if which == name or (which.isdigit() and int(which) == position(name)[0]):
+                return name
+        steps = ", ".join(str(position(name)[0]) for name in names) or "none"
+        known = f" (there are: best, last, {steps})"
+        raise NotFoundError(f"no checkpoint '{which}' in {self.folder}{self._cleaned() or known}")
+
+    def _cleaned(self) -> str:
+        at = RunFolder(self.folder.root).read_status().get("cleaned")
+        return f": the run was cleaned up at {at}" if at else ""
+
+    def pointer(self, which: str) -> str | None:
+        """Return the content of `best` or `last`; None where there is no such file."""
+        return validity.pointer(self.folder / which)
+
+    def point(self, pointer: str, name: str) -> None:
+        write_text(self.folder / pointer, name + "\n")
+
+    def _write(self, staging: SafePath, files: dict[str, bytes], facts: dict[str, Any]) -> None:
+        """The manifest comes first: of a folder that is never finished it says what was to be in it."""
+        sizes = {
+            file: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for file, content in files.items()
+        }
+        manifest: dict[str, Any] = {"format": FORMAT, "config": self.config_hash, **facts, "files": sizes}
+        manifest["digest"] = manifest_digest(manifest)
+        write_synced(staging / MANIFEST, json.dumps(manifest).encode())  # indenting would be done in Python, 0.5 ms
+        for file, content in files.items():
+            write_synced(staging / file, content)
+        failpoint("ckpt:after_write")
+        staging.sync()
+
+    def _publish(self, staging: SafePath, target: SafePath) -> None:
+        old = self.folder / f".old-{target.name}"
+        if target.exists():  # only a cycle without steps or updates, an evaluation say, saves the same position twice
+            owned_files.discard(old)
+            while old.exists():  # with something in it that is not ours
+                old = old.with_name(f"{old.name}-again")
+            target.replace(old)
+        staging.replace(target)
+        self.folder.sync()
+        owned_files.discard(old)
+
+    def _recover(self) -> None:
+        """Clear what a killed process left behind."""
+        for store in self._stores():
+            if not owned_files.listed(store):
+                named = {path for name in self.names() for path in self._beside_or_none(name)}
+                owned_files.adopt(path for path in store.glob("*.safetensors") if path.relative_to(self.home) in named)
+            owned_files.tidy(store)
+        remove_leftovers(self.folder, ("last", "best"))
+        for leftover in self.folder.glob(f"{DOOMED}*"):
+            owned_files.discard(leftover)
+        for old in self.folder.glob(".old-*"):
+            target = self.folder / old.name.removeprefix(".old-")
+            if target.exists() or not NAME.fullmatch(target.name):
+                owned_files.discard(old)
+            else:
+                old.replace(target)
+
+    def _set_aside(self, name: str) -> None:
+        aside = self.folder / f"rejected-{name}"
+        owned_files.discard(aside)
+        while aside.exists():  # it holds more than a checkpoint does
+            aside = aside.with_name(f"{aside.name}-again")
+        (self.folder / name).replace(aside)
+
+    def _prune(self) -> None:
+        names = self.names()
+        kept = {*names[-self.keep :], self.pointer("best")}
+        for name in names:
+            if name not in kept:
+                owned_files.discard(self.folder / name)
+        self._prune_beside()
+
+    def _prune_beside(self) -> None:
+        """Remove rows of stores that no checkpoint to go on from relies on; the best one is kept for its weights."""
+        try:
+            named = self._beside(self.names()[-self.keep :])
+        except (OSError, ValueError, AttributeError):
+            return  # nobody knows what a damaged one relies on
+        for store in self._stores():
+            unused = [path for path in store.glob("*.safetensors") if path.relative_to(self.home) not in named]
+            ours = owned_files.listed(store) if unused else {}
+            for path in unused:
+                if path.name in ours:
+                    path.unlink(missing_ok=True)
+
+    def _stores(self) -> list[SafePath]:
+        """Folders with rows of stores, beside the checkpoints."""
+        return [store for store in (self.home / REPLAY).glob("*") if store.is_dir()]
+
+    def _beside_or_none(self, name: str) -> set[str]:
+        try:
+            return self._beside([name])
+        except (OSError, ValueError, AttributeError):
+            return set()
+
+    def _beside(self, names: Iterable[str]) -> set[str]:
+        """Files beside the checkpoints that these rely on."""
+        return {path for name in names for path in owned_files.read_manifest(self.folder / name).get("beside", {})}
+
+
+def best_of(checkpoints: Checkpoints) -> str | None:
+    """Return the checkpoint that `best` names, checked against the newest manifest, which says which one is the best.
+
+    Where the pointer names nothing, or a process was killed between saving and pointing, the manifest is right. A
+    pointer to another checkpoint is refused.
+    """
+    pointer, recorded, newest = None, None, ""
+    for _ in range(ATTEMPTS):
+        pointer, names = checkpoints.pointer("best"), checkpoints.names()
+        if pointer is None or not names:
+            return pointer
+        newest = names[-1]
+        try:
+            recorded = checkpoints.facts(newest).get("best")  # absent before checkpoints recorded it
+        except CheckpointError:  # whoever loads it says so
+            return pointer
+        if recorded not in names or recorded == pointer:
+            return pointer
+        if recorded == newest or pointer not in names:
+            return str(recorded)
+    told = f"{checkpoints.folder / 'best'} names {pointer}, but by {newest} the best is {recorded}"
+    raise CheckpointError(f"{told}: `cadenza resume {checkpoints.folder.parent.name}` sets it right")
+
+
+def name_of(position: Sequence[int]) -> str:
+    """Return the name of the checkpoint at (env_steps, updates)."""
+    env_steps, updates = position
+    return f"step-{env_steps:012d}-{updates:012d}"
+
+
+def position(name: str) -> tuple[int, int]:
+    """(env_steps, updates) of a checkpoint by its name."""
+    match = NAME.fullmatch(name)
+    if not match:
+        raise CheckpointError(f"'{name}' is not the name of a checkpoint")
+    return int(match[1]), int(match[2])
+
+
+def manifest_digest(manifest: dict[str, Any]) -> str:
+    """Hash of everything in a manifest but this hash."""
+    rest = {key: value for key, value in manifest.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def write_synced(path: SafePath, content: bytes) -> None:
+    with os.fdopen(path.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        file.write(content)
+        file.flush()
+        failpoint("ckpt:before_fsync")
+        os.fsync(file.fileno())
+
+
+def read_verified(folder: SafePath, file: str, facts: dict[str, Any]) -> bytes:
+    content = (folder / file).read_bytes(facts["size"])
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != facts["sha256"]:
+        raise CheckpointError(f"{folder / file}: sha256 is {actual[:16]}…, its manifest says {facts['sha256'][:16]}…")
+    return content

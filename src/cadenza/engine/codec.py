@@ -1,0 +1,98 @@
+"""State trees to files and back: arrays to safetensors, everything else to JSON. Reading never executes anything."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as tensors_to_bytes
+
+from cadenza.base.parsing import json_tree
+from cadenza.trees import leaves
+
+# Marks inside the JSON for what JSON cannot say. A plain dict never has keys that begin with "$" (see `_encode`).
+TENSOR, ARRAY, TUPLE, ITEMS = "$tensor", "$array", "$tuple", "$items"
+
+
+def pack(state: dict[str, Any]) -> dict[str, bytes]:
+    """File name -> content: `state.json`, and `<part>.safetensors` for each part that holds arrays."""
+    files = {}
+    structure = {}
+    for part, tree in state.items():
+        tensors: dict[str, torch.Tensor] = {}
+        structure[part] = _encode(tree, tensors)
+        if tensors:
+            files[f"{part}.safetensors"] = tensors_to_bytes(tensors)
+    files["state.json"] = json.dumps(structure, indent=1).encode()
+    return files
+
+
+def unpack(files: dict[str, bytes], only: str | None = None) -> dict[str, Any]:
+    """The inverse of `pack`, of one part if asked; arrays come back as NumPy or torch (on the CPU), as they were."""
+    structure = json_tree(files["state.json"])
+    state = {}
+    for part, tree in structure.items() if only is None else [(only, structure[only])]:
+        name = f"{part}.safetensors"
+        state[part] = _decode(tree, tensors_from_bytes(files[name]) if name in files else {})
+    return state
+
+
+def _encode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor | np.ndarray):
+        key = str(len(tensors))
+        if isinstance(value, torch.Tensor):
+            # A copy: safetensors refuses tensors that share memory, and a view would drag its whole storage along.
+            tensors[key] = value.detach().to("cpu", copy=True).contiguous()
+            return {TENSOR: key}
+        tensors[key] = torch.from_numpy(np.ascontiguousarray(value).copy()).reshape(value.shape)
+        return {ARRAY: key}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return {key: _encode(item, tensors) for key, item in value.items()}
+        return {ITEMS: [[_encode(key, tensors), _encode(item, tensors)] for key, item in value.items()]}
+    if isinstance(value, tuple):
+        return {TUPLE: [_encode(item, tensors) for item in value]}
+    if isinstance(value, list):
+        return [_encode(item, tensors) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"state holds a {type(value).__name__}, which cannot be saved without executing code on loading")
+
+
+def _decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if TENSOR in value:
+        return tensors[value[TENSOR]]
+    if ARRAY in value:
+        return tensors[value[ARRAY]].numpy()
+    if TUPLE in value:
+        return tuple(_decode(item, tensors) for item in value[TUPLE])
+    if ITEMS in value:
+        return {_decode(key, tensors): _decode(item, tensors) for key, item in value[ITEMS]}
+    return {key: _decode(item, tensors) for key, item in value.items()}
+
+
+def digest(state: dict[str, Any]) -> str:
+    """A short fingerprint of every tensor in a state."""
+    total = hashlib.sha256()
+    for _, leaf in leaves(state):
+        if isinstance(leaf, torch.Tensor):
+            total.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return total.hexdigest()[:16]
+
+
+def first_not_finite(state: dict[str, Any]) -> str | None:
+    """The path of the first tensor that holds a NaN or an infinity."""
+    for path, leaf in leaves(state):
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and not leaf.isfinite().all():
+            return path
+    return None

@@ -1,0 +1,146 @@
+"""What a run trains with: config, phases and decisions, as each checkpoint records them; and the differences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cadenza.base.json_text import dumps
+from cadenza.config.convert import build, to_dict
+from cadenza.config.migrate import migrate
+from cadenza.config.schema import Phase, RunConfig
+from cadenza.errors import ConfigError
+from cadenza.records.decisions import ACCEPTED, BUDGETS, DEVICES, binding
+from cadenza.records.validity import is_number
+
+ABSENT = object()
+UNSET = "(not set)"
+FILES = {"config": "config.yaml", "decisions": "decisions.json"}
+BUDGET = ("config.training.max_timesteps", "config.training.max_updates")
+BY_COMMAND = (*BUDGET, "config.device")  # what `resume --max-timesteps --max-updates --device` replaces
+LONGEST = 60  # characters of a value in a message
+
+
+@dataclass(frozen=True)
+class Change:
+    """A value that is not what the checkpoint was saved with; `key` is its dotted place in the identity."""
+
+    key: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        part, _, key = self.key.partition(".")
+        where = f"{FILES[part]}: {key}" if part in FILES else self.key
+        return f"{where}: {shown(self.before)} → {shown(self.now)}"
+
+    @property
+    def pair(self) -> list[Any]:
+        """The values before and now as JSON holds them; text stands for one that is not there."""
+        return [UNSET if value is ABSENT else value for value in (self.before, self.now)]
+
+
+def identity_of(config: RunConfig, phases: Sequence[Phase], decisions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what training depends on as plain data."""
+    logs = {key: decisions[key] for key in (BUDGETS, DEVICES) if key in decisions}
+    made: dict[str, Any] = json.loads(
+        dumps({"config": to_dict(config), "phases": to_dict(phases), "decisions": binding(decisions) | logs})
+    )
+    return made
+
+
+def differences(stored: Mapping[str, Any], config: RunConfig, now: Mapping[str, Any], edited: bool) -> list[Change]:
+    """Return how `now`, the identity of this process, differs from the `stored` one of a checkpoint.
+
+    Not a difference: budgets and devices that `resume` replaced and recorded, and what the checkpoint's version of the
+    program did not have: decisions, and settings that have their defaults. Where config.yaml was `edited`, a budget in
+    it counts.
+    """
+    before = flat({**stored, "config": migrate(dict(stored["config"]))})
+    after = flat(now)
+    changes = [
+        Change(key, before.get(key, ABSENT), after.get(key, ABSENT))
+        for key in dict.fromkeys([*before, *after])
+        if not same(before.get(key, ABSENT), after.get(key, ABSENT))
+    ]
+    return [change for change in changes if not is_regular(change, stored, config, now, edited)]
+
+
+def is_regular(
+    change: Change, stored: Mapping[str, Any], config: RunConfig, now: Mapping[str, Any], edited: bool
+) -> bool:
+    """Return whether the program itself made the change, or an older version had no such setting."""
+    part, _, key = change.key.partition(".")
+    if change.key in BY_COMMAND:
+        return not edited
+    if part == "config":
+        return change.before is ABSENT and is_default(config, key)
+    if part == "decisions" and key in (BUDGETS, DEVICES):
+        earlier = stored["decisions"].get(key, [])
+        return bool(now["decisions"].get(key, [])[: len(earlier)] == earlier)
+    if part == "decisions" and key in ("device", "runtime.kernels"):
+        return moved(stored["decisions"], now["decisions"])
+    return part == "decisions" and not any(f"{key}.".startswith(f"{name}.") for name in stored["decisions"])
+
+
+def moved(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether a change of device to the present one was recorded since. It may change the kernels, too."""
+    earlier, later = before.get(DEVICES, []), now.get(DEVICES, [])
+    return len(later) > len(earlier) and bool(later[-1]["now"] == now["device"])
+
+
+def is_default(config: RunConfig, key: str) -> bool:
+    """Return whether the config is the same without this setting."""
+    data = to_dict(config)
+    *path, leaf = key.split(".")
+    block = data
+    for name in path:
+        block = block.get(name) if isinstance(block, dict) else None
+    if not isinstance(block, dict) or leaf not in block:
+        return False
+    del block[leaf]
+    try:
+        return build(RunConfig, data) == config
+    except ConfigError:
+        return False
+
+
+def unaccepted(changes: Sequence[Change], decisions: Mapping[str, Any]) -> list[Change]:
+    """Return the changes that `resume --accept-changes` was not told of before."""
+    known: dict[str, Any] = {}
+    for entry in decisions.get(ACCEPTED, []):
+        known |= {key: pair[1] for key, pair in entry["changes"].items()}
+    return [change for change in changes if not same(change.pair[1], known.get(change.key, ABSENT))]
+
+
+def same(before: Any, now: Any) -> bool:
+    """Return whether two leaves of plain data are equal: 16 and 16.0 are, 1 and true are not."""
+    if before is ABSENT or now is ABSENT:
+        return before is now
+    if is_number(before) and is_number(now):
+        return bool(before == now)
+    return dumps(before) == dumps(now)
+
+
+def flat(tree: Any, path: str = "") -> dict[str, Any]:
+    """Return the leaves of plain data by dotted key. Lists of numbers and text, and the logs, are leaves."""
+    return dict(_leaves(tree, path))
+
+
+def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+    listed = isinstance(tree, list) and any(isinstance(item, dict) for item in tree)
+    if listed and not path.endswith((BUDGETS, DEVICES)):
+        tree = {str(index): item for index, item in enumerate(tree)}
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _leaves(value, f"{path}.{key}" if path else str(key))
+    elif not path.endswith(".reason"):  # words about a decision
+        yield path, tree
+
+
+def shown(value: Any) -> str:
+    """Return a value for a message of one line."""
+    text = UNSET if value is ABSENT else dumps(value, ascii=True)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -1,0 +1,410 @@
+"""The training loop. It knows phases, stores and the run folder, and no algorithm by name.
+
+while the run is not over:
+    do what the scheduler says (collect, evaluate, or one of the workflow's update hooks)
+    at the end of a cycle: evaluate, write a row, save, each if it is due
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from cadenza.base.failpoints import failpoint
+from cadenza.base.resource_usage import Usage
+from cadenza.base.streams import Streams
+from cadenza.config.schema import RunConfig
+from cadenza.engine.checkpoint import Checkpoints
+from cadenza.engine.clock import Clock, Every, Standing
+from cadenza.engine.codec import digest, first_not_finite
+from cadenza.engine.collector import Collector
+from cadenza.engine.evaluator import Evaluation, Evaluator, returns_within
+from cadenza.engine.events import Evaluated, Event, Listener, Row, Saved
+from cadenza.engine.identity import identity_of
+from cadenza.engine.scheduler import PhaseScheduler, Task
+from cadenza.engine.signals import Signals
+from cadenza.errors import CheckpointError, ConfigError, DivergenceError, EnvironmentFault, StorageError
+from cadenza.records.episodes import EpisodeLog
+from cadenza.records.folder import RunFolder
+from cadenza.records.metrics import MetricBuffer, MetricsFile
+from cadenza.types import EnvSpec, Mode, PhaseInfo, Sealing, Stateful, Store, Updated, Workflow
+from cadenza.watch.console import Console
+
+SAVE_ATTEMPTS = 3  # failures in a row before a full or failing disk ends the run
+
+
+@dataclass
+class Orchestrator:
+    """Everything a run is made of, put together by `build.py`, and the loop over it."""
+
+    config: RunConfig
+    decisions: dict[str, Any]
+    spec: EnvSpec
+    folder: RunFolder
+    streams: Streams
+    workflow: Workflow
+    stores: dict[str, Store]
+    scheduler: PhaseScheduler
+    collector: Collector | None  # None: no phase collects
+    evaluator: Evaluator
+    checkpoints: Checkpoints
+    metrics: MetricsFile
+    episodes: EpisodeLog
+    console: Console
+    signals: Signals  # heeded while they are entered, by whoever starts the run
+    clock: Clock = field(default_factory=Clock)
+    buffer: MetricBuffer = field(default_factory=MetricBuffer)
+    standing: Standing = field(default_factory=Standing)
+    failed_saves: int = 0
+    listeners: list[Listener] = field(default_factory=list)  # told what happens; no part of the run's state
+
+    def __post_init__(self) -> None:
+        self.triggers = triggers_of(self.config)
+        self.usage = Usage(self.folder.path, self.decisions["device"])
+        self._started = time.monotonic()
+        self._saved_at = 0.0  # the clock's seconds
+
+    # the loop
+
+    def run(self, until: Callable[[Clock], bool] = lambda clock: False) -> str | None:
+        """Train until the budget, the last phase, early stopping or a signal; the signal's name if one ended it.
+
+        `until` leaves at the end of a cycle, as if interrupted there.
+        """
+        self._started, self._saved_at = time.monotonic() - self.clock.seconds, self.clock.seconds
+        self.usage.begin(self.clock.env_steps)
+        try:
+            return self._loop(until)
+        except EnvironmentFault as problem:  # it may have been given actions that no environment can take
+            bad = first_not_finite(self.workflow.state_dict())
+            if bad:
+                raise self._divergence(f"{bad} is not finite") from problem
+            raise
+
+    def _loop(self, until: Callable[[Clock], bool]) -> str | None:
+        while not self._stop():
+            if self.clock.cycle_ended:
+                self._end_cycle()
+            elif self.scheduler.at_boundary and until(self.clock):
+                break
+            elif self.finished:
+                if self._conclude():
+                    return None
+            else:
+                self._do_next()
+                failpoint("run:task")
+        self.save(insist=True)
+        return self.signals.requested
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What every checkpoint of this process records about the run; made once, at the first save."""
+        return identity_of(self.config, self.scheduler.phases, self.decisions)
+
+    @property
+    def finished(self) -> bool:
+        training, clock = self.config.training, self.clock
+        spent = (training.max_timesteps is not None and clock.env_steps >= training.max_timesteps) or (
+            training.max_updates is not None and clock.updates >= training.max_updates
+        )
+        return self.scheduler.over or ((spent or self.standing.stopped_early) and self.scheduler.at_boundary)
+
+    @property
+    def now(self) -> int:
+        """How far the run has come, in the unit of its budget."""
+        return self.clock.env_steps if self.decisions["training.unit"] == "env_steps" else self.clock.updates
+
+    def _stop(self) -> bool:
+        return self.signals.requested is not None
+
+    def _do_next(self) -> None:
+        task = self.scheduler.next()
+        assert task is not None
+        if task.phase.name != self.clock.phase:
+            self.clock.phase = task.phase.name
+            with contextlib.suppress(OSError):  # for whoever watches; a full disk is told of where something is lost
+                self.folder.update_status(phase=self._phase_to_tell())
+        before = (self.scheduler.index, self.scheduler.cycles)
+        if task.hook.name == "collect":
+            self._collect(task)
+        elif task.hook.name == "evaluate":
+            evaluation = self._evaluate()
+            if evaluation is None:
+                return
+            self.write_row(evaluation)
+            self.scheduler.advance(1)
+        else:
+            self._update(task)
+        if (self.scheduler.index, self.scheduler.cycles) != before:
+            self.clock.cycles += 1
+            self.clock.cycle_ended = True
+        self._save_if_best()
+
+    def _collect(self, task: Task) -> None:
+        assert self.collector is not None
+        mode = Mode(explore=True, phase=self._phase(task), streams=self.streams)
+        with self.usage.part("collect"):
+            done = self.collector.collect(task, self.stores[task.buffer], mode, self._stop)
+        self.clock.env_steps += done.env_steps
+        self.clock.vec_steps += done.vec_steps
+        self.clock.episodes += len(done.episodes)
+        for episode in done.episodes:
+            self.buffer.add({"collect/return_mean": episode.total, "collect/length_mean": episode.length})
+            if episode.won is not None:
+                self.buffer.add({"collect/win_rate": float(episode.won)})
+            parts = returns_within(episode, self.collector.env.spec.groups)
+            self.buffer.add({f"collect/{name}": value for name, value in parts.items()})
+        self.episodes.add(done.episodes)
+        amount = len(done.episodes) if task.hook.episodes else done.env_steps
+        self.scheduler.advance(amount, env_steps=done.env_steps)
+
+    def _update(self, task: Task) -> None:
+        store = self.stores[task.buffer]
+        if not store.ready():
+            where = f"phase {task.phase.name}: hook {task.hook.name}"
+            raise ConfigError(f"{where} finds too little in buffer '{task.buffer}'; collect more before it")
+        with self.usage.part("update"):
+            phase = self._phase(task, due=task.amount)
+            try:
+                result: Updated = getattr(self.workflow, task.hook.name)(store, phase)
+            except FloatingPointError as problem:
+                raise self._divergence(str(problem)) from problem
+        if not isinstance(result, Updated):
+            hook = f"{type(self.workflow).__name__}.{task.hook.name}"
+            raise ConfigError(f"{hook} must return Updated(updates, metrics), not {type(result).__name__}")
+        self.buffer.add(result.metrics, result.calls)
+        self.clock.updates += result.updates
+        self.clock.offline_updates += result.updates if task.phase.type == "offline" else 0
+        self.scheduler.advance(result.calls, updates=result.updates)
+
+    def _phase(self, task: Task | None, due: int = 1) -> PhaseInfo:
+        """Where the run stood when the task began: one that was interrupted goes on under the same schedules."""
+        scheduler, kind = self.scheduler, task.phase.type if task else "eval_only"
+        counts = (scheduler.steps - scheduler.task_steps, scheduler.updates, scheduler.cycles)
+        now = self.now - (scheduler.task_steps if self.decisions["training.unit"] == "env_steps" else 0)
+        return PhaseInfo(self.clock.phase, kind, now, self.decisions["training.horizon"], *counts, due)
+
+    # the end of a cycle, and of the run
+
+    def _end_cycle(self) -> None:
+        clock, triggers = self.clock, self.triggers
+        clock.seconds = time.monotonic() - self._started
+        evaluation = None
+        if triggers["evaluate"].due(clock):
+            if self.standing.evaluated_at != clock.position:
+                evaluation = self._evaluate()
+                if evaluation is None:
+                    return  # a signal came: this cycle ends once more after a resume
+            triggers["evaluate"].done(clock)
+        clock.cycle_ended = False
+        if triggers["log"].due(clock) or evaluation is not None:
+            triggers["log"].done(clock)
+            self.write_row(evaluation)
+        self.console.update(self.now, self.scheduler.stretch)
+        if triggers["save"].due(clock) or self._long_unsaved():
+            triggers["save"].done(clock)
+            self.save()
+        else:
+            self._save_if_best()
+
+    def _conclude(self) -> bool:
+        """The last evaluation and row, unless this point has them, and the last checkpoint; False if interrupted."""
+        evaluation = None
+        if self.config.evaluation.at_end and self.standing.evaluated_at != self.clock.position:
+            evaluation = self._evaluate()
+            if evaluation is None:
+                return False
+        if evaluation is not None or self.standing.logged_at != self.clock.position:
+            self.write_row(evaluation)
+        self.save(insist=True)
+        return True
+
+    def _evaluate(self) -> Evaluation | None:
+        """None when a signal interrupts it; it is then made again, the same, after a resume."""
+        with self.usage.part("evaluate"):
+            evaluation = self.evaluator(self.clock.evaluations, self._phase(self.scheduler.next()), self._stop)
+        if self._stop():
+            return None
+        self.clock.evaluations += 1
+        if len(evaluation.episodes) < evaluation.asked:
+            finished = f"{len(evaluation.episodes)} of {evaluation.asked} episodes"
+            self.console.note(f"evaluation timed out with {finished} finished", warning=True)
+        self.standing.latest = evaluation.metrics().get("eval/return_mean")
+        self.standing.evaluated_at = self.clock.position
+        lengths = tuple(episode.length for episode in evaluation.episodes)
+        self.tell(Evaluated(self.clock.env_steps, tuple(evaluation.returns), lengths))
+        return evaluation
+
+    def write_row(self, evaluation: Evaluation | None) -> None:
+        clock = self.clock
+        row: dict[str, Any] = {
+            "env_steps": clock.env_steps,
+            "updates": clock.updates,
+            "episodes": clock.episodes,
+            "cycles": clock.cycles,
+            "phase": clock.phase,
+            **self.buffer.means(),
+            **(evaluation.metrics() if evaluation else {}),
+            "digest/weights": digest(self.workflow.state_dict()),
+            "time/seconds": clock.seconds,
+            **self.usage.take(clock.env_steps),
+        }
+        if self.collector is not None:
+            row["digest/experience"] = f"{self.collector.checksum:08x}"
+        for name, value in row.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise self._divergence(f"{name} became {value}")
+        if not self.metrics.append(row):
+            self.console.note(f"disk full: {self.metrics.pending} rows of metrics wait in memory", warning=True)
+        self.standing.logged_at = clock.position
+        self.console.update(self.now, self.scheduler.stretch, row)
+        stop = self.config.training.early_stop
+        if stop is not None and stop.metric in row:
+            goal = self.spec.return_threshold if stop.at_least == "solved" else stop.at_least
+            self.standing.stopped_early |= goal is not None and row[stop.metric] >= goal
+        self.tell(Row(MappingProxyType(row)))
+
+    def tell(self, event: Event) -> None:
+        for listener in self.listeners:
+            listener(event)
+
+    def _divergence(self, what: str) -> DivergenceError:
+        where = f"by step {self.clock.env_steps} (update {self.clock.updates})"
+        find = f"`cadenza debug {self.folder.reference}` goes on from it and names the place"
+        return DivergenceError(f"{what} {where}; the last good checkpoint is kept: {find}")
+
+    # state
+
+    def parts(self) -> dict[str, Stateful]:
+        """Everything that changes, by name. A checkpoint is this list."""
+        parts: dict[str, Stateful] = {
+            "clock": self.clock,
+            "scheduler": self.scheduler,
+            "workflow": self.workflow,
+            "metrics": self.metrics,
+            "buffer": self.buffer,
+            "standing": self.standing,
+            **{f"store.{name}": store for name, store in self.stores.items()},
+            **{f"trigger.{name}": trigger for name, trigger in self.triggers.items()},
+        }
+        if self.collector is not None:
+            parts |= {"environment": self.collector.env, "collector": self.collector}
+        return parts | {"streams": self.streams}  # last: whatever is restored before may draw random numbers
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        for name, part in self.parts().items():
+            try:
+                absent = part.state_dict().keys() - state[name].keys()  # else a part would keep its first state unseen
+                if absent:
+                    raise KeyError(min(absent))
+                part.load_state_dict(state[name])
+            except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as problem:
+                reason = f"{type(problem).__name__}: {problem}"
+                raise CheckpointError(f"the checkpoint's '{name}' does not fit this run ({reason})") from problem
+        if self.collector is not None and self.collector.env.spec.restore == "restart":
+            for store in self.stores.values():  # what they hold ends where the environments began afresh
+                store.cut()
+        self.episodes.drop_after(self.clock.env_steps)
+        self._started = time.monotonic() - self.clock.seconds
+
+    def save(self, insist: bool = False) -> None:
+        """A checkpoint now; `best` too, if this point was just evaluated better than any before.
+
+        A failing disk is survived twice in a row with the previous checkpoint intact; where there is no next time, it
+        is tried again at once.
+        """
+        self.clock.seconds = self._saved_at = time.monotonic() - self._started
+        bad = first_not_finite(self.workflow.state_dict())
+        if bad:
+            raise self._divergence(f"{bad} is not finite")
+        while True:
+            try:
+                with self.usage.part("save"):
+                    saved = self._write_checkpoint()
+                self.failed_saves = 0
+                break
+            except OSError as problem:
+                self.failed_saves += 1
+                reason = f"cannot save in {self.folder.path}: {problem.strerror or problem}"
+                left = "the last good checkpoint is kept" if self.folder.path.exists() else "the folder is gone"
+                if self.failed_saves >= SAVE_ATTEMPTS:
+                    raise StorageError(f"{reason}; {left}") from problem
+                self.console.note(f"{reason}; {left}, training goes on", warning=True)
+                if not insist:
+                    return
+        self.tell(saved)
+
+    def _long_unsaved(self) -> bool:
+        """By the clock on the wall, which changes nothing but when the state is kept."""
+        limit = 60 * self.config.checkpoint.every_minutes
+        return 0 < limit <= self.clock.seconds - self._saved_at
+
+    def _write_checkpoint(self) -> Saved:
+        standing, improved = self.standing, self._improved()
+        before = (standing.best, standing.best_at)
+        try:
+            if improved:
+                standing.best, standing.best_at = standing.latest, self.clock.position
+            self.episodes.seal(self.clock.env_steps)
+            sealing = [store for store in self.stores.values() if isinstance(store, Sealing)]
+            beside = {path: sha256 for store in sealing for path, sha256 in store.seal().items()}
+            state = {name: part.state_dict() for name, part in self.parts().items()}
+            if self.finished and self.metrics.pending:  # rows may wait in a checkpoint, but not in the last one
+                raise OSError(errno.ENOSPC, "no room for metrics.jsonl")
+            position = (self.clock.env_steps, self.clock.updates)
+            name = self.checkpoints.save(state, *position, improved, beside, self.identity)
+            self.write_status("running")
+            return Saved((self.folder.checkpoints / name).path, improved)
+        except OSError:
+            standing.best, standing.best_at = before
+            raise
+
+    def _improved(self) -> bool:
+        latest, best = self.standing.latest, self.standing.best
+        if latest is None or self.standing.evaluated_at != self.clock.position:
+            return False
+        # what some win others lose: a sum over teams says nothing, and the newest is taken for the best
+        return best is None or latest > best or self.spec.competitive
+
+    def _save_if_best(self) -> None:
+        if self._improved():
+            self.save()
+
+    def write_status(self, status: str, message: str = "") -> None:
+        clock = self.clock
+        self.folder.update_status(
+            status=status,
+            message=message,
+            env_steps=clock.env_steps,
+            updates=clock.updates,
+            episodes=clock.episodes,
+            seconds=round(clock.seconds, 3),
+            best_return=self.standing.best,
+            return_threshold=self.spec.return_threshold,
+            phase=self._phase_to_tell(),
+            **self.folder.whereabouts(),
+            **{"eval/return_mean": self.standing.latest},
+        )
+
+    def _phase_to_tell(self) -> dict[str, Any]:
+        """The phase and where it ends, by the run's own count of what it counts: the same as long as it lasts."""
+        stretch = self.scheduler.stretch
+        end = getattr(self.clock, stretch.unit) - stretch.done + stretch.total if stretch.total else None
+        return {"name": stretch.phase, "last": stretch.last, "unit": stretch.unit, "end": end}
+
+
+def triggers_of(config: RunConfig) -> dict[str, Every]:
+    """When something is due at the end of a cycle."""
+    evaluation, logging, checkpoint = config.evaluation, config.logging, config.checkpoint
+    return {
+        "evaluate": Every(evaluation.every_steps, evaluation.every_updates, after=evaluation.warmup_steps),
+        "log": Every(logging.every_steps, logging.every_updates),
+        "save": Every(checkpoint.every_steps, checkpoint.every_updates),
+    }

@@ -1,0 +1,111 @@
+"""A trained policy without its training: loaded from a checkpoint, to be measured, watched or used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cadenza.base.streams import EVALUATION, Streams
+from cadenza.config.schema import RunConfig
+from cadenza.engine.build import build_workflow
+from cadenza.engine.checkpoint import Checkpoints, position
+from cadenza.engine.evaluator import Evaluator
+from cadenza.engine.launch import check
+from cadenza.engine.runtime import decide_runtime, use_threads
+from cadenza.errors import CheckpointError
+from cadenza.records.folder import RunFolder
+from cadenza.trees import map_tree
+from cadenza.types import EnvSpec, Frame, Mode, PhaseInfo, Step, Workflow
+
+PLAYING = PhaseInfo("play", "eval_only", now=1, horizon=1)  # by somebody who has no schedules
+
+
+class Player:
+    """Acts in one environment at a time, carrying the policy's memory from step to step."""
+
+    def __init__(self, workflow: Workflow, config: RunConfig, spec: EnvSpec, phase: PhaseInfo) -> None:
+        self.workflow = workflow
+        self.config = config
+        self.spec = spec
+        self.phase = phase
+        self._streams = Streams(config.seed, branch=(EVALUATION,))
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the episode so far."""
+        self._carry = self.workflow.initial_carry(1)
+        self._is_first = True
+
+    def act(self, frame: Frame, explore: bool = False) -> dict[str, np.ndarray]:
+        """Actions by group, [A, …], for what the environment shows."""
+        mode = Mode(explore, self.phase, self._streams)
+        acted = self.workflow.act(batch_of_one(frame, self._is_first), self._carry, mode)
+        self._carry, self._is_first = acted.carry, False
+        return {group: action[0] for group, action in acted.action.items()}
+
+
+def batch_of_one(frame: Frame, is_first: bool) -> Step:
+    """A single environment's frame as the step of a vector of one."""
+
+    def widen(tree: Any) -> Any:
+        return map_tree(lambda x: x[None], tree)
+
+    agents = {group: reward.shape for group, reward in frame.reward.items()}
+    obs = widen(frame.obs)
+    return Step(
+        obs=obs,
+        final_obs=obs,
+        reward=widen(frame.reward),
+        terminated=np.array([frame.terminated]),
+        truncated=np.array([frame.truncated]),
+        is_first=np.array([is_first]),
+        active=widen(frame.active or {group: np.ones(shape, bool) for group, shape in agents.items()}),
+        died=widen(frame.died or {group: np.zeros(shape, bool) for group, shape in agents.items()}),
+        mask=widen(frame.mask or {}),
+        state=None if frame.state is None else frame.state[None],
+    )
+
+
+def load_policy(folder: RunFolder, checkpoint: str = "last", trust: bool = False) -> tuple[Player, str]:
+    """The run's policy with the weights of a checkpoint, and that checkpoint's name."""
+    config = folder.read_config(trust)
+    checkpoints = Checkpoints.of(folder)
+    name = checkpoints.resolve(checkpoint)
+    try:
+        state = checkpoints.load(name, "workflow")
+    except CheckpointError as problem:
+        others = [other for other in checkpoints.names() if other != name]
+        raise CheckpointError(f"{problem}; there is also {', '.join(others)}" if others else str(problem)) from problem
+    spec = check(config)
+    decisions = {**folder.read_decisions(), "device": "cpu"}
+    decide_runtime(config, spec, decisions)
+    use_threads(decisions["runtime.threads"])
+    workflow = build_workflow(config, spec, Streams(config.seed), decisions)
+    try:
+        workflow.load_state_dict(state["workflow"])
+    except (KeyError, RuntimeError) as problem:
+        raise CheckpointError(f"{name} does not fit the run's config: {str(problem).splitlines()[0]}") from problem
+    return Player(workflow, config, spec, standing(name, decisions)), name
+
+
+def standing(checkpoint: str, decisions: dict[str, Any]) -> PhaseInfo:
+    """Schedules as training had them there."""
+    env_steps, updates = position(checkpoint)
+    now = updates if decisions["training.unit"] == "updates" else env_steps
+    return PhaseInfo("play", "eval_only", now, decisions["training.horizon"])
+
+
+def evaluate_run(folder: RunFolder, episodes: int, seed: int, checkpoint: str, trust: bool = False) -> dict[str, Any]:
+    """What `cadenza evaluate --json` prints."""
+    player, name = load_policy(folder, checkpoint, trust)
+    settings = replace(player.config.evaluation, episodes=episodes, timeout_seconds=None)
+    config = replace(player.config, seed=seed, evaluation=settings)
+    evaluator = Evaluator(config, player.workflow, {})
+    try:
+        evaluation = evaluator(0, player.phase)
+    finally:
+        evaluator.close()
+    metrics = {key.removeprefix("eval/"): value for key, value in evaluation.metrics().items()}
+    return {"run": folder.id, "checkpoint": name, **metrics, "returns": evaluation.returns}

@@ -1,0 +1,103 @@
+"""Bandits: arms with noisy rewards and nothing else, as in Sutton & Barto's testbed (2018, chapter 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.families.gym import Gym, check_arguments
+from cadenza.errors import ConfigError
+
+Returned = tuple[int, float, bool, bool, dict[str, Any]]
+
+
+class Bandit(gymnasium.Env[Any, Any]):
+    """Pull an arm: the reward is normal with deviation 1 around the arm's mean.
+
+    The means are normal with deviation 1, drawn once for each `problem`; an episode's seed makes only its noise.
+    """
+
+    def __init__(self, arms: int = 10, problem: int = 0, pulls: int = 1000) -> None:
+        self._set_up(arms, problem, pulls)
+
+    def _set_up(self, arms: int, problem: int, pulls: int, contexts: int = 1) -> None:
+        least = {"arms": (arms, 1), "problem": (problem, 0), "pulls": (pulls, 1), "contexts": (contexts, 1)}
+        for name, (value, lowest) in least.items():
+            if not isinstance(value, int) or value < lowest:
+                raise ConfigError(f"environment.kwargs.{name}={value}: must be a whole number, at least {lowest}")
+        self.observation_space = spaces.Discrete(contexts)
+        self.action_space = spaces.Discrete(arms)
+        self.means = np.random.default_rng(problem).normal(size=(contexts, arms))
+        self.pulls = pulls
+        self._context = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._next(), {}
+
+    def step(self, action: int) -> Returned:
+        reward = float(self.np_random.normal(self.means[self._context, action]))
+        return self._next(), reward, False, False, {}
+
+    def _next(self) -> int:
+        return self._context
+
+
+class Nonstationary(Bandit):
+    """The means start as in `Bandit` and wander: at each pull by normal steps of deviation `walk`."""
+
+    def __init__(self, arms: int = 10, problem: int = 0, pulls: int = 1000, walk: float = 0.05) -> None:
+        self._set_up(arms, problem, pulls)
+        if walk < 0:
+            raise ConfigError(f"environment.kwargs.walk={walk}: cannot be negative")
+        self._start = self.means.copy()
+        self._walk = walk
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        self.means[:] = self._start
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> Returned:
+        returned = super().step(action)
+        self.means += self.np_random.normal(scale=self._walk, size=self.means.shape)
+        return returned
+
+
+class Contextual(Bandit):
+    """One of several bandits at each pull, drawn at random; the observation says which."""
+
+    def __init__(self, arms: int = 10, problem: int = 0, pulls: int = 1000, contexts: int = 4) -> None:
+        self._set_up(arms, problem, pulls, contexts)
+
+    def _next(self) -> int:
+        self._context = int(self.np_random.integers(len(self.means)))
+        return self._context
+
+
+KINDS: dict[str, Callable[..., Bandit]] = {
+    "Bandit/ten_armed": Bandit,
+    "Bandit/nonstationary": Nonstationary,
+    "Bandit/contextual": Contextual,
+}
+
+
+def ids(family: str) -> list[str]:
+    return list(KINDS)
+
+
+def make(config: EnvironmentConfig, render: bool = False) -> Gym:
+    """A bandit whose episodes are `pulls` long; there is nothing to show, so `render` changes nothing."""
+    creator = KINDS[config.id]
+    check_arguments(creator, config.kwargs, config.id)
+    env = creator(**config.kwargs)
+    return Gym(
+        env,
+        id=config.id,
+        max_episode_steps=config.max_episode_steps or env.pulls,
+        clip_actions=config.clip_actions,
+    )

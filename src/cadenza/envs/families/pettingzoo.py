@@ -1,0 +1,347 @@
+"""PettingZoo environments, simultaneous (Parallel) and turn-based (AEC), as `Environment`s of groups of agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.families.gym import action_for, as_dict_space, close
+from cadenza.envs.families.mpe import Simultaneous
+from cadenza.envs.grouping import Agent, arrange, by_kind
+from cadenza.envs.images import channels_first, has_images, is_image, on_images
+from cadenza.envs.layout import Array, blank, shape_of
+from cadenza.errors import ConfigError
+from cadenza.types import EnvSpec, Frame, GroupSpec, Tree
+
+MASK, REST = "action_mask", "observation"
+NEVER = 2**63
+
+
+def adapted(
+    env: Any,
+    config: EnvironmentConfig,
+    *,
+    team: Callable[[str], str] = lambda agent: "team",
+    max_episode_steps: int | None = None,
+    time_limit: int | None = None,
+    state: bool = True,
+    shared: bool = False,
+    prepare: Callable[[Any], object] = lambda env: None,
+) -> Parallel | Turns:
+    """An environment of PettingZoo's, by what it is. `time_limit` is kept here, `max_episode_steps` by the environment.
+
+    `prepare` is called before each reset, for an environment that would else keep something from episode to episode.
+    `shared`: it gives every agent what the team earned; here each gets an equal part, so that their sum is the team's.
+    """
+    agents = getattr(env, "possible_agents", None)
+    if not agents:
+        raise ConfigError(f"{config.id}: names no possible_agents, so its groups cannot be known beforehand")
+    roster = Roster(env, team, config, 1 / len(agents) if shared else 1.0)
+    time_limit = config.max_episode_steps or time_limit
+    in_turns = hasattr(env, "agent_iter")
+    spec = EnvSpec(
+        id=config.id,
+        groups=roster.groups,
+        turns=in_turns,
+        state=_state_space(env) if state else None,
+        max_episode_steps=min((limit for limit in (max_episode_steps, time_limit) if limit), default=None),
+    )
+    kind = Turns if in_turns else Parallel
+    return kind(env, spec, roster, time_limit or NEVER, prepare)
+
+
+def is_pettingzoo(made: Any) -> bool:
+    """Whether a user's object is one, without importing PettingZoo to find out."""
+    return hasattr(made, "possible_agents") and hasattr(made, "observation_space") and hasattr(made, "action_space")
+
+
+def _state_space(env: Any) -> spaces.Space[Any] | None:
+    """The space of `state()`; none where it is a picture, which would take longer to draw than all else."""
+    space = getattr(env, "state_space", None)
+    return space if isinstance(space, spaces.Box) and not is_image(space) else None
+
+
+class Roster:
+    """The agents of an environment in their groups: what each of them has, as arrays of the group."""
+
+    def __init__(
+        self, env: Any, team: Callable[[str], str], config: EnvironmentConfig, reward_share: float = 1.0
+    ) -> None:
+        agents = []
+        self._share = reward_share
+        self._see: dict[str, Callable[[Any], Any]] = {}
+        self._widths: dict[str, int] = {}  # of masks that observations come with
+        self._do: dict[str, Callable[[Array], Any]] = {}
+        for name in env.possible_agents:
+            seen, see, width = _without_mask(env.observation_space(name))
+            action = env.action_space(name)
+            names = env.action_names(action) if isinstance(env, Simultaneous) else ()
+            agents.append(Agent(name, seen, action, team(name), names))
+            self._do[name] = action_for(action, config.clip_actions)
+            if see is not None:
+                self._see[name] = see
+            if width is not None:
+                self._widths[name] = width
+        self.groups: dict[str, GroupSpec] = arrange(by_kind(agents), config)
+        self.place = {
+            agent: (name, row) for name, group in self.groups.items() for row, agent in enumerate(group.agents)
+        }
+        self._stack = {name: _stacker(group.observation) for name, group in self.groups.items()}
+        self._nothing = {name: blank(group.observation) for name, group in self.groups.items()}
+        self._masked: dict[str, int] = {}  # group -> width
+
+    def known(self, agents: Collection[str]) -> set[str]:
+        """The agents as a set, once all of them are ones that were announced."""
+        found = set(agents)
+        if not found <= self.place.keys():
+            strangers = ", ".join(sorted(map(str, found - self.place.keys())))
+            raise ValueError(f"agent {strangers} appeared, which possible_agents does not name")
+        return found
+
+    def action(self, agent: str, actions: dict[str, Array]) -> Any:
+        group, row = self.place[agent]
+        return self._do[agent](actions[group][row])
+
+    def actions(self, actions: dict[str, Array], acting: Collection[str]) -> dict[str, Any]:
+        return {
+            agent: self._do[agent](actions[name][row])
+            for name, group in self.groups.items()
+            for row, agent in enumerate(group.agents)
+            if agent in acting
+        }
+
+    def observations(self, obs: Mapping[str, Any]) -> dict[str, Tree]:
+        """Those who see nothing see zeros."""
+        see = self._see
+        seen = {agent: see[agent](value) for agent, value in obs.items()} if see else obs
+        return {
+            name: self._stack[name]([seen[agent] if agent in seen else self._nothing[name] for agent in group.agents])
+            for name, group in self.groups.items()
+        }
+
+    def rewards(self, reward: Mapping[str, float]) -> dict[str, Array]:
+        get, share = reward.get, self._share
+        return {
+            name: np.array([get(agent, 0.0) * share for agent in group.agents], np.float32)
+            for name, group in self.groups.items()
+        }
+
+    def flags(self, agents: Collection[str]) -> dict[str, Array]:
+        return {
+            name: np.array([agent in agents for agent in group.agents], bool) for name, group in self.groups.items()
+        }
+
+    def look_for_masks(self, infos: Mapping[str, Any]) -> None:
+        """Which groups have masks, as the first observation and what comes with it tell; from then on they do."""
+        if self._masked:
+            return
+        self._masked = {self.place[agent][0]: width for agent, width in self._widths.items()}
+        if any(MASK in info for info in infos.values()):
+            for name, group in self.groups.items():
+                if isinstance(group.action, spaces.Discrete):
+                    self._masked[name] = int(group.action.n)
+
+    def masks(
+        self, obs: Mapping[str, Any], infos: Mapping[str, Any], acting: Collection[str]
+    ) -> dict[str, Array] | None:
+        """What those who act may do; whoever does not may do anything, for it changes nothing."""
+        if not self._masked:
+            return None
+        masks = {name: np.ones((len(self.groups[name].agents), width), bool) for name, width in self._masked.items()}
+        for agent in acting:
+            given = obs[agent][MASK] if agent in self._widths else infos.get(agent, {}).get(MASK)
+            if given is not None:
+                name, row = self.place[agent]
+                masks[name][row] = given
+                if not masks[name][row].any():
+                    raise ValueError(f"the action mask of {agent} allows nothing")
+        return masks
+
+
+class Adapted:
+    """What both kinds have in common."""
+
+    def __init__(self, env: Any, spec: EnvSpec, roster: Roster, limit: int, prepare: Callable[[Any], object]) -> None:
+        self.env, self.spec = env, spec
+        self._roster, self._limit, self._prepare = roster, limit, prepare
+        self._living: set[str] = set()
+        self._steps = 0
+
+    def render(self) -> Array | None:
+        picture = self.env.render()
+        return picture if isinstance(picture, np.ndarray) else None
+
+    def close(self) -> None:
+        close(self.env, self.spec.id)
+
+
+class Parallel(Adapted):
+    """All agents act at once. Who dies is inactive from then on, and sees zeros."""
+
+    def reset(self, seed: int) -> Frame:
+        self._prepare(self.env)
+        obs, infos = self.env.reset(seed=seed)
+        self._living = self._roster.known(self.env.agents)
+        self._steps = 0
+        self._roster.look_for_masks(infos)
+        return self._frame(obs, {}, infos, self._living)
+
+    def step(self, action: dict[str, Array]) -> Frame:
+        acted = self._living
+        obs, reward, terminated, truncated, infos = self.env.step(self._roster.actions(action, acted))
+        self._steps += 1
+        living = self._roster.known(self.env.agents)
+        living -= {agent for agent in living if terminated.get(agent) or truncated.get(agent)}
+        self._living = living
+        if not living:
+            left = {agent: bool(terminated.get(agent, True)) for agent in acted}
+            frame = self._frame(obs, reward, infos, acted, over=True)
+            frame.terminated = all(left.values())
+            frame.truncated = any(truncated.get(agent, False) for agent in acted)
+            if any(left.values()) and not frame.terminated:  # the rest were cut off, and their values go on
+                frame.died = self._roster.flags([agent for agent, ended in left.items() if ended])
+            return frame
+        limit = self._steps >= self._limit
+        frame = self._frame(obs, reward, infos, acted if limit else living, over=limit)
+        frame.truncated = limit
+        if not acted <= living:
+            frame.died = self._roster.flags(acted - living)
+        return frame
+
+    def _frame(
+        self,
+        obs: Mapping[str, Any],
+        reward: Mapping[str, float],
+        infos: Mapping[str, Any],
+        seeing: set[str],
+        over: bool = False,
+    ) -> Frame:
+        """`seeing` are the living or, at the end of an episode, those who lived to see it; others see zeros."""
+        roster, everyone = self._roster, len(self._roster.place)
+        return Frame(
+            roster.observations(
+                obs if len(seeing) == everyone else {agent: obs[agent] for agent in seeing if agent in obs}
+            ),
+            roster.rewards(reward),
+            active=None if len(self._living) == everyone else roster.flags(self._living),
+            mask=roster.masks(obs, infos, () if over else self._living),
+            state=None if self.spec.state is None else _state(self.env, self.spec.state),
+        )
+
+
+class Turns(Adapted):
+    """One agent acts at a time, and the others wait.
+
+    An agent's reward is what it collected since its last turn, given when its next turn comes, it dies or all ends.
+    """
+
+    def reset(self, seed: int) -> Frame:
+        self._prepare(self.env)
+        self.env.reset(seed=seed)
+        self._living = self._roster.known(self.env.agents)
+        self._turn: str = self.env.agent_selection
+        self._paid: dict[str, float] = {}  # what the dead were given when they died, till PettingZoo removes them
+        self._steps = 0
+        self._roster.look_for_masks(self.env.infos)
+        return self._frame({})
+
+    def step(self, action: dict[str, Array]) -> Frame:
+        env, acted = self.env, self._living
+        env.step(self._roster.action(self._turn, action))
+        self._steps += 1
+        # each of these is looked up once: a published environment has several wrappers, and each passes the question on
+        agents, terminated, truncated = env.agents, env.terminations, env.truncations
+        collected = env._cumulative_rewards  # by PettingZoo, since each agent's last turn
+        left = {
+            agent: bool(terminated.get(agent, True))
+            for agent in acted
+            if agent not in agents or terminated[agent] or truncated[agent]
+        }
+        living = self._living = self._roster.known(agents) - left.keys() - self._paid.keys()
+        reward = {agent: float(collected.get(agent, 0.0)) for agent in left}
+        if not living:
+            frame = self._frame(reward, over=True)
+            frame.terminated = all(left.values())
+            frame.truncated = any(truncated.get(agent, False) for agent in left)
+            if any(left.values()) and not frame.terminated:
+                frame.died = self._roster.flags([agent for agent, ended in left.items() if ended])
+            return frame
+        self._paid |= reward
+        while (turn := env.agent_selection) not in living:  # the dead take one more turn, without an action
+            reward[turn] = reward.get(turn, 0.0) + float(collected[turn]) - self._paid.pop(turn)
+            env.step(None)
+        limit = self._steps >= self._limit
+        reward |= {agent: float(collected[agent]) for agent in (living if limit else (turn,))}
+        self._turn = turn
+        frame = self._frame(reward, over=limit)
+        frame.truncated = limit
+        if left:
+            frame.died = self._roster.flags(left)
+        return frame
+
+    def _frame(self, reward: Mapping[str, float], over: bool = False) -> Frame:
+        roster, observe = self._roster, self.env.observe
+        obs = {agent: observe(agent) for agent in (self.env.agents if over else self._living)}
+        acting = () if over else (self._turn,)
+        return Frame(
+            roster.observations(obs),
+            roster.rewards(reward),
+            active=roster.flags(acting),
+            mask=roster.masks(obs, self.env.infos, acting),
+            state=None if self.spec.state is None else _state(self.env, self.spec.state),
+        )
+
+
+def _state(env: Any, space: spaces.Space[Any]) -> Array:
+    state = np.asarray(env.state())
+    if state.shape != space.shape:
+        raise ValueError(f"state() has the shape {state.shape} where {space.shape} is declared")
+    return state.astype(space.dtype, casting="same_kind", copy=False)
+
+
+def _without_mask(space: spaces.Space[Any]) -> tuple[spaces.Space[Any], Callable[[Any], Any] | None, int | None]:
+    """What an agent sees beside its mask, the function that takes that out of an observation, the mask's width."""
+    steps: list[Callable[[Any], Any]] = []
+    width = None
+    if isinstance(space, spaces.Dict) and MASK in space.spaces:
+        width = int(np.prod(space.spaces[MASK].shape or ()))
+        rest = {key: part for key, part in space.spaces.items() if key != MASK}
+        if list(rest) == [REST]:
+            space = rest[REST]
+            steps.append(lambda obs: obs[REST])
+        else:
+            space = spaces.Dict(rest)
+            steps.append(lambda obs: {key: obs[key] for key in rest})
+    if has_images(space):
+        space, first = on_images(space, channels_first)
+        steps.append(first)
+
+    def see(obs: Any) -> Any:
+        for step in steps:
+            obs = step(obs)
+        return obs
+
+    return as_dict_space(space), see if steps else None, width
+
+
+def _stacker(space: spaces.Space[Any]) -> Callable[[list[Any]], Tree]:
+    """A function from the observations of a group's agents to one tree of arrays [A, …]."""
+    if isinstance(space, spaces.Dict):
+        parts = [(key, _stacker(part)) for key, part in space.spaces.items()]
+
+        def stack_parts(values: list[Any]) -> Tree:
+            given = [{str(i): part for i, part in enumerate(v)} if isinstance(v, tuple) else v for v in values]
+            return {key: stack([value[key] for value in given]) for key, stack in parts}
+
+        return stack_parts
+    dtype = shape_of(space)[1]
+
+    def stack(values: list[Any]) -> Array:
+        array = np.array(values)  # a copy: some environments change what they returned before
+        return array if array.dtype == dtype else array.astype(dtype, casting="same_kind")
+
+    return stack

@@ -1,0 +1,46 @@
+"""Gymnasium-Robotics' mazes, where a ball or an ant is to reach a place; ids are `PointMaze_UMaze-v3`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.families import mujoco
+from cadenza.envs.families.gym import Gym
+
+ROBOTS = {"PointMaze": "v3", "AntMaze": "v5"}
+SIZES = ("Open", "Medium", "Large")
+MAZES = ("UMaze", *(f"{size}{drawn}" for size in SIZES for drawn in ("", "_Diverse_G", "_Diverse_GR")))
+
+
+def ids(family: str) -> list[str]:
+    """Each with the reward 1 at the goal and 0 elsewhere, and with one that grows towards it (Dense)."""
+    return [
+        f"{robot}_{maze}{reward}-{version}"
+        for robot, version in ROBOTS.items()
+        for reward in ("", "Dense")
+        for maze in MAZES
+    ]
+
+
+def make(config: EnvironmentConfig, render: bool = False) -> Gym:
+    mujoco.prepare(render)
+    with contextlib.redirect_stderr(io.StringIO()):  # importing it prints news about other environments
+        import gymnasium_robotics
+
+        gymnasium.register_envs(gymnasium_robotics)
+    spec = gymnasium.spec(config.id)
+    kwargs: dict[str, Any] = {**config.kwargs, **({"render_mode": "rgb_array"} if render else {})}
+    env = gymnasium.make(config.id, max_episode_steps=-1, disable_env_checker=True, **kwargs).unwrapped
+    Path(env.tmp_xml_file_path).unlink(missing_ok=True)  # type: ignore[attr-defined]  # read, and else left behind
+    return Gym(
+        env,
+        id=config.id,
+        max_episode_steps=config.max_episode_steps or spec.max_episode_steps,
+        clip_actions=config.clip_actions,
+    )

@@ -1,0 +1,206 @@
+"""ViZDoom (Kempka et al. 2016): Doom's scenarios through the player's eyes; ids are `VizDoom-basic`, after their files.
+
+Scenarios are the `.cfg` files of the package, of `VIZDOOM_SCENARIOS_DIR`, and `environment.kwargs.config_path`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import re
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.families.gym import Gym, check_arguments
+from cadenza.envs.layout import Array
+from cadenza.errors import ConfigError, nearest
+
+PREFIX = "VizDoom-"
+FOLDER = "VIZDOOM_SCENARIOS_DIR"
+# What the package comes with for one player; the others are whole games without rewards, or for several.
+SHIPPED = (
+    "basic basic_audio basic_notifications deadly_corridor deathmatch defend_the_center defend_the_line "
+    "health_gathering health_gathering_supreme my_way_home predict_position rocket_basic simpler_basic take_cover"
+)
+RULE = re.compile(r"\+sv_\w+ [\w.]+")  # a rule of the game: all that a scenario may tell the program it is played by
+# A game waits for its player forever. The kernel ends it with whoever started it, if it asks before it becomes a game.
+FAITHFUL = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
+    "os.getppid() == {parent} or sys.exit(1); os.execv({program!r}, [{program!r}, *sys.argv[1:]])"
+)
+WAD = re.compile(r"^\s*doom_(?:scenario|game)_path\s*=\s*(\S+)", re.IGNORECASE | re.MULTILINE)
+
+
+def ids(family: str) -> list[str]:
+    own = sorted(path.stem for path in _own_folder().glob("*.cfg")) if os.environ.get(FOLDER) else []
+    return [PREFIX + name for name in dict.fromkeys((*SHIPPED.split(), *own))]
+
+
+def composed(id: str) -> bool:
+    """`VizDoom-custom` stands for whatever `environment.kwargs.config_path` names."""
+    return id == PREFIX + "custom"
+
+
+def make(config: EnvironmentConfig, render: bool = False) -> Gym:
+    check_arguments(Doom, config.kwargs, config.id, positional=1)
+    kwargs = dict(config.kwargs)
+    env = Doom(_scenario(config.id, kwargs.pop("config_path", None)), **kwargs)
+    limit = config.max_episode_steps or env.max_episode_steps
+    return Gym(env, id=config.id, max_episode_steps=limit, clip_actions=config.clip_actions)
+
+
+def _own_folder() -> Path:
+    return Path(os.environ[FOLDER]).expanduser()
+
+
+def _package() -> Path:
+    found = importlib.util.find_spec("vizdoom")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
+def _scenario(id: str, given: str | None) -> Path:
+    """The file of a scenario: what is given, or one of the user's folder or the package's."""
+    if given is None and composed(id):
+        raise ConfigError(f"environment.kwargs.config_path: {id} needs it, the .cfg file of a scenario")
+    name = id.removeprefix(PREFIX) + ".cfg"
+    places = [Path(given).expanduser()] if given is not None else [_package() / "scenarios" / name]
+    if given is None and os.environ.get(FOLDER):
+        places.insert(0, _own_folder() / name)
+    found = [place for place in places if place.is_file()]
+    if len(found) > 1:
+        raise ConfigError(f"{id}: {found[0]} has the name of a scenario of the package; call yours otherwise")
+    path = found[0] if found else None
+    if path is None:
+        key = "environment.kwargs.config_path" if given is not None else id
+        near = nearest(places[-1].name, [each.name for each in places[-1].parent.glob("*.cfg")])
+        raise ConfigError(f"{key}: no file '{places[-1]}'{near}")
+    for wad in WAD.findall(path.read_text()):
+        if not any((folder / wad).is_file() for folder in (path.parent, _package())):
+            raise ConfigError(f"{path} names {wad}, which is neither beside it nor in the package")
+    return path
+
+
+class Doom(gymnasium.Env[Any, Any]):
+    """A scenario for one player. An action presses no button, or up to `max_buttons` at once, for `frame_skip` tics.
+
+    Its time limit is the scenario's, counted in actions by the adapter. Buttons that turn by an amount are left out.
+    """
+
+    render_mode = "rgb_array"
+
+    def __init__(
+        self,
+        path: Path,
+        frame_skip: int = 4,
+        max_buttons: int = 1,
+        resolution: str = "RES_160X120",
+        variables: bool = False,
+        config_path: str | None = None,
+    ) -> None:
+        import vizdoom
+
+        for key, value in (("frame_skip", frame_skip), ("max_buttons", max_buttons)):
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"environment.kwargs.{key}={value}: must be a whole number, at least 1")
+        sizes = list(vizdoom.ScreenResolution.__members__)
+        if resolution not in sizes:
+            known = f"must be one of ViZDoom's resolutions{nearest(str(resolution), sizes)}"
+            raise ConfigError(f"environment.kwargs.resolution={resolution}: {known}")
+        self._game = game = vizdoom.DoomGame()
+        program, settings = game.get_vizdoom_path(), game.get_doom_config_path()
+        game.load_config(str(path))
+        game.set_vizdoom_path(program)  # a file may name any other program to start
+        game.set_doom_config_path(settings)
+        game.set_game_args(" ".join(RULE.findall(game.get_game_args())))
+        game.set_window_visible(False)
+        game.set_sound_enabled(False)
+        game.set_audio_buffer_enabled(False)
+        game.set_mode(vizdoom.Mode.PLAYER)
+        game.set_screen_format(vizdoom.ScreenFormat.CRCGCB)
+        game.set_screen_resolution(getattr(vizdoom.ScreenResolution, resolution))
+        buttons = [button for button in game.get_available_buttons() if not vizdoom.is_delta_button(button)]
+        if not buttons:
+            raise ConfigError(f"{path}: has no buttons that are pressed or not")
+        game.set_available_buttons(buttons)
+        sets = [chosen for size in range(min(max_buttons, len(buttons)) + 1) for chosen in subsets(len(buttons), size)]
+        self._presses = [[float(button in chosen) for button in range(len(buttons))] for chosen in sets]
+        pressed = [button.name for button in buttons]
+        self._meanings = ["+".join(pressed[button] for button in chosen) or "nothing" for chosen in sets]
+        self._skip = frame_skip
+        timeout = game.get_episode_timeout()
+        self.max_episode_steps = -(-timeout // frame_skip) if timeout else None
+        game.set_episode_timeout(0)  # it ends an episode without saying what was seen last
+        self.action_space = spaces.Discrete(len(sets))
+        screen = spaces.Box(0, 255, (3, game.get_screen_height(), game.get_screen_width()), np.uint8)
+        self._variables = len(game.get_available_game_variables()) if variables else 0
+        if variables and not self._variables:
+            raise ConfigError(f"environment.kwargs.variables: {path.stem} tells none")
+        told = spaces.Box(-np.inf, np.inf, (self._variables,), np.float32)
+        self.observation_space = spaces.Dict({"screen": screen, "variables": told}) if variables else screen
+        self._seen: Any = None
+        self._place = tempfile.TemporaryDirectory(prefix="cadenza-doom-")  # the game leaves files where it is started
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._game.set_seed(int(self.np_random.integers(2**31)))
+        if self._game.is_running():
+            self._game.new_episode()
+        else:
+            self._start()
+        return self._look(), {}
+
+    def get_action_meanings(self) -> list[str]:
+        return self._meanings
+
+    def _start(self) -> None:
+        """In a folder of its own, and where that can be had (Linux) not to outlive this process, however it ends."""
+        place = Path(self._place.name)
+        if sys.platform == "linux":
+            code = FAITHFUL.format(parent=os.getpid(), program=str(_package() / "vizdoom"))
+            launcher = place / "launch"
+            launcher.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-ISc", code])} "$@"\n')
+            launcher.chmod(0o700)
+            if os.access(launcher, os.X_OK):  # not where temporary files may not be run
+                self._game.set_vizdoom_path(str(launcher))
+        with contextlib.chdir(place):
+            self._game.init()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        game = self._game
+        reward = game.make_action(self._presses[int(action)], self._skip)
+        return self._look(), reward, game.is_episode_finished(), False, {}
+
+    def _look(self) -> Any:
+        """What is seen; after the end nothing is, and what was seen last stands for it."""
+        state = self._game.get_state()
+        if state is not None:
+            screen = state.screen_buffer  # an array of its own, which later states leave alone
+            if self._variables:
+                self._seen = {"screen": screen, "variables": np.asarray(state.game_variables, np.float32)}
+            else:
+                self._seen = screen
+        return self._seen
+
+    def render(self) -> Array:
+        screen: Array = self._seen["screen"] if self._variables else self._seen
+        return np.ascontiguousarray(np.moveaxis(screen, 0, -1))
+
+    def close(self) -> None:
+        self._game.close()
+        self._place.cleanup()
+
+
+def subsets(buttons: int, size: int) -> list[tuple[int, ...]]:
+    return list(itertools.combinations(range(buttons), size))

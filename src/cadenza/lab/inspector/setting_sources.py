@@ -1,0 +1,127 @@
+"""Find where each value of a run's config came from.
+
+Runs as a child, `python -m cadenza.lab.inspector.setting_sources RUN`, since composing with Hydra is slow.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cadenza.base.json_text import dumps
+from cadenza.config.convert import describe, to_dict, walk
+from cadenza.config.explain import NOBODY, source_of
+from cadenza.config.interpolation import calls
+from cadenza.config.load import compose, finish, resolve
+from cadenza.config.migrate import migrate
+from cadenza.config.schema import RunConfig
+from cadenza.config.spec import Layer, split
+from cadenza.errors import CadenzaError, ConfigError
+from cadenza.records.folder import RunFolder
+from cadenza.records.run_summary import changes
+from cadenza.records.trust import code_named, require_trust
+from cadenza.trees import leaves
+
+OPTIONS = {
+    "--seed": "seed",
+    "--name": "name",
+    "--tag": "tags",
+    "--max-timesteps": "training.max_timesteps",
+    "--max-updates": "training.max_updates",
+    "--init-from": "training.init_from",
+    "--debug": "debug.enabled",
+}
+CONFIG_DIR = "--config-dir"
+FOR_HYDRA = re.compile(r"hydra\b")  # `hydra.searchpath` imports the packages that it names
+
+
+def origins(folder: RunFolder, trust: bool = False) -> dict[str, Any]:
+    """By dotted key its source, type, unit and meaning; `note` says why that is only a guess, where it is."""
+    stored, manifest = folder.settings(), folder.read_manifest()
+    if not trust:
+        require_trust(stored, manifest, folder.path)
+    listed = manifest.get("command")
+    command = [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
+    told: dict[str, Any] = {}
+    layers: list[Layer] = []
+    today: dict[str, Any] = {}
+    note = ""
+    try:
+        layers, today = _composed(str(manifest.get("spec")), command, stored, trust)
+    except CadenzaError as problem:
+        note = f"its spec is not composed here ({problem})"
+    named = {text.partition("=")[0] for text in command}
+    by_option = {key: option for option, key in OPTIONS.items() if option in named}
+    known = {key: (hint, field) for key, hint, field in walk(RunConfig, data=stored)}
+    for key, value in leaves(stored):
+        name = key
+        while name not in known and name:
+            name = name.rpartition(".")[0]
+        hint, field = known.get(name, (None, None))
+        source = source_of(key, layers) if layers else ""
+        if key in by_option:
+            source = f"command line: {by_option[key]}"
+        elif key in today and dumps(today[key]) != dumps(value):
+            source = "stored with the run; today's files say otherwise"
+        told[key] = {
+            "source": source,
+            "set": bool(source) and source != NOBODY,
+            "type": "" if hint is None else describe(hint),
+            "unit": "" if field is None else field.metadata.get("unit", ""),
+            "doc": "" if field is None else field.metadata.get("doc", ""),
+        }
+    return {"keys": told, "note": note}
+
+
+def _composed(
+    spec: str, command: Sequence[str], stored: dict[str, Any], trust: bool
+) -> tuple[list[Layer], dict[str, Any]]:
+    """What today's files make of the run's spec and command, which its author wrote: unlike a config they are unsigned.
+
+    Without trust nothing is imported but what the config names, and no file is read but cadenza's own.
+    """
+    given, config_dir = changes(list(command)), next(_values(CONFIG_DIR, command), None)
+    if not trust:
+        path = Path(spec)
+        if path.suffix in (".yaml", ".yml", ".json") or path.exists():
+            raise ConfigError(f"'{spec}' is a file, which is read with --trust only")
+        if config_dir is not None:
+            raise ConfigError(f"{CONFIG_DIR} {config_dir} is read with --trust only")
+        for setting in given:
+            if FOR_HYDRA.match(setting) or "../" in setting or any(calls(setting)):
+                raise ConfigError(f"'{setting}' is honoured with --trust only")
+        env, _, variant = split(spec)
+        _require_named([part for part in (env, variant) if ":" in part], stored)
+    folder = None if config_dir is None else Path(config_dir)
+    if not trust:
+        _require_named(code_named(compose(spec, given, folder).data), stored)
+    composed = resolve(spec, given, folder, trace=True)
+    return composed.layers, dict(leaves(to_dict(finish(composed.data))))
+
+
+def _require_named(wanted: Sequence[str], stored: dict[str, Any]) -> None:
+    """The config's own code was found to be trusted; other code was not."""
+    named = code_named(migrate(stored))
+    strange = [path for path in wanted if path not in named]
+    if strange:
+        listed = ", ".join(f"'{path}'" for path in strange)
+        raise ConfigError(f"it would import {listed}, which its config does not name: that takes --trust")
+
+
+def _values(option: str, command: Sequence[str]) -> Iterator[str]:
+    """What is given for an option, as `--option value` or `--option=value`."""
+    for text, following in zip(command, [*command[1:], ""], strict=True):
+        name, equals, value = text.partition("=")
+        if name == option:
+            yield value if equals else following
+
+
+if __name__ == "__main__":
+    try:
+        found = origins(RunFolder(Path(sys.argv[1])), trust=sys.argv[2:] == ["trust"])
+    except CadenzaError as problem:
+        found = {"keys": {}, "note": str(problem)}
+    sys.stdout.write(dumps(found) + "\n")

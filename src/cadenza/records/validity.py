@@ -1,0 +1,186 @@
+"""Values of a run's files that have the right kind: what is wrong is left out, or named as damage.
+
+A run may come from a disk that failed or from a stranger. Readers rely on these checks instead of making their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cadenza.base.files import SafePath
+from cadenza.base.text import printable
+
+LONGEST_POINTER = 4096  # bytes of a file that names a run or a checkpoint
+LARGEST = 2**63  # below it a number fits the index, an array and a checkpoint
+DEEPEST, MOST = 32, 20_000  # levels and values of a config that is only shown: YAML can refer to itself
+SECTIONS = ("algorithm", "environment", "training", "evaluation", "checkpoint", "logging", "runtime", "debug")
+
+Check = Callable[[Any], bool]
+
+
+def is_number(value: Any) -> bool:
+    """Return whether the value is a finite number that fits 64 bits."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < LARGEST if isinstance(value, int) else math.isfinite(value)
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def optional(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+def list_of(check: Check) -> Check:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def dict_of(check: Check) -> Check:
+    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
+
+
+def record(**fields: Check) -> Check:
+    """Return a check for a dict that has at least these keys, with sound values."""
+    return lambda value: (
+        isinstance(value, dict) and all(key in value and check(value[key]) for key, check in fields.items())
+    )
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, str | bool) or is_number(value)
+
+
+PHASE = record(name=optional(is_text), last=is_bool, unit=is_text, end=optional(is_count))
+STATUS: dict[str, Check] = {
+    **dict.fromkeys(("run", "dir", "host", "started", "updated", "message"), is_text),
+    **dict.fromkeys(("pid", "env_steps", "updates", "episodes"), is_count),
+    **dict.fromkeys(("eval/return_mean", "best_return", "return_threshold"), optional(is_number)),
+    "seconds": lambda value: is_number(value) and 0 <= value < 1e12,
+    "cleaned": optional(is_text),
+    "phase": PHASE,
+}
+MANIFEST: dict[str, Check] = {
+    **dict.fromkeys(("command", "tags", "configs"), list_of(is_text)),
+    "seed": is_count,
+    "versions": dict_of(optional(is_text)),
+    "variables": dict_of(optional(is_text)),
+    "machine": dict_of(_is_scalar),
+    "git": lambda value: value is None or (isinstance(value, dict) and is_text(value.get("commit", ""))),
+}
+SETTINGS: dict[str, Check] = {
+    **dict.fromkeys(("environment.id", "algorithm.name"), is_text),
+    **dict.fromkeys(("name", "experiment"), optional(is_text)),
+    "tags": lambda value: _is_scalar(value) or list_of(_is_scalar)(value),  # one that somebody wrote as a text
+    "seed": is_number,
+    **dict.fromkeys(("training.max_timesteps", "training.max_updates"), optional(is_count)),
+}
+
+
+def status(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what status.json holds without the values that cannot be; the next save writes them again."""
+    return {key: value for key, value in found.items() if STATUS.get(key, _is_open)(value)}
+
+
+def _is_open(value: Any) -> bool:
+    """Of a key with no fixed kind: what may be shown."""
+    return _is_scalar(value)
+
+
+def fault(found: Mapping[str, Any], checks: Mapping[str, Check]) -> str | None:
+    """Return `key=value` of the first unsound value, printable and short, or None."""
+    for key, check in checks.items():
+        if key in found and not check(found[key]):
+            return printable(f"{key}={str(found[key])[:40]!r}")
+    return None
+
+
+def manifest_fault(found: Mapping[str, Any]) -> str | None:
+    """Return what is wrong inside the sections of manifest.json, or None."""
+    return fault(found, MANIFEST)
+
+
+def row_fault(row: Any) -> str | None:
+    """Return what is wrong with a row of metrics.jsonl, or None."""
+    if not isinstance(row, dict):
+        return "is not a row of metrics"
+    for key in ("env_steps", "updates", "cycles"):
+        if key in row and not is_count(row[key]):
+            return printable(f"has {key}={str(row[key])[:40]!r}, which is no count")
+    if "env_steps" not in row:
+        return "is not a row of metrics"
+    for key, value in row.items():
+        if "/" in key and not _is_measured(key, value):
+            return printable(f"has {key[:80]}={str(value)[:40]!r}, which is no number")
+    return None
+
+
+def _is_measured(key: str, value: Any) -> bool:
+    if value is None or type(value) is float or type(value) is bool:  # NaN and infinities are gaps
+        return True
+    return abs(value) < LARGEST if type(value) is int else type(value) is str and key.startswith("digest/")
+
+
+def alert(found: Any) -> dict[str, Any] | None:
+    """Return a row of alerts.jsonl with everything that a reader shows, or None where it is no alert."""
+    if not isinstance(found, dict) or not all(is_text(found.get(key)) for key in ("rule", "what")):
+        return None
+    if not is_count(found.get("env_steps")):
+        return None
+    texts = {key: found.get(key) if is_text(found.get(key)) else "" for key in ("explanation", "hint", "metric")}
+    severity = found.get("severity") if is_text(found.get("severity")) else "warn"
+    numbers = {
+        key: found[key] if is_number(found[key]) else None for key in ("updates", "seconds", "value") if key in found
+    }
+    return {**found, **numbers, **texts, "severity": severity}
+
+
+def settings(found: Any) -> dict[str, Any]:
+    """Return a config for showing: its sections are dicts of names, and what cannot be shown is left out."""
+    tree = _tree(found, DEEPEST, [MOST])
+    if not isinstance(tree, dict):
+        return {}
+    for section in SECTIONS:
+        if not isinstance(tree.get(section, {}), dict):
+            del tree[section]
+    for key, check in SETTINGS.items():
+        *parents, leaf = key.split(".")
+        place = tree
+        for parent in parents:
+            place = place.get(parent, {})
+        if leaf in place and not check(place[leaf]):
+            del place[leaf]
+    return tree
+
+
+def _tree(value: Any, depth: int, left: list[int]) -> Any:
+    """Return a copy of plain data; what is too deep, too much or of another kind is None."""
+    left[0] -= 1
+    if left[0] < 0 or depth < 0:
+        return None
+    if isinstance(value, dict):
+        return {str(key): _tree(item, depth - 1, left) for key, item in value.items() if left[0] > 0}
+    if isinstance(value, list | tuple):
+        return [_tree(item, depth - 1, left) for item in value if left[0] > 0]
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= LARGEST:
+        return float(value) if abs(value) < 10**300 else None
+    return value if value is None or isinstance(value, str | bool | int | float) else None
+
+
+def pointer(path: SafePath) -> str | None:
+    """Return the name in a pointer file (`checkpoints/last`), or None where there is no such file."""
+    try:
+        return path.read_bytes(LONGEST_POINTER).decode(errors="replace").strip()
+    except OSError:
+        return None

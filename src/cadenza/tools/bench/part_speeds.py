@@ -1,0 +1,232 @@
+"""The parts of training alone, on a task's real shapes and with the real classes: what each costs per env_step."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from fractions import Fraction
+from itertools import cycle, islice
+from math import lcm
+from typing import Any
+
+from cadenza.config.load import finish
+from cadenza.config.schema import Hook, Phase, RunConfig
+from cadenza.engine.build import ENGINE_HOOKS, assemble
+from cadenza.engine.collector import Collector
+from cadenza.engine.launch import check
+from cadenza.engine.scheduler import Task as Visit
+from cadenza.errors import CadenzaError, ConfigError
+from cadenza.tools.bench.contestants import CADENZA, Found, measure
+from cadenza.tools.bench.peers.cadenza import config_of
+from cadenza.tools.bench.tasks import Task
+from cadenza.types import Mode, PhaseInfo, Sealing
+
+CHUNK = 64  # calls between two looks at the clock
+FINEST = 1000  # visits to collect, at most, for which calls of an update hook are counted
+FILLED = 20_000  # env_steps that a replay is filled with, if the run would have as many
+
+
+class Parts:
+    """An assembled run whose parts are worked one at a time. Each method: seconds per env_step, the median."""
+
+    def __init__(self, config: RunConfig, seconds: float) -> None:
+        self.seconds = seconds
+        self.assembly = assemble(config, check(config), {})
+        if self.assembly.env is None:
+            self.assembly.close()
+            raise ConfigError(f"{config.environment.id}:{config.algorithm.name} collects nothing")
+        self.env, self.workflow = self.assembly.env, self.assembly.workflow
+        task = self._task = visit(self.assembly.phases)
+        self._store = self.assembly.stores[task.buffer]
+        self._keeps = isinstance(self._store, Sealing)  # a replay: there is always room, and an update takes nothing
+        self._empty = self._store.state_dict()
+        self._collector = Collector(self.env, self.workflow)
+        horizon = self.assembly.decisions["training.horizon"]
+        # half-way, where actions are no longer all at random
+        self._phase = PhaseInfo(task.phase.name, task.phase.type, now=horizon // 2, horizon=horizon)
+        self._mode = Mode(explore=True, phase=self._phase, streams=self.assembly.streams)
+        self._steps = self._collect()  # env_steps of one visit to `collect`
+
+    def close(self) -> None:
+        self.assembly.close()
+
+    def stepping(self) -> float:
+        """The environments, as training steps them."""
+        acted = [self._act().action for _ in range(CHUNK)]
+
+        def work() -> None:
+            for action in acted:
+                self.env.step(action)
+            self.env.episodes()
+
+        return per_call(work, self.seconds) / (CHUNK * self.env.num_envs)
+
+    def acting(self) -> float:
+        def work() -> None:
+            for _ in range(CHUNK):
+                self._act()
+
+        return per_call(work, self.seconds) / (CHUNK * self.env.num_envs)
+
+    def storing(self) -> float:
+        """Adding steps to the store until an update could take them."""
+        count = CHUNK if self._keeps else self._steps // self.env.num_envs
+        done = []
+        step = deepcopy(self.env.current)
+        for _ in range(min(count, CHUNK)):
+            acted = self._act()
+            after = deepcopy(self.env.step(acted.action))
+            done.append((step, acted, after))
+            step = after
+
+        def work() -> None:
+            for one in islice(cycle(done), count):
+                self._store.add(*one)
+
+        cost = per_call(work, self.seconds, self._clear) / (count * self.env.num_envs)
+        self._clear()
+        return cost
+
+    def collecting(self) -> float:
+        """Acting, stepping and storing together."""
+        return per_call(self._collect, self.seconds, self._clear) / self._steps
+
+    def updating(self) -> float:
+        """The update hooks of a cycle, on what one visit to `collect` has brought, or on a replay that is filled."""
+        self._fill()
+        full = {} if self._keeps else self._store.state_dict()
+        hooks, visits = self._hooks()
+
+        def restore() -> None:
+            if not self._keeps:
+                self._store.load_state_dict(full)
+
+        return per_call(lambda: self._update(hooks), self.seconds, restore) / (visits * self._steps)
+
+    def sampling(self) -> float | None:
+        """What of updating is drawing batches from the replay; None where there is none."""
+        sample = getattr(self._store, "sample", None)
+        if sample is None:
+            return None
+        self._fill()
+        hooks, visits = self._hooks()
+        asked: list[tuple[Any, Any]] = []
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            asked.append((args, kwargs))
+            return sample(*args, **kwargs)
+
+        vars(self._store)["sample"] = noted
+        self._update(hooks)
+        del vars(self._store)["sample"]
+
+        def work() -> None:
+            for args, kwargs in asked:
+                sample(*args, **kwargs)
+
+        return per_call(work, self.seconds) / (visits * self._steps)
+
+    def _hooks(self) -> tuple[list[tuple[Hook, int]], int]:
+        """The update hooks, how often each is called, and in how many visits to `collect`: calls come whole."""
+        hooks = [hook for hook in self._task.phase.hooks if hook.name not in ENGINE_HOOKS]
+        if not self._store.ready() or not hooks:
+            raise ConfigError(f"phase {self._task.phase.name} does not update after one visit to collect")
+        rates = [Fraction(hook.times if hook.ratio is None else hook.ratio * self._steps) for hook in hooks]
+        rates = [rate.limit_denominator(FINEST) for rate in rates]
+        visits = lcm(*(rate.denominator for rate in rates))
+        return [(hook, int(rate * visits)) for hook, rate in zip(hooks, rates, strict=True)], visits
+
+    def _update(self, hooks: list[tuple[Hook, int]]) -> None:
+        for hook, due in hooks:
+            while due > 0:
+                due -= getattr(self.workflow, hook.name)(self._store, replace(self._phase, due=due)).calls
+
+    def _fill(self) -> None:
+        """What an update finds: a rollout, or in a replay what a run would have collected at random."""
+        self._clear()
+        if not self._keeps:
+            self._collect()
+            return
+        steps = min(FILLED, self._phase.horizon)
+        at_random = Visit(replace(self._task.phase, actions="random"), Hook("collect", steps=steps), steps)
+        self._collector.collect(at_random, self._store, self._mode, stop=lambda: False)
+
+    def _act(self) -> Any:
+        return self.workflow.act(self.env.current, self._collector.carry, self._mode)
+
+    def _collect(self) -> int:
+        return self._collector.collect(self._task, self._store, self._mode, stop=lambda: False).env_steps
+
+    def _clear(self) -> None:
+        if not self._keeps:
+            self._store.load_state_dict(self._empty)
+
+
+def visit(phases: tuple[Phase, ...]) -> Visit:
+    """To `collect`, in the first phase that updates too, if there is one."""
+    found = [(phase, hook) for phase in phases for hook in phase.hooks if hook.name == "collect"]
+    learning = [one for one in found if any(hook.name not in ENGINE_HOOKS for hook in one[0].hooks)]
+    phase, hook = (learning or found)[0]
+    return Visit(phase, hook, hook.episodes or hook.steps or 1)
+
+
+def per_call(work: Callable[[], object], seconds: float, prepare: Callable[[], object] = lambda: None) -> float:
+    """The median time of a call, over about so many seconds; `prepare` comes before each and is not timed."""
+    prepare()
+    work()  # the first one warms up
+    times: list[float] = []
+    until = time.monotonic() + seconds
+    while len(times) < 2 or time.monotonic() < until:
+        prepare()
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def costs(config: RunConfig, seconds: float) -> dict[str, float]:
+    """Microseconds per env_step of each part."""
+    parts = Parts(config, seconds)
+    try:
+        found = {
+            "stepping": parts.stepping(),
+            "acting": parts.acting(),
+            "storing": parts.storing(),
+            "collecting": parts.collecting(),
+            "updating": parts.updating(),
+            "sampling": parts.sampling(),
+        }
+    finally:
+        parts.close()
+    return {name: cost * 1e6 for name, cost in found.items() if cost is not None}
+
+
+def beside_whole(task: Task, seconds: float, rounds: int) -> dict[str, Any]:
+    """The parts alone and whole training in turn; medians, and how much of what the parts allow is reached.
+
+    The ideal is stepping, acting and updating with nothing between them, each with the processor's caches to itself.
+    What collecting and updating would come to has them share the caches, as they must.
+    """
+    config = finish(config_of(task.order()))
+    alone: list[dict[str, float]] = []
+    whole: list[float] = []
+    for _ in range(rounds):
+        alone.append(costs(config, seconds))
+        row = measure(Found(CADENZA, sys.executable), task)
+        if "error" in row:
+            raise CadenzaError(row["error"])
+        whole.append(row["steady_env_steps_per_s"] or row["env_steps_per_s"])  # once warm, as the parts are
+    middle = {name: statistics.median(row[name] for row in alone) for name in alone[0]}
+    ideal = 1e6 / (middle["stepping"] + middle["acting"] + middle["updating"])
+    speed = statistics.median(whole)
+    return {
+        "microseconds": middle,
+        "ideal_env_steps_per_s": ideal,
+        "collecting_and_updating_env_steps_per_s": 1e6 / (middle["collecting"] + middle["updating"]),
+        "whole_env_steps_per_s": speed,
+        "fraction_of_ideal": speed / ideal,
+    }

@@ -1,0 +1,73 @@
+"""Every way of stepping environments together, alone: env_steps per second with random actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from cadenza.config.environments import resolve
+from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.random_actions import random_actions
+from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.vector import make_vector
+from cadenza.errors import CadenzaError
+from cadenza.tools.bench.part_speeds import per_call
+
+Way = Literal["in_process", "native", "workers", "gymnasium"]
+BARE = "Gymnasium's Sync"  # not under our contract: for scale
+STEPS = 64
+
+
+def rates(id: str, counts: Sequence[int], seconds: float) -> dict[str, Any]:
+    """way -> number of environments -> env_steps per second, or why not."""
+    ways: dict[str, Callable[[str, int, float], float]] = {way: partial(ours, way) for way in get_args(Way)}
+    id, found = resolve(id), {}
+    for name, measured in {**ways, BARE: bare}.items():
+        row: dict[int, float | str] = {}
+        for count in counts:
+            try:
+                row[count] = measured(id, count, seconds)
+            except CadenzaError as problem:
+                row[count] = str(problem)
+        found[name] = row
+    return found
+
+
+def ours(way: Way, id: str, count: int, seconds: float) -> float:
+    env = make_vector(EnvironmentConfig(id=id, num_envs=count, vectorize=way), EpisodeSeeds(0, TRAIN))
+    try:
+        random = np.random.default_rng(0)
+        actions = [random_actions(env.spec.groups, env.current, random) for _ in range(STEPS)]
+
+        def work() -> None:
+            for action in actions:
+                env.step(action)
+            env.episodes()
+
+        return STEPS * count / per_call(work, seconds)
+    finally:
+        env.close()
+
+
+def bare(id: str, count: int, seconds: float) -> float:
+    import gymnasium
+    from gymnasium.vector import SyncVectorEnv
+
+    if id not in gymnasium.registry:
+        raise CadenzaError(f"{id} is none of Gymnasium's own")
+    env = SyncVectorEnv([lambda: gymnasium.make(id)] * count)
+    try:
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        actions = [env.action_space.sample() for _ in range(STEPS)]
+
+        def work() -> None:
+            for action in actions:
+                env.step(action)
+
+        return STEPS * count / per_call(work, seconds)
+    finally:
+        env.close()

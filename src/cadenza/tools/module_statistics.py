@@ -1,0 +1,78 @@
+"""How large weights, gradients and steps are, module by module, and how many units of a layer never change."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cadenza.records.metrics import MetricBuffer
+from cadenza.tools.workflow_contents import Group, Owned
+
+ACTIVATIONS = "torch.nn.modules.activation"
+
+
+class Statistics:
+    """Metrics `debug/<quantity>/<module>`: means over the gradient steps since they were last taken."""
+
+    def __init__(self, owned: Owned) -> None:
+        self.owned = owned
+        self._means = MetricBuffer()
+        self._gradients: dict[str, Tensor] = {}
+        self._before: dict[str, list[Tensor]] = {}
+        self.on = False  # only while learning: acting shows a layer too few inputs at once
+        for name, module in owned.modules.items():
+            if type(module).__module__ == ACTIVATIONS and not list(module.parameters()):
+                module.register_forward_hook(partial(self._count_dead, name))
+        for name, parameter in owned.learned.items():
+            hook = partial(self._measure_gradient, name)
+            parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Statistics:
+        return self  # see FiniteChecks
+
+    def before_step(self, groups: dict[str, Group]) -> None:
+        """Gradients that no `backward` left, made by hand, are there now."""
+        self._before = {path: [p.detach().clone() for p in group.values()] for path, group in groups.items()}
+        for path, group in groups.items():
+            for name, parameter in group.items():
+                full = f"{path}.{name}".rstrip(".")
+                if full not in self._gradients and parameter.grad is not None and parameter.grad.any():
+                    self._gradients[full] = joint_norm([parameter.grad])
+
+    def after_step(self, groups: dict[str, Group]) -> None:
+        """Gradient norms are those before any clipping."""
+        for path, group in groups.items():
+            full = [f"{path}.{name}".rstrip(".") for name in group]
+            gradients = [self._gradients.pop(name) for name in full if name in self._gradients]
+            if not gradients:
+                continue
+            before = self._before[path]
+            weight = float(joint_norm(before))
+            moved = joint_norm([now.detach() - was for now, was in zip(group.values(), before, strict=True)])
+            ratio = float(moved) / weight if weight else 0.0
+            self._means.add({f"debug/grad_norm/{path}": joint_norm(gradients), f"debug/update_ratio/{path}": ratio})
+
+    def take(self) -> dict[str, float]:
+        weights = {
+            f"debug/weight_norm/{path}": float(joint_norm([p.detach() for p in group.values()]))
+            for path, group in self.owned.groups.items()
+        }
+        return {**self._means.means(), **weights}
+
+    def _measure_gradient(self, name: str, parameter: Tensor) -> None:
+        if self.on and parameter.grad is not None:
+            self._gradients[name] = joint_norm([parameter.grad])
+
+    def _count_dead(self, name: str, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        if self.on and torch.is_grad_enabled() and len(output) > 1:
+            units = output.detach().flatten(1)
+            dead = (units.amax(0) == units.amin(0)).double().mean()
+            self._means.add({f"debug/dead_units/{name}": dead})
+
+
+def joint_norm(parts: list[Tensor]) -> Tensor:
+    """In double precision: the square of a large finite number must not look like an infinity."""
+    return torch.stack([torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]).square().sum().sqrt()

@@ -1,0 +1,152 @@
+"""Finds where a number stopped being finite: at every module, gradient, loss, parameter, step and statistic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from cadenza.errors import DivergenceError
+from cadenza.tools.workflow_contents import Group, Owned, tensors
+from cadenza.trees import leaves
+from cadenza.types import Acted, Step
+
+
+class NotFiniteError(DivergenceError):
+    """`site` is the first that was found bad, `what` says what of it, `details` describe the values around it."""
+
+    def __init__(self, site: str, what: str, **details: Any) -> None:
+        super().__init__(f"{site} {what}")
+        self.site, self.what, self.details = site, what, details
+
+
+class FiniteChecks:
+    """Hooks on everything a workflow owns. They look and raise; they change nothing."""
+
+    def __init__(self, owned: Owned) -> None:
+        self.on = True
+        for name, module in owned.modules.items():
+            module.register_forward_hook(partial(self._forward, name), with_kwargs=True)
+        for name, parameter in owned.learned.items():
+            hook = partial(self._gradient, name)
+            parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FiniteChecks:
+        return self  # a copied module takes its hooks along, and those must not take the run along
+
+    def _forward(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        for _, tensor in tensors(output) if self.on else ():
+            if not finite(tensor):
+                raise forward_fault(name, module, (*args, kwargs) if kwargs else args, tensor)
+            if tensor.requires_grad:
+                tensor.register_hook(partial(self._arriving, name))  # type: ignore[no-untyped-call]
+
+    def _arriving(self, name: str, gradient: Tensor) -> None:
+        if not finite(gradient):
+            values = describe(gradient)
+            raise NotFiniteError(name, "gets a gradient from the loss that is not finite", values=values)
+
+    def _gradient(self, name: str, parameter: Tensor) -> None:
+        gradient = parameter.grad
+        if self.on and gradient is not None and not finite(gradient):
+            what = "has a gradient that is not finite, though the one arriving at its module is"
+            raise NotFiniteError(name, what, values=describe(gradient), parameters={name: describe(parameter)})
+
+    def stepping(self, groups: dict[str, Group]) -> None:
+        """Look at gradients about to be followed: some are made by hand, and no `backward` shows them."""
+        for path, group in groups.items():
+            for name, parameter in group.items():
+                if parameter.grad is not None and not finite(parameter.grad):
+                    where, values = f"{path}.{name}".rstrip("."), describe(parameter.grad)
+                    what = "has a gradient that is not finite"
+                    raise NotFiniteError(where, what, values=values, parameters={where: describe(parameter)})
+
+    def stepped(self, optimizer: str, groups: dict[str, Group]) -> None:
+        """Look at parameters just moved."""
+        for path, group in groups.items():
+            for name, parameter in group.items():
+                if not finite(parameter):
+                    gradient = {} if parameter.grad is None else {"gradients": {path: describe(parameter.grad)}}
+                    what = f"is not finite after a step of {optimizer}"
+                    raise NotFiniteError(f"{path}.{name}".rstrip("."), what, values=describe(parameter), **gradient)
+
+    def state(self, state: dict[str, Any]) -> None:
+        """Look at all a workflow keeps: normaliser statistics, optimizer moments, tables."""
+        for path, leaf in leaves(state):
+            if isinstance(leaf, Tensor | np.ndarray) and not finite(leaf):
+                raise NotFiniteError(path, "is not finite in the workflow's state", values=describe(leaf))
+
+    def metrics(self, metrics: dict[str, Any]) -> None:
+        for name, value in metrics.items():
+            if not finite(value):
+                raise NotFiniteError(name, f"is {float(value)}", values=describe(value))
+
+    def acted(self, acted: Acted) -> None:
+        for part in ("action", "extras", "carry"):
+            for path, leaf in leaves(getattr(acted, part)):
+                if not finite(leaf):
+                    raise NotFiniteError(f"{part}.{path}", "is not finite", values=describe(leaf))
+
+    def step(self, step: Step) -> None:
+        for part in ("obs", "final_obs", "reward", "state", "final_state"):
+            for path, leaf in leaves(getattr(step, part)):
+                if leaf is not None and not finite(leaf):
+                    site = f"{part}.{path}".rstrip(".")
+                    raise NotFiniteError(site, "came from the environment not finite", values=describe(leaf))
+
+
+class LossCheck(TorchFunctionMode):
+    """While entered, looks at whatever `backward` is called on."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.Tensor.backward or func is torch.autograd.grad:
+            for _, loss in tensors(args[:1]):
+                if not finite(loss):
+                    what = "is not finite, though every module's output is"
+                    raise NotFiniteError("loss", what, values=describe(loss))
+        return func(*args, **(kwargs or {}))
+
+
+def forward_fault(name: str, module: nn.Module, inputs: Any, output: Tensor) -> NotFiniteError:
+    """Whom to blame for a bad output: the module's parameters, what it was given, or itself."""
+    held = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+    given = dict(tensors(inputs))
+    details = {
+        "module": type(module).__name__,
+        "values": describe(output),
+        "inputs": {f"input {path}".strip(): describe(tensor) for path, tensor in given.items()},
+        "parameters": {f"{name}.{own}": describe(parameter) for own, parameter in held.items()},
+    }
+    for own, parameter in held.items():
+        if not finite(parameter):
+            return NotFiniteError(f"{name}.{own}", "is not finite when its module is called", **details)
+    if not all(finite(tensor) for tensor in given.values()):
+        return NotFiniteError(name, "was given numbers that are not finite, by what stands before it", **details)
+    return NotFiniteError(name, "gave numbers that are not finite, from finite inputs and parameters", **details)
+
+
+def finite(values: Tensor | np.ndarray | float) -> bool:
+    if isinstance(values, Tensor):
+        return not (values.is_floating_point() or values.is_complex()) or bool(values.isfinite().all())
+    array = np.asarray(values)
+    return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())
+
+
+def describe(values: Tensor | np.ndarray | float) -> dict[str, Any]:
+    """Shape, type and what can be said about the numbers; lowest, highest and mean are of the finite ones."""
+    tensor = torch.as_tensor(values).detach()
+    facts: dict[str, Any] = {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+    numbers = tensor.double().flatten()
+    good = numbers[numbers.isfinite()]
+    facts |= {"nan": int(numbers.isnan().sum()), "inf": int(numbers.isinf().sum())}
+    facts["finite_fraction"] = len(good) / max(1, len(numbers))
+    if len(good):
+        facts |= {"min": float(good.min()), "max": float(good.max()), "mean": float(good.mean())}
+    return facts

@@ -1,0 +1,168 @@
+"""Proof that a run can be done again, and that killing it changes nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cadenza.config.schema import RunConfig
+from cadenza.data.replay import whole
+from cadenza.engine.build import assemble, build
+from cadenza.engine.checkpoint import Checkpoints
+from cadenza.engine.clock import Clock
+from cadenza.engine.launch import check
+from cadenza.engine.signals import Signals
+from cadenza.errors import CadenzaError, CheckpointError, NotFoundError
+from cadenza.lab.diff import Pairs, facts, first_episode
+from cadenza.records.folder import RunFolder, create, find
+from cadenza.records.lock import RunLock
+from cadenza.records.metrics import first_difference, read
+from cadenza.records.validity import pointer
+from cadenza.watch.console import Console
+
+# Part of a state that says when or how long, not what.
+TIMES = {"clock.seconds", "metrics.bytes"}
+# Where `verify --resume` kills: between two tasks, and at the delicate moments of saving.
+KILLS = (
+    "run:task@3",
+    "ckpt:after_write@2",
+    "ckpt:before_rename@2",
+    "ckpt:after_rename@2",
+    "ckpt:before_prune@2",
+    "run:task@4",
+)
+CYCLES = 16  # enough for every kill to find its moment
+
+
+def repeat(folder: RunFolder, root: Path, steps: int | None, trust: bool) -> tuple[dict[str, Any] | None, Pairs]:
+    """Run it again in `root`, up to `steps` env_steps: the first difference, and what it was made with then and now."""
+    config, decisions = folder.read_config(trust), folder.read_decisions()
+    rows = [row for row in read(folder.metrics) if steps is None or row["env_steps"] <= steps]
+    if not rows:
+        raise NotFoundError(f"run {folder.id} has no rows of metrics to compare with")
+    last = rows[-1]["cycles"]
+    if "training.budgets" not in decisions:
+        raise CheckpointError(f"{folder.decisions} has no training.budgets: put it back from a copy of the run")
+    budgets = decisions["training.budgets"]
+    assembly = assemble(config, check(config), decisions)
+    try:
+        copy = create(root, config, ["cadenza", "verify", folder.id])
+        copy.write_decisions(decisions)
+        with RunLock(copy.path):
+            run = build(assembly, copy, Console(quiet=True, total=None), Signals())
+            for budget, following in zip(budgets, [*budgets[1:], {"concluded": True}], strict=True):
+                # one that ran out ends by itself; one that was replaced before ends where that happened
+                until = sys.maxsize if following["concluded"] else following["from_cycle"]
+
+                def enough(clock: Clock, until: int = until) -> bool:
+                    return clock.cycles > last or clock.cycles >= until
+
+                amounts = {key: budget[key] for key in ("max_timesteps", "max_updates")}
+                run.config = replace(config, training=replace(config.training, **amounts))
+                run.standing.stopped_early = False
+                run.run(enough)
+            run.metrics.close()
+    finally:
+        assembly.close()
+    difference = first_difference(rows, read(copy.metrics)[: len(rows)])
+    if difference is not None and (episode := first_episode(folder, copy)) and episode["quantity"] != "existence":
+        difference["episode"] = episode
+    return difference, facts(folder, copy)["made with"]
+
+
+def kill_settings(config: RunConfig, steps: int | None) -> list[str]:
+    """A budget long enough for every kill, and a checkpoint at every cycle."""
+    assembly = assemble(config, check(config), {})
+    assembly.close()
+    collected = [hook.steps or 0 for phase in assembly.phases[:1] for hook in phase.hooks if hook.name == "collect"]
+    cycle = max(1, sum(collected))
+    return [f"training.max_timesteps={steps or CYCLES * cycle}", f"checkpoint.every_steps={cycle}"]
+
+
+def uninterrupted(command: Sequence[str], root: Path) -> RunFolder:
+    """`cadenza train …` in a process of its own, left alone."""
+    launch(["train", *command], root)
+    return find(root, "@last")
+
+
+def interrupted(command: Sequence[str], root: Path, kills: Sequence[str] = KILLS) -> tuple[RunFolder, int]:
+    """The same, killed at each of the failpoints in turn and resumed after each; and how many kills took effect."""
+    count = int(launch(["train", *command], root, kills[0]))
+    for kill in kills[1:]:
+        count += launch(["resume", "@last"], root, kill)
+    launch(["resume", "@last"], root)
+    return find(root, "@last"), count
+
+
+def launch(arguments: Sequence[str], root: Path, failpoint: str | None = None) -> bool:
+    """Run the command line quietly; whether the failpoint killed it (it may finish before getting there)."""
+    environment = os.environ | {"CADENZA_FAILPOINT": failpoint or ""}
+    command = [sys.executable, "-m", "cadenza", *arguments, "--runs-dir", str(root), "--quiet"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    killed = failpoint is not None and done.returncode == -signal.SIGKILL
+    if done.returncode and not killed:
+        raise CadenzaError(f"`cadenza {' '.join(arguments)}` ended with {done.returncode}: {done.stderr.strip()}")
+    return killed
+
+
+def compare(a: RunFolder, b: RunFolder, but: Collection[str] = ()) -> dict[str, Any] | None:
+    """The first row of metrics, else the first part of the final state (`but` for these), in which two runs differ."""
+    difference = first_difference(read(a.metrics), read(b.metrics))
+    return difference or first_state_difference(final_state(a), final_state(b), {*TIMES, *but})
+
+
+def final_state(folder: RunFolder) -> dict[str, Any]:
+    checkpoints = Checkpoints.of(folder)
+    pointers = {which: pointer(folder.checkpoints / which) for which in ("last", "best")}
+    named = {which: name for which, name in pointers.items() if name is not None}
+    state = checkpoints.load(checkpoints.resolve("last"))
+    for part in state:
+        if "segments" in state[part]:  # where one ends and the next begins is of no interest, what is in them is
+            state[part] = whole(state[part], folder.replay / part.removeprefix("store."))
+    return {**dict(flat(state)), **named}
+
+
+def first_state_difference(a: dict[str, Any], b: dict[str, Any], but: Collection[str]) -> dict[str, Any] | None:
+    for path in sorted(a.keys() | b.keys()):
+        if path not in but and (path not in a or path not in b or not same(a[path], b[path])):
+            return {"quantity": f"state {path}", "a": brief(a.get(path)), "b": brief(b.get(path))}
+    return None
+
+
+def flat(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of a state with its path, lists included."""
+    if isinstance(tree, dict | list | tuple):
+        items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        for key, value in items:
+            yield from flat(value, f"{path}.{key}" if path else str(key))
+        if not tree:
+            yield path, type(tree).__name__
+    else:
+        yield path, tree
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal bit for bit."""
+    if hasattr(a, "tobytes") or hasattr(a, "numpy"):
+        if type(a) is not type(b) or a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        return bytes_of(a) == bytes_of(b)
+    return type(a) is type(b) and repr(a) == repr(b)
+
+
+def bytes_of(array: Any) -> bytes:
+    if isinstance(array, torch.Tensor):
+        array = array.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return bytes(array.tobytes())
+
+
+def brief(value: Any) -> str:
+    return str(value)[:80]

@@ -1,0 +1,259 @@
+"""What a person sees while a run trains: a live table on a terminal, else plain lines, or warnings alone."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from cadenza.base.eta import Count, ahead, rate, speed
+from cadenza.base.files import SafePath
+from cadenza.base.formatting import ASCII, BLOCKS, duration, number, sparkline
+from cadenza.base.text import one_line, printable
+from cadenza.engine.scheduler import Stretch
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+    from rich.console import RenderableType
+    from rich.live import Live
+
+LIVE_SECONDS = 0.25
+LINE_SECONDS = 5.0
+HISTORY = 30
+SHOWN = 12
+EVALUATION = "eval/return_mean"
+# Shown first, in this order; whatever else a row has follows until the table is full.
+IMPORTANT = (
+    EVALUATION,
+    "eval/return_std",
+    "eval/win_rate",
+    "collect/return_mean",
+    "collect/length_mean",
+    "collect/win_rate",
+    "train/policy_loss",
+    "train/value_loss",
+    "train/entropy",
+    "train/kl",
+    "train/clip_fraction",
+    "train/explained_variance",
+    "train/grad_norm",
+    "train/learning_rate",
+)
+LINE = (EVALUATION, "collect/return_mean", "train/policy_loss", "train/value_loss")
+
+
+class Console:
+    """Progress of one run. `update` may be called at every step: between refreshes it only looks at the clock."""
+
+    def __init__(
+        self,
+        quiet: bool,
+        total: int | None,
+        stream: IO[str] | None = None,
+        unit: str = "env_steps",
+        log: SafePath | None = None,
+    ) -> None:
+        self._log = log  # notes and headlines are kept there, quiet or not
+        self._unit = unit  # what `total` counts: env_steps, or updates in a run without an environment
+        self._quiet = quiet
+        self._total = total
+        self._stream = stream if stream is not None else sys.stderr
+        self._done, self._stretch = 0, Stretch("", last=False)
+        self._began, self._first = time.monotonic(), (0, 0)  # of this phase in this process: when, and what was done
+        self._next = 0.0
+        self._last: dict[str, Any] = {}
+        self._history: dict[str, deque[float]] = {}
+        self._best: dict[str, float] = {}
+        self._live: Live | None = None
+        self._rich: RichConsole | None = None
+        self._levels = BLOCKS if "utf" in (getattr(self._stream, "encoding", None) or "utf-8").lower() else ASCII
+
+    def start(self, headline: Sequence[str], done: int, stretch: Stretch) -> None:
+        """Say what begins, and where: of a resumed run, speed counts the work of this process alone."""
+        self._enter(done, stretch)
+        for line in headline:
+            self._record(line)
+        if self._quiet:
+            return
+        if self._terminal():
+            with self._while_heard():
+                self._open_live(headline)
+        else:
+            self._next = self._began + LINE_SECONDS
+            for line in headline:
+                self._line(line)
+
+    def update(self, done: int, stretch: Stretch, row: dict[str, Any] | None = None) -> None:
+        """Where the run stands now, in its phase too, and the row of metrics if one was just written."""
+        if self._quiet:
+            return
+        if stretch.phase == self._stretch.phase:
+            self._done, self._stretch = done, stretch
+        else:
+            self._enter(done, stretch)
+        if row is not None:
+            self._take(row)
+        now = time.monotonic()
+        if self._live is not None:
+            if now >= self._next:
+                self._next = now + LIVE_SECONDS
+                with self._while_heard():
+                    self._live.update(self._picture(), refresh=True)
+        elif now >= self._next or (row is not None and row.get(EVALUATION) is not None):
+            self._next = now + LINE_SECONDS
+            self._line(self._progress_line())
+
+    def note(self, text: str, warning: bool = False) -> None:
+        """A line that stays; only warnings get through when quiet."""
+        text = ("warning: " if warning else "") + one_line(text)
+        self._record(text)
+        if self._quiet and not warning:
+            return
+        if self._live is not None:
+            from rich.text import Text
+
+            with self._while_heard():
+                self._live.console.print(Text(text, style="yellow" if warning else "dim"), soft_wrap=True)
+        else:
+            self._line(text)
+
+    def finish(self, summary: str) -> None:
+        """Show the last picture and the summary, of one line or several."""
+        if self._live is not None:
+            with self._while_heard():
+                self._live.update(self._picture(), refresh=True)
+        self.close()
+        for line in summary.split("\n"):
+            self._record(line)
+            if not self._quiet:
+                self._line(line)
+
+    def close(self) -> None:
+        """Give the terminal back; may be called twice, and must be when a run fails."""
+        if self._live is not None:
+            with self._while_heard():
+                self._live.stop()
+            self._live = None
+
+    def _enter(self, done: int, stretch: Stretch) -> None:
+        self._done, self._stretch = done, stretch
+        self._began, self._first = time.monotonic(), (done, stretch.done)
+
+    def _ahead(self) -> tuple[Count, float | None]:
+        """What comes to its end first, the run or its phase, at the speed in this phase so far; and when."""
+        stretch, seconds = self._stretch, time.monotonic() - self._began
+        run = Count("", self._unit, self._done, self._total, speed(self._done - self._first[0], seconds))
+        gained = stretch.done - self._first[1]
+        phase = Count(stretch.phase, stretch.unit, stretch.done, stretch.total, speed(gained, seconds))
+        return ahead(run, phase, stretch.last)
+
+    def _terminal(self) -> bool:
+        if not (hasattr(self._stream, "isatty") and self._stream.isatty()):
+            return False
+        from rich.console import Console as RichConsole
+
+        self._rich = RichConsole(file=self._stream)
+        return not self._rich.is_dumb_terminal
+
+    def _open_live(self, headline: Sequence[str]) -> None:
+        from rich.live import Live
+        from rich.text import Text
+
+        assert self._rich is not None
+        for index, line in enumerate(headline):
+            self._rich.print(Text(printable(line), style="bold" if index == 0 else "dim"), soft_wrap=True)
+        # No refresh thread: it would compete with training for the interpreter.
+        self._live = Live(self._picture(), console=self._rich, auto_refresh=False, transient=False)
+        self._live.start(refresh=True)
+
+    def _line(self, text: str) -> None:
+        with self._while_heard():
+            self._stream.write(printable(text) + "\n")
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _while_heard(self) -> Iterator[None]:
+        """A reader that has gone, or a full disk behind a redirection, must not end a run; there is `run.log`."""
+        try:
+            yield
+        except (OSError, ValueError):  # ValueError: the stream was closed
+            self._live, self._quiet = None, True
+
+    def _record(self, text: str) -> None:
+        if self._log is not None:
+            line = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} {printable(text)}\n"
+            with contextlib.suppress(OSError):  # a full disk must not end a run here
+                self._log.append(line.encode(errors="backslashreplace"))
+
+    def _take(self, row: dict[str, Any]) -> None:
+        for key, value in row.items():
+            if "/" not in key or isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            self._last[key] = value
+            self._history.setdefault(key, deque(maxlen=HISTORY)).append(value)
+            if key.endswith("return_mean") and value >= self._best.get(key, value):
+                self._best[key] = value
+
+    def _progress_line(self) -> str:
+        count, left = self._ahead()
+        done = f"{self._done:,}"
+        if self._total:
+            done += f" / {self._total:,} ({min(1.0, self._done / self._total):.0%})"
+        parts = [f"{self._unit} {done}"]
+        if count.phase:
+            parts.append(f"{count.phase} {count.done:,} / {count.end:,} {count.unit}")
+        parts += [f"{key} {number(self._last[key])}" for key in LINE if key in self._last]
+        return "  ".join(part for part in (*parts, rate(count.speed, count.unit), self._eta(count, left)) if part)
+
+    def _eta(self, count: Count, left: float | None) -> str:
+        whose = f"{count.phase} " if count.phase and not self._stretch.last else ""  # the last one's end is the run's
+        return f"{whose}ETA {duration(left)}" if self._total or self._stretch.total else ""
+
+    def _picture(self) -> RenderableType:
+        from rich.console import Group
+
+        return Group(self._table(), self._bar()) if self._last else self._bar()
+
+    def _bar(self) -> RenderableType:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        count, left = self._ahead()
+        grid = Table.grid(padding=(0, 1))
+        row: list[RenderableType] = []
+        if count.end:
+            bar = ProgressBar(total=count.end, completed=min(count.done, count.end), width=30)
+            share = f"[bold]{min(1.0, count.done / count.end):4.0%}[/]"
+            row += [bar, share, Text(f"{count.done:,} / {count.end:,} {printable(count.unit)}")]
+        if count.phase or not count.end:
+            row.append(Text(f"{self._done:,} {printable(self._unit)}"))
+        speed = rate(count.speed, count.unit) or "starting"
+        grid.add_row(*row, Text(printable(speed), "cyan"), Text(printable(self._eta(count, left)), "bold"))
+        return grid
+
+    def _table(self) -> RenderableType:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), header_style="dim")
+        table.add_column("metric")
+        table.add_column("now", justify="right", min_width=10)
+        table.add_column("best", justify="right", min_width=10)
+        table.add_column(f"last {HISTORY}", min_width=HISTORY, style="cyan", no_wrap=True)
+        for key in self._chosen():
+            value, best = self._last[key], self._best.get(key)
+            style = "bold green" if best is not None and value >= best else ""
+            highest = "" if best is None else number(best)
+            trend = sparkline(list(self._history[key]), HISTORY, self._levels)
+            table.add_row(Text(printable(key)), Text(number(value), style), Text(highest, "green"), trend)
+        return table
+
+    def _chosen(self) -> list[str]:
+        first = [key for key in IMPORTANT if key in self._last]
+        rest = [key for key in self._last if key not in first and not key.startswith(("time/", "system/"))]
+        return (first + rest)[:SHOWN]

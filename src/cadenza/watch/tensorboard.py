@@ -1,0 +1,95 @@
+"""Rows of metrics as TensorBoard events in `<run>/tensorboard`, by TensorBoard's own writer: torch's imports more.
+
+A run that goes on writes all its rows anew, from metrics.jsonl, into a new file: what was written after the checkpoint
+it goes on from is gone, and no step is there twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from cadenza.base.files import SafePath
+from cadenza.engine.events import Ended, Event, Row, Started
+from cadenza.errors import MissingExtraError, install
+from cadenza.lab.cleanup import EVENTS
+from cadenza.records import metrics
+from cadenza.records.folder import RunFolder, evaluation_video
+
+try:
+    from tensorboard.compat.proto.event_pb2 import Event as Record
+    from tensorboard.compat.proto.event_pb2 import SessionLog
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
+except ImportError as problem:
+    raise MissingExtraError(f"logging.tensorboard=true needs an extra: {install('tensorboard')}") from problem
+
+
+def ours(run: RunFolder) -> list[SafePath]:
+    """The files of events that cadenza wrote; none where the folder is a link."""
+    folder = run.files / "tensorboard"
+    try:
+        names = set((folder / EVENTS).read_text(errors="replace").split("\n"))
+    except OSError:
+        return []
+    return [path for path in folder.glob("events.out.tfevents.*") if path.name in names and path.is_file()]
+
+
+class TensorBoard:
+    """A listener. A disk that refuses to be written ends the events, not the run."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._writer: Any = None
+
+    def __call__(self, event: Event) -> None:
+        try:
+            if isinstance(event, Started):
+                self._open(event)
+            elif isinstance(event, Row) and self._writer is not None:
+                self._write(event.row)
+                self._writer.flush()
+            elif isinstance(event, Ended) and self._writer is not None:
+                self._writer.close()
+        except OSError as problem:
+            self._writer = None
+            self._warn(f"no more TensorBoard events until the run is resumed: {problem.strerror or problem}")
+
+    def _open(self, started: Started) -> None:
+        self._folder = started.folder
+        folder = started.folder.path / "tensorboard"
+        folder.mkdir(exist_ok=True)
+        before = ours(started.folder)
+        created = started.folder.read_manifest()["created"]
+        self._unit, self._created = started.unit, datetime.fromisoformat(created).timestamp()
+        name = f"events.out.tfevents.{time.time_ns():020d}"
+        with suppress(OSError):  # it may be a link, or one of its files: then nothing in it is ever deleted
+            (started.folder.files / "tensorboard" / EVENTS).append(f"{name}\n".encode())
+        file = open(folder / name, "xb")  # noqa: SIM115
+        self._writer = RecordWriter(file)
+        self._record(Record(file_version="brain.Event:2"))
+        # tells a TensorBoard that is looking on to forget what it has read from the files before
+        self._record(Record(session_log=SessionLog(status=SessionLog.START)))
+        for row in metrics.read(started.folder.metrics):
+            self._write(row)
+        self._writer.flush()
+        for path in before:
+            path.unlink()
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        numbers = {key: value for key, value in row.items() if isinstance(value, int | float) and key != self._unit}
+        values = [Summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
+        film = evaluation_video(self._folder, row["env_steps"])
+        if film is not None and film.suffix == ".gif":  # among its pictures: it plays no other films
+            content = film.read_bytes()
+            width, height = int.from_bytes(content[6:8], "little"), int.from_bytes(content[8:10], "little")
+            image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=content)
+            values.append(Summary.Value(tag="eval/video", image=image))
+        self._record(Record(step=row[self._unit], summary=Summary(value=values)), row["time/seconds"])
+
+    def _record(self, record: Any, seconds: float = 0.0) -> None:
+        record.wall_time = self._created + seconds  # time spent training: pauses between resumptions do not show
+        self._writer.write(record.SerializeToString())

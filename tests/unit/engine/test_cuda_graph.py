@@ -1,0 +1,144 @@
+"""CUDA graphs of whole updates, where there is a device: the same numbers as without; nothing destroyed meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from cadenza.config.load import load
+from cadenza.data.replay import ReplayStore
+from cadenza.engine.build import assemble
+from cadenza.engine.collector import Collector
+from cadenza.engine.cuda_graph import WARM, Captured, no_garbage
+from cadenza.engine.launch import check
+from cadenza.engine.scheduler import PhaseScheduler
+from cadenza.trees import leaves
+from cadenza.types import Mode
+from harness.collecting import PHASE
+
+on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+
+SMALL = [
+    "device=cuda",
+    "environment.num_envs=2",
+    "algorithm.buffer_size=400",
+    "algorithm.warmup_steps=80",
+    "algorithm.batch_size=3",
+    "algorithm.horizon=4",
+    "algorithm.pretrain_updates=0",
+]
+DREAMS = [
+    "algorithm.batch_length=7",
+    *(f"algorithm.model.{key}" for key in ("deter=8", "hidden=8", "stoch=3", "classes=4", "units=8", "depth=2")),
+]
+
+LATENTS = [
+    *(f"algorithm.planning.{key}" for key in ("horizon=3", "samples=10", "policy_samples=2", "elites=4")),
+    *(f"algorithm.model.{key}" for key in ("latent=16", "units=8", "encoder_units=8")),
+]
+
+
+@on_cuda
+def test_every_call_is_one_call() -> None:
+    total = torch.zeros((), device="cuda")
+
+    def add(given: dict[str, Any]) -> dict[str, Any]:
+        total.add_(given["x"].sum())
+        return {"double": 2 * given["x"]}
+
+    captured, expected = Captured(add), 0.0
+    for number in range(WARM + 4):
+        for size in (3, 5):
+            out = captured({"x": torch.full((size,), float(number), device="cuda")})
+            expected += size * number
+            assert out["double"].tolist() == [2.0 * number] * size
+            assert float(total) == expected
+
+
+@on_cuda
+@pytest.mark.parametrize("variant", ["dreamer_v1", "dreamer_v2", "dreamer_v3", "planet", "tdmpc", "tdmpc2"])
+def test_captured_updates_and_plans_are_the_eager_ones(variant: str) -> None:
+    found = []
+    sizes = LATENTS if variant.startswith("tdmpc") else DREAMS
+    for compile in ("auto", "false"):
+        config = load(f"toy/identity_box:{variant}", [*SMALL, *sizes, f"runtime.compile={compile}"])
+        assembly = assemble(config, check(config), {})
+        assert assembly.decisions["runtime.compile"] == (compile == "auto")
+        task = PhaseScheduler(assembly.phases).next()
+        assert task is not None
+        assert assembly.env is not None
+        store: Any = assembly.stores["replay"]
+        assert isinstance(store, ReplayStore)
+        mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
+        Collector(assembly.env, assembly.workflow).collect(task, store, mode, lambda: False)
+        workflow: Any = assembly.workflow
+        metrics = [workflow.update(store, PHASE).metrics for _ in range(WARM + 3)]
+        states = [leaf for _, leaf in leaves(workflow.state_dict()) if isinstance(leaf, torch.Tensor)]
+        step, carry = assembly.env.reset(), workflow.initial_carry(2)
+        actions = []
+        for _ in range(WARM + 3):
+            acted = workflow.act(step, carry, mode)
+            carry = acted.carry
+            actions.append(acted.action["agent"])
+        found.append((metrics, states, actions))
+        assembly.close()
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
+
+
+class Ring:
+    """Refers to itself, as a workflow and its captured update do: only the collector ends it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def collecting() -> Iterator[None]:
+    before = gc.isenabled()
+    gc.enable()
+    yield
+    gc.enable() if before else gc.disable()
+
+
+@pytest.mark.usefixtures("collecting")
+def test_garbage_goes_before_a_capture_and_none_during_it() -> None:
+    old = weakref.ref(Ring())
+    with no_garbage():
+        assert old() is None
+        assert not gc.isenabled()
+        fresh = weakref.ref(Ring())
+        made: list[list[int]] = [[] for _ in range(100_000)]  # far more than sets off a collection
+        assert fresh() is not None
+    del made
+    assert gc.isenabled()
+    gc.collect()
+    assert fresh() is None
+
+
+@pytest.mark.usefixtures("collecting")
+@pytest.mark.parametrize("collects", [True, False])
+def test_collection_is_as_it_was_even_after_a_failed_capture(collects: bool) -> None:
+    gc.enable() if collects else gc.disable()
+    with pytest.raises(ZeroDivisionError), no_garbage():
+        1 / 0  # noqa: B018
+    assert gc.isenabled() == collects
+
+
+@on_cuda
+def test_a_capture_survives_the_end_of_earlier_ones() -> None:
+    def double(given: dict[str, Any]) -> dict[str, Any]:
+        made: list[list[int]] = [[] for _ in range(100_000)]
+        return {"double": (2 + 0 * len(made)) * given["x"]}
+
+    for number in range(3):
+        ring: Any = Ring()
+        ring.captured = Captured(double)
+        for _ in range(WARM + 2):
+            out = ring.captured({"x": torch.full((3,), float(number), device="cuda")})
+        assert out["double"].tolist() == [2.0 * number] * 3
+        del ring

@@ -1,0 +1,164 @@
+"""What a run computes with, and that every choice computes the same."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from threadpoolctl import threadpool_info
+
+from cadenza.config.load import load
+from cadenza.engine import runtime
+from cadenza.engine.build import Assembly, assemble
+from cadenza.engine.launch import check, train
+from cadenza.engine.playback import load_policy
+from cadenza.envs.vector import cores
+from cadenza.errors import ConfigError
+from harness import collecting
+
+
+def decided(spec: str, *overrides: str, **before: Any) -> dict[str, Any]:
+    config = load(spec, list(overrides))
+    decisions = {"device": "cpu", **before}
+    runtime.decide_runtime(config, check(config), decisions)
+    return {key.removeprefix("runtime."): value for key, value in decisions.items() if key.startswith("runtime.")}
+
+
+def test_vectors_are_for_one_thread_and_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "has_compiler", lambda: True)
+    long = "training.max_timesteps=1_000_000_000"
+    assert decided("CartPole-v1:ppo", long) == {"threads": 1, "kernels": "numpy", "compile": False, "tf32": False}
+    asked = decided("CartPole-v1:ppo", "runtime.threads=3", "runtime.kernels=torch", "runtime.compile=true")
+    assert asked == {"threads": 3, "kernels": "torch", "compile": True, "tf32": False}
+    assert decided("CartPole-v1:ppo", device="cuda")["kernels"] == "torch"
+
+
+def test_images_are_for_every_core_and_for_the_compiler_if_the_run_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = "algorithm.n_steps=128", "environment.num_envs=8", "algorithm.batch_size=256", "algorithm.n_epochs=4"
+
+    def compiles(timesteps: int) -> bool:
+        found = decided("toy/image:ppo", "environment.resize=36", *steps, f"training.max_timesteps={timesteps}")
+        assert found["threads"] == cores()
+        return bool(found["compile"])
+
+    monkeypatch.setattr(runtime, "has_compiler", lambda: True)
+    worth = runtime.WORTH_COMPILING * 256 // 4
+    assert compiles(worth)
+    assert not compiles(worth - 64)
+    small = decided("toy/image:ppo", *steps, f"training.max_timesteps={worth}")
+    assert small == {"threads": 1, "kernels": "numpy", "compile": False, "tf32": False}
+    monkeypatch.setattr(runtime, "has_compiler", lambda: False)
+    assert not compiles(worth)
+
+
+def test_a_run_keeps_what_it_began_with(tmp_path: Path) -> None:
+    config = load("CartPole-v1:ppo", ["training.max_timesteps=512", "runtime.kernels=torch"])
+    folder = train(config, tmp_path, [], quiet=True).folder
+    assert folder.read_decisions()["runtime.kernels"] == "torch"
+    older = {key: value for key, value in folder.read_decisions().items() if "runtime.k" not in key}
+    config = load("CartPole-v1:ppo", ["training.max_timesteps=512"])
+    runtime.decide_runtime(config, check(config), older)
+    assert older["runtime.kernels"] == "torch"  # there was nothing else then
+
+
+def test_numpy_is_for_the_cpu() -> None:
+    with pytest.raises(ConfigError, match=r"runtime.kernels=numpy: only on the CPU, and this run is on cuda"):
+        decided("CartPole-v1:ppo", "runtime.kernels=numpy", device="cuda")
+    moved = decided("CartPole-v1:ppo", device="cuda", **{"runtime.threads": 1, "runtime.kernels": "numpy"})
+    assert moved["kernels"] == "torch"  # resumed elsewhere
+
+
+def test_tensor_cores_multiply_float32_where_they_are_asked_to_and_exist() -> None:
+    assert decided("CartPole-v1:ppo", "runtime.tf32=true", device="cuda")["tf32"] is True
+    assert decided("CartPole-v1:ppo", device="cuda")["tf32"] is False
+    with pytest.raises(ConfigError, match=r"runtime.tf32=true: only on CUDA, and this run is on cpu"):
+        decided("CartPole-v1:ppo", "runtime.tf32=true")
+    begun = {"runtime.threads": 1, "runtime.tf32": True}
+    assert decided("CartPole-v1:ppo", device="cuda", **begun)["tf32"] is True
+    assert decided("CartPole-v1:ppo", **begun)["tf32"] is True  # resumed elsewhere, it may come back
+    assert decided("CartPole-v1:ppo", device="cuda", **{"runtime.threads": 1})["tf32"] is False  # began before it
+    for device, precision in (("cuda:1", "high"), ("cpu", "highest")):
+        runtime.use_runtime({**begun, "device": device})
+        assert torch.get_float32_matmul_precision() == precision
+
+
+def test_a_policy_that_is_loaded_beside_a_training_leaves_its_precision(tmp_path: Path) -> None:
+    folder = train(load("CartPole-v1:ppo", ["training.max_timesteps=256"]), tmp_path, [], quiet=True).folder
+    try:
+        torch.set_float32_matmul_precision("high")
+        load_policy(folder)
+        assert torch.get_float32_matmul_precision() == "high"
+        config = load("CartPole-v1:ppo")
+        assemble(config, check(config), {}).close()  # a training of its own has its own
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_an_update_that_is_one_graph_is_for_cuda() -> None:
+    spec, long = "toy/image:dreamer_v3", ("environment.resize=64", "training.max_timesteps=1_000_000")
+    assert decided(spec, *long)["compile"] is False
+    assert decided(spec, device="cuda")["compile"] is True
+    assert decided(spec, "runtime.compile=false", device="cuda:1")["compile"] is False
+    with pytest.raises(ConfigError, match=r"runtime.compile=true: dreamer_v3 has it for device=cuda"):
+        decided(spec, "runtime.compile=true")
+
+
+def test_threads_reach_numpy_too() -> None:
+    before = torch.get_num_threads()
+    try:
+        runtime.use_threads(1)
+        assert torch.get_num_threads() == 1
+        pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+        assert all(pool["num_threads"] == 1 for pool in pools)
+    finally:
+        runtime.use_threads(before)
+
+
+def after_one_update(spec: str, choice: str, rollout: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """The metrics and the weights, and the rollout they are from; the first call makes it."""
+    config = load(spec, [*SMALL, choice])
+    assembly: Assembly = assemble(config, check(config), {})
+    try:
+        workflow: Any = assembly.workflow
+        rollout = rollout or copy.deepcopy(collecting.collected(assembly))
+        result = workflow.update(collecting.Holding(rollout), collecting.PHASE)
+        return result.metrics, workflow.nets["agent"].state_dict(), rollout
+    finally:
+        assembly.close()
+
+
+SMALL = "algorithm.n_steps=16", "environment.num_envs=4", "algorithm.batch_size=1", "algorithm.n_epochs=3"
+CHOICES = {"CartPole-v1:ppo": "runtime.kernels={numpy,torch}", "toy/image:ppo": "runtime.compile={true,false}"}
+
+
+@pytest.mark.parametrize("spec", CHOICES)
+def test_a_whole_update_is_the_same_by_either(spec: str) -> None:
+    key, values = CHOICES[spec].split("=")
+    one, other = values.strip("{}").split(",")
+    metrics, weights, rollout = after_one_update(spec, f"{key}={one}", None)
+    expected_metrics, expected_weights, _ = after_one_update(spec, f"{key}={other}", rollout)
+    torch.testing.assert_close(weights, expected_weights, atol=1e-4, rtol=1e-3)
+    for name, value in expected_metrics.items():
+        assert float(metrics[name]) == pytest.approx(float(value), abs=1e-4, rel=1e-3), name
+
+
+@pytest.mark.skipif(not runtime.keep_memory(), reason="only newer versions of glibc can be told")
+def test_large_arrays_lie_where_earlier_ones_lay() -> None:
+    code = (
+        "import resource, sys, numpy\nfrom cadenza.engine.runtime import keep_memory\n"
+        "keep_memory() if sys.argv[1:] else None\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "for _ in range(20): numpy.ones(40_000_000, numpy.uint8)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"
+    )
+    anew, kept = (
+        int(subprocess.run([sys.executable, "-c", code, *given], capture_output=True, check=True).stdout)
+        for given in ([], ["keep"])
+    )
+    assert kept < anew / 5

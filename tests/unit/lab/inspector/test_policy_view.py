@@ -1,0 +1,226 @@
+"""What a policy makes of an episode: of many steps at once what it makes of one after the other, and of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cadenza.base.streams import EVALUATION, Streams
+from cadenza.config.load import load
+from cadenza.engine.build import assemble
+from cadenza.engine.launch import check
+from cadenza.engine.playback import PLAYING
+from cadenza.envs.catalog import make
+from cadenza.lab.inspector import player
+from cadenza.lab.inspector.frames import in_a_row, own
+from cadenza.lab.inspector.player import Replay
+from cadenza.lab.inspector.policy_view import opinions
+from cadenza.records.folder import RunFolder
+from cadenza.types import Frame, Mode
+from harness.command import last, train
+
+SMALL_DREAM = [
+    f"algorithm.model.{key}" for key in ("deter=8", "hidden=8", "stoch=3", "classes=4", "units=8", "depth=2")
+]
+CASES: list[tuple[str, Sequence[str]]] = [
+    ("toy/masked:ppo", ["algorithm.normalize_obs=true"]),
+    ("toy/recall:ppo", ["algorithm.torso.memory.type=lstm", "algorithm.torso.shared=false", "algorithm.batch_size=1"]),
+    ("toy/trio:mappo", []),
+    ("toy/identity_box:sac", []),
+    ("toy/image:dqn", []),
+    ("toy/identity:qlearning", []),
+    ("toy/identity:dreamer_v3", SMALL_DREAM),
+]
+
+
+@pytest.mark.parametrize(("spec", "settings"), CASES, ids=[spec for spec, _ in CASES])
+def test_steps_at_once_are_judged_as_one_by_one(spec: str, settings: Sequence[str]) -> None:
+    config = load(spec, ["environment.num_envs=1", *settings])
+    assembly = assemble(config, check(config), {})
+    try:
+        frames, actions = played(config)
+        at_once = judged(assembly.workflow, [(frames, actions)])
+        one_by_one = judged(assembly.workflow, [([frame], [done]) for frame, done in zip(frames, actions, strict=True)])
+        assert at_once
+        assert at_once.keys() == one_by_one.keys()
+        for key, found in at_once.items():
+            assert len(found) == len(frames)
+            np.testing.assert_allclose(found, one_by_one[key], rtol=1e-4, atol=1e-6, err_msg=key)
+    finally:
+        assembly.close()
+
+
+def played(config: Any) -> tuple[list[Frame], list[dict[str, np.ndarray]]]:
+    """Some steps of an episode, and what was done at each."""
+    env, frames, actions = make(config.environment), [], []
+    for group in env.spec.groups.values():
+        group.action.seed(3)
+    frame = env.reset(7)
+    while True:
+        frames.append(own(frame))
+        done = {
+            name: np.stack([group.action.sample(mask=_mask(frame, name, agent)) for agent in range(len(group.agents))])
+            for name, group in env.spec.groups.items()
+        }
+        actions.append(done)
+        if frame.terminated or frame.truncated or len(frames) == 9:
+            env.close()
+            return frames, actions
+        frame = env.step(done)
+
+
+def _mask(frame: Frame, name: str, agent: int) -> np.ndarray | None:
+    masks = frame.mask or {}
+    return masks[name][agent].astype(np.int8) if name in masks else None
+
+
+def judged(workflow: Any, pieces: list[tuple[list[Frame], list[dict[str, np.ndarray]]]]) -> dict[str, np.ndarray]:
+    carry, told = workflow.initial_carry(1), []
+    mode = Mode(False, PLAYING, Streams(0, branch=(EVALUATION,)))
+    for number, (frames, actions) in enumerate(pieces):
+        done = {name: np.stack([one[name] for one in actions]) for name in actions[0]}
+        found, carry = opinions(workflow, in_a_row(frames, number == 0), carry, replace(mode, forced=done))
+        told.append({f"{group} {key}": value for group, one in found.items() for key, value in one.items()})
+    return {key: np.concatenate([one[key] for one in told]) for key in told[0]}
+
+
+@pytest.mark.parametrize("kept", [0, 1 << 20])
+def test_an_episode_told_in_pieces_is_the_same(whole: RunFolder, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether what was seen waited for the policy or was played once more."""
+    in_one = told(whole)
+    monkeypatch.setattr(player, "PIECE", 5)
+    monkeypatch.setattr(player, "KEPT", kept)
+    in_pieces = told(whole)
+    for kind in ("steps", "opinions"):
+        assert [one["begin"] for one in in_one[kind]] == [0]
+        assert [one["begin"] for one in in_pieces[kind]] == [0, 5, 10, 15]
+        first, second = ([step for one in found[kind] for step in one["steps"]] for found in (in_one, in_pieces))
+        assert len(first) == 17
+        for step, other in zip(first, second, strict=True):
+            assert step["agent"].keys() == other["agent"].keys()
+            for key, values in step["agent"].items():
+                np.testing.assert_allclose(values, other["agent"][key], rtol=1e-4)
+    assert in_pieces["happened"][0]["identical"]
+
+
+def told(folder: RunFolder) -> dict[str, list[Any]]:
+    """What the child would tell of an episode, by kind."""
+    found: dict[str, list[Any]] = {}
+    replaying = Replay(folder, 1, False, lambda kind, payload=b"", **head: found.setdefault(kind, []).append(head))
+    replaying.happened(judged=True)
+    replaying.judge("last")
+    replaying.env.close()
+    return found
+
+
+TEAM = ["skirmish/3m:mappo", "environment.num_envs=2", "algorithm.n_steps=64", "algorithm.n_epochs=1"]
+GAME = ["ALE/Pong-v5:ppo", "environment.num_envs=1", "algorithm.n_steps=32", "algorithm.n_epochs=1"]
+
+
+@pytest.mark.parametrize(
+    ("command", "pictures"),
+    [
+        pytest.param([*TEAM, "algorithm.batch_size=1", "--max-timesteps", "512"], {"frame"}, id="team"),
+        pytest.param(
+            [*GAME, "algorithm.batch_size=32", "environment.max_episode_steps=12", "--max-timesteps", "32"],
+            {"frame", "seen"},
+            id="atari",
+            marks=pytest.mark.skipif(find_spec("ale_py") is None, reason="needs the extra atari"),
+        ),
+    ],
+)
+def test_every_step_of_a_rendered_run(command: list[str], pictures: set[str], tmp_path: Path) -> None:
+    """Its return is the recorded one; pictures come with some steps, and the others when there is time."""
+    quick = ["evaluation.every_steps=null", "evaluation.at_end=false", "--quiet"]
+    train(tmp_path, *command, *quick).succeeded()
+    seen: dict[str, list[Any]] = {}
+    replaying = Replay(
+        last(tmp_path), 1, False, lambda kind, payload=b"", **head: seen.setdefault(kind, []).append(head)
+    )
+    replaying.happened(judged=True)
+    replaying.judge("last")
+    assert seen["happened"][0]["identical"]
+    length, few = replaying.episode.length, len(seen["picture"])
+    assert few < length
+    while replaying.missing:
+        replaying.fill(lambda: False)
+    shown = {what: sorted(one["step"] for one in seen["picture"] if one["what"] == what) for what in pictures}
+    assert {one["what"] for one in seen["picture"]} == pictures
+    assert all(steps == list(range(length + 1)) for steps in shown.values())
+    for group, spec in replaying.env.spec.groups.items():
+        for one in [step[group] for told in seen["opinions"] for step in told["steps"]]:
+            assert len(one["value"]) == len(one["probs"]) == len(spec.agents)
+            assert np.sum(one["probs"], -1) == pytest.approx(1, abs=1e-3)
+    replaying.env.close()
+
+
+@pytest.mark.parametrize("algorithm", ["mappo", "ippo"])
+def test_advantages_are_of_the_rewards_that_are_learned_from_and_end_with_a_life(
+    algorithm: str, tmp_path: Path
+) -> None:
+    """A team's, which a death does not end, or an agent's own."""
+    sizes = ["environment.num_envs=2", "algorithm.n_steps=64", "algorithm.n_epochs=1", "algorithm.batch_size=1"]
+    quick = ["evaluation.every_steps=null", "evaluation.at_end=false", "--max-timesteps", "512", "--quiet"]
+    train(tmp_path, f"skirmish/3m:{algorithm}", *sizes, *quick).succeeded()
+    seen: dict[str, list[Any]] = {}
+    replaying = Replay(
+        last(tmp_path), 1, False, lambda kind, payload=b"", **head: seen.setdefault(kind, []).append(head)
+    )
+    replaying.happened(judged=True)
+    replaying.judge("last")
+    (group,), episode, config = replaying.env.spec.groups, replaying.episode, replaying.config.algorithm
+    env, frames = make(replaying.config.environment), []
+    env.reset(episode.seed)
+    for at in range(episode.length):
+        frames.append(own(env.step({group: episode.actions[group][at]})))
+    env.close()
+    replaying.env.close()
+    assert any(frame.died is not None for frame in frames)
+    value = [step[group]["value"] for told in seen["opinions"] for step in told["steps"]]
+    expected = np.zeros((episode.length + 1, 3))
+    for t in reversed(range(episode.length)):
+        frame = frames[t]
+        for agent in range(3):
+            alone = algorithm == "ippo"
+            reward = frame.reward[group][agent] if alone else frame.reward[group].sum()
+            over = frame.terminated or (alone and frame.died is not None and frame.died[group][agent])
+            error = reward + config.gamma * (0 if over else value[t + 1][agent]) - value[t][agent]
+            expected[t, agent] = error + config.gamma * config.gae_lambda * (0 if over else expected[t + 1, agent])
+    (found,) = seen["advantages"]
+    np.testing.assert_allclose(found["values"], expected[:-1], atol=2e-2, rtol=1e-2)
+
+
+def test_what_is_not_allowed_is_worth_nothing() -> None:
+    """Its output was never learned: the value of a step is that of the best action among the others."""
+    config = load("toy/masked:dqn", ["environment.num_envs=1"])
+    assembly = assemble(config, check(config), {})
+    try:
+        frames, actions = played(config)
+        found = judged(assembly.workflow, [(frames, actions)])
+        q, value = found["agent q"], found["agent value"]
+        masks = np.stack([frame.mask["agent"] for frame in frames if frame.mask])
+        assert not masks.all()
+        np.testing.assert_allclose(value, np.where(masks, q, -np.inf).max(-1), rtol=1e-5)
+    finally:
+        assembly.close()
+
+
+@pytest.mark.parametrize(("spec", "settings"), [("toy/masked:ppo", []), ("toy/masked:dreamer_v3", SMALL_DREAM)])
+def test_what_is_not_allowed_has_no_probability(spec: str, settings: Sequence[str]) -> None:
+    config = load(spec, ["environment.num_envs=1", *settings])
+    assembly = assemble(config, check(config), {})
+    try:
+        frames, actions = played(config)
+        probs = judged(assembly.workflow, [(frames, actions)])["agent probs"]
+        masks = np.stack([frame.mask["agent"] for frame in frames if frame.mask])
+        assert not masks.all()
+        assert (probs[~masks] == 0).all()
+        np.testing.assert_allclose(probs.sum(-1), 1, rtol=1e-5)
+    finally:
+        assembly.close()

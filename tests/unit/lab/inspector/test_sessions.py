@@ -1,0 +1,283 @@
+"""Children that play episodes: how many there are, when they begin, and what is left when one is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.config.load import load
+from cadenza.engine.build import assemble
+from cadenza.engine.launch import check
+from cadenza.engine.playback import PLAYING
+from cadenza.lab.inspector import player, sessions
+from cadenza.lab.inspector.messages import Wishes, teller
+from cadenza.lab.inspector.player import Replay, advantages, discounts, on_arrival
+from cadenza.lab.inspector.policy_view import opinions, reward_scale
+from cadenza.lab.inspector.sessions import Replays, messages
+from cadenza.nets.normalisers import RewardScale
+from cadenza.records.folder import RunFolder
+from cadenza.types import Mode
+from harness.command import last, train
+from harness.inspecting import inspecting
+
+
+@pytest.fixture
+def open_ones() -> Iterator[Replays]:
+    found = Replays(trust=False)
+    yield found
+    found.close()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_one_that_is_waited_for_makes_no_room(whole: RunFolder, open_ones: Replays) -> None:
+    first, second = (open_ones.open(whole.path, number, "") for number in (0, 1))
+    assert first is not None
+    assert second is not None
+    first.state["stage"] = second.state["stage"] = "playing"
+    assert open_ones.open(whole.path, 2, "") is None
+    assert open_ones.open(whole.path, 1, "") is second
+    first.asked -= sessions.LOOKED_AT  # its page was closed
+    third = open_ones.open(whole.path, 2, "")
+    assert third is not None
+    assert first._child.returncode is not None, "its process was not taken leave of"
+    assert open_ones.find(whole.path, 0, "") is None
+    assert open_ones.find(whole.path, 1, "") is second
+
+
+def test_one_whose_child_is_killed_says_so_and_can_be_opened_again(whole: RunFolder, open_ones: Replays) -> None:
+    first = open_ones.open(whole.path, 0, "")
+    assert first is not None
+    first._child.kill()
+    until(lambda: first.over and first._child.returncode is not None)
+    assert first.outline()["failed"] == "the process that plays the episode again ended"
+    assert open_ones.find(whole.path, 0, "") is first
+    assert open_ones.open(whole.path, 0, "") is not first
+
+
+@pytest.mark.parametrize("left", [2, 9, -3])
+def test_half_a_message_is_the_end(left: int) -> None:
+    stream = io.BytesIO()
+    tell = teller(stream)
+    tell("note", text="one")
+    whole_ones = stream.tell()
+    tell("picture", b"12345", step=1)
+    text = stream.getvalue()
+    cut = text[: whole_ones + left] if left > 0 else text[:left]
+    assert [head["kind"] for head, _ in messages(io.BytesIO(cut))] == ["note"]
+
+
+def test_asking_how_far_an_episode_is_begins_nothing(whole: RunFolder) -> None:
+    with inspecting(whole.path.parent) as client:
+        query = f"run={whole.id}&episode=0&checkpoint="
+        assert client.ask("episode", run=whole.id, episode=0, checkpoint="", progress=1) == {"stage": "closed"}
+        for what in ("steps?begin=0", "picture?what=frame&step=0", "dream?step=0"):
+            assert client.send(f"/api/{what}&{query}")[0] == 410
+        assert client.server.replays.find(whole.path, 0, "") is None
+
+
+# work that is left when somebody is elsewhere
+
+
+def test_a_way_to_a_step_is_left_and_gone_on_with(whole: RunFolder) -> None:
+    replaying = Replay(whole, 1, False, lambda *told, **head: None)
+    calls = itertools.count()
+    assert not replaying.seek(12, lambda: next(calls) == 5)
+    assert replaying.at == 5
+    assert replaying.seek(12)
+    assert replaying.at == 12
+    assert not replaying.seek(3, lambda: True)
+    assert replaying.at == 12, "it went to the beginning for nothing"
+    replaying.missing = {3}
+    replaying.fill(lambda: True)
+    assert replaying.missing == {3}
+    replaying.env.close()
+
+
+def test_what_waits_to_be_judged_is_bounded(whole: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(player, "PIECE", 4)
+
+    def kept(judged: bool) -> list[int]:
+        replaying = Replay(whole, 1, False, lambda *told, **head: None)
+        replaying.happened(judged)
+        found = list(replaying.kept)
+        if judged:
+            replaying.judge("last")
+            assert not replaying.kept
+        replaying.env.close()
+        return found
+
+    assert kept(judged=False) == []
+    assert kept(judged=True) == [0, 4, 8, 12]
+    one = Replay(whole, 1, False, lambda *told, **head: None).frame.obs["agent"].nbytes
+    monkeypatch.setattr(player, "KEPT", 10 * one + 1)  # two pieces of five frames
+    assert kept(judged=True) == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("newest", "left", "elsewhere"),
+    [
+        ({"show": [500, 540]}, False, True),
+        ({"show": [520, 560]}, False, True),
+        ({"imagine": 500}, False, True),
+        ({"show": [100, 140]}, True, False),
+        ({"imagine": 100}, True, True),
+    ],
+)
+def test_the_newest_wish_says_where_somebody_is(
+    newest: dict[str, Any], left: bool, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the way to step 500, and showing step 90 and those behind it."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(newest) + "\n"))
+    wishes = Wishes()
+    until(lambda: len(wishes._lines) == 2)
+    assert wishes._lines.pop() is None  # the end
+    assert wishes.left(500) == left
+    assert wishes.elsewhere(90) == elsewhere
+
+
+@pytest.mark.parametrize(("newest", "dreamt"), [({"imagine": 17}, True), ({"show": [0, 4]}, False)])
+def test_a_dream_is_given_up_for_another_place(
+    newest: dict[str, Any], dreamt: bool, whole: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the way to what a model imagines at step 15: a wish near it leaves it alone, one far away does not."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(newest) + "\n"))
+    monkeypatch.setattr(player, "KNOWN", 3)
+    wishes = Wishes()
+    until(lambda: len(wishes._lines) == 2)
+    wishes._lines.pop()
+    replaying = Replay(whole, 1, False, lambda *told, **head: None)
+
+    class Arrived(Exception):
+        pass
+
+    def stretch(begin: int, end: int) -> None:
+        raise Arrived
+
+    replaying.workflow = SimpleNamespace(device="cpu")
+    monkeypatch.setattr(replaying, "stretch", stretch)
+    with pytest.raises(Arrived) if dreamt else contextlib.nullcontext():
+        replaying.imagine(15, wishes)
+    assert replaying.at == (12 if dreamt else 0)
+    replaying.env.close()
+
+
+def test_a_picture_far_away_is_given_up_for_one_that_is_looked_at(tmp_path: Path) -> None:
+    """Whoever waits for the first is told the nearest there is."""
+    length = ["environment.num_envs=1", "environment.max_episode_steps=3000", "algorithm.n_steps=3000"]
+    quick = ["algorithm.n_epochs=1", "algorithm.batch_size=1", "evaluation.every_steps=null", "evaluation.at_end=false"]
+    train(tmp_path, "Pendulum-v1:ppo", *length, *quick, "--max-timesteps", "3000", "--quiet").succeeded()
+    open_ones = Replays(trust=False)
+    try:
+        found = open_ones.open(last(tmp_path).path, 0, "")
+        assert found is not None
+        until(lambda: found.state["stage"] == "ready")
+        far: list[tuple[int, bytes] | None] = []
+        waiting = threading.Thread(target=lambda: far.append(found.picture("frame", 2999, exact=True)))
+        waiting.start()
+        until(lambda: bool(found._asked) or not waiting.is_alive())
+        near = found.picture("frame", 7, exact=True)
+        assert near is not None
+        assert near[0] == 7
+        waiting.join(60)
+        assert far[0] is not None
+        assert far[0][0] <= 2999
+        assert found.picture("frame", 2999, exact=True)[0] == 2999
+    finally:
+        open_ones.close()
+
+
+# what a policy makes of an episode
+
+
+def test_advantages_are_those_that_the_algorithm_learns_of() -> None:
+    of = {variant: load(f"toy/identity:{variant}").algorithm for variant in ("ppo", "dreamer_v3", "dqn")}
+    assert discounts(of["ppo"], "agent") == (of["ppo"].gamma, of["ppo"].gae_lambda)
+    changed = load("toy/identity:dreamer_v3", ["algorithm.return_lambda=0.5"]).algorithm
+    assert discounts(changed, "agent")[1] == 0.5
+    assert discounts(of["dqn"], "agent")[1] == 0
+    own = load("toy/identity:ppo", ["+algorithm.groups.agent.gae_lambda=0.3"]).algorithm
+    assert discounts(own, "agent")[1] == 0.3
+    value, reward = np.array([[1.0], [2.0], [4.0]]), np.array([[1.0], [1.0]])
+    found = advantages(value, reward, 0.5, 0.5, np.array([[False], [True]]))
+    assert found.tolist() == [[1 + 0.5 * 2 - 1 + 0.25 * (1 - 2)], [1 - 2]]
+    found = advantages(value, reward, 0.5, 0.5, np.array([[True], [False]]))  # a death
+    assert found.tolist() == [[1 - 1], [1 + 0.5 * 4 - 2]]
+
+    earned = np.array([[1.0], [3.0], [7.0]])
+    right = np.array([[0 + 0.5 * (1 + 0.5 * (3 + 0.5 * 7))], [1 + 0.5 * (3 + 0.5 * 7)], [3 + 0.5 * 7], [-1.0]])
+    over = np.array([[False], [False], [True]])
+    with_arrival = on_arrival(earned, 0.5, over)
+    assert advantages(right, with_arrival, 0.5, 0.5, over).tolist() == [[0], [0], [0]]  # values that are true
+    assert advantages(right * 0, with_arrival, 0.5, 1.0, over)[0].tolist() == right[0].tolist()
+
+    scaled = SimpleNamespace(reward_scales={"agent": RewardScale(1, 1, 0.99, torch.device("cpu"), clip=3.0)})
+    assert reward_scale(scaled, "agent")[1] == 3.0
+    assert reward_scale(scaled, "other") == (1.0, float("inf"))
+
+
+@pytest.mark.parametrize(("variant", "arrival"), [("dreamer_v1", True), ("dreamer_v2", True), ("dreamer_v3", False)])
+def test_advantages_count_rewards_where_the_values_do(variant: str, arrival: bool, tmp_path: Path) -> None:
+    sizes = [f"algorithm.model.{key}=8" for key in ("deter", "hidden", "units")]
+    only_random = ["environment.num_envs=1", "algorithm.warmup_steps=40", "evaluation.at_end=false"]
+    train(tmp_path, f"toy/identity_box:{variant}", *sizes, *only_random, "--max-timesteps", "40").succeeded()
+    told: list[dict[str, Any]] = []
+    replaying = Replay(last(tmp_path), 0, False, lambda kind, *_, **head: told.append({"kind": kind, **head}))
+    replaying.happened(judged=True)
+    replaying.judge("last")
+    value = [step["agent"]["value"] for one in told if one["kind"] == "opinions" for step in one["steps"]]
+    (found,) = (one["values"] for one in told if one["kind"] == "advantages")
+    replaying.begin()
+    reward = np.stack([replaying.advance().reward["agent"] for _ in range(replaying.episode.length)])
+    replaying.env.close()
+    over, (gamma, trace) = np.zeros(reward.shape, bool), replaying.discounts["agent"]
+    over[-1] = replaying.terminated
+    expected = advantages(np.array(value), on_arrival(reward, gamma, over) if arrival else reward, gamma, trace, over)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("variant", ["dreamer_v1", "dreamer_v3"])
+def test_the_mean_of_a_world_models_policy_is_what_it_does(variant: str) -> None:
+    sizes = [f"algorithm.model.{key}" for key in ("deter=8", "hidden=8", "stoch=3", "classes=4", "units=8", "depth=2")]
+    config = load(f"toy/identity_box:{variant}", ["environment.num_envs=1", *sizes])
+    assembly = assemble(config, check(config), {})
+    try:
+        workflow: object = assembly.workflow
+        actor = workflow.behaviour.actor  # type: ignore[attr-defined]
+        with torch.no_grad():
+            for parameter in actor.parameters():
+                parameter.add_(0.7)
+        assert assembly.env is not None
+        step = assembly.env.reset()
+        carry = assembly.workflow.initial_carry(1)
+        mode = Mode(False, PLAYING, assembly.streams)
+        before = assembly.streams.state_dict()
+        acted = assembly.workflow.act(step, carry, mode)
+        assembly.streams.load_state_dict(before)
+        (group,) = step.obs
+        found = opinions(workflow, step, carry, replace(mode, forced=acted.action))[0][group]
+        assert found["mean"].ravel() == pytest.approx(acted.action[group].ravel(), abs=1e-5)
+        assert np.abs(found["mean"]).max() > 0.1
+        space: Any = assembly.env.spec.groups[group].action
+        assert (found["std"] <= (space.high - space.low) / 2 + 1e-6).all() or variant != "dreamer_v1"
+    finally:
+        assembly.close()

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cadenza.config.convert import to_dict
+from cadenza.config.load import finish, load
+from cadenza.config.schema import Hook, Phase
+from cadenza.engine.scheduler import PhaseScheduler
+from cadenza.errors import ConfigError, NotFoundError
+from cadenza.tools.bench import process
+from cadenza.tools.bench.contestants import CADENZA, PEERS, Contestant, chosen, look_for
+from cadenza.tools.bench.peers.cadenza import config_of
+from cadenza.tools.bench.tasks import ALGORITHMS, SAC, TASKS, Task, find
+from cadenza.workflows.sac_config import SACConfig
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_comes_back_from_its_file(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(to_dict(TASKS[name])))
+    assert find(str(file)) == TASKS[name]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_cadenza_is_told_the_whole_task(name: str) -> None:
+    task = TASKS[name]
+    config = finish(config_of(task.order()))
+    assert (config.environment.id, config.environment.num_envs) == (task.env, task.num_envs)
+    assert config.algorithm.name == task.algorithm
+    assert config.algorithm.gamma == task.settings.gamma
+    assert not getattr(config.algorithm, "normalize_obs", False)  # a world model has no such setting
+    assert config.experiment is None  # nothing of a tuned one
+    assert (config.evaluation.every_steps, config.evaluation.at_end) == (None, False)
+
+
+def test_cadenzas_ppo_is_the_tasks() -> None:
+    task = TASKS["ppo-cartpole"]
+    algorithm = finish(config_of(task.order())).algorithm
+    assert task.ppo is not None
+    assert algorithm.minibatch(task.num_envs) == task.ppo.batch_size
+    assert algorithm.actor.hidden_sizes == algorithm.critic.hidden_sizes == task.ppo.hidden_sizes
+
+
+def test_cadenzas_dqn_is_the_tuned_experiment() -> None:
+    ours = finish(config_of(TASKS["dqn-cartpole"].order())).algorithm
+    assert ours == load("CartPole-v1:dqn").algorithm
+
+
+def test_cadenzas_sac_is_the_plain_one() -> None:
+    assert finish(config_of(TASKS["sac-halfcheetah"].order())).algorithm == SACConfig()
+
+
+@pytest.mark.parametrize(
+    ("name", "timesteps", "whole", "updates"),
+    [
+        ("ppo-cartpole", 1025, 2048, 2 * 4 * 10),
+        ("dqn-cartpole", 20_000, 768 + 76 * 256, 76 * 128),
+        ("dqn-cartpole", 1025, 768 + 2 * 256, 2 * 128),
+        ("dqn-cartpole", 10, 768 + 256, 128),  # nothing would be learned before
+        ("sac-halfcheetah", 4000, 4000, 3000),
+        ("dreamer-cartpole", 160, 160, 32),
+    ],
+)
+def test_only_whole_iterations_are_work(name: str, timesteps: int, whole: int, updates: int) -> None:
+    task = replace(TASKS[name], timesteps=timesteps)
+    assert task.timesteps == whole
+    assert task.order()["updates"] == updates
+
+
+@pytest.mark.parametrize(("train_every", "gradient_steps"), [(1, 1), (3, 1), (3, 2), (6, 7), (49, 1), (256, 128)])
+def test_cadenza_updates_as_often_as_asked(train_every: int, gradient_steps: int) -> None:
+    settings = SAC(train_every=train_every, gradient_steps=gradient_steps, warmup_steps=0)
+    algorithm = finish(config_of(Task("Pendulum-v1", 1, 1000, sac=settings).order())).algorithm
+    train = Phase("train", (Hook("collect", steps=train_every), Hook("update", ratio=algorithm.update_ratio)))
+    scheduler = PhaseScheduler((train,))
+    for _ in range(50):
+        scheduler.advance(train_every, env_steps=train_every)
+        task = scheduler.next()
+        assert task is not None
+        assert (task.hook.name, task.amount) == ("update", gradient_steps)
+        scheduler.advance(gradient_steps)
+
+
+def test_cadenzas_dreamer_is_the_one_that_all_can_do() -> None:
+    algorithm = finish(config_of(TASKS["dreamer-cartpole"].order())).algorithm
+    assert algorithm.updates_per_step == 1.0
+    assert (algorithm.model.cell, algorithm.model.norm, algorithm.stored_latents) == ("norm_gru", "layer", False)
+    assert (algorithm.replay_value_scale, algorithm.optimizer.name, algorithm.optimizer.agc) == (0.0, "adam", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "word"),
+    [
+        ("{", ConfigError, "no JSON"),
+        ('{"env": "CartPole-v1", "num_env": 8}', ConfigError, "did you mean 'num_envs'"),
+        ('{"env": "CartPole-v1", "num_envs": 8, "timesteps": 100}', ConfigError, "the algorithm is missing: .* dqn"),
+        (
+            '{"env": "CartPole-v1", "num_envs": 8, "timesteps": 100, "dqn": {}, "sac": {}}',
+            ConfigError,
+            "dqn and sac are both given: settings under one of",
+        ),
+        (
+            '{"env": "CartPole-v1", "num_envs": 1, "timesteps": 100, "dqn": {"gama": 1}}',
+            ConfigError,
+            "unknown key 'dqn.gama'; did you mean 'dqn.gamma'",
+        ),
+        (
+            '{"env": "CartPole-v1", "num_envs": 1, "timesteps": 100, "sac": {"gradient_steps": 0}}',
+            ConfigError,
+            "sac.gradient_steps=0: must be at least 1",
+        ),
+        (
+            '{"env": "CartPole-v1", "num_envs": 3, "timesteps": 100, "dqn": {}}',
+            ConfigError,
+            "dqn.train_every=4: must be a multiple of num_envs=3",
+        ),
+        (
+            '{"env": "CartPole-v1", "num_envs": 1, "timesteps": 100, "sac": {"train_every": 64}}',
+            ConfigError,
+            "sac.warmup_steps=1000: must be a multiple of sac.train_every=64",
+        ),
+        (
+            '{"env": "CartPole-v1", "num_envs": 1, "timesteps": 100, "dqn": {"target_every": 10}}',
+            ConfigError,
+            "dqn.target_every=10: must be a multiple of dqn.train_every=4",
+        ),
+        (
+            '{"env": "CartPole-v1", "num_envs": 8, "timesteps": 100, "ppo": {"n_steps": 3, "batch_size": 7}}',
+            ConfigError,
+            "must divide the rollout of 8 x 3",
+        ),
+    ],
+)
+def test_mistakes_in_a_file_are_named(text: str, problem: type[Exception], word: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(text)
+    with pytest.raises(problem, match=word):
+        find(str(file))
+
+
+def test_unknown_names_are_told_the_nearest() -> None:
+    with pytest.raises(NotFoundError, match="did you mean 'ppo-halfcheetah'"):
+        find("ppo-halfcheeta")
+    with pytest.raises(NotFoundError, match="no file"):
+        find("nowhere.json")
+    with pytest.raises(NotFoundError, match="did you mean 'skrl'"):
+        chosen("sb3,skr")
+
+
+def test_peers_are_chosen_by_name() -> None:
+    assert chosen("none") == []
+    assert [peer.name for peer in chosen("all")] == list(PEERS)
+    assert [peer.name for peer in chosen("skrl, sb3")] == ["skrl", "sb3"]
+
+
+def test_the_first_interpreter_that_has_a_package_is_taken(tmp_path: Path) -> None:
+    absent = Contestant("absent", "no_such_package_anywhere", ("absent",), {})
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    wrapper.chmod(0o755)
+    found, missing = look_for([CADENZA, absent], [str(wrapper), sys.executable])
+    assert [(one.contestant, one.python) for one in found] == [(CADENZA, str(wrapper))]
+    assert missing == [absent]
+
+
+def test_a_folder_of_that_name_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "some_peer_folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    peer = Contestant("folder", "some_peer_folder", ("folder",), {})
+    assert look_for([peer], [sys.executable]) == ([], [peer])
+
+
+def test_what_is_no_interpreter_is_refused() -> None:
+    with pytest.raises(NotFoundError, match="--python /nowhere/python"):
+        look_for([CADENZA], ["/nowhere/python"])
+
+
+def test_contestants_do_what_they_say() -> None:
+    for one in (CADENZA, *PEERS.values()):
+        body = ast.parse(one.file.read_text()).body
+        named = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
+        defined = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+        defined |= {target.id for target in named if isinstance(target, ast.Name)}
+        assert defined & set(ALGORITHMS) == set(one.notes), one.name
+
+
+def test_peers_need_nothing_of_cadenza() -> None:
+    for peer in PEERS.values():
+        assert "cadenza" not in imported(peer.file), peer.name
+    assert imported(Path(process.__file__)) <= set(sys.stdlib_module_names)
+
+
+def imported(file: Path) -> set[str]:
+    """Top-level packages that a file imports when it runs, those for type checkers left out."""
+    found: set[str] = set()
+    pending: list[ast.AST] = [ast.parse(file.read_text())]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            found |= {name.name.partition(".")[0] for name in node.names}
+        if isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+        pending += ast.iter_child_nodes(node)
+    return found

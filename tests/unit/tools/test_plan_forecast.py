@@ -1,0 +1,218 @@
+"""What is expected of a run, from marks that are made up, and from those of real runs, which then did the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isnan
+from typing import Any
+
+import pytest
+
+from cadenza.config.load import load
+from cadenza.config.schema import Hook, Phase, RunConfig
+from cadenza.engine.clock import Clock, Every
+from cadenza.engine.events import Evaluated, Event, Row
+from cadenza.engine.scheduler import PhaseScheduler
+from cadenza.tools.plan import warnings_of
+from cadenza.tools.plan_forecast import Forecast, Mark, Occasions, Pace, Span, forecast, paces_of
+from cadenza.tools.plan_measure import GLIMPSE, seen_of_phase
+from harness.datasets import SMALL_DQN
+from harness.lab import Lab
+
+COLLECT, UPDATE, EVALUATE = Hook("collect", steps=100), Hook("update"), Hook("evaluate")
+WARMUP = Phase("warmup", (Hook("collect", steps=600),), actions="random", duration_cycles=1)
+PRETRAIN = Phase("pretrain", (UPDATE,), "offline", duration_updates=40)
+TRAIN = Phase("train", (COLLECT, Hook("update", ratio=0.5)))
+EVALUATION = Phase("evaluation", (EVALUATE,), "eval_only", duration_cycles=1)
+
+
+def configured(**training: Any) -> RunConfig:
+    config = load(
+        "Pendulum-v1:ppo", ["evaluation.every_steps=0", "logging.every_steps=1000000", "checkpoint.every_steps=0"]
+    )
+    return replace(config, training=replace(config.training, **{"max_timesteps": None, "max_updates": None} | training))
+
+
+def expected(config: RunConfig, phases: tuple[Phase, ...], marks: list[Mark], stopped: Mark | None = None) -> Forecast:
+    return forecast(config, phases, paces_of(phases, 1, marks, stopped or marks[-1]))
+
+
+def cycles(begin: Mark, count: int, env_steps: int, updates: int, seconds: float, then: int) -> list[Mark]:
+    """The ends of so many cycles of a phase; another one follows."""
+    found = []
+    for number in range(1, count + 1):
+        phase = begin.phase if number < count else then
+        at = (begin.seconds + number * seconds, begin.env_steps + number * env_steps, begin.updates + number * updates)
+        found.append(Mark(*at, phase))
+    return found
+
+
+def totals(found: Forecast) -> tuple[float, ...]:
+    return tuple(found.total(count) for count in ("env_steps", "updates", "cycles", "seconds"))
+
+
+def test_a_run_that_ends_with_an_evaluation_is_counted_like_any_other() -> None:
+    phases = (
+        Phase("rollouts", (COLLECT,), duration_steps=250),
+        Phase("vision", (UPDATE,), "offline", duration_updates=300),
+        Phase("controller", (UPDATE,), "offline", duration_updates=20),
+        EVALUATION,
+    )
+    marks = [Mark(0, 0, 0, 0)]
+    marks += cycles(marks[-1], 3, 100, 0, seconds=1, then=1)
+    marks += cycles(marks[-1], 5, 0, 1, seconds=0.5, then=2)
+    marks += cycles(marks[-1], 2, 0, 1, seconds=2, then=2)
+    found = expected(configured(max_timesteps=30_000), phases, marks)
+    assert totals(found) == (300, 320, 3 + 300 + 20 + 1, 3 + 150 + 40)
+    assert (found.evaluations, found.rows, found.offline_updates) == (1, 1, 300)  # the end is not evaluated twice
+    assert found.last is not None
+    assert found.last.pace == Pace(0, 1, 2)
+    assert warnings_of(configured(), phases, found) == []
+
+
+def test_what_was_measured_behind_a_glimpse_is_counted_once() -> None:
+    phases, config = (WARMUP, PRETRAIN, TRAIN), configured(max_updates=200)
+    marks = [Mark(0, 0, 0, 0), Mark(6, 600, 0, 1)]
+    marks += cycles(marks[-1], 5, 0, 1, seconds=1, then=2)
+    unseen = expected(config, phases, marks, stopped=Mark(20, 650, 5, 2))
+    assert [isnan(total) for total in totals(unseen)] == [True] * 4
+    assert (unseen.open, unseen.offline_updates) == (["train"], 40)
+    assert warnings_of(config, phases, unseen) == [
+        "too little was seen of phase train, so the run's time is open; --seconds N measures longer"
+    ]
+    marks += cycles(marks[-1], 3, 100, 50, seconds=10, then=2)
+    seen = expected(config, phases, marks)
+    assert totals(seen) == (600 + 400, 40 + 200, 1 + 40 + 4, 6 + 40 + 40)
+    assert (seen.open, seen.beyond) == ([], [])
+
+
+def test_a_budget_that_the_warm_up_uses_up_ends_the_run_there() -> None:
+    phases, config = (
+        (replace(WARMUP, hooks=(Hook("collect", steps=60),)), PRETRAIN, TRAIN),
+        configured(max_timesteps=60),
+    )
+    found = expected(config, phases, [Mark(0, 0, 0, 0), Mark(1, 60, 0, 1)])
+    assert totals(found) == (60, 0, 1, 1)
+    assert found.beyond == ["pretrain", "train"]
+    assert warnings_of(config, phases, found) == [
+        "training.max_timesteps=60 ends before anything is learned: 60 steps come before phase pretrain"
+    ]
+
+
+@pytest.mark.parametrize(("updates", "seen"), [(3, 3), (5, 5), (40, GLIMPSE)])
+def test_a_glimpse_of_a_phase_is_never_longer_than_the_phase(updates: int, seen: int) -> None:
+    phases = (WARMUP, replace(PRETRAIN, duration_updates=updates), replace(TRAIN, duration_cycles=2), EVALUATION)
+    scheduler, done = PhaseScheduler(phases), []
+    while not scheduler.over:
+        task = scheduler.next()
+        assert task is not None
+        collects = task.hook.name == "collect"
+        if collects or task.phase is phases[1]:
+            done.append(task.phase.name)
+        scheduler.advance(task.amount, env_steps=task.amount * collects, updates=task.amount * (not collects))
+        while scheduler.at_boundary and seen_of_phase(scheduler, settled=2):
+            scheduler.skip()
+    assert done == ["warmup", *["pretrain"] * seen, "train", "train"]
+    marks = [Mark(0, 0, 0, 0), Mark(1, 600, 0, 1)]
+    marks += cycles(marks[-1], seen, 0, 1, seconds=1, then=2)
+    assert expected(configured(max_timesteps=600), phases, marks).total("updates") == 0
+    assert expected(configured(max_timesteps=601), phases, marks).spans[1].updates == updates
+
+
+def test_what_the_budget_never_lets_a_run_reach_is_said() -> None:
+    phases, config = (WARMUP, PRETRAIN, TRAIN, EVALUATION), configured(max_updates=20)
+    found = expected(config, (*phases[:2], replace(TRAIN, duration_steps=300), EVALUATION), [Mark(0, 0, 0, 0)])
+    assert (found.total("env_steps"), found.total("updates"), found.total("cycles")) == (600, 20, 21)
+    assert warnings_of(config, phases, found) == [
+        "the budget ends before phases train, evaluation",
+        "too little was seen of phases warmup, pretrain, so the run's time is open; --seconds N measures longer",
+    ]
+
+
+def test_lengths_that_settings_tell_need_no_measurement() -> None:
+    """Only collecting has begun, in pieces that 16 environments make a little longer."""
+    phases = (replace(WARMUP, hooks=(COLLECT,), duration_cycles=3), PRETRAIN, EVALUATION)
+    paces = paces_of(phases, 16, [Mark(0, 0, 0, 0)], Mark(2, 32, 0, 0))
+    assert paces[0] == Pace(112, 0, 7)
+    found = forecast(configured(max_timesteps=10_000), phases, paces)
+    assert [found.total(count) for count in ("env_steps", "updates", "cycles")] == [336, 40, 44]
+    assert (found.evaluations, found.open) == (1, ["pretrain"])
+
+
+def test_updates_that_did_not_come_yet_are_not_taken_for_none() -> None:
+    marks = [Mark(0, 0, 0, 0), *cycles(Mark(0, 0, 0, 0), 3, 100, 0, seconds=1, then=0)]
+    found = expected(configured(max_timesteps=1000), (TRAIN,), marks)
+    assert (found.total("env_steps"), found.total("seconds"), found.open) == (1000, 10, [])
+    assert isnan(found.total("updates"))
+    assert expected(configured(max_updates=1000), (TRAIN,), marks).open == ["train"]
+
+
+@pytest.mark.parametrize(
+    ("interval", "each", "count", "after", "fires"),
+    [(1000, 256, 12, 0, 3), (1000, 256, 12, 1000, 2), (100, 256, 12, 0, 12), (0, 256, 12, 0, 0), (None, 1, 9, 0, 0)],
+)
+def test_crossings_are_those_of_the_clock(interval: Any, each: int, count: int, after: int, fires: int) -> None:
+    trigger, clock, fired = Every(interval, after=after), Clock(), 0
+    for _ in range(count):
+        clock.env_steps += each
+        if trigger.due(clock):
+            trigger.done(clock)
+            fired += 1
+    assert fired == fires
+    config = configured()
+    evaluation = replace(config.evaluation, every_steps=interval, warmup_steps=after, at_end=False)
+    occasions = Occasions(replace(config, evaluation=evaluation))
+    occasions.go_through(Span(TRAIN, Pace(each, 1, 1), count))
+    assert occasions.evaluations == fires
+
+
+GATHER = "{name: gather, buffer: replay, hooks: [{name: collect, steps: 8}], duration_steps: 60}"
+LEARN = "{name: learn, type: offline, buffer: replay, hooks: [{name: update, times: 3}], duration_updates: 50}"
+LOOK = "{name: look, type: eval_only, buffer: replay, hooks: [evaluate], duration_cycles: 2}"
+GO_ON = "{name: train, buffer: replay, hooks: [{name: collect, steps: 8}, {name: update, ratio: 0.25}%s]%s}"
+
+
+class Counting(Every):
+    times = 0
+
+    def done(self, clock: Clock) -> None:
+        super().done(clock)
+        self.times += 1
+
+
+@pytest.mark.parametrize("budget", ["training.max_timesteps=500", "training.max_updates=90"])
+@pytest.mark.parametrize(
+    "phases",
+    [
+        (GO_ON % ("", ""),),
+        (GATHER, LEARN, GO_ON % ("", "")),
+        (GATHER, LOOK, LEARN, GO_ON % (", evaluate", ", duration_cycles: 7"), LOOK),
+        (GATHER, LEARN, GO_ON % ("", ", duration_updates: 31"), GATHER, LEARN),
+        (GATHER, LEARN, LOOK, GO_ON % ("", ", duration_steps: 1000"), LOOK),
+    ],
+)
+def test_a_run_does_what_its_own_marks_foretell(phases: tuple[str, ...], budget: str, lab: Lab) -> None:
+    names = [text.replace("{name: ", f"{{name: {number}-", 1) for number, text in enumerate(phases)]
+    settings = [f"training.phases=[{', '.join(names)}]", "training.max_timesteps=null", budget, "evaluation.episodes=2"]
+    settings += ["evaluation.every_steps=50", "evaluation.every_updates=20", "evaluation.warmup_steps=100"]
+    settings += ["logging.every_steps=30", "logging.every_updates=7", "checkpoint.every_steps=110"]
+    config = load("toy/identity:dqn", [*SMALL_DQN, *settings, "checkpoint.every_updates=9"])
+    run = lab.start(config)
+    run.triggers["save"] = due = Counting(110, 9)
+    told: list[Event] = []
+    marks: list[Mark] = []
+    run.listeners.append(told.append)
+
+    def note(clock: Clock) -> bool:
+        marks.append(Mark(len(marks), clock.env_steps, clock.updates, run.scheduler.index))
+        return False
+
+    run.run(note)
+    found = forecast(
+        config, run.scheduler.phases, paces_of(run.scheduler.phases, run.config.environment.num_envs, marks, marks[-1])
+    )
+    assert totals(found)[:3] == (run.clock.env_steps, run.clock.updates, run.clock.cycles)
+    assert found.evaluations == sum(isinstance(event, Evaluated) for event in told) == run.clock.evaluations
+    assert found.rows == sum(isinstance(event, Row) for event in told)
+    assert found.checkpoints == due.times
+    assert len(found.beyond) == len(phases) - 1 - marks[-2].phase
