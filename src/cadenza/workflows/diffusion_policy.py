@@ -30,7 +30,7 @@ from cadenza.ops.surrogate import masked_mean
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, GroupSpec, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.diffusion_policy_config import DiffusionPolicyConfig
-from cadenza.workflows.parts import Parts, load_parts, parts_state
+from cadenza.workflows.parts import Parts
 
 CYCLE = 100  # gradient steps of a cycle, at whose end evaluations, rows and checkpoints may be due
 AT_ONCE = 512  # transitions looked at together when the ranges of the data are found
@@ -84,6 +84,8 @@ class DiffusionPolicy:
             self.observers[name] = Observer(group.observation, self.device, raw=config.torso.encoder != "auto")
             self.ranges[f"{name}.obs"] = RangeNorm(vector_size(group.observation), self.device)
             self.ranges[f"{name}.action"] = RangeNorm(actions.size, self.device)
+        averages = {name: average.net for name, average in self.averages.items()}
+        self.parts = Parts(nets=self.nets, averages=averages, optimizers=self.optimizers, normalisers=self.ranges)
 
     # acting
 
@@ -229,22 +231,14 @@ class DiffusionPolicy:
     def phases(self) -> tuple[Phase, ...]:
         return (Phase("clone", (Hook("update", times=CYCLE),), type="offline", buffer="replay"),)
 
-    def _parts(self) -> Parts:
-        return {
-            "nets": self.nets,
-            "averages": {name: average.net for name, average in self.averages.items()},
-            "optimizers": self.optimizers,
-            "normalisers": self.ranges,
-        }
-
     def load_weights(self, state: dict[str, Any]) -> None:
-        load_parts({kind: parts for kind, parts in self._parts().items() if kind != "optimizers"}, state)
+        self.parts.load_weights(state)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**parts_state(self._parts()), "updates": self.updates}
+        return {**self.parts.state_dict(), "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts(), state)
+        self.parts.load_state_dict(state)
         self.updates = state["updates"]
 
 

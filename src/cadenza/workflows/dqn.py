@@ -28,7 +28,7 @@ from cadenza.ops.td import Transitions, huber, projected, quantile_huber
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.dqn_config import DQNConfig
-from cadenza.workflows.parts import Parts, load_parts, parts_state
+from cadenza.workflows.parts import Parts
 
 Array = np.ndarray[Any, Any]
 ROWS_AT_ONCE = 1024  # of transitions, in gradient steps that share what the target network says
@@ -55,6 +55,12 @@ class DQN:
                 self.plain[name] = online, judge
             raw, scale = config.torso.encoder != "auto", config.normalize_obs
             self.observers[name] = Observer(group.observation, self.device, "static" if scale else False, raw)
+        self.parts = Parts(
+            networks=self.nets,
+            targets={name: target.net for name, target in self.targets.items()},
+            optimizers=self.optimizers,
+            normalisers=self.observers,
+        )
 
     # acting
 
@@ -251,26 +257,15 @@ class DQN:
         warmup = Phase("warmup", (collect,), buffer="replay", actions="random", duration_steps=warmup_steps)
         return (warmup, train)
 
-    def _target_nets(self) -> dict[str, QNetwork]:
-        return {name: target.net for name, target in self.targets.items()}
-
-    def _parts(self) -> Parts:
-        return {
-            "networks": self.nets,
-            "targets": self._target_nets(),
-            "optimizers": self.optimizers,
-            "normalisers": self.observers,
-        }
-
     def load_weights(self, state: dict[str, Any]) -> None:
-        load_parts({"networks": self.nets, "normalisers": self.observers}, state)
-        load_parts({"networks": self._target_nets()}, state)
+        """Load networks and normalisers; the target networks start as copies."""
+        self.parts.load_weights({**state, "targets": state["networks"]})
 
     def state_dict(self) -> dict[str, Any]:
-        return {**parts_state(self._parts()), "gradient_steps": dict(self.gradient_steps)}
+        return {**self.parts.state_dict(), "gradient_steps": dict(self.gradient_steps)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts(), state)
+        self.parts.load_state_dict(state)
         self.gradient_steps = dict(state["gradient_steps"])
 
 

@@ -34,7 +34,7 @@ from cadenza.workflows.dreamer_behaviour import LOSSES, Behaviour, Noise, plan
 from cadenza.workflows.dreamer_config import DreamerConfig
 from cadenza.workflows.dreamer_latents import DETER, STOCH, nothing, packed, unpacked
 from cadenza.workflows.dreamer_model import Batch, model_loss
-from cadenza.workflows.parts import Parts, load_parts, parts_state
+from cadenza.workflows.parts import Parts
 
 NETWORKS = ("model", "actor", "critic")
 
@@ -61,6 +61,12 @@ class Dreamer:
         self.updates = 0
         if config.behaviour != "plan":
             self.behaviour = self._make_behaviour()
+        self.parts = Parts(
+            networks=self.networks,
+            targets={} if self.target is None else {"critic": self.target.net},
+            optimizers=self.optimizers,
+            normalisers={"observation": self.observer, "returns": self.scale},
+        )
         self._learn: Callable[[Tree], Tree] = context.captured(partial(self.learn, behaviour=self.behaviour))
         self._plan: Callable[[Tree], Tree] = context.captured(self.plan)
         self._learn_model: Callable[[Tree], Tree] = context.captured(partial(self.learn, behaviour=None))
@@ -326,21 +332,12 @@ class Dreamer:
         hooks = (Hook("collect", steps=config.train_every), Hook("update", ratio=config.updates_per_step))
         return (*phases, Phase("train", hooks, buffer="replay"))
 
-    def _parts(self) -> Parts:
-        slow = {} if self.target is None else {"critic": self.target.net}
-        return {
-            "networks": self.networks,
-            "targets": slow,
-            "optimizers": self.optimizers,
-            "normalisers": {"observation": self.observer, "returns": self.scale},
-        }
-
     def load_weights(self, state: dict[str, Any]) -> None:
-        load_parts({kind: parts for kind, parts in self._parts().items() if kind != "optimizers"}, state)
+        self.parts.load_weights(state)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**parts_state(self._parts()), "updates": self.updates}
+        return {**self.parts.state_dict(), "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts(), state)
+        self.parts.load_state_dict(state)
         self.updates = state["updates"]

@@ -30,7 +30,7 @@ from cadenza.ops.returns import explained_variance, gae
 from cadenza.ops.surrogate import FIGURES, ClippedObjective
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Mode, PhaseInfo, Step, Store, Tree, Updated
-from cadenza.workflows.parts import Parts, load_parts, parts_state
+from cadenza.workflows.parts import Parts
 from cadenza.workflows.ppo_config import PPOConfig
 
 
@@ -92,6 +92,13 @@ class PPO:
                 self.reward_scales[name] = RewardScale(context.num_envs, agents, own.gamma, self.device)
             if own.normalize_value:
                 self.value_scales[name] = ValueScale(self.device)
+        normalisers: dict[str, Any] = {
+            **self.observers,
+            **{f"{name}.critic": view for name, view in self.views.items()},
+            **{f"{name}.value": scale for name, scale in self.value_scales.items()},
+            **{f"{name}.reward": scale for name, scale in self.reward_scales.items()},
+        }
+        self.parts = Parts(networks=self.nets, optimizers=self.optimizers, normalisers=normalisers)
 
     # acting
 
@@ -325,26 +332,17 @@ class PPO:
         steps = self.config.n_steps * self.context.num_envs
         return (Phase("train", (Hook("collect", steps=steps), Hook("update")), buffer="rollout"),)
 
-    def _eyes(self) -> dict[str, Any]:
-        """What puts in scale what the networks see and tell."""
-        views = {f"{name}.critic": view for name, view in self.views.items()}
-        return {**self.observers, **views, **{f"{name}.value": scale for name, scale in self.value_scales.items()}}
-
-    def _parts(self) -> Parts:
-        rewards = {f"{name}.reward": scale for name, scale in self.reward_scales.items()}
-        return {"networks": self.nets, "optimizers": self.optimizers, "normalisers": {**self._eyes(), **rewards}}
-
     def load_weights(self, state: dict[str, Any]) -> None:
-        load_parts({"networks": self.nets, "normalisers": self._eyes()}, state)
+        self.parts.load_weights(state, skip=[f"normalisers.{name}.reward" for name in self.reward_scales])
         for name, scale in self.reward_scales.items():  # the scale, not the sums of episodes that were under way there
             if (saved := state["normalisers"].get(f"{name}.reward")) is not None:
                 scale.norm.load_state_dict(saved)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**parts_state(self._parts()), "dead": dict(self.dead)}
+        return {**self.parts.state_dict(), "dead": dict(self.dead)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts(), state)
+        self.parts.load_state_dict(state)
         self.dead = {name: dead.to(self.device) for name, dead in state["dead"].items()}
 
 

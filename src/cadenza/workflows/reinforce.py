@@ -25,7 +25,7 @@ from cadenza.ops.returns import discounted_sum, explained_variance
 from cadenza.ops.surrogate import masked_mean, masked_standardise
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Mode, PhaseInfo, Step, Store, Tree, Updated
-from cadenza.workflows.parts import Parts, load_parts, parts_state
+from cadenza.workflows.parts import Parts
 from cadenza.workflows.reinforce_config import ReinforceConfig
 
 
@@ -59,6 +59,7 @@ class Reinforce:
             self.nets[name].plain = plain(self.nets[name], context.kernels)
             raw = config.torso.encoder != "auto"
             self.observers[name] = Observer(group.observation, self.device, config.normalize_obs, raw)
+        self.parts = Parts(networks=self.nets, optimizers=self.optimizers, normalisers=self.observers)
 
     # acting
 
@@ -168,14 +169,11 @@ class Reinforce:
         collect = Hook("collect", episodes=self.config.episodes_per_update)
         return (Phase("train", (collect, Hook("update")), buffer="episodes"),)
 
-    def _parts(self) -> Parts:
-        return {"networks": self.nets, "optimizers": self.optimizers, "normalisers": self.observers}
-
     def load_weights(self, state: dict[str, Any]) -> None:
-        load_parts({"networks": self.nets, "normalisers": self.observers}, state)
+        self.parts.load_weights(state)
 
     def state_dict(self) -> dict[str, Any]:
-        return parts_state(self._parts())
+        return self.parts.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts(), state)
+        self.parts.load_state_dict(state)

@@ -31,7 +31,7 @@ from cadenza.nets.target import Target
 from cadenza.nets.torso import Torso
 from cadenza.ops.surrogate import masked_mean
 from cadenza.types import Acted, Context, GroupSpec, Mode, PhaseInfo, Step, Store, Tree, Updated
-from cadenza.workflows.parts import Parts, load_parts, parts_state
+from cadenza.workflows.parts import Parts
 from cadenza.workflows.sac_config import SACConfig
 
 SHARE = 0.98  # of the highest entropy that discrete actions can have
@@ -144,6 +144,14 @@ class SAC:
             self.observers[name] = Observer(group.observation, self.device, "static" if scale else False, raw)
             if by_hand := plain_sac(policy, critics, target.net, config.policy_trusts, context.kernels):
                 self.plain[name] = by_hand
+        self.parts = Parts(
+            policies=self.policies,
+            critics=self.critics,
+            targets={name: target.net for name, target in self.targets.items()},
+            temperatures=self.temperatures,
+            optimizers=self.optimizers,
+            normalisers=self.observers,
+        )
 
     # acting
 
@@ -317,24 +325,14 @@ class SAC:
         gather = Hook("collect", steps=self.config.warmup_steps)
         return (Phase("warmup", (gather,), buffer="replay", actions="random", duration_cycles=1), train)
 
-    def _parts(self) -> Parts:
-        return {
-            "policies": self.policies,
-            "critics": self.critics,
-            "targets": {name: target.net for name, target in self.targets.items()},
-            "temperatures": self.temperatures,
-            "optimizers": self.optimizers,
-            "normalisers": self.observers,
-        }
-
     def load_weights(self, state: dict[str, Any]) -> None:
-        load_parts({kind: parts for kind, parts in self._parts().items() if kind != "optimizers"}, state)
+        self.parts.load_weights(state)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**parts_state(self._parts()), "updates": self.updates}
+        return {**self.parts.state_dict(), "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts(), state)
+        self.parts.load_state_dict(state)
         self.updates = state["updates"]
 
 

@@ -28,7 +28,7 @@ from cadenza.nets.target import Target
 from cadenza.ops.planning import Found
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Mode, PhaseInfo, Step, Store, Tree, Updated
-from cadenza.workflows.parts import Parts, load_parts, parts_state
+from cadenza.workflows.parts import Parts
 from cadenza.workflows.tdmpc_config import TDMPCConfig
 from cadenza.workflows.tdmpc_steps import Batch, Noise, PlanNoise, Slow, model_loss, plan, policy_loss
 
@@ -58,6 +58,12 @@ class TDMPC:
         if config.latent_target == "slow":
             self.targets["encoder"] = Target(self.model.encoder, self.optimizers["encoder"])
         self.scale = PercentileScale(self.device) if config.scale_values else None
+        self.parts = Parts(
+            networks={"model": self.model},
+            targets={name: target.net for name, target in self.targets.items()},
+            optimizers=self.optimizers,
+            normalisers={"observation": self.observer, **({} if self.scale is None else {"values": self.scale})},
+        )
         self.updates = 0
         self._learn: Callable[[Tree], Tree] = context.captured(self.learn)
         self._search: Callable[[Tree], Tree] = context.captured(self.search)
@@ -223,23 +229,15 @@ class TDMPC:
         hooks = (Hook("collect", steps=config.train_every), Hook("update", ratio=config.update_ratio))
         return (*phases, Phase("train", hooks, buffer="replay"))
 
-    def _parts(self) -> Parts:
-        return {
-            "networks": {"model": self.model},
-            "targets": {name: target.net for name, target in self.targets.items()},
-            "optimizers": self.optimizers,
-            "normalisers": {"observation": self.observer, **({} if self.scale is None else {"values": self.scale})},
-        }
-
     def load_weights(self, state: dict[str, Any]) -> None:
         """Until it learns here it plans as one that has learned all it was to."""
-        load_parts({kind: parts for kind, parts in self._parts().items() if kind != "optimizers"}, state)
+        self.parts.load_weights(state)
         self.stood = BEYOND
 
     def state_dict(self) -> dict[str, Any]:
-        return {**parts_state(self._parts()), "updates": self.updates, "stood": list(self.stood)}
+        return {**self.parts.state_dict(), "updates": self.updates, "stood": list(self.stood)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts(), state)
+        self.parts.load_state_dict(state)
         self.updates = state["updates"]
         self.stood = (state["stood"][0], state["stood"][1])

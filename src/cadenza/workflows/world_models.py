@@ -30,7 +30,7 @@ from cadenza.ops.planning import cem
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Imagination, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.evolution import NONE, Evolution
-from cadenza.workflows.parts import Parts, load_parts, parts_state
+from cadenza.workflows.parts import Parts
 from cadenza.workflows.world_models_config import WorldModelsConfig
 
 COLLECTED = 64  # steps of each environment in a cycle of rollouts
@@ -63,6 +63,8 @@ class WorldModels:
             found, generator = config.evolution, context.streams.torch("evolution")
             shape = (self.control.size, found.population, config.trials)
             self.evolution = Evolution(*shape, found.sigma, generator, self.device)
+        controller = {} if self.evolution is None else {"evolution": self.evolution}
+        self.parts = Parts(networks=self.networks, optimizers=self.optimizers, controller=controller)
         missing = {"update_vision"} if self.vision is None else set()
         missing |= {"evolve", "evolve_in_dream"} if self.evolution is None else set()
         self.hooks = tuple(name for name in type(self).hooks if name not in missing)
@@ -317,22 +319,18 @@ class WorldModels:
                 return tuple(phases)
         return (*phases, Phase("evaluation", (Hook("evaluate"),), "eval_only", "replay", duration_cycles=1))
 
-    def _parts(self) -> Parts:
-        evolution = {} if self.evolution is None else {"evolution": self.evolution}
-        return {"networks": self.networks, "optimizers": self.optimizers, "controller": evolution}
-
     def load_weights(self, state: dict[str, Any]) -> None:
         """V and M; C, too, if it has as many numbers."""
-        load_parts({"networks": self.networks}, state)
+        self.parts.load_weights(state, skip=("controller",))
         theirs = state["controller"].get("evolution")
         if self.evolution is not None and theirs and len(theirs["search"]["mean"]) == self.control.size:
             self.evolution.begin_at(theirs["search"]["mean"])
 
     def state_dict(self) -> dict[str, Any]:
-        return parts_state(self._parts())
+        return self.parts.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts(), state)
+        self.parts.load_state_dict(state)
 
 
 def _by_sequence(x: Tensor) -> np.ndarray:
