@@ -21,8 +21,8 @@ import numpy as np
 from outcome import keep, machine, result_file, versions
 
 from cadenza.config.load import load
-from cadenza.engine.launch import train
 from cadenza.engine.playback import load_policy
+from cadenza.lab.session import train
 from cadenza.records.folder import RunFolder
 
 SPECS = ("FrozenLake-v1:qlearning", "CliffWalking-v1:qlearning", "Taxi-v4:qlearning")

@@ -62,7 +62,7 @@ class Run:
 
         What was changed in its files by hand is refused, unless `accept_changes`; each change is then a warning.
         """
-        from cadenza.engine.launch import resume
+        from cadenza.lab.session import resume
 
         listeners = _listeners(on_event)
         budget = (max_timesteps, max_updates)
@@ -102,7 +102,7 @@ def train(
     """
     from cadenza.config.load import load as load_config
     from cadenza.config.load import override
-    from cadenza.engine.launch import train as launch
+    from cadenza.lab.session import train as launch
     from cadenza.records.trust import require_trust_of_file
 
     listeners = _listeners(on_event)

@@ -10,9 +10,10 @@ import shutil
 import signal
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
-from cadenza.engine import launch
 from cadenza.errors import CadenzaError
+from cadenza.lab import session
 from cadenza.records.folder import RunFolder
 from cadenza.tools.verify import compare
 from harness.command import Outcome, assert_same_end, last, train
@@ -57,20 +58,17 @@ STATUS = ("status", "env_steps", "updates", "episodes", "best_return", "eval/ret
 
 def resume_quickly(folder: RunFolder) -> Outcome:
     """Resume as the command line does, without parsing one, and without the report, whose curves take longest."""
-    finish, errors = launch.finish_folder, io.StringIO()
-    launch.finish_folder = lambda run: None
-    code = 0
+    errors, code = io.StringIO(), 0
     try:
-        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(errors):
-            launch.resume(folder, quiet=True)
+        finish = mock.patch.object(session.RunAttachments, "finish")
+        with finish, contextlib.redirect_stderr(errors), contextlib.redirect_stdout(errors):
+            session.resume(folder, quiet=True)
     except CadenzaError as problem:
         code = problem.exit_code
         errors.write(f"error: {problem}\n")
     except Exception as problem:
         code = CadenzaError.exit_code
         errors.write(f"internal error: {problem!r}\n")
-    finally:
-        launch.finish_folder = finish
     return Outcome(code, "", errors.getvalue())
 
 

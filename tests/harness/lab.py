@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.config.schema import RunConfig
-from cadenza.engine.build import Assembly, assemble, build
+from cadenza.engine.build import Assembly, assemble
 from cadenza.engine.launch import check
 from cadenza.engine.orchestrator import Orchestrator
 from cadenza.engine.signals import Signals
+from cadenza.lab.session import build_quietly
 from cadenza.records.folder import RunFolder, create
-from cadenza.watch.console import Console
 
 
 class Lab:
@@ -35,7 +35,7 @@ class Lab:
         assembly = assemble(config, check(config), decisions)
         self.opened.append(assembly)
         folder.write_decisions(decisions)
-        return build(assembly, folder, Console(quiet=True, total=None), Signals())
+        return build_quietly(assembly, folder, Signals())
 
     def close(self) -> None:
         for assembly in self.opened:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cadenza.config.load import load
-from cadenza.engine.launch import check, train
+from cadenza.engine.launch import check
+from cadenza.lab.session import train
 from cadenza.tools.demonstrate import demonstrate
 from cadenza.tools.export import Episodes
 

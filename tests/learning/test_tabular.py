@@ -12,8 +12,9 @@ import tabular
 from cadenza.config.load import load
 from cadenza.engine.build import assemble
 from cadenza.engine.collector import Collector
-from cadenza.engine.launch import check, train
+from cadenza.engine.launch import check
 from cadenza.engine.scheduler import PhaseScheduler
+from cadenza.lab.session import train
 from cadenza.records.episodes import load as load_episodes
 from cadenza.records.folder import RunFolder
 from cadenza.types import Mode, PhaseInfo

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.config.load import load
-from cadenza.engine.launch import train
+from cadenza.lab.session import train
 
 PPO = ["algorithm.n_steps=32", "algorithm.batch_size=0.25", "algorithm.learning_rate=0.003"]
 FEW_FEATURES = ["algorithm.torso.cnn.features=64", "runtime.threads=1"]  # two threads mostly wait for each other

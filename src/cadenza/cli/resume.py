@@ -27,7 +27,7 @@ def resume(
     Example: cadenza resume @last
     """
     from cadenza.cli.train import finish
-    from cadenza.engine.launch import resume as launch
+    from cadenza.lab.session import resume as launch
     from cadenza.records.folder import find, runs_root
 
     folder = find(runs_root(runs_dir), run)

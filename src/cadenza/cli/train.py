@@ -77,7 +77,7 @@ def train(
         from cadenza.cli.seeds import train_seeds
 
         raise typer.Exit(train_seeds(seeds, jobs, quiet, json))
-    from cadenza.engine.launch import train as launch
+    from cadenza.lab.session import train as launch
 
     result = launch(config, root, ["cadenza", *sys.argv[1:]], quiet)
     if json:

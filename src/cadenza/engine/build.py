@@ -16,6 +16,7 @@ from cadenza.config.schema import Phase, RunConfig, TrainingConfig
 from cadenza.data import lerobot
 from cadenza.data.datasets import Dataset, converted, open_dataset, refuse_other
 from cadenza.data.replay import ReplayStore
+from cadenza.engine.attachments import Display
 from cadenza.engine.checkpoint import Checkpoints
 from cadenza.engine.collector import Collector
 from cadenza.engine.cuda_graph import Captured
@@ -31,7 +32,6 @@ from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricsFile
 from cadenza.types import Context, EnvSpec, Sealing, Store, VectorEnv, Workflow
-from cadenza.watch.console import Console
 
 ENGINE_HOOKS = ("collect", "evaluate")
 LONGEST_REASON = 200  # characters of what torch says of weights that do not fit: it names every one
@@ -94,12 +94,12 @@ def assemble(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any], fresh:
     return Assembly(config, decisions, spec, streams, workflow, stores, phases, evaluator, env, given)
 
 
-def build(assembly: Assembly, folder: RunFolder, console: Console, signals: Signals) -> Orchestrator:
+def build(assembly: Assembly, folder: RunFolder, console: Display, signals: Signals) -> Orchestrator:
     """The run in its folder, at its beginning."""
     config = assembly.config
     attach_stores(assembly.stores, folder.replay)
     fill_stores(assembly)
-    run = Orchestrator(
+    return Orchestrator(
         config=config,
         decisions=assembly.decisions,
         spec=assembly.spec,
@@ -116,11 +116,6 @@ def build(assembly: Assembly, folder: RunFolder, console: Console, signals: Sign
         console=console,
         signals=signals,
     )
-    if config.debug.enabled:
-        from cadenza.tools.debug import Debug
-
-        Debug(run, config.debug)
-    return run
 
 
 def attach_stores(stores: dict[str, Store], replay: SafePath) -> None:

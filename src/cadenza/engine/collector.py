@@ -27,6 +27,7 @@ class Collector:
     def __init__(self, env: VectorEnv, workflow: Workflow) -> None:
         self.env = env
         self.workflow = workflow
+        self.act, self.step = workflow.act, env.step  # a probe may stand around them
         self.carry = workflow.initial_carry(env.num_envs)
         self.checksum = 0
 
@@ -40,10 +41,10 @@ class Collector:
             if at_random:
                 random = random_actions(env.spec.groups, step, mode.streams.numpy("random_actions"))
                 mode = replace(mode, forced=random)
-            acted = self.workflow.act(step, self.carry, mode)
+            acted = self.act(step, self.carry, mode)
             if mode.forced is not None:
                 acted = acted._replace(action=mode.forced)
-            after = env.step(acted.action)
+            after = self.step(acted.action)
             store.add(step, acted, after)
             self.carry = acted.carry
             for group, action in acted.action.items():

@@ -1,4 +1,4 @@
-"""Measures a policy: whole episodes only, in environments and with seeds of their own."""
+"""Measures a policy: whole episodes only, in separate environments with separate seeds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EPISODES_APART = 1 << 20  # evaluation k starts at this multiple of k, so that n
 @dataclass(frozen=True)
 class Evaluation:
     episodes: list[Episode]
-    asked: int
+    requested: int
     groups: Mapping[str, GroupSpec]
 
     @property
@@ -29,7 +29,7 @@ class Evaluation:
         return [episode.total for episode in self.episodes]
 
     def metrics(self) -> Metrics:
-        """Empty when not a single episode was finished in time."""
+        """Return the metrics `eval/…`; none if no episode was finished in time."""
         if not self.episodes:
             return {}
         returns = np.array(self.returns)
@@ -48,70 +48,56 @@ class Evaluation:
 
 
 def returns_within(episode: Episode, groups: Mapping[str, GroupSpec]) -> dict[str, float]:
-    """What a team's return is made of: that of each group where there are several, of each agent where a group has."""
-    found = {}
+    """Return the parts of a team's return: by group where there are several, by agent where a group has several."""
+    parts = {}
     for name, returns in episode.returns.items():
         if len(groups) > 1:
-            found[f"{name}/return_mean"] = float(returns.sum())
+            parts[f"{name}/return_mean"] = float(returns.sum())
         if len(returns) > 1:
             agents = zip(groups[name].agents, returns.tolist(), strict=True)
-            found |= {f"{name}/{agent}/return_mean": earned for agent, earned in agents}
-    return found
+            parts |= {f"{name}/{agent}/return_mean": earned for agent, earned in agents}
+    return parts
 
 
 class Evaluator:
-    """Evaluations of one run; the environments are made at the first and kept."""
+    """Evaluations of one run; the first one makes the environments, which all share."""
 
     def __init__(self, config: RunConfig, workflow: Workflow, decisions: dict[str, Any]) -> None:
         self.config = config
         self.workflow = workflow
+        self.act = workflow.act  # a probe may stand around it
         self.num_envs = min(config.evaluation.num_envs, config.evaluation.episodes)
         self.decisions: dict[str, Any] = decisions.setdefault("evaluation", {})
         decide_vectorize(config.environment, self.num_envs, self.decisions)
         self.env: VectorEnv | None = None
 
     def __call__(self, number: int, phase: PhaseInfo, stop: Callable[[], bool] = lambda: False) -> Evaluation:
-        """Evaluation `number`: always the same episodes, whenever and wherever it is made."""
+        """Run evaluation `number`: always the same episodes, whenever and wherever it is made."""
         settings, seed = self.config.evaluation, self.config.seed
         if self.env is None:
             seeds = EpisodeSeeds(seed, EVAL)
             self.env = make_vector(self.config.environment, seeds, num_envs=self.num_envs, decisions=self.decisions)
         explore = self.env.spec.turns and self.env.spec.competitive  # else all episodes might be one and the same game
         mode = Mode(explore, phase=phase, streams=Streams(seed, branch=(EVALUATION, number)))
+        deadline = time.monotonic() + settings.timeout_seconds if settings.timeout_seconds else None
         first = number * EPISODES_APART
-        return evaluate(self.workflow, self.env, settings.episodes, mode, first, settings.timeout_seconds, stop)
+        finished: list[Episode] = []
+        quota = self._quota(settings.episodes)
+        step, carry = self.env.reset(first), self.workflow.initial_carry(self.num_envs)
+        while len(finished) < settings.episodes and not stop() and (deadline is None or time.monotonic() < deadline):
+            acted = self.act(step, carry, mode)
+            carry = acted.carry
+            step = self.env.step(acted.action)
+            if (step.terminated | step.truncated).any():
+                finished += [episode for episode in self.env.episodes() if episode.number - first < quota[episode.env]]
+        finished.sort(key=lambda episode: (episode.number, episode.env))
+        return Evaluation(finished, settings.episodes, self.env.spec.groups)
+
+    def _quota(self, episodes: int) -> list[int]:
+        """Return how many first episodes of each environment count, however long: short ones are not preferred."""
+        share, rest = divmod(episodes, self.num_envs)
+        return [share + (index < rest) for index in range(self.num_envs)]
 
     def close(self) -> None:
         if self.env is not None:
             self.env.close()
-
-
-def evaluate(
-    workflow: Workflow,
-    env: VectorEnv,
-    episodes: int,
-    mode: Mode,
-    first: int = 0,
-    timeout_seconds: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
-) -> Evaluation:
-    """`episodes` finished episodes from number `first` on, shared out evenly over the environments.
-
-    Each environment gives its first ones, however long they take, so that short episodes are not preferred.
-    """
-    share, rest = divmod(episodes, env.num_envs)
-    wanted = [share + (index < rest) for index in range(env.num_envs)]
-    missing = episodes
-    kept: list[Episode] = []
-    step = env.reset(first)
-    carry = workflow.initial_carry(env.num_envs)
-    deadline = time.monotonic() + timeout_seconds if timeout_seconds else None
-    while missing and not stop() and (deadline is None or time.monotonic() < deadline):
-        acted = workflow.act(step, carry, mode)
-        carry = acted.carry
-        step = env.step(acted.action)
-        if (step.terminated | step.truncated).any():
-            ended = [episode for episode in env.episodes() if episode.number - first < wanted[episode.env]]
-            kept += ended
-            missing -= len(ended)
-    return Evaluation(sorted(kept, key=lambda episode: (episode.number, episode.env)), episodes, env.spec.groups)

@@ -40,6 +40,7 @@ class Evaluated:
     env_steps: int
     returns: tuple[float, ...]  # of each episode
     lengths: tuple[int, ...]
+    number: int = 0  # of this evaluation in the run, from 1
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
@@ -20,24 +19,21 @@ from cadenza.base.formatting import number
 from cadenza.config.load import dump
 from cadenza.config.schedules import Schedule
 from cadenza.config.schema import MINARI, Phase, RunConfig
+from cadenza.engine.attachments import Attachments, Display
 from cadenza.engine.debugger import attached, note, settle_for_one
-from cadenza.engine.events import Ended, Listener, Started
+from cadenza.engine.events import Ended, Started
 from cadenza.engine.signals import STOP, Signals
 from cadenza.envs.catalog import make
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError, EnvironmentFault
 from cadenza.records.folder import RunFolder, create
-from cadenza.records.index import shared_url
 from cadenza.records.lock import RunLock
-from cadenza.records.metrics import export_csv, read
+from cadenza.records.metrics import read
 from cadenza.types import EnvSpec
-from cadenza.watch.alerts import Alerts
-from cadenza.watch.console import Console
 
 if TYPE_CHECKING:
     from cadenza.engine.build import Assembly
     from cadenza.engine.orchestrator import Orchestrator
 
-Sink = Callable[[Callable[[str], None]], Listener]  # given a way to warn, what to tell events to
 BUDGET = ("max_timesteps", "max_updates")
 EMPTY_METRICS = {"bytes": 0, "rows": 0, "digest": "", "pending": []}
 
@@ -65,15 +61,15 @@ def train(
     config: RunConfig,
     root: Path,
     command: list[str],
-    quiet: bool = False,
-    on_event: Iterable[Listener] = (),
+    attachments: Attachments,
     notes: Iterable[str] = (),
     run_id: str | None = None,
 ) -> Result:
-    """A new run, to its end; it begins with what there is to note about it. Its id is made up unless one is given."""
+    """Train a new run to its end. Its display begins with `notes`; its id is made up unless `run_id` names one."""
     decisions: dict[str, Any] = {}
     config = found_from_anywhere(config)
-    spec, sinks = check(config), wanted_sinks(config)
+    spec = check(config)
+    attachments.check(config)
     if (debugger := attached()) is not None:
         config = settle_for_one(config, spec)
         decisions["debugger"] = {"value": debugger, "reason": note(debugger)}
@@ -84,33 +80,33 @@ def train(
         with Signals() as signals:
             folder = create(root, config, command, run_id)
             with RunLock(folder.path):
-                run = build(assembly, folder, open_console(assembly, folder, quiet), signals)
+                run = build(assembly, folder, open_display(attachments, assembly, folder), signals)
+                attachments.attach(run)
                 note_budget(run)
-                listen(run, sinks, on_event)
-                for text in notes:
-                    run.console.note(text)
+                attachments.listen(run)
+                for line in notes:
+                    run.console.note(line)
                 if (warning := nothing_learned(config.training.max_timesteps, assembly.phases)) is not None:
                     run.console.note(warning, warning=True)
                 if debugger is not None:
                     run.console.note(note(debugger), warning=True)
-                return execute(run, first=True)
+                return execute(run, attachments, first=True)
     finally:
         assembly.close()
 
 
 def resume(
     folder: RunFolder,
+    attachments: Attachments,
     max_timesteps: int | None = None,
     max_updates: int | None = None,
     device: str | None = None,
-    quiet: bool = False,
     trust: bool = False,
-    on_event: Iterable[Listener] = (),
     accept_changes: bool = False,
 ) -> Result:
-    """The same run, from its newest valid checkpoint to its end, as if it had never stopped.
+    """Continue a run from its newest valid checkpoint to its end, as if it had never stopped.
 
-    What was changed by hand since is refused, unless it is accepted.
+    Changes made by hand since then are refused, unless `accept_changes`.
     """
     if folder.published is not None:
         way = "`cadenza train SPEC --init-from hf:user/repo` starts a new run from them"
@@ -119,7 +115,8 @@ def resume(
     with RunLock(folder.path), Signals() as signals:
         config, decisions = folder.read_config(trust, accept_changes), folder.read_decisions(accept_changes)
         longer = with_budget(config, max_timesteps, max_updates)
-        spec, sinks = check(longer), wanted_sinks(longer)
+        spec = check(longer)
+        attachments.check(longer)
         from cadenza.engine.build import assemble, build, resolve_device
         from cadenza.engine.changes import edited_files, record_changes, review_changes, settle_pointers
 
@@ -132,17 +129,18 @@ def resume(
             decisions["device"] = resolve_device(device)
         assembly = assemble(longer, spec, decisions, fresh=not any(folder.checkpoints.glob("step-*")))
         try:
-            console = open_console(assembly, folder, quiet)
+            console = open_display(attachments, assembly, folder)
             if change:
                 console.note(f"{change}: from here on no longer bit for bit the same", warning=True)
             run = build(assembly, folder, console, signals)
-            found = run.checkpoints.newest(lambda text: console.note(text, warning=True))
-            if found is None:
+            attachments.attach(run)
+            newest = run.checkpoints.newest(lambda line: console.note(line, warning=True))
+            if newest is None:
                 begin_again(run)
             else:
-                changes = review_changes(run, found[0], accept_changes, edited)
-                run.load_state(found[1])
-                settle_pointers(run, found[0])
+                changes = review_changes(run, newest[0], accept_changes, edited)
+                run.load_state(newest[1])
+                settle_pointers(run, newest[0])
             if assembly.spec.restore == "restart":
                 console.note(f"{spec.id} cannot be restored: its running episodes start afresh", warning=True)
             noted = as_noted(config, decisions)
@@ -159,41 +157,10 @@ def resume(
                 folder.change_config(dump(longer))
             say_what_to_expect(run)
             note_budget(run, concluded)
-            listen(run, sinks, on_event)
-            return execute(run, first=found is None, extended=extended or unsaved or bool(changes))
+            attachments.listen(run)
+            return execute(run, attachments, first=newest is None, extended=extended or unsaved or bool(changes))
         finally:
             assembly.close()
-
-
-def wanted_sinks(config: RunConfig) -> list[Sink]:
-    """Where rows go besides metrics.jsonl; asked for before anything is made, since an extra may be missing."""
-    sinks: list[Sink] = []
-    if config.logging.tensorboard:
-        from cadenza.watch.tensorboard import TensorBoard
-
-        sinks.append(TensorBoard)
-    if config.logging.wandb:
-        from cadenza.watch.wandb_sink import Wandb
-
-        sinks.append(Wandb)
-    if (url := shared_url()) is not None:
-        from cadenza.records.shared_index import SharedIndex
-        from cadenza.watch.heartbeat import Heartbeat
-
-        sinks.append(partial(Heartbeat, SharedIndex(url)))  # which refuses a URL that is none
-    return sinks
-
-
-def listen(run: Orchestrator, sinks: Iterable[Sink], on_event: Iterable[Listener]) -> None:
-    def warn(text: str) -> None:
-        run.console.note(text, warning=True)
-
-    watching: list[Listener] = [Alerts(run.console.note)] if run.config.logging.alerts.enabled else []
-    if run.config.evaluation.video_every:
-        from cadenza.lab.view.evaluation_video import EvaluationVideos
-
-        watching.append(EvaluationVideos(run, warn))  # before the sinks, which look for its files
-    run.listeners += [*watching, *(sink(warn) for sink in sinks), *on_event]
 
 
 def with_budget(config: RunConfig, max_timesteps: int | None, max_updates: int | None) -> RunConfig:
@@ -302,7 +269,7 @@ class Result:
         return place | {key: status.get(key) for key in keys}
 
 
-def execute(run: Orchestrator, first: bool, extended: bool = False) -> Result:
+def execute(run: Orchestrator, attachments: Attachments, first: bool, extended: bool = False) -> Result:
     """Run the loop and leave the folder telling how it ended, whatever happens."""
     console = run.console
     try:
@@ -311,7 +278,7 @@ def execute(run: Orchestrator, first: bool, extended: bool = False) -> Result:
         run.tell(Started(run.folder, run.config, unit, run.clock.env_steps, stop))
         if first or extended:  # so that a kill in its first second forgets neither the run nor that it goes on
             run.save(insist=True)
-        console.start(headline(run, first), run.now, run.scheduler.stretch)
+        console.start(headline(run, first), run.now, run.scheduler.progress)
         signal = run.run()
         run.write_status(*(("interrupted", run.signals.why or signal) if signal else ("finished", "")))
     except BaseException as problem:
@@ -323,31 +290,10 @@ def execute(run: Orchestrator, first: bool, extended: bool = False) -> Result:
     finally:
         run.metrics.close()
     console.finish("\n".join(map(text.one_line, ending(run, signal))))
-    finish_folder(run)
+    attachments.finish(run)
     run.tell(Ended("interrupted" if signal else "finished", signal or ""))
     late = run.signals.requested  # one that came too late to interrupt anything; a listener's wish is fulfilled then
     return Result(run.folder, signal or (None if late == STOP else late), run.signals.why if signal else "")
-
-
-def finish_folder(run: Orchestrator) -> None:
-    """What is made from the run once it has stopped. None of it is worth failing for: the run itself is safe."""
-    from cadenza.lab.report import write_report
-
-    try:
-        if run.config.evaluation.video and run.finished:
-            from cadenza.lab.view.imagination import record_imagination
-            from cadenza.lab.view.play import record
-
-            record_imagination(run.workflow, run.stores, run.folder.videos)
-            record(run.folder, run.folder.best_or_last, trust=True)
-    except Exception as problem:  # whatever a stranger's renderer may raise
-        reason = str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
-        run.console.note(f"no video: {reason}", warning=True)
-    try:
-        export_csv(read(run.folder.metrics), run.folder.files / "metrics.csv")
-        write_report(run.folder)
-    except OSError as problem:
-        run.console.note(f"no report: {problem.strerror or problem}", warning=True)
 
 
 def note_failure(run: Orchestrator, problem: BaseException) -> None:
@@ -363,10 +309,10 @@ def note_failure(run: Orchestrator, problem: BaseException) -> None:
         run.console.note(f"could not record in {run.folder.path} that the run failed", warning=True)
 
 
-def open_console(assembly: Assembly, folder: RunFolder, quiet: bool) -> Console:
+def open_display(attachments: Attachments, assembly: Assembly, folder: RunFolder) -> Display:
     training, unit = assembly.config.training, assembly.decisions["training.unit"]
     total = training.max_timesteps if unit == "env_steps" else training.max_updates
-    return Console(quiet, total, unit=unit, log=folder.log)
+    return attachments.display(folder, unit, total)
 
 
 def headline(run: Orchestrator, first: bool) -> list[str]:

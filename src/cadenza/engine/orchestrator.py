@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +21,7 @@ from cadenza.base.failpoints import failpoint
 from cadenza.base.resource_usage import Usage
 from cadenza.base.streams import Streams
 from cadenza.config.schema import RunConfig
+from cadenza.engine.attachments import Display
 from cadenza.engine.checkpoint import Checkpoints
 from cadenza.engine.clock import Clock, Every, Standing
 from cadenza.engine.codec import digest, first_not_finite
@@ -28,6 +29,7 @@ from cadenza.engine.collector import Collector
 from cadenza.engine.evaluator import Evaluation, Evaluator, returns_within
 from cadenza.engine.events import Evaluated, Event, Listener, Row, Saved
 from cadenza.engine.identity import identity_of
+from cadenza.engine.probe import Probe, Update
 from cadenza.engine.scheduler import PhaseScheduler, Task
 from cadenza.engine.signals import Signals
 from cadenza.errors import CheckpointError, ConfigError, DivergenceError, EnvironmentFault, StorageError
@@ -35,7 +37,6 @@ from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricBuffer, MetricsFile
 from cadenza.types import EnvSpec, Mode, PhaseInfo, Sealing, Stateful, Store, Updated, Workflow
-from cadenza.watch.console import Console
 
 SAVE_ATTEMPTS = 3  # failures in a row before a full or failing disk ends the run
 
@@ -57,13 +58,14 @@ class Orchestrator:
     checkpoints: Checkpoints
     metrics: MetricsFile
     episodes: EpisodeLog
-    console: Console
+    console: Display
     signals: Signals  # heeded while they are entered, by whoever starts the run
     clock: Clock = field(default_factory=Clock)
     buffer: MetricBuffer = field(default_factory=MetricBuffer)
     standing: Standing = field(default_factory=Standing)
     failed_saves: int = 0
     listeners: list[Listener] = field(default_factory=list)  # told what happens; no part of the run's state
+    probe: Probe = field(default_factory=Probe)
 
     def __post_init__(self) -> None:
         self.triggers = triggers_of(self.config)
@@ -71,13 +73,24 @@ class Orchestrator:
         self._started = time.monotonic()
         self._saved_at = 0.0  # the clock's seconds
 
+    def attach(self, probe: Probe) -> None:
+        """Let a probe observe the run from inside."""
+        self.probe = probe
+        self.evaluator.act = partial(probe.act, self.workflow.act)
+        if self.collector is not None:
+            self.collector.act = partial(probe.act, self.workflow.act)
+            self.collector.step = partial(probe.step, self.collector.env.step)
+
     # the loop
 
     def run(self, until: Callable[[Clock], bool] = lambda clock: False) -> str | None:
-        """Train until the budget, the last phase, early stopping or a signal; the signal's name if one ended it.
+        """Train until the budget, the last phase, early stopping or a signal; return the name of that signal.
 
         `until` leaves at the end of a cycle, as if interrupted there.
         """
+        return self.probe.run(partial(self._train, until))
+
+    def _train(self, until: Callable[[Clock], bool]) -> str | None:
         self._started, self._saved_at = time.monotonic() - self.clock.seconds, self.clock.seconds
         self.usage.begin(self.clock.env_steps)
         try:
@@ -151,7 +164,8 @@ class Orchestrator:
         assert self.collector is not None
         mode = Mode(explore=True, phase=self._phase(task), streams=self.streams)
         with self.usage.part("collect"):
-            done = self.collector.collect(task, self.stores[task.buffer], mode, self._stop)
+            collect = partial(self.collector.collect, task, self.stores[task.buffer], mode, self._stop)
+            done = self.probe.task("collect", collect)
         self.clock.env_steps += done.env_steps
         self.clock.vec_steps += done.vec_steps
         self.clock.episodes += len(done.episodes)
@@ -173,12 +187,13 @@ class Orchestrator:
         with self.usage.part("update"):
             phase = self._phase(task, due=task.amount)
             try:
-                result: Updated = getattr(self.workflow, task.hook.name)(store, phase)
+                hook: Update = getattr(self.workflow, task.hook.name)
+                result = self.probe.update(task.hook.name, hook, store, phase)
             except FloatingPointError as problem:
                 raise self._divergence(str(problem)) from problem
         if not isinstance(result, Updated):
-            hook = f"{type(self.workflow).__name__}.{task.hook.name}"
-            raise ConfigError(f"{hook} must return Updated(updates, metrics), not {type(result).__name__}")
+            where = f"{type(self.workflow).__name__}.{task.hook.name}"
+            raise ConfigError(f"{where} must return Updated(updates, metrics), not {type(result).__name__}")
         self.buffer.add(result.metrics, result.calls)
         self.clock.updates += result.updates
         self.clock.offline_updates += result.updates if task.phase.type == "offline" else 0
@@ -207,7 +222,7 @@ class Orchestrator:
         if triggers["log"].due(clock) or evaluation is not None:
             triggers["log"].done(clock)
             self.write_row(evaluation)
-        self.console.update(self.now, self.scheduler.stretch)
+        self.console.update(self.now, self.scheduler.progress)
         if triggers["save"].due(clock) or self._long_unsaved():
             triggers["save"].done(clock)
             self.save()
@@ -229,17 +244,19 @@ class Orchestrator:
     def _evaluate(self) -> Evaluation | None:
         """None when a signal interrupts it; it is then made again, the same, after a resume."""
         with self.usage.part("evaluate"):
-            evaluation = self.evaluator(self.clock.evaluations, self._phase(self.scheduler.next()), self._stop)
+            phase = self._phase(self.scheduler.next())
+            evaluate = partial(self.evaluator, self.clock.evaluations, phase, self._stop)
+            evaluation: Evaluation = self.probe.task("evaluate", evaluate)
         if self._stop():
             return None
         self.clock.evaluations += 1
-        if len(evaluation.episodes) < evaluation.asked:
-            finished = f"{len(evaluation.episodes)} of {evaluation.asked} episodes"
+        if len(evaluation.episodes) < evaluation.requested:
+            finished = f"{len(evaluation.episodes)} of {evaluation.requested} episodes"
             self.console.note(f"evaluation timed out with {finished} finished", warning=True)
         self.standing.latest = evaluation.metrics().get("eval/return_mean")
         self.standing.evaluated_at = self.clock.position
         lengths = tuple(episode.length for episode in evaluation.episodes)
-        self.tell(Evaluated(self.clock.env_steps, tuple(evaluation.returns), lengths))
+        self.tell(Evaluated(self.clock.env_steps, tuple(evaluation.returns), lengths, self.clock.evaluations))
         return evaluation
 
     def write_row(self, evaluation: Evaluation | None) -> None:
@@ -264,7 +281,7 @@ class Orchestrator:
         if not self.metrics.append(row):
             self.console.note(f"disk full: {self.metrics.pending} rows of metrics wait in memory", warning=True)
         self.standing.logged_at = clock.position
-        self.console.update(self.now, self.scheduler.stretch, row)
+        self.console.update(self.now, self.scheduler.progress, row)
         stop = self.config.training.early_stop
         if stop is not None and stop.metric in row:
             goal = self.spec.return_threshold if stop.at_least == "solved" else stop.at_least
@@ -327,7 +344,7 @@ class Orchestrator:
         while True:
             try:
                 with self.usage.part("save"):
-                    saved = self._write_checkpoint()
+                    saved: Saved = self.probe.task("save", self._write_checkpoint)
                 self.failed_saves = 0
                 break
             except OSError as problem:
@@ -395,7 +412,7 @@ class Orchestrator:
 
     def _phase_to_tell(self) -> dict[str, Any]:
         """The phase and where it ends, by the run's own count of what it counts: the same as long as it lasts."""
-        stretch = self.scheduler.stretch
+        stretch = self.scheduler.progress
         end = getattr(self.clock, stretch.unit) - stretch.done + stretch.total if stretch.total else None
         return {"name": stretch.phase, "last": stretch.last, "unit": stretch.unit, "end": end}
 

@@ -22,7 +22,7 @@ class Task:
         return self.hook.buffer or self.phase.buffer
 
 
-class Stretch(NamedTuple):
+class PhaseProgress(NamedTuple):
     """Where a run stands within its phase, for whoever watches it; `total` is 0 for a phase that the budget ends."""
 
     phase: str
@@ -79,13 +79,13 @@ class PhaseScheduler:
         return not self.begun
 
     @property
-    def stretch(self) -> Stretch:
+    def progress(self) -> PhaseProgress:
         index = min(self.index, len(self.phases) - 1)
         phase, last = self.phases[index], index == len(self.phases) - 1
         for unit, total, done in self._limits(phase):
             if total is not None:
-                return Stretch(phase.name, last, unit, total if self.over else done, total)
-        return Stretch(phase.name, last)
+                return PhaseProgress(phase.name, last, unit, total if self.over else done, total)
+        return PhaseProgress(phase.name, last)
 
     def _remaining(self) -> int:
         hook = self.phases[self.index].hooks[self.hook]

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from cadenza.config.networks import OptimizerConfig
 from cadenza.errors import ConfigError
+
+
+class StepObserver(Protocol):
+    """Looks at parameters and gradients before and after each step of an optimizer (`--debug`)."""
+
+    def before_step(self) -> None: ...
+
+    def after_step(self) -> None: ...
 
 
 class Optimizer:
@@ -30,6 +38,7 @@ class Optimizer:
         owned = {part: [p for p in module.parameters() if p.requires_grad] for part, module in parts.items()}
         self.blocks = {part: Block(parameters, names, self.kinds) for part, parameters in owned.items() if parameters}
         self._rate = torch.zeros((), device=next(iter(names)).device)
+        self.observer: StepObserver | None = None
 
     def zero_grad(self) -> None:
         for block in self.blocks.values():
@@ -41,6 +50,16 @@ class Optimizer:
         """Move all parts, or `only` some. Their gradients are first scaled together to a norm of at most `max_norm`;
         the norms before that, by part and `all`.
         """
+        if self.observer is None:
+            return self._step(learning_rate, max_norm, only)
+        self.observer.before_step()
+        norms = self._step(learning_rate, max_norm, only)
+        self.observer.after_step()
+        return norms
+
+    def _step(
+        self, learning_rate: float | Tensor, max_norm: float | None, only: Collection[str] | None
+    ) -> dict[str, Tensor]:
         blocks = {part: block for part, block in self.blocks.items() if only is None or part in only}
         gradients = [block.gather() for block in blocks.values()]
         norms = torch._foreach_norm(gradients)

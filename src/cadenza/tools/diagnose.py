@@ -13,17 +13,17 @@ import torch
 
 from cadenza.base.files import SafePath
 from cadenza.config.schema import DebugConfig
-from cadenza.engine.build import assemble, attach_stores, build
+from cadenza.engine.build import assemble, attach_stores
 from cadenza.engine.checkpoint import Checkpoints
 from cadenza.engine.clock import Clock
 from cadenza.engine.launch import EMPTY_METRICS, check
 from cadenza.engine.orchestrator import Orchestrator
 from cadenza.engine.signals import Signals
 from cadenza.errors import NotFoundError, StorageError
+from cadenza.lab.session import build_quietly
 from cadenza.records.folder import RunFolder, create, read_object
-from cadenza.tools.nan_operations import FirstBad, forward_call
 from cadenza.types import Sealing
-from cadenza.watch.console import Console
+from cadenza.watch.nan_operations import FirstBad, forward_call
 
 CHECKS = DebugConfig(enabled=True, profile_cycles=0)
 
@@ -47,7 +47,7 @@ def diagnose(
     try:
         with tempfile.TemporaryDirectory(prefix="cadenza-debug-") as scratch, Signals() as signals:
             beside = create(Path(scratch), config, ["cadenza", "debug", folder.id])
-            run = build(assembly, beside, Console(quiet=True, total=None), signals)
+            run = build_quietly(assembly, beside, signals)
             load(run, source.load(name), folder.replay)
             if assembly.spec.restore == "restart":
                 say(f"{config.environment.id} cannot be restored: its running episodes start afresh")
@@ -63,7 +63,7 @@ def diagnose(
             assembly.close()
             watched = {**decisions, "runtime.kernels": "torch", "runtime.compile": False}
             assembly = assemble(config, spec, watched, fresh=False)
-            return result | closer_look(build(assembly, beside, Console(quiet=True, total=None), signals), beside)
+            return result | closer_look(build_quietly(assembly, beside, signals), beside)
     finally:
         assembly.close()
 

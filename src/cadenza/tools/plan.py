@@ -15,19 +15,19 @@ from cadenza.base.formatting import size
 from cadenza.config.schema import Phase, RunConfig
 from cadenza.data.priorities import Priorities
 from cadenza.data.replay import ReplayStore
-from cadenza.engine.build import Assembly, assemble, build
+from cadenza.engine.build import Assembly, assemble
 from cadenza.engine.launch import check, nothing_learned
 from cadenza.engine.signals import Signals
 from cadenza.envs.layout import shape_of
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
+from cadenza.lab.session import build_quietly
 from cadenza.records.folder import create
 from cadenza.tools.plan_forecast import Forecast, Pace, forecast, paces_of
 from cadenza.tools.plan_measure import Measured, measure
-from cadenza.tools.workflow_contents import Owned
 from cadenza.types import Acted, EnvSpec, GroupSpec, Mode, PhaseInfo, Sealing, Step, Store, Workflow
-from cadenza.watch.console import Console
+from cadenza.watch.workflow_contents import WorkflowContents
 
 EPISODE_ROW = 40  # bytes beside the actions: environment, number, seed, length, return
 SEGMENT = 500  # bytes of a file of episodes beside them
@@ -59,7 +59,7 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
         assembly = assemble(shown, spec, {})
         try:
             folder = create(Path(scratch), shown, ["cadenza", "plan"])
-            run = build(assembly, folder, Console(quiet=True, total=None), signals)
+            run = build_quietly(assembly, folder, signals)
             measured = measure(run, seconds)
             for name, held in stores.items():  # some grow
                 later = held_by(assembly.stores[name], assembly.env and assembly.env.current)
@@ -247,7 +247,7 @@ def named(phases: list[str]) -> str:
 
 
 def memory_of(workflow: Workflow, stores: dict[str, Held], beside: int | None) -> dict[str, Any]:
-    owned = Owned(workflow)
+    owned = WorkflowContents(workflow)
     parameters = {id(parameter): parameter for parameter in owned.parameters.values()}.values()
     buffers = [list(module.buffers()) for module in owned.modules.values()]
     networks = system_memory.blocks([list(parameters), buffers])

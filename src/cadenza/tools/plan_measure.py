@@ -96,7 +96,7 @@ def measure(run: Orchestrator, seconds: float) -> Measured:
         episodes=run.clock.episodes,
         checkpoint=checkpoint_files(run) if len(marks) > 1 else checkpoint,
         row=run.folder.metrics.stat().st_size / len(rows) if rows else 0.0,
-        evaluation=(time.monotonic() - started) * evaluation.asked / finished if finished else None,
+        evaluation=(time.monotonic() - started) * evaluation.requested / finished if finished else None,
         evaluation_steps=sum(episode.length for episode in evaluation.episodes),
         finished=finished,
         beside=beside,

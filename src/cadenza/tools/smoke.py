@@ -15,12 +15,13 @@ import numpy as np
 from cadenza.config.load import load
 from cadenza.config.schema import EnvironmentConfig, RunConfig
 from cadenza.data.datasets import write_dataset
-from cadenza.engine.launch import Result, resume, train
+from cadenza.engine.launch import Result
 from cadenza.envs.catalog import make
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError
+from cadenza.lab.session import resume, train
 from cadenza.tools.export import Episodes, played
 from cadenza.types import Acted, EnvSpec, Mode, Step, Tree
 

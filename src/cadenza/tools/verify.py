@@ -15,18 +15,18 @@ import torch
 
 from cadenza.config.schema import RunConfig
 from cadenza.data.replay import whole
-from cadenza.engine.build import assemble, build
+from cadenza.engine.build import assemble
 from cadenza.engine.checkpoint import Checkpoints
 from cadenza.engine.clock import Clock
 from cadenza.engine.launch import check
 from cadenza.engine.signals import Signals
 from cadenza.errors import CadenzaError, CheckpointError, NotFoundError
 from cadenza.lab.diff import Pairs, facts, first_episode
+from cadenza.lab.session import build_quietly
 from cadenza.records.folder import RunFolder, create, find
 from cadenza.records.lock import RunLock
 from cadenza.records.metrics import first_difference, read
 from cadenza.records.validity import pointer
-from cadenza.watch.console import Console
 
 # Part of a state that says when or how long, not what.
 TIMES = {"clock.seconds", "metrics.bytes"}
@@ -57,7 +57,7 @@ def repeat(folder: RunFolder, root: Path, steps: int | None, trust: bool) -> tup
         copy = create(root, config, ["cadenza", "verify", folder.id])
         copy.write_decisions(decisions)
         with RunLock(copy.path):
-            run = build(assembly, copy, Console(quiet=True, total=None), Signals())
+            run = build_quietly(assembly, copy, Signals())
             for budget, following in zip(budgets, [*budgets[1:], {"concluded": True}], strict=True):
                 # one that ran out ends by itself; one that was replaced before ends where that happened
                 until = sys.maxsize if following["concluded"] else following["from_cycle"]

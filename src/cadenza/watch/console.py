@@ -13,7 +13,7 @@ from cadenza.base.eta import Count, ahead, rate, speed
 from cadenza.base.files import SafePath
 from cadenza.base.formatting import ASCII, BLOCKS, duration, number, sparkline
 from cadenza.base.text import one_line, printable
-from cadenza.engine.scheduler import Stretch
+from cadenza.engine.scheduler import PhaseProgress
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -61,7 +61,7 @@ class Console:
         self._quiet = quiet
         self._total = total
         self._stream = stream if stream is not None else sys.stderr
-        self._done, self._stretch = 0, Stretch("", last=False)
+        self._done, self._stretch = 0, PhaseProgress("", last=False)
         self._began, self._first = time.monotonic(), (0, 0)  # of this phase in this process: when, and what was done
         self._next = 0.0
         self._last: dict[str, Any] = {}
@@ -71,7 +71,7 @@ class Console:
         self._rich: RichConsole | None = None
         self._levels = BLOCKS if "utf" in (getattr(self._stream, "encoding", None) or "utf-8").lower() else ASCII
 
-    def start(self, headline: Sequence[str], done: int, stretch: Stretch) -> None:
+    def start(self, headline: Sequence[str], done: int, stretch: PhaseProgress) -> None:
         """Say what begins, and where: of a resumed run, speed counts the work of this process alone."""
         self._enter(done, stretch)
         for line in headline:
@@ -86,7 +86,7 @@ class Console:
             for line in headline:
                 self._line(line)
 
-    def update(self, done: int, stretch: Stretch, row: dict[str, Any] | None = None) -> None:
+    def update(self, done: int, stretch: PhaseProgress, row: dict[str, Any] | None = None) -> None:
         """Where the run stands now, in its phase too, and the row of metrics if one was just written."""
         if self._quiet:
             return
@@ -138,7 +138,7 @@ class Console:
                 self._live.stop()
             self._live = None
 
-    def _enter(self, done: int, stretch: Stretch) -> None:
+    def _enter(self, done: int, stretch: PhaseProgress) -> None:
         self._done, self._stretch = done, stretch
         self._began, self._first = time.monotonic(), (done, stretch.done)
 

@@ -18,7 +18,7 @@ from cadenza.base import text
 from cadenza.base.digests import without_digest
 from cadenza.base.json_text import shown
 from cadenza.config.load import as_yaml
-from cadenza.engine.scheduler import Stretch
+from cadenza.engine.scheduler import PhaseProgress
 from cadenza.lab.html import Block, Code, Heading, Media, Paragraph, Table, html, markdown
 from cadenza.records.folder import RunFolder
 from cadenza.watch.console import Console
@@ -102,7 +102,7 @@ def test_yaml_and_json_escape_invisible_characters_and_keep_their_values() -> No
 def test_the_console_and_the_log_write_one_printable_line_for_an_entry(tmp_path: Path) -> None:
     stream, log = io.StringIO(), tmp_path / "run.log"
     console = Console(False, 10, stream, log=safe(log))
-    console.start([f"run {EVIL}\n2026-01-01 00:00:00 forged"], 0, Stretch("", last=True))
+    console.start([f"run {EVIL}\n2026-01-01 00:00:00 forged"], 0, PhaseProgress("", last=True))
     console.note(f"{EVIL}\n2026-01-01 00:00:00 forged", warning=True)
     console.finish("done")
     for written in (stream.getvalue(), log.read_text()):

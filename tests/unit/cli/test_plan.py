@@ -19,8 +19,8 @@ from cadenza.tools.demonstrate import demonstrate
 from cadenza.tools.export import Episodes
 from cadenza.tools.plan import measure_stores
 from cadenza.tools.plan_measure import update_once
-from cadenza.tools.workflow_contents import Owned
 from cadenza.trees import leaves
+from cadenza.watch.workflow_contents import WorkflowContents
 from harness.command import cadenza, last, train
 from harness.lab import Lab
 
@@ -79,7 +79,7 @@ def test_stores_and_networks_are_counted_exactly(lab: Lab) -> None:
     full = run.stores["rollout"].state_dict()["arrays"]
     assert needs["memory"]["stores"] == {"rollout": sum(array.nbytes for _, array in leaves(full))}
     run._do_next()
-    parameters = {id(p): p.numel() for p in Owned(run.workflow).parameters.values()}
+    parameters = {id(p): p.numel() for p in WorkflowContents(run.workflow).parameters.values()}
     assert needs["memory"]["parameters"] == sum(parameters.values()) > 2 * 64 * 64
     assert needs["memory"]["gradients_bytes"] == 4 * sum(parameters.values())
     state = [leaf for _, leaf in leaves(run.workflow.state_dict()) if isinstance(leaf, torch.Tensor)]

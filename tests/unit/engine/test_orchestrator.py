@@ -69,8 +69,9 @@ def test_an_interrupted_collection_goes_on_under_the_same_schedules(lab: Lab, ta
         run.scheduler.phases = (replace(phase, hooks=(hook, *phase.hooks[1:])),)
     seen = []
     for _ in range(4):  # leave after every vector step, as signals would
-        act, left = run.workflow.act, iter((False, True))
-        run.workflow.act = lambda *args, act=act: seen.append(args[2].phase) or act(*args)  # type: ignore
+        assert run.collector is not None
+        act, left = run.collector.act, iter((False, True))
+        run.collector.act = lambda *args, act=act: seen.append(args[2].phase) or act(*args)  # type: ignore
         run._stop = partial(next, left)  # type: ignore[method-assign]
         run._do_next()
         run.save()

@@ -13,7 +13,7 @@ SETTINGS = ["environment.vectorize=gymnasium", "environment.num_envs=2", "algori
 def test_what_was_collected_ends_where_the_environments_begin_afresh(lab: Lab) -> None:
     run = lab.start(load("CartPole-v1:ppo", [*SETTINGS, "training.max_timesteps=64"]))
     assert run.collector is not None
-    step, taken = run.collector.env.step, 0
+    step, taken = run.collector.step, 0
 
     def counted(action: Any) -> Any:
         nonlocal taken
@@ -22,7 +22,7 @@ def test_what_was_collected_ends_where_the_environments_begin_afresh(lab: Lab) -
             run.signals.stop()
         return step(action)
 
-    run.collector.env.step = counted  # type: ignore[method-assign]
+    run.collector.step = counted
     assert run.run() == "stop"
     held = run.stores["rollout"].state_dict()["arrays"]["truncated"]
     assert (len(held), held.any()) == (5, False)

@@ -15,10 +15,11 @@ from threadpoolctl import threadpool_info
 from cadenza.config.load import load
 from cadenza.engine import runtime
 from cadenza.engine.build import Assembly, assemble
-from cadenza.engine.launch import check, train
+from cadenza.engine.launch import check
 from cadenza.engine.playback import load_policy
 from cadenza.envs.vector import cores
 from cadenza.errors import ConfigError
+from cadenza.lab.session import train
 from harness import collecting
 
 

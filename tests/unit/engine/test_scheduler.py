@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cadenza.config.schema import Hook, Phase
-from cadenza.engine.scheduler import PhaseScheduler, Stretch
+from cadenza.engine.scheduler import PhaseProgress, PhaseScheduler
 from cadenza.errors import ConfigError
 
 
@@ -170,16 +170,16 @@ def test_the_boundary_is_seen_when_the_first_hook_has_nothing_due() -> None:
 def test_a_watcher_sees_how_much_of_a_phase_is_done() -> None:
     pretrain = Phase("pretrain", (UPDATE,), "offline", duration_updates=2)
     scheduler = PhaseScheduler((pretrain, Phase("train", (COLLECT, UPDATE), duration_cycles=1)))
-    assert scheduler.stretch == Stretch("pretrain", last=False, unit="updates", done=0, total=2)
+    assert scheduler.progress == PhaseProgress("pretrain", last=False, unit="updates", done=0, total=2)
     scheduler.advance(1, updates=1)
-    assert scheduler.stretch == Stretch("pretrain", last=False, unit="updates", done=1, total=2)
+    assert scheduler.progress == PhaseProgress("pretrain", last=False, unit="updates", done=1, total=2)
     scheduler.advance(1, updates=1)
-    assert scheduler.stretch == Stretch("train", last=True, unit="cycles", done=0, total=1)
+    assert scheduler.progress == PhaseProgress("train", last=True, unit="cycles", done=0, total=1)
     scheduler.advance(8, env_steps=8)
     scheduler.advance(1, updates=1)
     assert scheduler.over
-    assert scheduler.stretch == Stretch("train", last=True, unit="cycles", done=1, total=1)
-    assert PhaseScheduler((Phase("train", (COLLECT, UPDATE)),)).stretch == Stretch("train", last=True)
+    assert scheduler.progress == PhaseProgress("train", last=True, unit="cycles", done=1, total=1)
+    assert PhaseScheduler((Phase("train", (COLLECT, UPDATE)),)).progress == PhaseProgress("train", last=True)
 
 
 def test_the_rest_of_a_phase_can_be_passed_over() -> None:

@@ -157,7 +157,17 @@ def test_workers_are_restored_by_replay_in_a_new_vector() -> None:
 
 
 def test_no_environment_code_imports_torch() -> None:
-    modules = ["catalog", "gym", "toy", "vector", "workers", "worker", "native", "gymnasium_vector", "random_actions"]
+    modules = [
+        "catalog",
+        "families.gym",
+        "toys",
+        "vector",
+        "workers",
+        "worker_main",
+        "native",
+        "families.gymnasium_vector",
+        "random_actions",
+    ]
     code = (
         "import sys\n"
         + "".join(f"import cadenza.envs.{name}\n" for name in modules)

@@ -157,8 +157,9 @@ def test_an_empty_place_and_a_lost_last_run_are_said(tmp_path: Path, make_run: C
 
 IMPORTS = """
 import importlib, json, sys
-for name in "folder lock index metrics episodes report atomic failpoints curves document".split():
-    importlib.import_module(f"cadenza.records.{name}")
+names = "records.folder records.lock records.index records.metrics records.episodes base.atomic base.failpoints"
+for name in f"{names} lab.report lab.curves lab.html".split():
+    importlib.import_module(f"cadenza.{name}")
 import cadenza.watch.console
 heavy = ("torch", "hydra", "numpy", "matplotlib", "rich", "gymnasium")
 print(json.dumps([name for name in heavy if name in sys.modules]))

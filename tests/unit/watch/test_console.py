@@ -11,12 +11,12 @@ from typing import IO
 
 import pytest
 
-from cadenza.engine.scheduler import Stretch
+from cadenza.engine.scheduler import PhaseProgress
 from cadenza.watch import console as module
 from cadenza.watch.console import Console
 from harness.command import cadenza
 
-TRAIN = Stretch("train", last=True)
+TRAIN = PhaseProgress("train", last=True)
 
 
 @pytest.fixture
@@ -171,16 +171,16 @@ def test_a_budget_in_updates_and_no_budget_at_all(clock: SimpleNamespace) -> Non
 def test_a_phase_in_which_the_budget_stands_still_shows_its_own_progress(clock: SimpleNamespace) -> None:
     stream = io.StringIO()
     console = Console(False, 7500, stream)
-    console.start([], 0, Stretch("warmup", last=False, unit="cycles", total=1))
+    console.start([], 0, PhaseProgress("warmup", last=False, unit="cycles", total=1))
     clock.now += 5
-    console.update(2500, Stretch("warmup", last=False, unit="cycles", total=1))
-    console.update(5000, Stretch("pretrain", last=False, unit="updates", total=5000))
+    console.update(2500, PhaseProgress("warmup", last=False, unit="cycles", total=1))
+    console.update(5000, PhaseProgress("pretrain", last=False, unit="updates", total=5000))
     clock.now += 100
-    console.update(5000, Stretch("pretrain", last=False, unit="updates", done=200, total=5000))
+    console.update(5000, PhaseProgress("pretrain", last=False, unit="updates", done=200, total=5000))
     clock.now += 2400
-    console.update(5000, Stretch("train", last=True))
+    console.update(5000, PhaseProgress("train", last=True))
     clock.now += 100
-    console.update(5100, Stretch("train", last=True))
+    console.update(5100, PhaseProgress("train", last=True))
     assert stream.getvalue().splitlines() == [
         "env_steps 2,500 / 7,500 (33%)  500 steps/s  ETA -",
         "env_steps 5,000 / 7,500 (67%)  pretrain 200 / 5,000 updates  2 updates/s  pretrain ETA 0:40:00",
@@ -193,8 +193,8 @@ def test_the_end_that_comes_first_is_shown(clock: SimpleNamespace) -> None:
     stream = io.StringIO()
     console = Console(False, 2048, stream)
 
-    def train(done: int, total: int) -> Stretch:
-        return Stretch("train", last=True, unit="cycles", done=done, total=total)
+    def train(done: int, total: int) -> PhaseProgress:
+        return PhaseProgress("train", last=True, unit="cycles", done=done, total=total)
 
     console.start([], 0, train(0, 100_000))
     clock.now += 60
@@ -209,9 +209,9 @@ def test_the_end_that_comes_first_is_shown(clock: SimpleNamespace) -> None:
 
 def test_a_resumed_phase_counts_only_this_process(clock: SimpleNamespace, terminal: Terminal) -> None:
     console = Console(False, 7500, terminal.stream)
-    console.start([], 5000, Stretch("pretrain", last=False, unit="updates", done=4000, total=5000))
+    console.start([], 5000, PhaseProgress("pretrain", last=False, unit="updates", done=4000, total=5000))
     clock.now += 10
-    console.update(5000, Stretch("pretrain", last=False, unit="updates", done=4100, total=5000))
+    console.update(5000, PhaseProgress("pretrain", last=False, unit="updates", done=4100, total=5000))
     console.close()
     text = terminal.text()
     assert "82%" in text

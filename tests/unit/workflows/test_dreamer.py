@@ -22,9 +22,9 @@ from cadenza.lab.view.imagination import record_imagination
 from cadenza.nets import world_model
 from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.rssm import State
-from cadenza.tools.module_statistics import Statistics
-from cadenza.tools.nan_checks import FiniteChecks
-from cadenza.tools.workflow_contents import Owned
+from cadenza.watch.module_statistics import Statistics
+from cadenza.watch.nan_checks import FiniteChecks
+from cadenza.watch.workflow_contents import WorkflowContents
 from cadenza.workflows import dreamer
 from cadenza.workflows.dreamer_behaviour import (
     Imagined,
@@ -566,7 +566,7 @@ def test_a_row_that_was_never_learned_from_starts_with_nothing(warmed: Any, late
 
 def test_debug_checks_know_that_the_slow_critic_does_not_learn(warmed: Any) -> None:
     workflow, store = warmed("toy/identity:dreamer_v3")
-    owned = Owned(workflow)
+    owned = WorkflowContents(workflow)
     FiniteChecks(owned)
     Statistics(owned)
     still = set(owned.parameters) - set(owned.learned)

@@ -15,8 +15,9 @@ import torch
 from gymnasium.spaces import Box
 
 from cadenza.config.load import load
-from cadenza.engine.launch import check, train
+from cadenza.engine.launch import check
 from cadenza.errors import ConfigError
+from cadenza.lab.session import train
 from cadenza.nets.latent_model import LatentModel
 from cadenza.nets.normalisers import PercentileScale
 from cadenza.workflows.tdmpc_steps import Noise, Slow, model_loss, policy_loss

@@ -18,11 +18,12 @@ from cadenza.config.load import load
 from cadenza.data.candidate_returns import TRIAL
 from cadenza.data.replay import ReplayStore
 from cadenza.engine.build import Assembly, assemble
-from cadenza.engine.launch import check, train
+from cadenza.engine.launch import check
 from cadenza.engine.orchestrator import Orchestrator
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
+from cadenza.lab.session import train
 from cadenza.lab.view.imagination import record_imagination
 from cadenza.nets.mdn import Guess, Memory
 from cadenza.records.metrics import read

@@ -93,8 +93,8 @@ def let_go(process: subprocess.Popen[bytes]) -> None:
 
 def train(config: Path, root: Path, run: str, until: tuple[str, int] | None = None, metric: str = "") -> Result:
     """Begin the run, or go on with it; `until` stops it there as a signal would."""
-    from cadenza.engine import launch
     from cadenza.engine.events import Row, Started
+    from cadenza.lab import session
 
     stop: Callable[[], None] | None = None
 
@@ -110,14 +110,14 @@ def train(config: Path, root: Path, run: str, until: tuple[str, int] | None = No
 
     folder, settings = RunFolder(root / run), read(config)
     if not folder.path.exists():
-        return launch.train(settings, root, ["cadenza", "train", str(config)], True, [listen], run_id=run)
+        return session.train(settings, root, ["cadenza", "train", str(config)], True, [listen], run_id=run)
     own = folder.settings() == to_dict(settings)
     if not own:
         raise ConfigError(f"{folder.config} is not what the sweep asked for ({config}): put it back")
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
-            return launch.resume(folder, quiet=True, trust=own, on_event=[listen])
+            return session.resume(folder, quiet=True, trust=own, on_event=[listen])
         except LockedError:
             if time.monotonic() > deadline:
                 raise

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from cadenza.base import failpoints
-from cadenza.engine import launch
 from cadenza.engine.signals import Signals
 from cadenza.errors import CadenzaError, LockedError, StorageError
 from cadenza.lab.cleanup import paused
+from cadenza.lab.session import RunAttachments
 from cadenza.lab.sweeps.drive import Sweep, conclude, folder_of, predecessor
 from cadenza.lab.sweeps.jobs import Job
 from cadenza.lab.sweeps.journal import Journal
@@ -32,7 +32,7 @@ from harness.sweeping import BUDGET, InProcess, folders, make, outcomes, run
 @pytest.fixture(autouse=True)
 def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page that each run ends with takes longer than these runs do."""
-    monkeypatch.setattr(launch, "finish_folder", lambda run: None)
+    monkeypatch.setattr(RunAttachments, "finish", lambda self, run: None)
 
 
 GAMMAS = {"algorithm.gamma": [0.5, 0.9]}

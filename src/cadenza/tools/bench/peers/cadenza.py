@@ -146,8 +146,8 @@ def replay(given: Task) -> dict[str, Any]:
 def parameters(run: Any) -> int:
     """Those that are learned; target networks are not."""
     from cadenza.engine.playback import load_policy
-    from cadenza.tools.workflow_contents import Owned
+    from cadenza.watch.workflow_contents import WorkflowContents
 
     player, _ = load_policy(run.folder)
-    owned = Owned(player.workflow).parameters.values()
+    owned = WorkflowContents(player.workflow).parameters.values()
     return sum(parameter.numel() for parameter in owned if parameter.requires_grad)

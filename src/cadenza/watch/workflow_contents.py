@@ -12,7 +12,7 @@ from torch import nn
 Group = dict[str, torch.Tensor]  # the parameters of one module by their own names
 
 
-class Owned:
+class WorkflowContents:
     """Paths are attributes and keys joined by dots, as in `nets.agent.actor.2.weight`."""
 
     def __init__(self, workflow: Any) -> None:

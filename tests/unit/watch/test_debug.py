@@ -18,13 +18,14 @@ from cadenza.config.load import load
 from cadenza.config.registry import ALGORITHMS, Algorithm
 from cadenza.config.schema import DebugConfig, RunConfig
 from cadenza.engine.orchestrator import Orchestrator
+from cadenza.engine.probe import Probe
 from cadenza.errors import ConfigError, DivergenceError, NotFoundError
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import read
 from cadenza.tools.diagnose import diagnose, starting_point
-from cadenza.tools.nan_operations import FirstBad
 from cadenza.tools.verify import compare, final_state
-from cadenza.tools.workflow_contents import Owned
+from cadenza.watch.nan_operations import FirstBad
+from cadenza.watch.workflow_contents import WorkflowContents
 from harness.command import cadenza, last, train
 from harness.lab import Lab
 from harness.learner import STEPS
@@ -228,11 +229,12 @@ def test_a_watched_run_resumes_bit_for_bit(lab: Lab) -> None:
     assert compare(whole.folder, part.folder) is None
 
 
-def test_without_it_nothing_is_wrapped(lab: Lab) -> None:
+def test_without_debug_the_run_calls_its_parts_directly(lab: Lab) -> None:
     run = lab.start(configured(debug=False))
     assert run.collector is not None
-    for part, method in ((run, "run"), (run.workflow, "act"), (run.collector, "collect"), (run.collector.env, "step")):
-        assert method not in vars(part)
+    assert type(run.probe) is Probe
+    assert (run.collector.act, run.evaluator.act) == (run.workflow.act, run.workflow.act)
+    assert run.collector.step == run.collector.env.step
     assert not run.workflow.nets["body"]._forward_hooks  # type: ignore[attr-defined]
     run.run()
     assert not (run.folder.path / "debug").exists()
@@ -305,7 +307,7 @@ class Assorted:
 
 
 def test_parts_are_found_however_a_workflow_keeps_them() -> None:
-    owned = Owned(Assorted())
+    owned = WorkflowContents(Assorted())
     assert list(owned.modules) == ["pair.left", "pair.right.0"]
     assert list(owned.parameters) == [
         *(f"pair.{side}.{kind}" for side in ("left", "right.0") for kind in ("weight", "bias")),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.records.metrics import MetricBuffer
-from cadenza.tools.workflow_contents import Group, Owned
+from cadenza.watch.workflow_contents import Group, WorkflowContents
 
 ACTIVATIONS = "torch.nn.modules.activation"
 
@@ -17,7 +17,7 @@ ACTIVATIONS = "torch.nn.modules.activation"
 class Statistics:
     """Metrics `debug/<quantity>/<module>`: means over the gradient steps since they were last taken."""
 
-    def __init__(self, owned: Owned) -> None:
+    def __init__(self, owned: WorkflowContents) -> None:
         self.owned = owned
         self._means = MetricBuffer()
         self._gradients: dict[str, Tensor] = {}

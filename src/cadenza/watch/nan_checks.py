@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from cadenza.errors import DivergenceError
-from cadenza.tools.workflow_contents import Group, Owned, tensors
 from cadenza.trees import leaves
 from cadenza.types import Acted, Step
+from cadenza.watch.workflow_contents import Group, WorkflowContents, tensors
 
 
 class NotFiniteError(DivergenceError):
@@ -28,7 +28,7 @@ class NotFiniteError(DivergenceError):
 class FiniteChecks:
     """Hooks on everything a workflow owns. They look and raise; they change nothing."""
 
-    def __init__(self, owned: Owned) -> None:
+    def __init__(self, owned: WorkflowContents) -> None:
         self.on = True
         for name, module in owned.modules.items():
             module.register_forward_hook(partial(self._forward, name), with_kwargs=True)

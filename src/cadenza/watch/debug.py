@@ -1,7 +1,4 @@
-"""The debug profile: puts checks, statistics, a profile and a copy of the latest good state around a run's parts.
-
-The loop knows nothing of it: methods of a built run's own objects are wrapped, so a run without it pays nothing.
-"""
+"""The probe of `--debug`: checks every number, collects statistics, profiles, and keeps the latest good state."""
 
 from __future__ import annotations
 
@@ -14,16 +11,20 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from cadenza.base import owned_files
 from cadenza.base.atomic import write_json
 from cadenza.config.schema import DebugConfig
 from cadenza.engine.checkpoint import Checkpoints
+from cadenza.engine.probe import Act, Probe, Update
 from cadenza.errors import DivergenceError, StorageError
-from cadenza.tools.module_statistics import Statistics
-from cadenza.tools.nan_checks import FiniteChecks, LossCheck, NotFiniteError
-from cadenza.tools.profile import Profile
-from cadenza.tools.workflow_contents import Owned
-from cadenza.types import Acted, PhaseInfo, Step, Store, Updated
+from cadenza.nets.optimizers import Optimizer
+from cadenza.types import Acted, Mode, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.watch.module_statistics import Statistics
+from cadenza.watch.nan_checks import FiniteChecks, LossCheck, NotFiniteError
+from cadenza.watch.profile import Profile
+from cadenza.watch.workflow_contents import Group, WorkflowContents
 
 if TYPE_CHECKING:
     from cadenza.engine.orchestrator import Orchestrator
@@ -32,130 +33,101 @@ RECENT = 10  # values of each metric that a diagnosis shows
 CHEAP = 0.5  # seconds that copying the state may take before it is done less often
 
 
-class Debug:
-    """Watches one run from its first task on."""
+class Debug(Probe):
+    """Checks, measures and profiles one run, and keeps a copy of its latest good state."""
 
     def __init__(self, run: Orchestrator, settings: DebugConfig) -> None:
-        self.run = run
+        self.orchestrator = run
         self.folder = run.folder.files / "debug"
         self.profile = Profile(self.folder, settings.profile_cycles)
-        self.owned = Owned(run.workflow)
-        self.checks = FiniteChecks(self.owned)
-        self.statistics = Statistics(self.owned)
+        self.contents = WorkflowContents(run.workflow)
+        self.checks = FiniteChecks(self.contents)
+        self.statistics = Statistics(self.contents)
         self.recent: dict[str, deque[float]] = {}
         self._enter("")
         self._state: dict[str, Any] = {}
         self._copied_at, self._copy_seconds = 0.0, 0.0
-        self._wrap()
+        for name, optimizer in self.contents.optimizers.items():
+            observe_steps(optimizer, Steps(self, name))
 
-    def _wrap(self) -> None:
-        run, workflow = self.run, self.run.workflow
-        around(run, "run", self._run)
-        around(run, "save", partial(self._timed, "save"))
-        around(run, "_evaluate", partial(self._task, "evaluate"))
-        for hook in workflow.hooks:
-            around(workflow, hook, partial(self._update, hook))
-        for name, optimizer in self.owned.optimizers.items():
-            around(optimizer, "step", partial(self._step_optimizer, name))
-        around(workflow, "act", self._act)
-        if run.collector is not None:
-            around(run.collector, "collect", partial(self._task, "collect"))
-            around(run.collector.env, "step", self._step_env)
-
-    # around the parts: each is given the method it stands in for
-
-    def _run(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(self, train: Callable[[], str | None]) -> str | None:
         self._enter("")
         self._copy_state()
         try:
-            result = method(*args, **kwargs)
+            result = train()
         except (OSError, StorageError):
             raise
         except Exception as problem:
-            found = problem if self.checks.on else self._repeat_checked(problem, partial(method, *args, **kwargs))
-            told = self._diagnose(found)
-            raise told from (found.__cause__ if told is found else found)
+            fault = problem if self.checks.on else self._repeat_checked(problem, train)
+            error = self._diagnose(fault)
+            raise error from (fault.__cause__ if error is fault else fault)
         finally:
             with contextlib.suppress(OSError):
                 self.profile.write()
-        self.run.console.note(f"debug: every number was finite; {self.folder / 'profile.txt'} says where the time went")
+        where = f"{self.folder / 'profile.txt'} says where the time went"
+        self.orchestrator.console.note(f"debug: every number was finite; {where}")
         return result
 
-    def _repeat_checked(self, problem: Exception, go_on: Callable[[], Any]) -> Exception:
-        """A cycle that is traced is not checked, or the trace would show the checks: go back and look."""
+    def _repeat_checked(self, problem: Exception, train: Callable[[], str | None]) -> Exception:
+        """Repeat a traced cycle with checks (without, so that the trace does not show them); return what they find."""
         self.profile.end_trace()
         self._enter("")
-        self.run.load_state({**copy.deepcopy(self._state), "metrics": self.run.metrics.state_dict()})
+        self.orchestrator.load_state({**copy.deepcopy(self._state), "metrics": self.orchestrator.metrics.state_dict()})
         try:
-            go_on()
-        except Exception as found:
-            return found
+            train()
+        except Exception as fault:
+            return fault
         return problem
 
-    def _task(self, name: str, method: Any, *args: Any) -> Any:
+    def task(self, name: str, work: Callable[[], Any]) -> Any:
+        if name == "save":
+            with self.profile.span(name):
+                return work()
         self._enter(name)
-        self.profile.at_cycle(self.run.clock.cycles)
+        self.profile.at_cycle(self.orchestrator.clock.cycles)
         self.checks.on = not self.profile.tracing
         with self.profile.span(name):
-            result = method(*args)
+            result = work()
         self.updating, self.vec_steps = False, 0  # from here on the clock counts the steps
         return result
 
     def _enter(self, name: str) -> None:
         self.during = name  # the hook being called, or the last one
-        self.updating = name in self.run.workflow.hooks
+        self.updating = name in self.orchestrator.workflow.hooks
         self.vec_steps = 0  # of the environments, in this hook
-        self.steps = dict.fromkeys(self.owned.optimizers, 0)  # the same of optimizers
+        self.steps = dict.fromkeys(self.contents.optimizers, 0)  # the same of optimizers
 
-    def _timed(self, name: str, method: Any, *args: Any, **kwargs: Any) -> Any:
-        with self.profile.span(name):
-            return method(*args, **kwargs)
-
-    def _update(self, name: str, method: Any, store: Store, phase: PhaseInfo) -> Updated:
-        if self.updating:  # one hook calls another
-            return method(store, phase)  # type: ignore[no-any-return]
+    def update(self, hook: str, update: Update, store: Store, phase: PhaseInfo) -> Updated:
         self._copy_state()
         one = replace(phase, due=1)  # each is looked at
-        result: Updated = self._task(name, partial(self._learn, method), store, one)
-        self.checks.state(self.run.workflow.state_dict())
+        result: Updated = self.task(hook, partial(self._learn, update, store, one))
+        self.checks.state(self.orchestrator.workflow.state_dict())
         self.checks.metrics(result.metrics)
         self.steps = dict.fromkeys(self.steps, 0)
         for key, value in result.metrics.items():
             self.recent.setdefault(key, deque(maxlen=RECENT)).append(float(value))
         return result._replace(metrics={**result.metrics, **self.statistics.take()})
 
-    def _learn(self, method: Any, store: Store, phase: PhaseInfo) -> Any:
+    def _learn(self, update: Update, store: Store, phase: PhaseInfo) -> Updated:
         if not self.checks.on:
-            return method(store, phase)
+            return update(store, phase)
         self.statistics.on = True
         try:
             with LossCheck():
-                return method(store, phase)
+                return update(store, phase)
         finally:
             self.statistics.on = False
 
-    def _step_optimizer(self, name: str, method: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self.checks.on:
-            return method(*args, **kwargs)
-        groups = self.owned.moved_by(name)
-        self.checks.stepping(groups)
-        self.statistics.before_step(groups)
-        result = method(*args, **kwargs)
-        self.statistics.after_step(groups)
-        self.checks.stepped(name, groups)
-        self.steps[name] += 1
-        return result
-
-    def _act(self, method: Any, *args: Any) -> Acted:
+    def act(self, act: Act, step: Step, carry: Tree, mode: Mode) -> Acted:
         with self.profile.span("act"):
-            acted: Acted = method(*args)
+            acted = act(step, carry, mode)
         if self.checks.on:
             self.checks.acted(acted)
         return acted
 
-    def _step_env(self, method: Any, action: Any) -> Step:
+    def step(self, step: Callable[[dict[str, Any]], Step], action: dict[str, Any]) -> Step:
         with self.profile.span("env"):
-            after: Step = method(action)
+            after = step(action)
         self.vec_steps += 1
         if self.checks.on:
             self.checks.step(after)
@@ -168,7 +140,7 @@ class Debug:
         now = time.monotonic()
         if self._copy_seconds > CHEAP and now - self._copied_at < self._copy_seconds:
             return
-        parts = {name: part for name, part in self.run.parts().items() if name != "metrics"}
+        parts = {name: part for name, part in self.orchestrator.parts().items() if name != "metrics"}
         self._state = copy.deepcopy({name: part.state_dict() for name, part in parts.items()})
         self._copied_at = time.monotonic()
         self._copy_seconds = self._copied_at - now
@@ -183,7 +155,7 @@ class Debug:
             **position,
             **getattr(problem, "details", {}),
             "recent": {key: list(values) for key, values in self.recent.items()},
-            "repeat": f"cadenza debug {self.run.folder.reference}",
+            "repeat": f"cadenza debug {self.orchestrator.folder.reference}",
         }
         with contextlib.suppress(OSError):  # a full disk must not hide the problem
             self.folder.mkdir()
@@ -197,7 +169,7 @@ class Debug:
         return DivergenceError(f"{problem} ({place}); {tell}")
 
     def _position(self) -> dict[str, Any]:
-        clock, collector = self.run.clock, self.run.collector
+        clock, collector = self.orchestrator.clock, self.orchestrator.collector
         collected = self.vec_steps * collector.env.num_envs if collector is not None else 0
         return {
             "env_steps": clock.env_steps + collected,
@@ -215,10 +187,39 @@ class Debug:
         for older in failure.glob("step-*"):
             owned_files.discard(older)
         clock = self._state["clock"]
-        checkpoints = Checkpoints(failure, self.run.checkpoints.config_hash, keep=1)
+        checkpoints = Checkpoints(failure, self.orchestrator.checkpoints.config_hash, keep=1)
         checkpoints.save(self._state, clock["env_steps"], clock["updates"])
 
 
-def around(target: object, name: str, wrapper: Any) -> None:
-    """Wherever `target.name(…)` is called, `wrapper(method, …)` is called instead, on this one object."""
-    setattr(target, name, partial(wrapper, getattr(target, name)))
+class Steps:
+    """Observes the steps of one optimizer (`nets.optimizers.StepObserver`)."""
+
+    def __init__(self, debug: Debug, name: str) -> None:
+        self._debug, self._name = debug, name
+        self._groups: dict[str, Group] | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Steps:
+        return self  # a copied optimizer must not take the run along
+
+    def before_step(self, *_: Any) -> None:
+        debug = self._debug
+        self._groups = debug.contents.moved_by(self._name) if debug.checks.on else None
+        if self._groups is not None:
+            debug.checks.stepping(self._groups)
+            debug.statistics.before_step(self._groups)
+
+    def after_step(self, *_: Any) -> None:
+        debug = self._debug
+        if self._groups is not None:
+            debug.statistics.after_step(self._groups)
+            debug.checks.stepped(self._name, self._groups)
+            debug.steps[self._name] += 1
+
+
+def observe_steps(optimizer: Any, steps: Steps) -> None:
+    """Let `steps` observe an optimizer of cadenza or of torch; of others, only the update as a whole is checked."""
+    if isinstance(optimizer, Optimizer):
+        optimizer.observer = steps
+    elif isinstance(optimizer, torch.optim.Optimizer):
+        optimizer.register_step_pre_hook(steps.before_step)
+        optimizer.register_step_post_hook(steps.after_step)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from cadenza.tools.workflow_contents import tensors
+from cadenza.watch.workflow_contents import tensors
 
 TORCH = str(Path(torch.__file__).parent)
 HERE = str(Path(__file__).parent)

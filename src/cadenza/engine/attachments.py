@@ -1,0 +1,49 @@
+"""What the engine asks of all that is attached to a run: a display, listeners, a probe, work at the end.
+
+The engine knows these two protocols only. `lab/session.py` provides the console, sinks, alerts, films and the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cadenza.config.schema import RunConfig
+from cadenza.engine.scheduler import PhaseProgress
+from cadenza.records.folder import RunFolder
+
+if TYPE_CHECKING:
+    from cadenza.engine.orchestrator import Orchestrator
+
+
+class Display(Protocol):
+    """Shows the progress of one run to a person. `update` may be called at every step."""
+
+    def start(self, headline: Sequence[str], position: int, progress: PhaseProgress) -> None: ...
+
+    def update(self, position: int, progress: PhaseProgress, row: dict[str, Any] | None = None) -> None: ...
+
+    def note(self, text: str, warning: bool = False) -> None: ...
+
+    def finish(self, summary: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Attachments(Protocol):
+    """Makes what is attached to a run; each method is called once, in this order."""
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse a config that asks for something that is not installed, before anything is made."""
+
+    def display(self, folder: RunFolder, unit: str, total: int | None) -> Display:
+        """Open the display; `total` counts the run's budget in `unit`, env_steps or updates."""
+
+    def attach(self, run: Orchestrator) -> None:
+        """Attach a probe to a run that has just been built."""
+
+    def listen(self, run: Orchestrator) -> None:
+        """Add the listeners to a run that is about to start."""
+
+    def finish(self, run: Orchestrator) -> None:
+        """Make what is made of a run once it has stopped."""

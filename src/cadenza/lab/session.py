@@ -1,0 +1,139 @@
+"""Training with all that is attached to a run: console, alerts, sinks, films, `--debug` and the report at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cadenza.config.schema import RunConfig
+from cadenza.engine import launch
+from cadenza.engine.events import Listener
+from cadenza.engine.launch import Result
+from cadenza.errors import CadenzaError
+from cadenza.records.folder import RunFolder
+from cadenza.records.index import shared_url
+from cadenza.records.metrics import export_csv, read
+from cadenza.watch.alerts import Alerts
+from cadenza.watch.console import Console
+
+if TYPE_CHECKING:
+    from cadenza.engine.build import Assembly
+    from cadenza.engine.orchestrator import Orchestrator
+    from cadenza.engine.signals import Signals
+
+Sink = Callable[[Callable[[str], None]], Listener]  # takes a function that warns, returns a listener
+
+
+def train(
+    config: RunConfig,
+    root: Path,
+    command: list[str],
+    quiet: bool = False,
+    on_event: Iterable[Listener] = (),
+    notes: Iterable[str] = (),
+    run_id: str | None = None,
+) -> Result:
+    """Train a new run to its end; see `engine.launch.train`."""
+    return launch.train(config, root, command, RunAttachments(quiet, on_event), notes, run_id)
+
+
+def resume(
+    folder: RunFolder,
+    max_timesteps: int | None = None,
+    max_updates: int | None = None,
+    device: str | None = None,
+    quiet: bool = False,
+    trust: bool = False,
+    on_event: Iterable[Listener] = (),
+    accept_changes: bool = False,
+) -> Result:
+    """Continue a run to its end; see `engine.launch.resume`."""
+    attachments = RunAttachments(quiet, on_event)
+    return launch.resume(folder, attachments, max_timesteps, max_updates, device, trust, accept_changes)
+
+
+def build_quietly(assembly: Assembly, folder: RunFolder, signals: Signals) -> Orchestrator:
+    """Build a run that shows warnings only and has no listeners, for tools that drive its loop themselves."""
+    from cadenza.engine.build import build
+
+    run = build(assembly, folder, Console(quiet=True, total=None), signals)
+    attach_debug(run)
+    return run
+
+
+def attach_debug(run: Orchestrator) -> None:
+    """Attach the checks of `--debug`, if the config asks for them."""
+    if run.config.debug.enabled:
+        from cadenza.watch.debug import Debug
+
+        run.attach(Debug(run, run.config.debug))
+
+
+class RunAttachments:
+    """What `cadenza train` and `cadenza.train` attach to a run (`engine.attachments.Attachments`)."""
+
+    def __init__(self, quiet: bool, on_event: Iterable[Listener]) -> None:
+        self._quiet, self._on_event = quiet, on_event
+        self._sinks: list[Sink] = []
+
+    def check(self, config: RunConfig) -> None:
+        self._sinks = sinks_of(config)
+
+    def display(self, folder: RunFolder, unit: str, total: int | None) -> Console:
+        return Console(self._quiet, total, unit=unit, log=folder.log)
+
+    def attach(self, run: Orchestrator) -> None:
+        attach_debug(run)
+
+    def listen(self, run: Orchestrator) -> None:
+        def warn(line: str) -> None:
+            run.console.note(line, warning=True)
+
+        run.listeners += [Alerts(run.console.note)] if run.config.logging.alerts.enabled else []
+        if run.config.evaluation.video_every:
+            from cadenza.lab.view.evaluation_video import EvaluationVideos
+
+            # before the sinks, which look for its files
+            run.listeners.append(EvaluationVideos(run.config, run.workflow, run.folder, run.usage, warn))
+        run.listeners += [*(sink(warn) for sink in self._sinks), *self._on_event]
+
+    def finish(self, run: Orchestrator) -> None:
+        """Make video, table and report. None of them is worth failing for: the run itself is safe."""
+        from cadenza.lab.report import write_report
+
+        try:
+            if run.config.evaluation.video and run.finished:
+                from cadenza.lab.view.imagination import record_imagination
+                from cadenza.lab.view.play import record
+
+                record_imagination(run.workflow, run.stores, run.folder.videos)
+                record(run.folder, run.folder.best_or_last, trust=True)
+        except Exception as problem:  # whatever a stranger's renderer may raise
+            reason = str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
+            run.console.note(f"no video: {reason}", warning=True)
+        try:
+            export_csv(read(run.folder.metrics), run.folder.files / "metrics.csv")
+            write_report(run.folder)
+        except OSError as problem:
+            run.console.note(f"no report: {problem.strerror or problem}", warning=True)
+
+
+def sinks_of(config: RunConfig) -> list[Sink]:
+    """Return where rows go besides metrics.jsonl; refuse a sink whose extra is not installed."""
+    sinks: list[Sink] = []
+    if config.logging.tensorboard:
+        from cadenza.watch.tensorboard import TensorBoard
+
+        sinks.append(TensorBoard)
+    if config.logging.wandb:
+        from cadenza.watch.wandb_sink import Wandb
+
+        sinks.append(Wandb)
+    if (url := shared_url()) is not None:
+        from cadenza.records.shared_index import SharedIndex
+        from cadenza.watch.heartbeat import Heartbeat
+
+        sinks.append(partial(Heartbeat, SharedIndex(url)))  # which refuses a URL that is none
+    return sinks
