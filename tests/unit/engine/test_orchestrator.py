@@ -71,7 +71,7 @@ def test_an_interrupted_collection_goes_on_under_the_same_schedules(lab: Lab, ta
     for _ in range(4):  # leave after every vector step, as signals would
         assert run.collector is not None
         act, left = run.collector.act, iter((False, True))
-        run.collector.act = lambda *args, act=act: seen.append(args[2].phase) or act(*args)  # type: ignore
+        run.collector.act = lambda *args, act=act: seen.append(args[2].phase) or act(*args)
         run._stop = partial(next, left)  # type: ignore[method-assign]
         run._do_next()
         run.save()
