@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -113,6 +114,37 @@ class Acted(NamedTuple):
     action: dict[str, np.ndarray]  # [N, A, …]
     extras: dict[str, dict[str, np.ndarray]]  # group -> name -> [N, A, …]; stored beside the action
     carry: Tree  # the policy's memory, a dict tree of tensors or arrays [N, …]; `{}` for a memoryless one
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What a policy makes of N steps of one group, arrays [N, A, …]; None where it says nothing."""
+
+    probs: np.ndarray | None = None  # [N, A, n] of each discrete action; those of several choices side by side
+    mean: np.ndarray | None = None  # [N, A, D] of continuous actions, in the environment's units
+    std: np.ndarray | None = None  # [N, A, D] their standard deviation
+    q: np.ndarray | None = None  # [N, A, n] Q value of each discrete action
+    value: np.ndarray | None = None  # [N, A]
+    reward: np.ndarray | None = None  # [N, A] what a world model expected to be paid for arriving at the step
+
+
+class Credit(NamedTuple):
+    """How the values of a group come from rewards: what advantages [T, A] are computed with."""
+
+    gamma: float  # discount
+    trace: float = 0.0  # lambda of GAE or of lambda-returns; 0: one-step TD errors
+    team: bool = False  # values are of the summed rewards of all agents of a team, whose deaths end nothing
+    on_arrival: bool = False  # the value of a state includes the reward for arriving there
+    reward_scale: float = 1.0  # rewards are divided by this,
+    reward_clip: float = float("inf")  # and then clipped to this distance from 0
+
+
+class Explained(NamedTuple):
+    """What `explain` returns."""
+
+    opinions: dict[str, Opinion]  # by group
+    carry: Tree  # after the last step
+    credit: Mapping[str, Credit] = MappingProxyType({})  # by group; without one, no advantages are shown
 
 
 class Imagination(NamedTuple):
@@ -254,3 +286,38 @@ class Workflow(Stateful, Protocol):
 
     def load_weights(self, state: dict[str, Any]) -> None:
         """Take over networks and normalisers, and nothing else, from the state of another run's workflow."""
+
+
+# What a workflow may offer besides. `config/registry.py` checks the signatures of those that it has.
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A workflow that says what its policy makes of steps."""
+
+    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
+        """Judge N consecutive steps of one episode, from the carry before the first of them.
+
+        The N axis is time. `mode.forced` holds the actions taken, of which a recurrent state is made. The inspector
+        passes an episode in pieces, and the carry of each piece to the next.
+        """
+
+
+@runtime_checkable
+class Imagines(Protocol):
+    """A workflow with a world model."""
+
+    @property
+    def imagines(self) -> bool:
+        """Whether a model is learned with these settings."""
+
+    def imagine(self, drawn: Any, known: int, seed: int) -> Imagination:
+        """Predict `data.batches.Sequences`: the model sees the first `known` steps, and then the actions alone."""
+
+
+@runtime_checkable
+class Deployable(Protocol):
+    """A workflow whose acting is a function of observations and a recurrent state."""
+
+    def deployed(self, group: str) -> Any:
+        """Return the group's policy as a `nets.deployed.Deployed`."""

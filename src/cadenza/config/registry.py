@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import operator
 import sys
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.errors import ConfigError, NotFoundError, nearest
-from cadenza.types import Stateful, Workflow
+from cadenza.types import Deployable, Explains, Imagines, Stateful, Workflow
 
 
 @dataclass(frozen=True)
@@ -297,6 +298,13 @@ def import_path(thing: Any) -> str | None:
 
 # algorithms
 
+# What a workflow may offer besides what the engine needs (`types.py`).
+OFFERS: dict[str, Callable[..., Any]] = {
+    "explain": Explains.explain,
+    "imagine": Imagines.imagine,
+    "deployed": Deployable.deployed,
+}
+
 
 def load_algorithms() -> dict[str, ConfigError]:
     """Make those of other installed packages known; what is wrong with those that cannot be, by name.
@@ -324,6 +332,7 @@ def register_algorithm(name: str, config: type, summary: str = "") -> Callable[[
     """Decorator that makes a workflow of one's own known by name."""
 
     def register(workflow: type) -> type:
+        check_offers(name, workflow)
         ALGORITHMS[name] = Algorithm(name, summary or _summary(workflow), config, workflow)
         return workflow
 
@@ -355,8 +364,28 @@ def workflow_class(name: str) -> Callable[..., Workflow]:
     missing = [member for member in (*needed, *hooks) if not callable(getattr(workflow, member, None))]
     if missing:
         raise ConfigError(f"algorithm {name}: {workflow.__name__} lacks the method(s) {', '.join(missing)}")
+    check_offers(name, workflow)
     found: Callable[..., Workflow] = workflow
     return found
+
+
+def check_offers(name: str, workflow: type) -> None:
+    """Refuse a workflow with a method that the lab would call and that takes other arguments."""
+    for offer, method in OFFERS.items():
+        if not hasattr(workflow, offer):
+            continue
+        arguments = ", ".join(inspect.signature(method).parameters)
+        where = f"algorithm {name}: {workflow.__name__}.{offer}"
+        theirs = getattr(workflow, offer)
+        if not callable(theirs):
+            raise ConfigError(f"{where} must be a method ({arguments}), not a {type(theirs).__name__}")
+        try:
+            inspect.signature(theirs).bind(*inspect.signature(method).parameters)
+        except TypeError:
+            raise ConfigError(f"{where}{inspect.signature(theirs)} must take ({arguments})") from None
+        if offer == "imagine" and not hasattr(workflow, "imagines"):
+            lacks = "lacks imagines, which says whether a model is learned: a property, or imagines = True"
+            raise ConfigError(f"algorithm {name}: {workflow.__name__} has imagine and {lacks}")
 
 
 def _take_algorithm(entry: EntryPoint) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -44,10 +43,3 @@ class Deployed(nn.Module):
         seen = map_tree(lambda x: x[None], self.observer.seen(obs))  # a sequence of one step
         output, after = self.network(seen, carry, is_first[None])
         return self.choose(output[0], mask), output[0], map_tree(lambda x: x[0], after)
-
-
-@runtime_checkable
-class Deployable(Protocol):
-    """A workflow whose acting is a function of what is seen and remembered."""
-
-    def deployed(self, group: str) -> Deployed: ...

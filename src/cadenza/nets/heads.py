@@ -1,7 +1,8 @@
 """From a network's output to actions and their probabilities, per action space; no distribution objects.
 
 Every head has `outputs` (how many numbers it wants), and on outputs [*, outputs]: `sample` and `mode` (the most likely)
--> action [*, …], `evaluate(action)` -> (its log-probability [*], the entropy [*]).
+-> action [*, …], `evaluate(action)` -> (its log-probability [*], the entropy [*]), `summary` -> the distribution:
+`probs` [*, n], or `mean` and `std` [*, D].
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ class CategoricalHead(nn.Module):
         log_prob = log_probs.gather(-1, (action - self.start).long().unsqueeze(-1)).squeeze(-1)
         return log_prob, -(log_probs.exp() * log_probs).sum(-1)
 
+    def summary(self, output: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+        return {"probs": self.log_probs(output, mask).exp()}
+
 
 class MultiCategoricalHead(nn.Module):
     """Several choices at once, independent of each other; masks stand side by side."""
@@ -79,6 +83,10 @@ class MultiCategoricalHead(nn.Module):
         known = [part.evaluate(own, allowed, one) for (part, own, allowed), one in columns]
         return torch.stack([log_prob for log_prob, _ in known]).sum(0), torch.stack([h for _, h in known]).sum(0)
 
+    def summary(self, output: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+        parts = [part.log_probs(own, allowed).exp() for part, own, allowed in self._columns(output, mask)]
+        return {"probs": torch.cat(parts, -1)}
+
 
 class BernoulliHead(nn.Module):
     """Several switches, independent of each other."""
@@ -99,6 +107,9 @@ class BernoulliHead(nn.Module):
         entropy = nn.functional.binary_cross_entropy_with_logits(output, torch.sigmoid(output), reduction="none")
         on = flat(action, self.shape).float()
         return -nn.functional.binary_cross_entropy_with_logits(output, on, reduction="none").sum(-1), entropy.sum(-1)
+
+    def summary(self, output: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+        return {"probs": torch.sigmoid(output)}
 
 
 class GaussianHead(nn.Module):
@@ -137,6 +148,10 @@ class GaussianHead(nn.Module):
         entropy = (log_std + 0.5 * (1 + LOG_2PI)).sum(-1)
         return log_prob, entropy.expand(mean.shape[:-1])
 
+    def summary(self, output: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+        mean, log_std = self._normal(output)
+        return {"mean": mean, "std": log_std.exp().expand(mean.shape)}
+
 
 class SquashedHead(GaussianHead):
     """Normal numbers through tanh into the bounds of the space; the mean of its entropy's integral by quadrature."""
@@ -169,6 +184,12 @@ class SquashedHead(GaussianHead):
         mean, log_std = self._normal(output)
         inside = mean.unsqueeze(-2) + log_std.exp().unsqueeze(-2) * self.nodes[:, None]  # [*, nodes, size]
         return log_prob - self._stretch(inner), entropy + (self._stretch(inside) * self.weights).sum(-1)
+
+    def summary(self, output: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+        """Return the standard deviation as it is around the middle of the bounds."""
+        inner = super().summary(output, mask)
+        mean, std = self.middle + self.reach * torch.tanh(inner["mean"]), self.reach * inner["std"].clamp(max=1.0)
+        return {"mean": mean, "std": std}
 
     def draw(self, output: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Actions on the unit scale [*, size] that gradients flow through, and their log-probability there [*]."""

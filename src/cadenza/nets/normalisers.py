@@ -169,6 +169,10 @@ class RewardScale:
         self.norm.update(sums[active].unsqueeze(-1))
         return (reward / torch.sqrt(self.norm.var + 1e-8).float()).clamp(-self.clip, self.clip)
 
+    def deviation(self) -> float:
+        """Return what rewards are divided by."""
+        return float(torch.sqrt(self.norm.var + 1e-8))
+
     def state_dict(self) -> dict[str, Any]:
         return {"running": self.running, **self.norm.state_dict()}
 

@@ -28,10 +28,10 @@ from cadenza.envs.layout import Layout, allocate_space, blank
 from cadenza.envs.seeds import RECORD, EpisodeSeeds
 from cadenza.envs.wrappers import RescaledActions, layer
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError, install
-from cadenza.nets.deployed import Deployable, Deployed
+from cadenza.nets.deployed import Deployed
 from cadenza.records.folder import RunFolder
 from cadenza.trees import leaves, map_tree
-from cadenza.types import SINGLE_GROUP, Mode, Step, Tree
+from cadenza.types import SINGLE_GROUP, Deployable, Mode, Step, Tree
 
 FACTS = "cadenza.json"  # where a model tells what it is
 TOLERANCE = 1e-4  # of the largest number in what is compared, for differences in rounding

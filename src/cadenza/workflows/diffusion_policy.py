@@ -22,17 +22,19 @@ from cadenza.nets.denoisers import DenoisingTransformer, UNet
 from cadenza.nets.mlp import MLP
 from cadenza.nets.normalisers import RangeNorm
 from cadenza.nets.observe import VECTOR, Observed, Observer, flatten, is_image, vector_size, walk
+from cadenza.nets.opinions import numbers, one_by_one
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.target import Target
 from cadenza.nets.torso import Torso
 from cadenza.ops.diffusion import KEPT, ddim_step, ddpm_step, noised, visited
 from cadenza.ops.surrogate import masked_mean
 from cadenza.trees import map_tree
-from cadenza.types import Acted, Context, GroupSpec, Mode, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.types import Acted, Context, Explained, GroupSpec, Mode, Opinion, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.diffusion_policy_config import DiffusionPolicyConfig
 from cadenza.workflows.parts import Parts
 
 CYCLE = 100  # gradient steps of a cycle, at whose end evaluations, rows and checkpoints may be due
+DRAWS = 8  # chunks that `explain` makes at a time, to tell how sure the policy is
 AT_ONCE = 512  # transitions looked at together when the ranges of the data are found
 
 
@@ -121,6 +123,35 @@ class DiffusionPolicy:
             return Acted(mode.forced, {name: {} for name in after}, {"left": np.zeros_like(left), "groups": after})
         left = np.where(left == 0, executed, left) - 1
         return Acted(action, {name: {} for name in after}, {"left": left, "groups": after})
+
+    @torch.inference_mode()
+    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
+        """Return mean and deviation of continuous actions, or how often each discrete one comes, in several chunks.
+
+        They are made as often as in acting, and then followed, whatever was done.
+        """
+        executed, draws = self.config.executed, 1 if self.config.baseline == "cloning" else DRAWS
+        actions: dict[str, list[np.ndarray]] = {name: [] for name in self.nets}
+        for step in one_by_one(steps):
+            left, after = 0 if step.is_first[0] else int(carry["left"][0]), {}
+            for name, held in carry["groups"].items():
+                past, chunks = held["seen"], held["chunk"]  # [1, H, A, …], [draws, executed, A, D]
+                past = map_tree(lambda past, new: remembered(past, new, step.is_first), past, step.obs[name])  # noqa: B023
+                if not left:
+                    chunks = self._make(name, map_tree(lambda x: np.repeat(x, draws, 0), past), mode)[:, :executed]
+                actions[name].append(chunks[:, executed - left if left else 0])
+                after[name] = {"seen": past, "chunk": chunks}
+            carry = {"left": np.array([(left or executed) - 1]), "groups": after}
+        return Explained({name: self._opinion(name, np.stack(drawn), steps) for name, drawn in actions.items()}, carry)
+
+    def _opinion(self, name: str, drawn: np.ndarray, steps: Step) -> Opinion:
+        """Of encoded actions [N, draws, A, D]."""
+        actions = self.actions[name]
+        if actions.discrete:
+            scores = np.where(steps.mask[name][:, None], drawn, -np.inf) if name in steps.mask else drawn
+            return Opinion(probs=np.eye(actions.size)[scores.argmax(-1)].mean(1))
+        mean, std = (torch.from_numpy(x).to(self.device) for x in (drawn.mean(1), drawn.std(1)))
+        return Opinion(mean=numbers(actions.middle + actions.reach * mean), std=numbers(actions.reach * std))
 
     def _make(self, name: str, seen: Tree, mode: Mode) -> np.ndarray:
         """Chunks [N, T, A, D], in the range of the data."""

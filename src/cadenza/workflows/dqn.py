@@ -21,12 +21,13 @@ from cadenza.data.replay import ReplayStore
 from cadenza.nets.deployed import Deployed
 from cadenza.nets.numpy.q_kernel import PlainQ, flat, gradients, plain_q
 from cadenza.nets.observe import Observed, Observer
+from cadenza.nets.opinions import mask_of, q_opinion
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.q_network import Noise, QNetwork
 from cadenza.nets.target import Target
 from cadenza.ops.td import Transitions, huber, projected, quantile_huber
 from cadenza.trees import map_tree
-from cadenza.types import Acted, Context, Mode, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.types import Acted, Context, Credit, Explained, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.dqn_config import DQNConfig
 from cadenza.workflows.parts import Parts
 
@@ -97,6 +98,15 @@ class DQN:
         with torch.inference_mode():
             noise = net.draw(mode.streams.torch(f"noise.{name}", self.device)) if mode.explore else ()
             return net.means(net(observer(obs), noise)).cpu().numpy()
+
+    @torch.inference_mode()
+    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
+        """Return the Q values."""
+        opinions = {}
+        for name, net in self.nets.items():
+            values = net.means(net(self.observers[name](steps.obs[name])))
+            opinions[name] = q_opinion(values, mask_of(steps, name, self.device))
+        return Explained(opinions, carry, dict.fromkeys(self.nets, Credit(self.config.gamma)))
 
     def deployed(self, group: str) -> Deployed:
         net, start = self.nets[group], int(self.context.env.groups[group].action.start)  # type: ignore[attr-defined]

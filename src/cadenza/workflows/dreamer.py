@@ -8,6 +8,7 @@ environments.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,12 +25,26 @@ from cadenza.nets.actors import Actions, Actor, CategoricalActor, NormalActor
 from cadenza.nets.dense import Style
 from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.observe import Observer, observe
+from cadenza.nets.opinions import mask_of, numbers, one_by_one
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.rssm import State
 from cadenza.nets.target import Target
 from cadenza.nets.world_model import NumberHead, WorldModel
 from cadenza.trees import map_tree
-from cadenza.types import Acted, Context, Imagination, Mode, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.types import (
+    Acted,
+    Context,
+    Credit,
+    Explained,
+    Imagination,
+    Mode,
+    Opinion,
+    PhaseInfo,
+    Step,
+    Store,
+    Tree,
+    Updated,
+)
 from cadenza.workflows.dreamer_behaviour import LOSSES, Behaviour, Noise, plan
 from cadenza.workflows.dreamer_config import DreamerConfig
 from cadenza.workflows.dreamer_latents import DETER, STOCH, nothing, packed, unpacked
@@ -141,6 +156,42 @@ class Dreamer:
             encoded = actor.sample(output, actor.noise(count, generator=generator))
         amount = value_at(config.exploration_noise, mode.phase.now, mode.phase.horizon) if mode.explore else 0.0
         return self._disturbed(encoded, allowed, amount, generator) if amount else encoded
+
+    @torch.inference_mode()
+    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
+        """Return expected rewards and, unless it plans, values and the distribution of actions.
+
+        The states come one by one, as each is made from the one before; then all are judged together.
+        """
+        model, states, taken = self.model, [], mode.forced or {}
+        for n, step in enumerate(one_by_one(steps)):
+            forced = {self.group: taken[self.group][n : n + 1]} if taken else None
+            carry = self.act(step, carry, replace(mode, forced=forced)).carry
+            states.append(State(carry[DETER], carry[STOCH]).features())
+        features = torch.stack(states)  # [N, 1, F]
+        opinion = Opinion(reward=numbers(model.reward.mean(model.reward(features))))
+        if self.behaviour is not None:
+            value = numbers(self.behaviour.critic.mean(self.behaviour.critic(features)))
+            opinion = replace(opinion, value=value, **self._distribution(features, steps))
+        config = self.config
+        credit = Credit(config.gamma, config.return_lambda, on_arrival=config.values_count_arrival)
+        return Explained({self.group: opinion}, carry, {self.group: credit})
+
+    def _distribution(self, features: Tensor, steps: Step) -> dict[str, np.ndarray]:
+        """Of the actor in latent states [N, 1, F]; of an action squashed by tanh, around the middle of its bounds."""
+        assert self.behaviour is not None
+        actor = self.behaviour.actor
+        output = actor(features)
+        if isinstance(actor, CategoricalActor):
+            mask = mask_of(steps, self.group, self.device)
+            if mask is not None:  # as in acting
+                output = output.masked_fill(~mask, torch.finfo(output.dtype).min).log_softmax(-1)
+            return {"probs": numbers(output.exp())}
+        std = output.chunk(2, -1)[1]
+        if actor.kind == "tanh_normal":
+            std = std.clamp(max=1.0)
+        mean = self.actions.middle + self.actions.reach * actor.mode(output)
+        return {"mean": numbers(mean), "std": numbers(self.actions.reach * std)}
 
     def plan(self, given: Tree) -> Tree:
         """The search itself, on tensors alone."""
@@ -289,10 +340,13 @@ class Dreamer:
 
     # looking inside
 
+    imagines = True
+
     @torch.inference_mode()
-    def imagine(self, drawn: Sequences, known: int, generator: torch.Generator) -> Imagination:
+    def imagine(self, drawn: Sequences, known: int, seed: int) -> Imagination:
         """What the model says of sequences of which it sees the first `known` steps, and then the actions alone."""
-        batch, rssm = self._batch(drawn), self.model.rssm
+        batch, rssm, generator = self._batch(drawn), self.model.rssm, torch.Generator(device=self.device)
+        generator.manual_seed(seed)
         steps, count = batch.reward.shape
         noise = rssm.noise(steps, count, generator=generator)
         seen = map_tree(lambda x: x[:known], batch.obs)

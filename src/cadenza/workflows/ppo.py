@@ -25,11 +25,12 @@ from cadenza.nets.deployed import Deployed
 from cadenza.nets.normalisers import RewardScale, ValueScale
 from cadenza.nets.numpy.actor_critic_kernel import plain
 from cadenza.nets.observe import Observed, Observer
+from cadenza.nets.opinions import actor_critic_opinions
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.ops.returns import explained_variance, gae
 from cadenza.ops.surrogate import FIGURES, ClippedObjective
 from cadenza.trees import map_tree
-from cadenza.types import Acted, Context, Mode, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.types import Acted, Context, Credit, Explained, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.parts import Parts
 from cadenza.workflows.ppo_config import PPOConfig
 
@@ -115,6 +116,16 @@ class PPO:
 
     def deployed(self, group: str) -> Deployed:
         return deployed(self.nets[group], self.observers[group])
+
+    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
+        """Return action probabilities (or means and deviations) and values."""
+        opinions, after = actor_critic_opinions(self.nets, self.observers, steps, carry, self.views, self.value_scales)
+        return Explained(opinions, after, {name: self._credit(name) for name in self.nets})
+
+    def _credit(self, name: str) -> Credit:
+        config, scale = self.configs[name], self.reward_scales.get(name)
+        credit = Credit(config.gamma, config.gae_lambda, team=self.config.rewards == "team")
+        return credit if scale is None else credit._replace(reward_scale=scale.deviation(), reward_clip=scale.clip)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)

@@ -17,7 +17,20 @@ from gymnasium import spaces
 from cadenza.config.schedules import value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.rollout import Rollout, RolloutStore
-from cadenza.types import Acted, Context, GroupSpec, Mode, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.types import (
+    Acted,
+    Context,
+    Credit,
+    Explained,
+    GroupSpec,
+    Mode,
+    Opinion,
+    PhaseInfo,
+    Step,
+    Store,
+    Tree,
+    Updated,
+)
 from cadenza.workflows.qlearning_config import QLearningConfig, states_in
 
 Array = np.ndarray[Any, Any]
@@ -163,6 +176,14 @@ class QLearning:
             at_random = random.random(chosen.shape) < value_at(config.epsilon, phase.now, phase.horizon)
             chosen = np.where(at_random, lots.argmax(-1), chosen)
         return np.asarray(chosen)
+
+    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
+        """Return the Q values (or preferences) of the table."""
+        opinions = {}
+        for name, table in self.tables.items():
+            values = np.asarray(table.mean_values(table.index(steps.obs[name])), np.float64)
+            opinions[name] = Opinion(q=values, value=masked(values, steps.mask.get(name)).max(-1))
+        return Explained(opinions, carry, dict.fromkeys(self.tables, Credit(self.config.gamma)))
 
     # learning
 

@@ -20,11 +20,12 @@ from cadenza.nets.actor_critic import ActorCritic, act, deployed
 from cadenza.nets.deployed import Deployed
 from cadenza.nets.numpy.actor_critic_kernel import plain
 from cadenza.nets.observe import Observed, Observer
+from cadenza.nets.opinions import actor_critic_opinions
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.ops.returns import discounted_sum, explained_variance
 from cadenza.ops.surrogate import masked_mean, masked_standardise
 from cadenza.trees import map_tree
-from cadenza.types import Acted, Context, Mode, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.types import Acted, Context, Credit, Explained, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.parts import Parts
 from cadenza.workflows.reinforce_config import ReinforceConfig
 
@@ -72,6 +73,11 @@ class Reinforce:
 
     def deployed(self, group: str) -> Deployed:
         return deployed(self.nets[group], self.observers[group])
+
+    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
+        """Return action probabilities (or means and deviations) and the baseline's values."""
+        opinions, after = actor_critic_opinions(self.nets, self.observers, steps, carry)
+        return Explained(opinions, after, dict.fromkeys(self.nets, Credit(self.config.gamma)))
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)

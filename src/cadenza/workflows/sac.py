@@ -26,11 +26,25 @@ from cadenza.nets.heads import CategoricalHead, SquashedHead
 from cadenza.nets.mlp import MLP
 from cadenza.nets.numpy.sac_kernel import PlainSAC, plain_sac
 from cadenza.nets.observe import Observed, Observer
+from cadenza.nets.opinions import mask_of, numbers, policy_opinion
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.target import Target
 from cadenza.nets.torso import Torso
 from cadenza.ops.surrogate import masked_mean
-from cadenza.types import Acted, Context, GroupSpec, Mode, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.types import (
+    Acted,
+    Context,
+    Credit,
+    Explained,
+    GroupSpec,
+    Mode,
+    Opinion,
+    PhaseInfo,
+    Step,
+    Store,
+    Tree,
+    Updated,
+)
 from cadenza.workflows.parts import Parts
 from cadenza.workflows.sac_config import SACConfig
 
@@ -176,6 +190,21 @@ class SAC:
         if mode.explore:
             return policy.head.sample(output, mask, mode.streams.torch(f"act.{name}", self.device)).cpu().numpy()
         return policy.head.mode(output, mask).cpu().numpy()
+
+    @torch.inference_mode()
+    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
+        """Return the distribution of actions, its value by the lowest critic, and of discrete actions Q values."""
+        opinions = {name: self._opinion(name, steps) for name in self.policies}
+        return Explained(opinions, carry, dict.fromkeys(self.policies, Credit(self.config.gamma)))
+
+    def _opinion(self, name: str, steps: Step) -> Opinion:
+        policy, critics, obs = self.policies[name], self.critics[name], self.observers[name](steps.obs[name])
+        output, mask = policy(obs), mask_of(steps, name, self.device)
+        if isinstance(policy.head, SquashedHead):
+            action = policy.head.to_unit(policy.head.mode(output, mask))
+            return policy_opinion(policy.head, output, mask, critics(obs, action).amin(0))
+        values, probs = critics(obs, None).amin(0), policy.head.log_probs(output, mask).exp()
+        return Opinion(probs=numbers(probs), q=numbers(values), value=numbers((values * probs.double()).sum(-1)))
 
     def deployed(self, group: str) -> Deployed:
         policy = self.policies[group]

@@ -22,17 +22,19 @@ from cadenza.data.replay import ReplayStore
 from cadenza.nets.actors import Actions
 from cadenza.nets.latent_model import LatentModel
 from cadenza.nets.normalisers import PercentileScale
-from cadenza.nets.observe import Observer
+from cadenza.nets.observe import Observed, Observer
+from cadenza.nets.opinions import numbers, one_by_one
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.target import Target
 from cadenza.ops.planning import Found
 from cadenza.trees import map_tree
-from cadenza.types import Acted, Context, Mode, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.types import Acted, Context, Credit, Explained, Mode, Opinion, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.parts import Parts
 from cadenza.workflows.tdmpc_config import TDMPCConfig
-from cadenza.workflows.tdmpc_steps import Batch, Noise, PlanNoise, Slow, model_loss, plan, policy_loss
+from cadenza.workflows.tdmpc_steps import Batch, Noise, PlanNoise, Slow, model_loss, plan, policy_loss, trusted
 
 MEAN = "mean"  # of the last plan, in the carry
+EXPECTED = "expected"  # in the carry of `explain`: the reward predicted for the last action
 POLICY = "policy"
 BEYOND = (1 << 53, 1)  # after the end of every schedule
 
@@ -80,25 +82,59 @@ class TDMPC:
         name, count = self.group, len(step.is_first)
         if mode.forced is not None:
             return Acted(mode.forced, {name: {}}, self.initial_carry(count))
+        found, mean = self._planned(step, carry, mode)
+        action = found.action
+        if mode.explore:
+            drawn = torch.empty_like(action).normal_(generator=mode.streams.torch("act", self.device))
+            action = action + found.std[:, 0] * drawn
+        return Acted({name: self.actions.decode(action.clamp(-1, 1))[:, None]}, {name: {}}, {MEAN: mean})
+
+    @torch.inference_mode()
+    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
+        """Return the planned actions, their deviation in the search, what the critics say of them, and rewards."""
+        name, model, actions = self.group, self.model, self.actions
+        plans = []
+        expected = carry.get(EXPECTED, torch.zeros(1, device=self.device))
+        for step in one_by_one(steps):
+            plan, mean = self._planned(step, carry, mode)
+            plans.append(plan)
+            carry = {MEAN: mean}
+        action = torch.cat([plan.action for plan in plans])  # [N, D]
+        std = torch.cat([plan.std[:, 0] for plan in plans])
+        latent = model.encoder(self._observe(steps))
+        taken = action if mode.forced is None else actions.encode(send(mode.forced[name][:, 0], self.device))
+        reward = model.earned(latent, taken)
+        every = torch.arange(self.config.model.critics, device=self.device)
+        value = trusted(model.values(model.critics, latent, action, every), self.config)
+        opinion = Opinion(
+            mean=numbers(actions.middle + actions.reach * action)[:, None],
+            std=numbers(actions.reach * std)[:, None],
+            value=numbers(value)[:, None],
+            reward=numbers(torch.cat([expected, reward[:-1]]))[:, None],  # for the action before
+        )
+        return Explained({name: opinion}, {**carry, EXPECTED: reward[-1:]}, {name: Credit(self.gamma)})
+
+    def _observe(self, step: Step) -> Observed:
+        """[N, …]"""
+        return self.observer.seen(map_tree(lambda x: send(x[:, 0], self.device), step.obs[self.group]))
+
+    def _planned(self, step: Step, carry: Tree, mode: Mode) -> tuple[Found, Tensor]:
+        """A plan that starts where the last one has led, and its mean [N, longest, D] for the next."""
         search, at = self.config.planning, (mode.phase.now, mode.phase.horizon) if mode.explore else self.stood
         horizon = int(value_at(search.horizon, *at))
         generator = mode.streams.torch("act", self.device)
         start = torch.zeros_like(carry[MEAN][:, :horizon])
         start[:, :-1] = carry[MEAN][:, 1:horizon] * send(~step.is_first, self.device)[:, None, None]
         given = {
-            "obs": self.observer.seen(map_tree(lambda x: send(x[:, 0], self.device), step.obs[name])),  # [N, …]
+            "obs": self._observe(step),
             "start": start,
-            "noise": self._plan_noise(count, horizon, generator)._asdict(),
+            "noise": self._plan_noise(len(step.is_first), horizon, generator)._asdict(),
             "min_std": send(np.array(value_at(search.min_std, *at), np.float32), self.device),
         }
         found = Found(**self._search(given))
-        action = found.action
-        if mode.explore:
-            drawn = torch.empty_like(action).normal_(generator=generator)
-            action = action + found.std[:, 0] * drawn
         mean = torch.zeros_like(carry[MEAN])
         mean[:, :horizon] = found.mean
-        return Acted({name: self.actions.decode(action.clamp(-1, 1))[:, None]}, {name: {}}, {MEAN: mean})
+        return found, mean
 
     def search(self, given: Tree) -> Tree:
         """The plan itself, on tensors alone."""

@@ -7,7 +7,7 @@ shapes: T steps, B sequences, N environments, Z numbers of a latent, A of an enc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,12 @@ from cadenza.nets.actors import Actions
 from cadenza.nets.controllers import LinearControllers
 from cadenza.nets.mdn import DeterministicMLP, DreamNoise, Dynamics, Guess, Memory, MixtureRNN, unroll
 from cadenza.nets.observe import VECTOR, Observer, images, vector_size
+from cadenza.nets.opinions import mask_of, numbers
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.vae import ConvVAE
 from cadenza.ops.planning import cem
 from cadenza.trees import map_tree
-from cadenza.types import Acted, Context, Imagination, Mode, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.types import Acted, Context, Explained, Imagination, Mode, Opinion, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.evolution import NONE, Evolution
 from cadenza.workflows.parts import Parts
 from cadenza.workflows.world_models_config import WorldModelsConfig
@@ -92,16 +93,49 @@ class WorldModels:
         memory = Memory(carry["h"] * kept, carry["c"] * kept)
         z = self._tell(self.observer(step.obs[name])[self.key][:, 0])
         allowed = torch.from_numpy(step.mask[name][:, 0]).to(self.device) if name in step.mask else None
-        if self.evolution is not None:
-            if mode.explore:
-                trial = self.evolution.assign(carry[TRIAL], step.is_first)
-            action = self.control(self.evolution.controllers(trial), self._features(z, memory), allowed)
-        else:
-            action = self._searched(z, memory, allowed, mode.streams.torch("act", self.device))
+        if self.evolution is not None and mode.explore:
+            trial = self.evolution.assign(carry[TRIAL], step.is_first)
+        action = self._choose(z, memory, allowed, trial, mode)
         if self.config.remembers:
             memory = self.memory.step(z, action, memory)
         carry = {"h": memory.h, "c": memory.c, TRIAL: trial}
         return Acted({name: self.actions.decode(action)[:, None]}, {name: {}}, carry)
+
+    def _choose(self, z: Tensor, memory: Memory, allowed: Tensor | None, trial: np.ndarray, mode: Mode) -> Tensor:
+        """Encoded actions [N, A]: the controllers' of these trials, or searched for."""
+        if self.evolution is None:
+            return self._searched(z, memory, allowed, mode.streams.torch("act", self.device))
+        return self.control(self.evolution.controllers(trial), self._features(z, memory), allowed)
+
+    @torch.inference_mode()
+    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
+        """Return the controller's actions, which it is certain of, and the rewards that M expects, where it learns."""
+        name, trial = self.group, np.full(1, NONE)
+        z = self._tell(self.observer(steps.obs[name])[self.key][:, 0])
+        mask = mask_of(steps, name, self.device)
+        memory, chosen, rewards = Memory(carry["h"], carry["c"]), [], []
+        for n in range(len(z)):
+            if steps.is_first[n]:
+                memory = self.memory.initial(1)
+            allowed = None if mask is None else mask[n]
+            action = self._choose(z[n : n + 1], memory, allowed, trial, mode)
+            chosen.append(action)
+            rewards.append(self.memory.guess(memory).reward)  # for the action before
+            if mode.forced is not None:
+                action = self.actions.encode(torch.from_numpy(mode.forced[name][n]).to(self.device))
+            if self.config.remembers:
+                memory = self.memory.step(z[n : n + 1], action, memory)
+        opinion = Opinion(reward=numbers(torch.stack(rewards))) if self.config.remembers else Opinion()
+        if self.config.controller != "random":
+            opinion = replace(opinion, **self._certain(torch.stack(chosen)))
+        return Explained({name: opinion}, {"h": memory.h, "c": memory.c, TRIAL: trial})
+
+    def _certain(self, action: Tensor) -> dict[str, np.ndarray]:
+        """The distribution of an action that is not drawn, of encoded ones [N, 1, A]."""
+        if self.actions.discrete:
+            return {"probs": numbers(functional.one_hot(action.argmax(-1), self.actions.size))}
+        mean = numbers(self.actions.middle + self.actions.reach * action)
+        return {"mean": mean, "std": np.zeros_like(mean)}
 
     def _tell(self, seen: Tensor) -> Tensor:
         """What is seen [*, …] in Z numbers; of an image, what V thinks most likely."""
@@ -249,15 +283,14 @@ class WorldModels:
     # looking inside
 
     @property
-    def imagine(self) -> Callable[[Sequences, int, torch.Generator], Imagination]:
-        """There only where M learns anything."""
-        if not self.config.remembers:
-            raise AttributeError("nothing that M could imagine is learned")
-        return self._imagine
+    def imagines(self) -> bool:
+        """Whether M learns anything."""
+        return self.config.remembers
 
     @torch.inference_mode()
-    def _imagine(self, drawn: Sequences, known: int, generator: torch.Generator) -> Imagination:
+    def imagine(self, drawn: Sequences, known: int, seed: int) -> Imagination:
         """What V makes of the first `known` steps, and what M dreams of the rest, given the actions alone."""
+        generator = torch.Generator(device=self.device).manual_seed(seed)
         z, action, reward, first = (x[1:] for x in self._told(drawn, None))  # what comes before only leads there
         memory, now = self.memory.initial(z.shape[1]), z[0]
         latents, rewards = [], []

@@ -231,6 +231,21 @@ def test_what_a_workflow_lacks_is_named(installed: Path, lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"explain": lambda self, steps: None}, r"Odd\.explain\(self, steps\) must take \(self, steps, carry, mode\)"),
+        ({"explain": None}, r"Odd\.explain must be a method \(self, steps, carry, mode\), not a NoneType"),
+        ({"deployed": lambda self: None}, r"Odd\.deployed\(self\) must take \(self, group\)"),
+        ({"imagine": lambda self, drawn, known, generator: None}, "Odd has imagine and lacks imagines"),
+    ],
+)
+def test_optional_methods_with_other_arguments_are_refused(members: dict[str, Any], message: str) -> None:
+    odd = type("Odd", (Memory,), members)
+    with pytest.raises(ConfigError, match=f"^algorithm odd: {message}"):
+        registry.register_algorithm("odd", config=MemoryConfig)(odd)
+
+
+@pytest.mark.parametrize(
     ("member", "given", "message"),
     [
         ("phases", (), r"Wrong\.phases\(\) names no phase, so nothing would be trained"),

@@ -469,11 +469,11 @@ def test_a_plan_goes_where_rewards_are() -> None:
 def test_the_model_is_asked_what_it_would_see(warmed: Any) -> None:
     workflow, store = warmed("toy/dict:dreamer_v3")
     drawn = store.sequences(2, 8, np.random.default_rng(0))
-    found = workflow.imagine(drawn, 3, torch.Generator().manual_seed(0))
+    found = workflow.imagine(drawn, 3, seed=0)
     assert found.obs["vector"].shape == found.predicted_obs["vector"].shape == (2, 7, 5)
     assert found.reward.shape == found.predicted_reward.shape == (2, 7)
     drawn.groups["agent"]["obs"]["useful"][:, 5:] = 9.0  # what it is not shown changes nothing
-    again = workflow.imagine(drawn, 3, torch.Generator().manual_seed(0))
+    again = workflow.imagine(drawn, 3, seed=0)
     assert np.array_equal(found.predicted_obs["vector"], again.predicted_obs["vector"])
     assert not np.array_equal(found.obs["vector"], again.obs["vector"])
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from cadenza.envs.catalog import make
 from cadenza.envs.display import has_display
-from cadenza.errors import CadenzaError
+from cadenza.errors import CadenzaError, ConfigError
 from cadenza.lab.inspector.frames import in_a_row, own, stack
 from cadenza.lab.inspector.messages import (
     NUMBERS,
@@ -34,8 +34,7 @@ from cadenza.lab.inspector.messages import (
 from cadenza.records import episodes
 from cadenza.records.folder import RunFolder
 from cadenza.trees import leaves, map_tree
-from cadenza.types import Environment, Episode, Frame
-from cadenza.workflows.ppo_config import PPOConfig
+from cadenza.types import Credit, Environment, Episode, Explains, Frame, Imagines, Mode, Opinion
 
 PICTURES = 300  # sent unasked, evenly over the episode
 AT_ONCE = 8  # of which one in so many comes with the steps, the others when there is nothing else to do
@@ -61,7 +60,6 @@ class Replay:
         self.at, self.frame = 0, self.env.reset(self.episode.seed)
         self.terminated = False
         self.kept: dict[int, list[Frame]] = {}
-        self.discounts = {group: discounts(self.config.algorithm, group) for group in self.env.spec.groups}
         self.workflow: Any = None
 
     def begin(self) -> Frame:
@@ -158,8 +156,6 @@ class Replay:
                 name: {
                     "agents": list(group.agents),
                     "team": group.team,
-                    "gamma": self.discounts[name][0],
-                    "trace": self.discounts[name][1],
                     "action": described(group.action) | {"names": list(group.action_names[:NAMED])},
                     "sees": [list(leaf.shape[1:]) for _, leaf in leaves(self.frame.obs[name])],
                 }
@@ -220,12 +216,16 @@ class Replay:
         """What the policy with the weights of a checkpoint makes of every step."""
         from cadenza.base.streams import EVALUATION, Streams
         from cadenza.engine.playback import load_policy
-        from cadenza.lab.inspector.policy_view import opinions, reward_scale
-        from cadenza.types import Mode
 
         player, name = load_policy(self.folder, checkpoint, self.trust)
         workflow = self.workflow = player.workflow
-        self.tell("judge", checkpoint=name, imagines=hasattr(workflow, "imagine"))
+        self.tell("judge", checkpoint=name, imagines=isinstance(workflow, Imagines) and workflow.imagines)
+        if not isinstance(workflow, Explains):
+            self.tell(
+                "note", text=f"{self.config.algorithm.name} explains no steps: only actions and rewards are shown"
+            )
+            self.tell("judged")
+            return
         mode = Mode(False, player.phase, Streams(self.config.seed, branch=(EVALUATION,)))
         carry = workflow.initial_carry(1)
         values: dict[str, list[np.ndarray]] = {}
@@ -236,34 +236,32 @@ class Replay:
             steps = self.steps_in(begin, frames)
             at = np.arange(begin, begin + len(steps)).clip(max=self.episode.length - 1)
             done = {group: actions[at] for group, actions in self.episode.actions.items()}
-            found, carry = opinions(workflow, in_a_row(steps, begin == 0), carry, replace(mode, forced=done))
-            told: list[dict[str, dict[str, Any]]] = [{group: {} for group in found} for _ in steps]
-            for group, one in found.items():
-                for key, column in one.items():
+            explained = workflow.explain(in_a_row(steps, begin == 0), carry, replace(mode, forced=done))
+            carry = explained.carry
+            told: list[dict[str, dict[str, Any]]] = [{group: {} for group in explained.opinions} for _ in steps]
+            for group, opinion in explained.opinions.items():
+                for key, column in columns(opinion, group, done[group].shape[:2]).items():
                     for n, value in enumerate(rounded(column)):
                         told[n][group][key] = value
-                if "value" in one:
-                    values.setdefault(group, []).append(one["value"])
+                    if key == "value":
+                        values.setdefault(group, []).append(column)
             for frame in frames[1:]:
                 earned.append(frame.reward)
                 died.append(frame.died or map_tree(lambda x: np.zeros(x.shape, bool), frame.reward))
             self.tell("opinions", begin=begin, steps=told)
-        for group, value in values.items():
-            scale, clip = reward_scale(workflow, group)
-            reward, over = self.credited(group, map_tree(stack, *earned), map_tree(stack, *died))
-            learned_of = np.clip(reward / scale, -clip, clip)
-            if getattr(self.config.algorithm, "values_count_arrival", False):
-                learned_of = on_arrival(learned_of, self.discounts[group][0], over)
-            advantage = advantages(np.concatenate(value), learned_of, *self.discounts[group], over)
-            self.tell("advantages", group=group, values=rounded(advantage), reward_scale=scale)
+        for group, credit in explained.credit.items():
+            if group in values:
+                reward, over = self.credited(group, credit, map_tree(stack, *earned), map_tree(stack, *died))
+                advantage = advantages(np.concatenate(values[group]), reward, over, credit)
+                self.tell("advantages", group=group, values=rounded(advantage), credit=credit._asdict())
         self.tell("judged")
 
     def credited(
-        self, group: str, earned: dict[str, np.ndarray], died: dict[str, np.ndarray]
+        self, group: str, credit: Credit, earned: dict[str, np.ndarray], died: dict[str, np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The rewards that a group learns from [T, A], and where nothing follows: as `PPO._earned` has it."""
+        """Return the rewards that a group learns from [T, A], and where nothing follows."""
         reward, over, groups = earned[group], died[group].copy(), self.env.spec.groups
-        if getattr(self.config.algorithm, "rewards", "own") == "team":
+        if credit.team:
             mates = [other for other in groups if groups[other].team == groups[group].team]
             team = np.stack([earned[other].sum(-1) for other in mates]).sum(0)
             reward, over = np.broadcast_to(team[:, None], reward.shape), np.zeros_like(over)
@@ -274,14 +272,11 @@ class Replay:
 
     def imagine(self, step: int, wishes: Wishes) -> None:
         """What a model makes of the steps up to one, and what it expects of those behind it by the actions alone."""
-        import torch
-
         begin, end = max(0, step - KNOWN + 1), min(step + HORIZON, self.episode.length)
         if not self.seek(max(0, begin - 1), lambda: wishes.left(step)):
             return
         drawn = self.stretch(begin, end)
-        generator = torch.Generator(device=self.workflow.device).manual_seed(step)
-        found = self.workflow.imagine(drawn, step - begin + 1, generator)
+        found = self.workflow.imagine(drawn, step - begin + 1, seed=step)
         skip = max(0, step - begin + 1 - SHOWN)
         both = [{key: x[0, skip:] for key, x in part.items()} for part in (found.obs, found.predicted_obs)]
         images = [
@@ -344,11 +339,13 @@ class Replay:
         )
 
 
-def discounts(algorithm: Any, group: str) -> tuple[float, float]:
-    """Of rewards, and of errors in an advantage; where the algorithm has no such setting one step's error stands."""
-    own = algorithm.of(group) if isinstance(algorithm, PPOConfig) else algorithm
-    trace = getattr(own, "gae_lambda", getattr(own, "return_lambda", 0.0))
-    return float(getattr(own, "gamma", 0.99)), float(trace)
+def columns(opinion: Opinion, group: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Return what an opinion says, by name; an array that is not [N, A, …] is refused."""
+    stated = {name: np.asarray(x, np.float64) for name, x in vars(opinion).items() if x is not None}
+    for name, x in stated.items():
+        if x.shape[:2] != shape or x.ndim != (2 if name in ("value", "reward") else 3):
+            raise ConfigError(f"explain: {name} of group {group} has the shape {x.shape}, not [N, A, …] = {shape}")
+    return stated
 
 
 def size(frame: Frame) -> int:
@@ -356,20 +353,19 @@ def size(frame: Frame) -> int:
     return sum(leaf.nbytes for tree in (frame.obs, frame.state) if tree is not None for _, leaf in leaves(tree))
 
 
-def advantages(value: np.ndarray, reward: np.ndarray, gamma: float, trace: float, over: np.ndarray) -> np.ndarray:
-    """Generalised advantage estimates [T, A]; values [T + 1, A] are those of the observations, none behind an end."""
-    error = reward + gamma * np.where(over, 0.0, value[1:]) - value[:-1]
-    for step in range(len(error) - 2, -1, -1):
-        error[step] += gamma * trace * np.where(over[step], 0.0, error[step + 1])
-    return np.asarray(error)
+def advantages(value: np.ndarray, reward: np.ndarray, over: np.ndarray, credit: Credit) -> np.ndarray:
+    """Return generalised advantage estimates [T, A] of values [T + 1, A]; nothing follows where it is `over` [T, A]."""
+    import torch
 
+    from cadenza.ops.returns import gae
 
-def on_arrival(reward: np.ndarray, gamma: float, over: np.ndarray) -> np.ndarray:
-    """The rewards [T, A] for `advantages` where a value includes the one for arriving.
-
-    A step then earns what led to it, and where nothing follows, the final state is worth the reward for getting there.
-    """
-    return np.concatenate([np.zeros_like(reward[:1]), reward[:-1]]) + gamma * np.where(over, reward, 0.0)
+    reward = np.clip(reward / credit.reward_scale, -credit.reward_clip, credit.reward_clip)
+    if credit.on_arrival:  # a step earns what led to it; a final state is worth the reward for getting there
+        before = np.concatenate([np.zeros_like(reward[:1]), reward[:-1]])
+        reward = before + credit.gamma * np.where(over, reward, 0.0)
+    arrays = (np.asarray(reward, np.float64), value[:-1], np.where(over, 0.0, value[1:]))
+    paid, now, following = map(torch.from_numpy, arrays)
+    return gae(paid, now, following, torch.from_numpy(over), credit.gamma, credit.trace).numpy()
 
 
 def visible(config: Any) -> Environment:

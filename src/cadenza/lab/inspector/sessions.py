@@ -84,7 +84,7 @@ class Replay:
             self.state |= head
         elif kind == "advantages":
             self.advantages[head["group"]] = head["values"]
-            self.state.setdefault("reward_scales", {})[head["group"]] = head["reward_scale"]
+            self.state.setdefault("credit", {})[head["group"]] = head["credit"]
         elif kind == "note":
             self.state["notes"].append(head["text"])
         elif kind == "dream":

@@ -6,7 +6,6 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
-import torch
 
 from cadenza.base.files import SafePath
 from cadenza.base.streams import EVALUATION, Streams
@@ -19,7 +18,7 @@ from cadenza.errors import ConfigError
 from cadenza.lab.view.video import open_video, save
 from cadenza.records.folder import RunFolder
 from cadenza.trees import map_tree
-from cadenza.types import Imagination, Mode
+from cadenza.types import Imagination, Imagines, Mode
 
 SEQUENCES, KNOWN, STEPS = 4, 5, 45  # side by side; steps the model sees, and in all at most
 TRIED = 24  # sequences that the best are chosen from
@@ -32,7 +31,7 @@ def imagine_run(folder: RunFolder, seed: int, checkpoint: str, trust: bool = Fal
     player, name = load_policy(folder, checkpoint, trust)
     workflow, config = player.workflow, player.config
     like = workflow.stores().get("replay")
-    if not hasattr(workflow, "imagine") or not isinstance(like, ReplayStore):
+    if not (isinstance(workflow, Imagines) and workflow.imagines and isinstance(like, ReplayStore)):
         raise ConfigError(f"run {folder.id}: {config.algorithm.name} learns no model of the world that could imagine")
     store = ReplayStore(PLAYED + like.stack + 2, 1, stack=like.stack, revisable=like.revisable)
     mode = Mode(explore=False, phase=player.phase, streams=Streams(seed, branch=(EVALUATION,)))
@@ -54,11 +53,10 @@ def record_imagination(
 ) -> list[SafePath]:
     """Files for the run of a workflow that can `imagine`, from its own replay; none for others."""
     store = stores.get("replay")
-    if not hasattr(workflow, "imagine") or not isinstance(store, ReplayStore) or not store.ready():
+    if not (isinstance(workflow, Imagines) and workflow.imagines and isinstance(store, ReplayStore) and store.ready()):
         return []
     drawn = unbroken(store)
-    generator = torch.Generator(device=workflow.device).manual_seed(0)
-    found: Imagination = workflow.imagine(drawn, KNOWN, generator)
+    found = workflow.imagine(drawn, KNOWN, seed=0)
     folder.mkdir()
     made = [write_curves(found, folder / f"{title}.png")]
     for key, seen in found.obs.items():

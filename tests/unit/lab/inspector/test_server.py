@@ -282,7 +282,7 @@ def test_an_episode_is_played_again_in_a_process_of_its_own(client: Client, whol
     assert sum(rewards) == pytest.approx(chosen["return"], abs=1e-3)
     assert len(series["value"]) == chosen["length"] + 1
     assert len(series["advantage"]) == chosen["length"]
-    gamma, error = ready["facts"]["groups"]["agent"]["gamma"], []
+    gamma, error = ready["credit"]["agent"]["gamma"], []
     values = [one[0] for one in series["value"]]
     error = [r + gamma * after - now for r, now, after in zip(rewards, values, values[1:], strict=False)]
     assert series["advantage"][-1][0] == pytest.approx(error[-1], abs=2e-3)

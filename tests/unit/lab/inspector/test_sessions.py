@@ -23,14 +23,13 @@ from cadenza.config.load import load
 from cadenza.engine.build import assemble
 from cadenza.engine.launch import check
 from cadenza.engine.playback import PLAYING
+from cadenza.errors import ConfigError
 from cadenza.lab.inspector import player, sessions
 from cadenza.lab.inspector.messages import Wishes, teller
-from cadenza.lab.inspector.player import Replay, advantages, discounts, on_arrival
-from cadenza.lab.inspector.policy_view import opinions, reward_scale
+from cadenza.lab.inspector.player import Replay, advantages, columns
 from cadenza.lab.inspector.sessions import Replays, messages
-from cadenza.nets.normalisers import RewardScale
 from cadenza.records.folder import RunFolder
-from cadenza.types import Mode
+from cadenza.types import Credit, Mode, Opinion
 from harness.command import last, train
 from harness.inspecting import inspecting
 
@@ -209,30 +208,52 @@ def test_a_picture_far_away_is_given_up_for_one_that_is_looked_at(tmp_path: Path
 # what a policy makes of an episode
 
 
-def test_advantages_are_those_that_the_algorithm_learns_of() -> None:
-    of = {variant: load(f"toy/identity:{variant}").algorithm for variant in ("ppo", "dreamer_v3", "dqn")}
-    assert discounts(of["ppo"], "agent") == (of["ppo"].gamma, of["ppo"].gae_lambda)
-    changed = load("toy/identity:dreamer_v3", ["algorithm.return_lambda=0.5"]).algorithm
-    assert discounts(changed, "agent")[1] == 0.5
-    assert discounts(of["dqn"], "agent")[1] == 0
-    own = load("toy/identity:ppo", ["+algorithm.groups.agent.gae_lambda=0.3"]).algorithm
-    assert discounts(own, "agent")[1] == 0.3
+@pytest.mark.parametrize(
+    ("spec", "settings", "credit"),
+    [
+        ("toy/identity:ppo", [], Credit(0.99, 0.95)),
+        ("toy/identity:ppo", ["+algorithm.groups.agent.gae_lambda=0.3"], Credit(0.99, 0.3)),
+        ("toy/trio:mappo", [], Credit(0.99, 0.95, team=True)),
+        ("toy/identity:dqn", ["algorithm.gamma=0.5"], Credit(0.5)),
+        ("toy/identity:dreamer_v3", ["algorithm.return_lambda=0.5"], Credit(0.997, 0.5)),
+        ("toy/identity:dreamer_v2", [], Credit(0.99, 0.95, on_arrival=True)),
+    ],
+)
+def test_credit_has_the_settings_of_the_run(spec: str, settings: list[str], credit: Credit) -> None:
+    config = load(spec, ["environment.num_envs=1", *settings])
+    assembly = assemble(config, check(config), {})
+    try:
+        assert assembly.env is not None
+        mode = Mode(False, PLAYING, assembly.streams)
+        explained = assembly.workflow.explain(assembly.env.reset(), assembly.workflow.initial_carry(1), mode)  # type: ignore[attr-defined]
+        assert set(explained.credit.values()) == {credit}
+    finally:
+        assembly.close()
+
+
+def test_advantages_by_hand() -> None:
     value, reward = np.array([[1.0], [2.0], [4.0]]), np.array([[1.0], [1.0]])
-    found = advantages(value, reward, 0.5, 0.5, np.array([[False], [True]]))
+    half = Credit(0.5, 0.5)
+    found = advantages(value, reward, np.array([[False], [True]]), half)
     assert found.tolist() == [[1 + 0.5 * 2 - 1 + 0.25 * (1 - 2)], [1 - 2]]
-    found = advantages(value, reward, 0.5, 0.5, np.array([[True], [False]]))  # a death
+    found = advantages(value, reward, np.array([[True], [False]]), half)  # a death
     assert found.tolist() == [[1 - 1], [1 + 0.5 * 4 - 2]]
+    found = advantages(value, 8 * reward, np.array([[False], [True]]), half._replace(reward_scale=2, reward_clip=3.0))
+    assert found[-1].tolist() == [3 - 2]
 
     earned = np.array([[1.0], [3.0], [7.0]])
     right = np.array([[0 + 0.5 * (1 + 0.5 * (3 + 0.5 * 7))], [1 + 0.5 * (3 + 0.5 * 7)], [3 + 0.5 * 7], [-1.0]])
     over = np.array([[False], [False], [True]])
-    with_arrival = on_arrival(earned, 0.5, over)
-    assert advantages(right, with_arrival, 0.5, 0.5, over).tolist() == [[0], [0], [0]]  # values that are true
-    assert advantages(right * 0, with_arrival, 0.5, 1.0, over)[0].tolist() == right[0].tolist()
+    arriving = half._replace(on_arrival=True)
+    assert advantages(right, earned, over, arriving).tolist() == [[0], [0], [0]]  # values that are true
+    assert advantages(right * 0, earned, over, arriving._replace(trace=1.0))[0].tolist() == right[0].tolist()
 
-    scaled = SimpleNamespace(reward_scales={"agent": RewardScale(1, 1, 0.99, torch.device("cpu"), clip=3.0)})
-    assert reward_scale(scaled, "agent")[1] == 3.0
-    assert reward_scale(scaled, "other") == (1.0, float("inf"))
+
+def test_an_opinion_of_a_wrong_shape_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"explain: value of group agent has the shape \(3,\), not .* = \(3, 1\)"):
+        columns(Opinion(value=np.zeros(3)), "agent", (3, 1))
+    with pytest.raises(ConfigError, match=r"explain: probs of group agent has the shape \(3, 1\)"):
+        columns(Opinion(probs=np.zeros((3, 1))), "agent", (3, 1))
 
 
 @pytest.mark.parametrize(("variant", "arrival"), [("dreamer_v1", True), ("dreamer_v2", True), ("dreamer_v3", False)])
@@ -249,9 +270,10 @@ def test_advantages_count_rewards_where_the_values_do(variant: str, arrival: boo
     replaying.begin()
     reward = np.stack([replaying.advance().reward["agent"] for _ in range(replaying.episode.length)])
     replaying.env.close()
-    over, (gamma, trace) = np.zeros(reward.shape, bool), replaying.discounts["agent"]
+    over, settings = np.zeros(reward.shape, bool), replaying.config.algorithm
     over[-1] = replaying.terminated
-    expected = advantages(np.array(value), on_arrival(reward, gamma, over) if arrival else reward, gamma, trace, over)
+    credit = Credit(settings.gamma, settings.return_lambda, on_arrival=arrival)
+    expected = advantages(np.array(value), reward, over, credit)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
@@ -261,8 +283,8 @@ def test_the_mean_of_a_world_models_policy_is_what_it_does(variant: str) -> None
     config = load(f"toy/identity_box:{variant}", ["environment.num_envs=1", *sizes])
     assembly = assemble(config, check(config), {})
     try:
-        workflow: object = assembly.workflow
-        actor = workflow.behaviour.actor  # type: ignore[attr-defined]
+        workflow: Any = assembly.workflow
+        actor = workflow.behaviour.actor
         with torch.no_grad():
             for parameter in actor.parameters():
                 parameter.add_(0.7)
@@ -274,10 +296,10 @@ def test_the_mean_of_a_world_models_policy_is_what_it_does(variant: str) -> None
         acted = assembly.workflow.act(step, carry, mode)
         assembly.streams.load_state_dict(before)
         (group,) = step.obs
-        found = opinions(workflow, step, carry, replace(mode, forced=acted.action))[0][group]
-        assert found["mean"].ravel() == pytest.approx(acted.action[group].ravel(), abs=1e-5)
-        assert np.abs(found["mean"]).max() > 0.1
+        found = workflow.explain(step, carry, replace(mode, forced=acted.action)).opinions[group]
+        assert found.mean.ravel() == pytest.approx(acted.action[group].ravel(), abs=1e-5)
+        assert np.abs(found.mean).max() > 0.1
         space: Any = assembly.env.spec.groups[group].action
-        assert (found["std"] <= (space.high - space.low) / 2 + 1e-6).all() or variant != "dreamer_v1"
+        assert (found.std <= (space.high - space.low) / 2 + 1e-6).all() or variant != "dreamer_v1"
     finally:
         assembly.close()

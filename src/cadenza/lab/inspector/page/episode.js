@@ -145,7 +145,7 @@ class Player {
 
   drawSeries() {
     const x = Array.from({ length: this.length + 1 }, (_, i) => i), shown = [];
-    const scale = this.found.reward_scales?.[this.agent.group], { trace } = this.facts.groups[this.agent.group];
+    const { reward_scale: scale, trace } = this.found.credit?.[this.agent.group] || {};
     for (const [name, chart] of Object.entries(this.charts)) {
       const of = (agent) => (name === "return so far" ? sums(this.series("reward", agent)) : this.series(name, agent));
       const others = this.agents.length > 1 && this.agents.length <= 12 ? this.agents.map((agent, i) => ({ agent, i })).filter(({ i }) => i !== this.at) : [];

@@ -1,4 +1,4 @@
-"""What a policy makes of an episode: of many steps at once what it makes of one after the other, and of every kind."""
+"""An episode played again, and what every kind of policy makes of it: of many steps together, and of each alone."""
 
 from __future__ import annotations
 
@@ -11,23 +11,28 @@ from typing import Any
 import numpy as np
 import pytest
 
+import cadenza
 from cadenza.base.streams import EVALUATION, Streams
 from cadenza.config.load import load
-from cadenza.engine.build import assemble
+from cadenza.config.schema import RunConfig
+from cadenza.engine.build import build_workflow
 from cadenza.engine.launch import check
 from cadenza.engine.playback import PLAYING
+from cadenza.engine.runtime import decide_runtime
 from cadenza.envs.catalog import make
 from cadenza.lab.inspector import player
 from cadenza.lab.inspector.frames import in_a_row, own
-from cadenza.lab.inspector.player import Replay
-from cadenza.lab.inspector.policy_view import opinions
+from cadenza.lab.inspector.player import Replay, columns
 from cadenza.records.folder import RunFolder
-from cadenza.types import Frame, Mode
+from cadenza.types import Credit, Explained, Frame, Mode, Opinion, Step, Tree
 from harness.command import last, train
+from harness.memory import Memory, MemoryConfig
 
 SMALL_DREAM = [
     f"algorithm.model.{key}" for key in ("deter=8", "hidden=8", "stoch=3", "classes=4", "units=8", "depth=2")
 ]
+SMALL_MODEL = [f"algorithm.model.{key}" for key in ("latent=16", "units=16", "encoder_units=16")]
+SMALL_DIFFUSION = ["algorithm.unet.widths=[8,16]", "algorithm.sampling_steps=2", "algorithm.executed=3"]
 CASES: list[tuple[str, Sequence[str]]] = [
     ("toy/masked:ppo", ["algorithm.normalize_obs=true"]),
     ("toy/recall:ppo", ["algorithm.torso.memory.type=lstm", "algorithm.torso.shared=false", "algorithm.batch_size=1"]),
@@ -36,24 +41,36 @@ CASES: list[tuple[str, Sequence[str]]] = [
     ("toy/image:dqn", []),
     ("toy/identity:qlearning", []),
     ("toy/identity:dreamer_v3", SMALL_DREAM),
+    ("toy/identity_box:planet", SMALL_DREAM),
+    ("toy/trio:reinforce", []),
+    ("toy/identity_box:tdmpc2", SMALL_MODEL),
+    ("toy/masked:world_models", ["algorithm.memory.hidden=8"]),
+    ("toy/identity_box:world_models", ["algorithm.memory.hidden=8"]),
+    ("toy/masked:diffusion_policy", SMALL_DIFFUSION),
+    ("toy/identity_box:diffusion_policy", SMALL_DIFFUSION),
+    ("toy/identity_box:diffusion_policy", ["algorithm.baseline=cloning"]),
 ]
 
 
 @pytest.mark.parametrize(("spec", "settings"), CASES, ids=[spec for spec, _ in CASES])
 def test_steps_at_once_are_judged_as_one_by_one(spec: str, settings: Sequence[str]) -> None:
     config = load(spec, ["environment.num_envs=1", *settings])
-    assembly = assemble(config, check(config), {})
-    try:
-        frames, actions = played(config)
-        at_once = judged(assembly.workflow, [(frames, actions)])
-        one_by_one = judged(assembly.workflow, [([frame], [done]) for frame, done in zip(frames, actions, strict=True)])
-        assert at_once
-        assert at_once.keys() == one_by_one.keys()
-        for key, found in at_once.items():
-            assert len(found) == len(frames)
-            np.testing.assert_allclose(found, one_by_one[key], rtol=1e-4, atol=1e-6, err_msg=key)
-    finally:
-        assembly.close()
+    workflow = untrained(config)
+    frames, actions = played(config)
+    at_once = judged(workflow, [(frames, actions)])
+    one_by_one = judged(workflow, [([frame], [done]) for frame, done in zip(frames, actions, strict=True)])
+    assert at_once
+    assert at_once.keys() == one_by_one.keys()
+    for key, found in at_once.items():
+        assert len(found) == len(frames)
+        np.testing.assert_allclose(found, one_by_one[key], rtol=1e-4, atol=1e-6, err_msg=key)
+
+
+def untrained(config: RunConfig) -> Any:
+    """A workflow without its run."""
+    spec, decisions = check(config), {"device": "cpu"}
+    decide_runtime(config, spec, decisions)
+    return build_workflow(config, spec, Streams(config.seed), decisions)
 
 
 def played(config: Any) -> tuple[list[Frame], list[dict[str, np.ndarray]]]:
@@ -85,8 +102,12 @@ def judged(workflow: Any, pieces: list[tuple[list[Frame], list[dict[str, np.ndar
     mode = Mode(False, PLAYING, Streams(0, branch=(EVALUATION,)))
     for number, (frames, actions) in enumerate(pieces):
         done = {name: np.stack([one[name] for one in actions]) for name in actions[0]}
-        found, carry = opinions(workflow, in_a_row(frames, number == 0), carry, replace(mode, forced=done))
-        told.append({f"{group} {key}": value for group, one in found.items() for key, value in one.items()})
+        explained = workflow.explain(in_a_row(frames, number == 0), carry, replace(mode, forced=done))
+        carry = explained.carry
+        row: dict[str, np.ndarray] = {}
+        for group, opinion in explained.opinions.items():
+            row |= {f"{group} {key}": x for key, x in columns(opinion, group, done[group].shape[:2]).items()}
+        told.append(row)
     return {key: np.concatenate([one[key] for one in told]) for key in told[0]}
 
 
@@ -196,31 +217,56 @@ def test_advantages_are_of_the_rewards_that_are_learned_from_and_end_with_a_life
     np.testing.assert_allclose(found["values"], expected[:-1], atol=2e-2, rtol=1e-2)
 
 
+def test_an_algorithm_from_outside_is_shown_what_it_explains(tmp_path: Path, forgotten: None) -> None:
+    class Open(Memory):
+        """Says how many steps it remembers."""
+
+        def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
+            value = float(carry["steps"]) + np.arange(len(steps.is_first), dtype=np.float64)[:, None]
+            after = {"steps": carry["steps"] + len(value)}
+            return Explained({"agent": Opinion(value=value)}, after, {"agent": Credit(1.0)})
+
+    for name, workflow in (("open", Open), ("silent", Memory)):
+        cadenza.register_algorithm(name, config=MemoryConfig)(workflow)
+        settings: dict[str, Any] = {"environment.num_envs": 1, "training.max_timesteps": 64, "evaluation.at_end": False}
+        folder = cadenza.train(f"toy/identity:{name}", runs_dir=tmp_path, **settings).folder
+        messages = told(folder)
+        assert messages["judged"]
+        if name == "silent":
+            assert messages["note"][-1]["text"] == "silent explains no steps: only actions and rewards are shown"
+            assert "opinions" not in messages
+            continue
+        steps = [step["agent"] for one in messages["opinions"] for step in one["steps"]]
+        assert [step["value"] for step in steps] == [[float(n)] for n in range(17)]
+        reward = [step["agent"]["reward"][0] for one in messages["steps"] for step in one["steps"][:-1]]
+        assert messages["advantages"][0]["values"] == [[r + 1.0] for r in reward]  # its end is a time limit
+
+
 def test_what_is_not_allowed_is_worth_nothing() -> None:
     """Its output was never learned: the value of a step is that of the best action among the others."""
     config = load("toy/masked:dqn", ["environment.num_envs=1"])
-    assembly = assemble(config, check(config), {})
-    try:
-        frames, actions = played(config)
-        found = judged(assembly.workflow, [(frames, actions)])
-        q, value = found["agent q"], found["agent value"]
-        masks = np.stack([frame.mask["agent"] for frame in frames if frame.mask])
-        assert not masks.all()
-        np.testing.assert_allclose(value, np.where(masks, q, -np.inf).max(-1), rtol=1e-5)
-    finally:
-        assembly.close()
+    frames, actions = played(config)
+    found = judged(untrained(config), [(frames, actions)])
+    q, value = found["agent q"], found["agent value"]
+    masks = np.stack([frame.mask["agent"] for frame in frames if frame.mask])
+    assert not masks.all()
+    np.testing.assert_allclose(value, np.where(masks, q, -np.inf).max(-1), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("spec", "settings"), [("toy/masked:ppo", []), ("toy/masked:dreamer_v3", SMALL_DREAM)])
+@pytest.mark.parametrize(
+    ("spec", "settings"),
+    [
+        ("toy/masked:ppo", []),
+        ("toy/masked:dreamer_v3", SMALL_DREAM),
+        ("toy/masked:world_models", ["algorithm.memory.hidden=8"]),
+        ("toy/masked:diffusion_policy", SMALL_DIFFUSION),
+    ],
+)
 def test_what_is_not_allowed_has_no_probability(spec: str, settings: Sequence[str]) -> None:
     config = load(spec, ["environment.num_envs=1", *settings])
-    assembly = assemble(config, check(config), {})
-    try:
-        frames, actions = played(config)
-        probs = judged(assembly.workflow, [(frames, actions)])["agent probs"]
-        masks = np.stack([frame.mask["agent"] for frame in frames if frame.mask])
-        assert not masks.all()
-        assert (probs[~masks] == 0).all()
-        np.testing.assert_allclose(probs.sum(-1), 1, rtol=1e-5)
-    finally:
-        assembly.close()
+    frames, actions = played(config)
+    probs = judged(untrained(config), [(frames, actions)])["agent probs"]
+    masks = np.stack([frame.mask["agent"] for frame in frames if frame.mask])
+    assert not masks.all()
+    assert (probs[~masks] == 0).all()
+    np.testing.assert_allclose(probs.sum(-1), 1, rtol=1e-5)
