@@ -1,4 +1,4 @@
-"""Nested dicts of arrays: the only three things ever done to them."""
+"""Functions of nested dicts of arrays."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from cadenza.types import Tree
 
 
 def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """Apply to each leaf (and the leaves at the same place in the others); same nesting out."""
+    """Return a tree of the same nesting, each leaf the function of the leaves at its place in `tree` and `others`."""
     if isinstance(tree, dict):
         return {key: map_tree(function, value, *(other[key] for other in others)) for key, value in tree.items()}
     return function(tree, *others)
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
-    """`(dotted path, leaf)` pairs in insertion order; a bare leaf has the path ''."""
+    """Yield (dotted path, leaf) pairs in insertion order; a bare leaf has the path ''."""
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield from leaves(value, f"{path}.{key}" if path else str(key))
@@ -24,8 +24,15 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, tree
 
 
+def take(arrays: Tree, index: Any) -> Tree:
+    """Return copies of the rows `index` of every array."""
+    if isinstance(arrays, dict):
+        return {key: take(value, index) for key, value in arrays.items()}
+    return arrays.take(index, axis=0)
+
+
 def write(arrays: Tree, where: Any, values: Tree) -> None:
-    """Put values into the places `where` of arrays with the same nesting."""
+    """Write values to the rows `where` of arrays with the same nesting."""
     for key, value in values.items():
         if isinstance(value, dict):
             write(arrays[key], where, value)

@@ -27,9 +27,9 @@ from cadenza.base.parsing import json_data
 from cadenza.config.convert import to_dict
 from cadenza.config.schema import MINARI, RunConfig
 from cadenza.data.batches import Past
-from cadenza.data.replay import SEGMENT_BYTES, ReplayStore
+from cadenza.data.replay import ReplayStore
 from cadenza.data.ring_steps import FIRST, LAST, TERMINATED, TRUNCATED
-from cadenza.data.segments import Segment, file_sha256, read_segment, write_segment
+from cadenza.data.segments import SEGMENT_BYTES, Segment, file_sha256, read_segment, write_segment
 from cadenza.envs.families.gym import observer
 from cadenza.errors import CheckpointError, ConfigError
 from cadenza.trees import leaves, map_tree

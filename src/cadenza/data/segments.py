@@ -1,8 +1,9 @@
-"""A store's rows in files that never change once written: what a checkpoint names instead of holding it."""
+"""Segments: files of rows that never change once written, and that checkpoints name instead of holding the rows."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,20 +12,35 @@ from cadenza.base import atomic, owned_files
 from cadenza.base.files import SafePath
 from cadenza.errors import CheckpointError
 
-SLOTS = "slots"  # which rows a segment holds; what lies in them is under the paths of the store's arrays
+SLOTS = "slots"  # the key of the slots of a segment's rows, beside the paths of the arrays
+SEGMENT_BYTES = 64 << 20  # the size of a segment at most, so that writing one never needs much memory
 
 
 @dataclass(frozen=True)
 class Segment:
-    """One file, by its name in the store's folder."""
+    """One file, by its name in the folder of the replay."""
 
     name: str
     sha256: str
     ends: np.ndarray  # [N] for each environment, how far into its stream the segment reaches; 0: holds none of it
 
+    @property
+    def reference(self) -> dict[str, str]:
+        """How a checkpoint names the file."""
+        return {"name": self.name, "sha256": self.sha256}
+
+
+def pieces(slots: np.ndarray, row_bytes: int) -> Iterator[np.ndarray]:
+    """Split slots into the equal pieces of which each fits a segment."""
+    yield from np.array_split(slots, 1 + len(slots) * row_bytes // SEGMENT_BYTES)
+
+
+def rows_per_segment(row_bytes: int) -> int:
+    return max(1, SEGMENT_BYTES // row_bytes)
+
 
 def write_segment(folder: SafePath, name: str | None, slots: np.ndarray, rows: dict[str, np.ndarray]) -> str:
-    """Durably, whole or not at all; the hash of the file, which is its name (`name_of`) where none is given."""
+    """Write a segment durably, whole or not at all, and return its sha256; without a name it is named by that."""
     from safetensors.numpy import save
 
     if not folder.is_dir():
@@ -41,12 +57,12 @@ def write_segment(folder: SafePath, name: str | None, slots: np.ndarray, rows: d
 
 
 def name_of(sha256: str) -> str:
-    """Of a segment whose rows are written again and again: other content is another file."""
+    """Return the name of a segment whose rows are written again and again: other content is another file."""
     return f"{sha256[:32]}.safetensors"
 
 
 def read_segment(folder: SafePath, segment: Segment) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Which rows, and what is in them by path; verified before it is parsed."""
+    """Return the slots and rows (by path) of a segment, after its sha256 was verified."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -60,8 +76,24 @@ def read_segment(folder: SafePath, segment: Segment) -> tuple[np.ndarray, dict[s
         raise CheckpointError(f"{path}: is no segment of a replay ({problem})") from problem
 
 
+def read_segments(
+    folder: SafePath | None, segments: list[Segment], put: Callable[[np.ndarray, dict[str, np.ndarray]], None]
+) -> None:
+    """Hand slots and rows of segments to `put`, in the order they were written: a later one may overwrite rows."""
+    if not segments:
+        return
+    if folder is None:
+        raise CheckpointError("the state names segments of a replay, but the store is attached to no folder")
+    for segment in segments:
+        slots, rows = read_segment(folder, segment)
+        try:
+            put(slots, rows)
+        except (KeyError, IndexError, ValueError) as problem:
+            raise CheckpointError(f"{folder / segment.name}: does not fit this run ({problem})") from problem
+
+
 def verify_file(path: SafePath, sha256: str) -> None:
-    """Refuse a file that is not there, or not as it was written."""
+    """Refuse a file that is missing or does not have this sha256."""
     try:
         actual = file_sha256(path)
     except FileNotFoundError:

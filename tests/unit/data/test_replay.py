@@ -237,7 +237,7 @@ def test_bytes_are_known_beforehand(alpha: float | None, masks: bool) -> None:
     )
     experience, store = Experience(3, masks=masks), ReplayStore(1000, 3, alpha=alpha)
     experience.into(store, steps=1)
-    held = sum(array.nbytes for _, array in leaves(store._arrays))
+    held = sum(array.nbytes for _, array in leaves(store.ring.arrays))
     if store.priorities is not None:
         held += sum(array.nbytes for array in vars(store.priorities).values() if isinstance(array, np.ndarray))
     belief = 2 * 3 * 8

@@ -142,7 +142,7 @@ def test_segments_of_rows_that_were_overwritten_are_not_named(tmp_path: Path) ->
 
 
 def test_large_amounts_are_sealed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cadenza.data.replay.SEGMENT_BYTES", 5000)
+    monkeypatch.setattr("cadenza.data.segments.SEGMENT_BYTES", 5000)
     experience, store = Experience(3), ReplayStore(900, 3)
     store.attach(safe(tmp_path))
     experience.into(store, steps=200)
@@ -184,12 +184,12 @@ def test_a_checkpoint_costs_what_is_new(alpha: float | None, tmp_path: Path) -> 
     experience.into(store, steps=100)
     saved(store)
     before = sum(path.stat().st_size for path in tmp_path.iterdir())
-    rows = int(store._head.sum())
+    rows = int(store.ring.head.sum())
     experience.into(store, steps=200)
     checkpoint = sum(map(len, saved(store).values()))
     written = sum(path.stat().st_size for path in tmp_path.iterdir()) - before + checkpoint
-    row = sum(array[:1].nbytes for _, array in leaves(store._arrays))
-    new = (int(store._head.sum()) - rows) * row
+    row = sum(array[:1].nbytes for _, array in leaves(store.ring.arrays))
+    new = (int(store.ring.head.sum()) - rows) * row
     assert written <= 2 * new + (4_000_000 if alpha is not None else 0)
 
 

@@ -11,6 +11,7 @@ from cadenza.config.load import load
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.data.batches import Sequences, Transitions
 from cadenza.data.replay import ReplayStore
+from cadenza.data.sampling import transitions
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
@@ -61,9 +62,9 @@ def test_batches_are_those_of_a_store_that_keeps_whole_stacks(settings: dict[str
         draws = [np.random.default_rng(seed) for _ in range(2)]
         assert_same(frames.sample(64, draws[0], 3, 0.9), stacks.sample(64, draws[1], 3, 0.9))
         assert_same(frames.sequences(32, 3, draws[0]), stacks.sequences(32, 3, draws[1]))
-    ended = frames._arrays["flags"] & 6
+    ended = frames.ring.arrays["flags"] & 6
     assert steps < 10 or {int(how) for how in ended} >= {0, 4}
-    assert frames._head.min() > ROWS or steps < 100  # once around
+    assert frames.ring.head.min() > ROWS or steps < 100  # once around
 
 
 @pytest.mark.parametrize("settings", SEEN.values(), ids=SEEN)
@@ -73,7 +74,7 @@ def test_with_priorities_too(settings: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     for _ in range(5):
         batch = frames.sample(64, rng, 3, 0.9)
-        assert_same(batch, stacks._transitions(batch.index, 3, 0.9, batch.weight))
+        assert_same(batch, transitions(stacks.ring, batch.index, 3, 0.9, batch.weight))
         frames.update_priorities(batch.index, rng.random(64))
 
 
@@ -82,7 +83,7 @@ def test_a_frame_is_kept_once() -> None:
     spec = fill(SEEN["coloured image"], [frames, stacks], 5)
     assert frames.bulk == ReplayStore.bytes_for(spec, ENVS, 600, stack=STACK)
     assert stacks.bulk == ReplayStore.bytes_for(spec, ENVS, 600)
-    picture = frames._arrays["groups"]["agent"]["obs"]
+    picture = frames.ring.arrays["groups"]["agent"]["obs"]
     assert stacks.bulk - frames.bulk == (STACK - 1) * picture.nbytes
     assert picture.shape[2] == 3
 
@@ -110,5 +111,5 @@ def test_a_run_keeps_one_frame_a_row_and_goes_on_exactly(spec: str, lab: Lab) ->
         part = lab.resume(part)
     part.run()
     assert compare(whole.folder, part.folder) is None
-    seen = store._arrays["groups"]["agent"]["obs"]
+    seen = store.ring.arrays["groups"]["agent"]["obs"]
     assert seen[0].nbytes * 3 == whole.collector.env.current.obs["agent"][0].nbytes

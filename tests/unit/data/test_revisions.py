@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cadenza.base.files import SafePath
-from cadenza.data import replay
+from cadenza.data import segments
 from cadenza.data.device_copy import Fetch, send
 from cadenza.data.replay import ReplayStore
 from cadenza.data.ring_steps import LAST
@@ -59,7 +59,7 @@ def test_a_revision_is_called_for_when_it_is_needed_and_once() -> None:
     beliefs(store)
     beliefs(store)
     assert asked == [5.0]
-    assert (store._revised["runner"]["belief"][index] == 5.0).all()
+    assert (store._revisions.arrays["runner"]["belief"][index] == 5.0).all()
     revise(store, 6.0, asked)
     assert 6.0 in np.unique(store.state_dict()["revised"]["runner"]["belief"])
     assert asked == [5.0, 6.0]
@@ -72,16 +72,16 @@ def test_what_is_added_afterwards_is_newer_than_what_is_on_its_way() -> None:
     revise(store, 5.0, asked)
     for _ in range(2 * ROWS):
         newest = add(experience, store, 1)
-        env, place = store._base, (store._head - 1) % ROWS
-        flags = store._arrays["flags"][env + place] & LAST
-        kept = store._revised["runner"]["belief"][env + place]
+        env, place = store.ring.base, (store.ring.head - 1) % ROWS
+        flags = store.ring.arrays["flags"][env + place] & LAST
+        kept = store._revisions.arrays["runner"]["belief"][env + place]
         assert np.array_equal(kept[flags == 0], newest[flags == 0])
     assert asked == [5.0]
     assert 5.0 not in beliefs(store)
 
 
 def test_a_checkpoint_names_files_with_all_that_is_revised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "SEGMENT_BYTES", 500)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 500)
     _, store = filled(3 * ROWS)
     store.attach(SafePath(tmp_path) / "one" / "replay")
     revise(store, 5.0, [])

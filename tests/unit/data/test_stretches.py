@@ -37,12 +37,12 @@ def collected(*overrides: str) -> Any:
 def test_they_are_the_steps_that_followed_each_other(alpha: str, rows: int) -> None:
     store = collected(f"algorithm.priority_alpha={alpha}", f"algorithm.buffer_size={rows}")
     drawn = store.stretches(200, STEPS, np.random.default_rng(0))
-    arrays, flags = store._arrays["groups"]["agent"], store._arrays["flags"]
+    arrays, flags = store.ring.arrays["groups"]["agent"], store.ring.arrays["flags"]
     cut_short = ended = around = 0
     for b, start in enumerate(drawn.index):
         slot = int(start)
         for t in range(STEPS):
-            is_last, is_open = bool(flags[slot] & 8), slot == int(store._slots[slot // store.rows])
+            is_last, is_open = bool(flags[slot] & 8), slot == int(store.ring.open_slots[slot // store.rows])
             assert drawn.taken[b, t] == (not is_last and not is_open)
             np.testing.assert_array_equal(drawn.groups["agent"]["obs"][b, t], arrays["obs"][slot])
             if drawn.taken[b, t]:
@@ -78,7 +78,7 @@ def test_what_learning_found_out_changes_what_is_drawn() -> None:
 def test_stacks_are_put_together_again_at_each_step() -> None:
     store = collected("environment.frame_stack=2", "algorithm.buffer_size=120")
     drawn = store.stretches(100, STEPS, np.random.default_rng(0))
-    frames, flags, starts = store._arrays["groups"]["agent"]["obs"], store._arrays["flags"], 0
+    frames, flags, starts = store.ring.arrays["groups"]["agent"]["obs"], store.ring.arrays["flags"], 0
     for b, start in enumerate(drawn.index):
         slot, base = int(start), int(start) // store.rows * store.rows
         for t in range(STEPS + 1):

@@ -118,7 +118,7 @@ def test_stored_latents_are_where_sequences_start_and_are_renewed(warmed: Any, m
     workflow.update(store, PHASE)
     generator.bit_generator.state = before
     index = store.sequences(3, 8, generator).index[:, 1:]
-    now = store._revised["agent"]["deter"][index][:, :, 0]
+    now = store._revisions.arrays["agent"]["deter"][index][:, :, 0]
     expected = found[0].deter.detach().mul(127).round().char().transpose(0, 1).numpy()
     last_wins = {slot: value for slot, value in zip(index.ravel(), expected.reshape(-1, 8), strict=True)}
     assert all(np.array_equal(now.reshape(-1, 8)[i], last_wins[slot]) for i, slot in enumerate(index.ravel()))

@@ -231,14 +231,14 @@ def test_where_actions_are_forbidden_less_entropy_is_asked_for(warmed: Any) -> N
 @pytest.mark.parametrize("kernels", ["numpy", "torch"])
 def test_actions_of_double_precision_are_learned_from(warmed: Any, kernels: str) -> None:
     workflow, store = warmed("Pendulum-v1:sac", f"runtime.kernels={kernels}")
-    rows = store._arrays["groups"]["agent"]
+    rows = store.ring.arrays["groups"]["agent"]
     rows["action"] = rows["action"].astype(np.float64)
     assert math.isfinite(workflow.update(store, PHASE).metrics["train/critic_loss"])
 
 
 def test_a_group_of_which_nobody_acted_stays_as_it_is(warmed: Any) -> None:
     workflow, store = warmed("Pendulum-v1:sac")
-    store._arrays["groups"]["agent"]["active"][:] = False
+    store.ring.arrays["groups"]["agent"]["active"][:] = False
     before = [p.clone() for net in parts_of(workflow) for p in net.parameters()]
     assert not [key for key in workflow.update(store, PHASE).metrics if "loss" in key]
     after = [p for net in parts_of(workflow) for p in net.parameters()]
