@@ -71,7 +71,7 @@ def late_pulls(*settings: str) -> tuple[float, float]:
     task = PhaseScheduler(assembly.phases).next()
     assert assembly.env is not None
     assert task is not None
-    means = assembly.env._slice.envs[0].env.means  # type: ignore[attr-defined]
+    means = assembly.env._envs.envs[0].env.means  # type: ignore[attr-defined]
     collector = Collector(assembly.env, workflow)
     earned, best = [], []
     for update in range(PROBLEMS * PULLS // 8):
@@ -109,6 +109,6 @@ def test_the_best_arm_is_found(lab: Lab, spec: str, problem: int) -> None:
     run = lab.start(load(spec, [*tabular.QUICK, f"environment.kwargs.problem={problem}", "evaluation.at_end=false"]))
     run.run()
     assert run.collector is not None
-    means = run.collector.env._slice.envs[0].env.means[0]  # type: ignore[attr-defined]
+    means = run.collector.env._envs.envs[0].env.means[0]  # type: ignore[attr-defined]
     found = int(tabular.best_entries(run.workflow)[0])
     assert means[found] >= means.max() - 0.1  # arms this near are not told apart in 10,000 pulls

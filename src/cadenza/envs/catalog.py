@@ -12,42 +12,41 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import gymnasium
-from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
 from cadenza.config import registry
 from cadenza.config.environments import families, family_of, missing, resolve
 from cadenza.config.registry import load_own
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.errors import (
-    CadenzaError,
-    ConfigError,
-    EnvironmentFault,
-)
+from cadenza.envs.layout import describe
+from cadenza.errors import CadenzaError, ConfigError, EnvironmentFault
 from cadenza.types import Environment, EnvSpec
 
 FACTS = ("id", "family", "observation", "action", "max_episode_steps", "threshold", "restore", "variants", "error")
-MANY = 40  # environments in a family from which on they are listed without being made, unless asked for
-_MADE: WeakValueDictionary[int, Any] = WeakValueDictionary()  # what users' factories have returned, by identity
+MANY = 40  # a family of at least so many environments is listed without making them, unless the filter names it
+_returned: WeakValueDictionary[int, Any] = WeakValueDictionary()  # environments that users' factories made, by id()
 
 
 def make(config: EnvironmentConfig, render: bool = False) -> Environment:
-    """One environment. Mistakes in `environment.kwargs` are told as such."""
-    from cadenza.envs.padding import arranged, by_type
-    from cadenza.envs.wrapping import dress, needs_pictures
+    """Make one environment with its wrappers, padding and groups; `render` lets it draw pictures.
+
+    A failure under `environment.kwargs` is a config error that shows them, any other an environment fault.
+    """
+    from cadenza.envs.translation import before_translation, translate
+    from cadenza.envs.wrapping import needs_pictures, wrap_all
 
     config = dataclasses.replace(config, id=resolve(config.id))
-    found = family_of(config.id)
+    family = family_of(config.id)
     render = render or needs_pictures(config)
-    bare = by_type(config)
+    bare = before_translation(config)
     try:
-        made: Environment = _own(bare, render) if found is None else found[1].make(bare, render)
-        return arranged(dress(made, config), config)
+        env: Environment = _make_user_env(bare, render) if family is None else family[1].make(bare, render)
+        return translate(wrap_all(env, config), config)
     except CadenzaError:
         raise
     except Exception as problem:
-        if found and found[0].requires and isinstance(problem, ImportError | gymnasium.error.DependencyNotInstalled):
-            raise missing(found[0]) from problem
+        if family and family[0].requires and isinstance(problem, ImportError | gymnasium.error.DependencyNotInstalled):
+            raise missing(family[0]) from problem
         reason = f"{type(problem).__name__}: {problem}"
         if config.kwargs:
             raise ConfigError(f"environment.kwargs: {config.id} refuses {dict(config.kwargs)} ({reason})") from problem
@@ -55,29 +54,18 @@ def make(config: EnvironmentConfig, render: bool = False) -> Environment:
 
 
 def listing(filter: str = "") -> list[dict[str, Any]]:
-    """A row per environment whose id or family contains the filter, in the order of the families."""
-    wanted = filter.lower()
+    """Return a row of facts for every environment whose id contains the filter or whose family it names."""
+    pattern = filter.lower()
     broken = registry.load_environments()
     listed = [(id, family) for family, names in families().items() for id in names]
     listed += [(name, name.partition("/")[0]) for name in broken]
-    chosen = [(id, family) for id, family in listed if wanted in id.lower() or wanted == family.lower()]
-    many = {name for name, names in families().items() if len(names) >= MANY and not wanted}
-    return [_row(id, family, broken.get(id), briefly=family in many) for id, family in chosen]
-
-
-def describe(space: spaces.Space[Any]) -> str:
-    """A space in a few letters."""
-    if isinstance(space, spaces.Dict):
-        return "{" + ", ".join(f"{key}: {describe(part)}" for key, part in space.spaces.items()) + "}"
-    if isinstance(space, spaces.Discrete):
-        return f"Discrete({space.n})"
-    if isinstance(space, spaces.Box):
-        return f"Box({'x'.join(map(str, space.shape))}) {space.dtype}"
-    return str(space)
+    matches = [(id, family) for id, family in listed if pattern in id.lower() or pattern == family.lower()]
+    many = {name for name, names in families().items() if len(names) >= MANY and not pattern}
+    return [_row(id, family, broken.get(id), briefly=family in many) for id, family in matches]
 
 
 def _row(id: str, family: str, broken: CadenzaError | None, briefly: bool = False) -> dict[str, Any]:
-    """The facts, or those known without making it; of an environment that cannot be made, why not."""
+    """Return the facts of an environment, those known without making it, or the error of making it."""
     row: dict[str, Any] = dict.fromkeys(FACTS) | {"id": id, "family": family, "variants": tuned_variants(id)}
     if briefly and not row["variants"]:
         return row
@@ -88,7 +76,7 @@ def _row(id: str, family: str, broken: CadenzaError | None, briefly: bool = Fals
         env = make(config)
         spec = env.spec
         env.close()
-    except Exception as problem:  # whatever closing an environment of somebody's may raise
+    except Exception as problem:  # a user's environment may raise anything, also when it is closed
         plain = isinstance(problem, CadenzaError)
         return row | {"error": str(problem) if plain else f"{id}: {type(problem).__name__}: {problem}"}
     return row | {
@@ -108,7 +96,7 @@ def _by_group(spec: EnvSpec, side: str) -> str:
 
 
 def native_version(config: EnvironmentConfig) -> Any | None:
-    """The family's own vectorised version of an environment, where it has one."""
+    """Return the family's vectorised version of an environment, or None where it has none."""
     family = family_of(config.id)
     if family is None or set(config.dressing) - set(getattr(family[1], "NATIVE_DRESSING", ())):
         return None
@@ -116,30 +104,30 @@ def native_version(config: EnvironmentConfig) -> Any | None:
 
 
 def one_per_process(id: str) -> bool:
-    """Whether every environment of this kind needs a process of its own."""
+    """Return whether every environment of this family needs a process of its own."""
     family = family_of(id)
     return family is not None and getattr(family[1], "ONE_PER_PROCESS", False)
 
 
 def tuned_variants(id: str) -> list[str]:
-    """Variants with an experiment file of their own."""
+    """Return the variants that have an experiment file of their own."""
     folder = files("cadenza").joinpath("conf", "experiment", *id.split("/"))
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
-def _own(config: EnvironmentConfig, render: bool) -> Environment:
-    """A user's environment: registered, or found by its import path."""
+def _make_user_env(config: EnvironmentConfig, render: bool) -> Environment:
+    """Make a user's environment, registered or behind an import path, and adapt it by its type."""
     from cadenza.envs.families.gym import Gym, check_arguments
     from cadenza.envs.families.pettingzoo import adapted, is_pettingzoo
 
     factory = load_own(config.id) if ":" in config.id else registry.ENVIRONMENTS[config.id]
     check_arguments(factory, config.kwargs, config.id)
-    made = _called(factory, config.kwargs, render)
-    if isinstance(made, gymnasium.Env) or is_pettingzoo(made):
-        _refuse_again(made.unwrapped, config.id)
-    if isinstance(made, gymnasium.Env):
-        registered, limit = made.spec, inner_limit(made)
+    env = _call(factory, config.kwargs, render)
+    if isinstance(env, gymnasium.Env) or is_pettingzoo(env):
+        _refuse_returned_twice(env.unwrapped, config.id)
+    if isinstance(env, gymnasium.Env):
+        registered, limit = env.spec, inner_limit(env)
         if limit is not None and (config.max_episode_steps or 0) > limit:
             raise ConfigError(
                 f"environment.max_episode_steps={config.max_episode_steps}: {config.id} ends its episodes itself, "
@@ -148,17 +136,17 @@ def _own(config: EnvironmentConfig, render: bool) -> Environment:
         if limit is None and registered is not None:
             limit = registered.max_episode_steps
         return Gym(
-            made,
+            env,
             id=config.id,
             max_episode_steps=config.max_episode_steps or limit,
             return_threshold=registered.reward_threshold if registered else None,
             clip_actions=config.clip_actions,
         )
-    if is_pettingzoo(made):
-        return adapted(made, config)
-    if not hasattr(made, "spec") or not hasattr(made, "step"):
-        raise ConfigError(f"'{config.id}' must return a gymnasium.Env, not {type(made).__name__}")
-    environment: Environment = made
+    if is_pettingzoo(env):
+        return adapted(env, config)
+    if not hasattr(env, "spec") or not hasattr(env, "step"):
+        raise ConfigError(f"'{config.id}' must return a gymnasium.Env, not {type(env).__name__}")
+    environment: Environment = env
     if config.max_episode_steps not in (None, environment.spec.max_episode_steps):
         raise ConfigError(
             f"environment.max_episode_steps={config.max_episode_steps}: {config.id} keeps its own time limit "
@@ -167,31 +155,31 @@ def _own(config: EnvironmentConfig, render: bool) -> Environment:
     return environment
 
 
-def _called(factory: Any, kwargs: Mapping[str, Any], render: bool) -> Any:
-    """What it makes; to be looked at if it can be."""
+def _call(factory: Any, kwargs: Mapping[str, Any], render: bool) -> Any:
+    """Call a user's factory, with `render_mode` where pictures are needed and it takes one."""
     parameters = inspect.signature(factory).parameters
-    if render and (_func(factory) is gymnasium.make or "render_mode" in parameters):
+    if render and (_innermost(factory) is gymnasium.make or "render_mode" in parameters):
         return factory(**kwargs, render_mode="rgb_array")
     if render and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        with suppress(TypeError):  # whoever takes anything may pass it on to one that does not
+        with suppress(TypeError):  # **kwargs may be passed on to a constructor without render_mode
             return factory(**kwargs, render_mode="rgb_array")
     return factory(**kwargs)
 
 
-def _refuse_again(made: Any, name: str) -> None:
-    """Environments that are one object in truth would step each other, in training and in evaluation."""
-    if _MADE.get(id(made)) is made:
+def _refuse_returned_twice(env: Any, name: str) -> None:
+    """Refuse a factory that returns one object again: training and evaluation would step each other's episodes."""
+    if _returned.get(id(env)) is env:
         raise ConfigError(f"{name} returned the same environment twice: it must make a new one at every call")
-    _MADE[id(made)] = made
+    _returned[id(env)] = env
 
 
-def _func(factory: Any) -> Any:
-    """What a functools.partial calls in the end; anything else as it is."""
-    return _func(factory.func) if isinstance(factory, partial) else factory
+def _innermost(factory: Any) -> Any:
+    """Return the function inside nested functools.partials; anything else as it is."""
+    return _innermost(factory.func) if isinstance(factory, partial) else factory
 
 
 def inner_limit(env: gymnasium.Env[Any, Any]) -> int | None:
-    """The steps after which a wrapper of Gymnasium's ends an episode."""
+    """Return the least time limit of Gymnasium's TimeLimit wrappers around an environment, or None."""
     limits = []
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, TimeLimit):

@@ -1,4 +1,4 @@
-"""Who belongs together: agents in groups, groups in teams, as `environment.groups` and `environment.teams` say it."""
+"""Agents in groups and groups in teams, as `environment.groups` and `environment.teams` ask for them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 from gymnasium.spaces import Space
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.layout import Array
+from cadenza.envs.layout import Array, describe
 from cadenza.errors import ConfigError, nearest
 from cadenza.trees import map_tree
-from cadenza.types import Environment, Episode, Frame, GroupSpec, Step, Tree, VectorEnv
+from cadenza.types import GroupSpec, Tree
 
-ALL = "all"  # the group of everybody, where they are of several kinds
+ALL = "all"  # the name of a single group of several types
 
 
 class Agent(NamedTuple):
@@ -29,62 +29,49 @@ class Agent(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The type name: without a trailing number."""
+        """The type's name: the agent's without a trailing number."""
         return re.sub(r"[_-]?\d+$", "", self.name) or self.name
 
 
 def by_kind(agents: Iterable[Agent]) -> dict[str, GroupSpec]:
-    """What `auto` means where an environment names no groups itself: by type, apart where spaces or teams differ."""
-    return _named(_alike(agents, lambda agent: (agent.kind, agent.team)))
+    """Group agents by type, apart where spaces or teams differ: `auto` for an environment without groups of its own."""
+    return _name_groups(_alike(agents, lambda agent: (agent.kind, agent.team)))
 
 
-def regrouped(env: Environment, config: EnvironmentConfig) -> Environment:
-    """The environment with its agents grouped as the config wants it; itself where they are."""
-    groups = arrange(env.spec.groups, config)
-    return env if _equal(groups, env.spec.groups) else Regrouped(env, groups)
+def arrange(groups: Mapping[str, GroupSpec], config: EnvironmentConfig) -> dict[str, GroupSpec]:
+    """Return the groups that `config` asks for, each with its team; `auto` and `type` keep the environment's `groups`.
 
-
-def regrouped_vector(env: VectorEnv, config: EnvironmentConfig) -> VectorEnv:
-    """The same for environments that exist only many at a time."""
-    groups = arrange(env.spec.groups, config)
-    return env if _equal(groups, env.spec.groups) else RegroupedVector(env, groups)
-
-
-def _equal(one: Mapping[str, GroupSpec], other: Mapping[str, GroupSpec]) -> bool:
-    return list(one.items()) == list(other.items())  # their order counts, too
-
-
-def arrange(own: Mapping[str, GroupSpec], config: EnvironmentConfig) -> dict[str, GroupSpec]:
-    """The groups that the config asks for, each with its team; `type` keeps the environment's own."""
+    Refuse groups of agents whose spaces differ, and lists that leave an agent out or name one twice.
+    """
     agents = {
         name: Agent(name, group.observation, group.action, group.team, group.action_names)
-        for group in own.values()
+        for group in groups.values()
         for name in group.agents
     }
-    wanted = config.groups
-    if wanted == "auto" or wanted == "type":
-        groups = dict(own)
-    elif wanted == "agent":
-        groups = {name: _group([agent]) for name, agent in agents.items()}
-    elif wanted == "space":
-        groups = _named(_alike(agents.values(), lambda agent: ()))
-    elif wanted == "one":
+    grouping = config.groups
+    if grouping == "auto" or grouping == "type":
+        arranged = dict(groups)
+    elif grouping == "agent":
+        arranged = {name: _group([agent]) for name, agent in agents.items()}
+    elif grouping == "space":
+        arranged = _name_groups(_alike(agents.values(), lambda agent: ()))
+    elif grouping == "one":
         blocks = _alike(agents.values(), lambda agent: ())
         if len(blocks) > 1:
-            told = f"environment.groups=one: {_difference(blocks[0][0], blocks[1][0])}"
-            raise ConfigError(f"{told}; use auto, space or agent, or make them alike by environment.padding=spaces")
-        groups = _named(blocks)
+            reason = f"environment.groups=one: {_difference(blocks[0][0], blocks[1][0])}"
+            raise ConfigError(f"{reason}; use auto, space or agent, or make them alike by environment.padding=spaces")
+        arranged = _name_groups(blocks)
     else:
-        groups = _as_listed(wanted, agents)
-    return _in_teams(groups, config.teams) if config.teams else groups
+        arranged = _listed_groups(grouping, agents)
+    return _in_teams(arranged, config.teams) if config.teams else arranged
 
 
-def _alike(agents: Iterable[Agent], further: Callable[[Agent], Any]) -> list[list[Agent]]:
-    """Agents of equal spaces, and further traits, together; in the order of their first."""
+def _alike(agents: Iterable[Agent], trait: Callable[[Agent], Any]) -> list[list[Agent]]:
+    """Put agents of equal spaces and equal `trait` together, in the order of each block's first agent."""
     blocks: list[list[Agent]] = []
     for agent in agents:
         for block in blocks:
-            if _same_spaces(block[0], agent) and further(block[0]) == further(agent):
+            if _same_spaces(block[0], agent) and trait(block[0]) == trait(agent):
                 block.append(agent)
                 break
         else:
@@ -96,31 +83,33 @@ def _same_spaces(one: Agent, other: Agent) -> bool:
     return bool(one.observation == other.observation and one.action == other.action)
 
 
-def _named(blocks: list[list[Agent]]) -> dict[str, GroupSpec]:
-    """Each by the type that only its agents have, else by its first agent."""
+def _name_groups(blocks: list[list[Agent]]) -> dict[str, GroupSpec]:
+    """Name each block by the type that only its agents have, else by its first agent."""
     kinds = [{agent.kind for agent in block} for block in blocks]
     if len(blocks) == 1:
         return {next(iter(kinds[0])) if len(kinds[0]) == 1 else ALL: _group(blocks[0])}
-    shared = Counter(kind for some in kinds for kind in some)
+    counts = Counter(kind for block_kinds in kinds for kind in block_kinds)
     names = [
-        next(iter(some)) if len(some) == 1 and shared[next(iter(some))] == 1 else block[0].name
-        for some, block in zip(kinds, blocks, strict=True)
+        next(iter(block_kinds)) if len(block_kinds) == 1 and counts[next(iter(block_kinds))] == 1 else block[0].name
+        for block_kinds, block in zip(kinds, blocks, strict=True)
     ]
-    if len(set(names)) < len(names):  # a type called like an agent of another
+    if len(set(names)) < len(names):  # a type has the name of an agent in another block
         names = [block[0].name for block in blocks]
     return {name: _group(block) for name, block in zip(names, blocks, strict=True)}
 
 
 def _group(agents: list[Agent]) -> GroupSpec:
     team = "+".join(dict.fromkeys(agent.team for agent in agents))
-    first, names = agents[0], {agent.action_names for agent in agents}
-    called = first.action_names if len(names) == 1 else ()
-    return GroupSpec(tuple(agent.name for agent in agents), first.observation, first.action, team, called)
+    first = agents[0]
+    same_names = len({agent.action_names for agent in agents}) == 1
+    members = tuple(agent.name for agent in agents)
+    return GroupSpec(members, first.observation, first.action, team, first.action_names if same_names else ())
 
 
-def _as_listed(wanted: Mapping[str, tuple[str, ...]], agents: Mapping[str, Agent]) -> dict[str, GroupSpec]:
+def _listed_groups(lists: Mapping[str, tuple[str, ...]], agents: Mapping[str, Agent]) -> dict[str, GroupSpec]:
+    _check_partition("environment.groups", "agent", lists, agents)
     groups = {}
-    for name, members in _once("environment.groups", "agent", wanted, agents).items():
+    for name, members in lists.items():
         block = [agents[member] for member in members]
         for agent in block:
             if not _same_spaces(block[0], agent):
@@ -129,43 +118,37 @@ def _as_listed(wanted: Mapping[str, tuple[str, ...]], agents: Mapping[str, Agent
     return groups
 
 
-def _in_teams(groups: dict[str, GroupSpec], wanted: Mapping[str, tuple[str, ...]]) -> dict[str, GroupSpec]:
-    teams = _once("environment.teams", "group", wanted, groups)
+def _in_teams(groups: dict[str, GroupSpec], teams: Mapping[str, tuple[str, ...]]) -> dict[str, GroupSpec]:
+    _check_partition("environment.teams", "group", teams, groups)
     team_of = {group: team for team, members in teams.items() for group in members}
     return {name: dataclasses.replace(group, team=team_of[name]) for name, group in groups.items()}
 
 
-def _once(
-    key: str, what: str, wanted: Mapping[str, tuple[str, ...]], known: Mapping[str, Any]
-) -> Mapping[str, tuple[str, ...]]:
-    """The mapping, once it is sure that it names everything there is, and everything once."""
-    found: dict[str, str] = {}
-    for name, members in wanted.items():
-        if not members:
-            raise ConfigError(f"{key}.{name}: is empty; name at least one {what} ({what}s: {', '.join(known)})")
-        for member in members:
-            if member not in known:
+def _check_partition(key: str, kind: str, lists: Mapping[str, tuple[str, ...]], members: Mapping[str, Any]) -> None:
+    """Refuse `lists` that do not name every one of `members` exactly once."""
+    list_of: dict[str, str] = {}
+    for name, listed in lists.items():
+        if not listed:
+            raise ConfigError(f"{key}.{name}: is empty; name at least one {kind} ({kind}s: {', '.join(members)})")
+        for member in listed:
+            if member not in members:
                 raise ConfigError(
-                    f"{key}.{name}: unknown {what} '{member}'{nearest(member, known)} ({what}s: {', '.join(known)})"
+                    f"{key}.{name}: unknown {kind} '{member}'{nearest(member, members)} ({kind}s: {', '.join(members)})"
                 )
-            if member in found:
-                raise ConfigError(f"{key}.{name}: {what} '{member}' is in {found[member]} already")
-            found[member] = name
-    missing = [member for member in known if member not in found]
+            if member in list_of:
+                raise ConfigError(f"{key}.{name}: {kind} '{member}' is in {list_of[member]} already")
+            list_of[member] = name
+    missing = [member for member in members if member not in list_of]
     if missing:
-        raise ConfigError(f"{key}: {', '.join(missing)} missing; every {what} must be named once")
-    return wanted
+        raise ConfigError(f"{key}: {', '.join(missing)} missing; every {kind} must be named once")
 
 
 def _difference(one: Agent, other: Agent) -> str:
-    from cadenza.envs.catalog import describe
-
     if one.observation != other.observation:
-        return (
-            f"{one.name} sees {describe(one.observation)} and {other.name} {describe(other.observation)}"
-            if describe(one.observation) != describe(other.observation)
-            else f"{one.name} and {other.name} see numbers of different bounds"
-        )
+        first, second = describe(one.observation), describe(other.observation)
+        if first == second:
+            return f"{one.name} and {other.name} see numbers of different bounds"
+        return f"{one.name} sees {first} and {other.name} {second}"
     return f"{one.name} acts in {describe(one.action)} and {other.name} in {describe(other.action)}"
 
 
@@ -175,7 +158,7 @@ Rows = slice | list[int]
 
 
 class Piece(NamedTuple):
-    """Agents of one group that stand in another: which of them, and where there."""
+    """The agents that two groups share: the rows in `group`, and the rows they fill in the other."""
 
     group: str
     rows: Rows
@@ -183,153 +166,63 @@ class Piece(NamedTuple):
 
 
 class Regrouping:
-    """From one grouping of the same agents to another; agents are axis `axis` of every array."""
+    """The translation from one grouping of the agents to another grouping of the same agents."""
 
-    def __init__(self, old: Mapping[str, GroupSpec], new: Mapping[str, GroupSpec], axis: int = 0) -> None:
-        self._axis = axis
-        self._forth = {name: _pieces(group, old) for name, group in new.items()}
-        self._back = {name: _pieces(group, new) for name, group in old.items()}
+    def __init__(self, old: Mapping[str, GroupSpec], new: Mapping[str, GroupSpec]) -> None:
+        self.groups = new
+        self._to_new = {name: _pieces(group, old) for name, group in new.items()}
+        self._to_old = {name: _pieces(group, new) for name, group in old.items()}
 
-    def forth(self, given: Mapping[str, Tree]) -> dict[str, Tree]:
-        """Arrays of the old groups as those of the new."""
-        return {name: self._put_together(pieces, given) for name, pieces in self._forth.items()}
+    def observations(self, obs: Mapping[str, Tree], axis: int) -> dict[str, Tree]:
+        return {name: _gather(pieces, obs, axis) for name, pieces in self._to_new.items()}
 
-    def back(self, given: Mapping[str, Tree]) -> dict[str, Tree]:
-        """Arrays of the new groups as those of the old."""
-        return {name: self._put_together(pieces, given) for name, pieces in self._back.items()}
+    per_agent = observations
 
-    def masks(self, given: Mapping[str, Array]) -> dict[str, Array]:
-        """Groups may have none; where it joins one that has, everything is allowed."""
-        found = {}
-        for name, pieces in self._forth.items():
-            some = next((given[piece.group] for piece in pieces if piece.group in given), None)
-            if some is not None:
-                agents, at = {piece.group: _highest(piece.rows) + 1 for piece in pieces}, self._axis
+    def actions(self, actions: dict[str, Array], axis: int) -> dict[str, Array]:
+        return {name: _gather(pieces, actions, axis) for name, pieces in self._to_old.items()}
+
+    def masks(self, masks: Mapping[str, Array], reward: Mapping[str, Array], axis: int) -> dict[str, Array]:
+        """Move masks with their agents; where a group without masks joins one that has some, it may do everything."""
+        moved = {}
+        for name, pieces in self._to_new.items():
+            width = next((masks[piece.group].shape[-1] for piece in pieces if piece.group in masks), None)
+            if width is not None:
                 full = {
-                    group: given.get(group, np.ones((*some.shape[:at], count, *some.shape[at + 1 :]), bool))
-                    for group, count in agents.items()
+                    piece.group: masks.get(piece.group, np.ones((*reward[piece.group].shape, width), bool))
+                    for piece in pieces
                 }
-                found[name] = self._put_together(pieces, full)
-        return found
+                moved[name] = _gather(pieces, full, axis)
+        return moved
 
-    def _put_together(self, pieces: list[Piece], given: Mapping[str, Tree]) -> Tree:
-        lead = (slice(None),) * self._axis
-        if len(pieces) == 1 and isinstance(pieces[0].places, slice):
-            rows = (*lead, pieces[0].rows)
-            return map_tree(lambda array: array[rows], given[pieces[0].group])
 
-        def join(*arrays: Array) -> Array:
-            parts = [array[(*lead, piece.rows)] for piece, array in zip(pieces, arrays, strict=True)]
-            count = sum(part.shape[self._axis] for part in parts)
-            shape = (*parts[0].shape[: self._axis], count, *parts[0].shape[self._axis + 1 :])
-            joined = np.empty(shape, parts[0].dtype)
-            for piece, part in zip(pieces, parts, strict=True):
-                joined[(*lead, piece.places)] = part
-            return joined
+def _gather(pieces: list[Piece], arrays: Mapping[str, Tree], axis: int) -> Tree:
+    """Join the rows of the pieces along `axis`; a single run of rows is a view."""
+    lead = (slice(None),) * axis
+    if len(pieces) == 1 and isinstance(pieces[0].places, slice):
+        rows = (*lead, pieces[0].rows)
+        return map_tree(lambda array: array[rows], arrays[pieces[0].group])
 
-        return map_tree(join, *(given[piece.group] for piece in pieces))
+    def join(*leaves: Array) -> Array:
+        parts = [array[(*lead, piece.rows)] for piece, array in zip(pieces, leaves, strict=True)]
+        count = sum(part.shape[axis] for part in parts)
+        joined = np.empty((*parts[0].shape[:axis], count, *parts[0].shape[axis + 1 :]), parts[0].dtype)
+        for piece, part in zip(pieces, parts, strict=True):
+            joined[(*lead, piece.places)] = part
+        return joined
+
+    return map_tree(join, *(arrays[piece.group] for piece in pieces))
 
 
 def _pieces(group: GroupSpec, sources: Mapping[str, GroupSpec]) -> list[Piece]:
-    found = []
+    pieces = []
     for name, source in sources.items():
         places = [place for place, agent in enumerate(group.agents) if agent in source.agents]
         if places:
             rows = [source.agents.index(group.agents[place]) for place in places]
-            found.append(Piece(name, _compact(rows), _compact(places)))
-    return found
+            pieces.append(Piece(name, _compact(rows), _compact(places)))
+    return pieces
 
 
 def _compact(rows: list[int]) -> Rows:
-    """A slice where it will do: it copies nothing."""
+    """Return consecutive rows as a slice, which copies nothing."""
     return slice(rows[0], rows[-1] + 1) if rows == list(range(rows[0], rows[-1] + 1)) else rows
-
-
-def _highest(rows: Rows) -> int:
-    return rows.stop - 1 if isinstance(rows, slice) else max(rows)
-
-
-class Regrouped:
-    """An environment whose agents stand in other groups than its own."""
-
-    def __init__(self, env: Environment, groups: Mapping[str, GroupSpec]) -> None:
-        self.env = env
-        self.spec = dataclasses.replace(env.spec, groups=groups)
-        self._regrouping = Regrouping(env.spec.groups, groups)
-
-    def reset(self, seed: int) -> Frame:
-        return self._frame(self.env.reset(seed))
-
-    def step(self, action: dict[str, Array]) -> Frame:
-        return self._frame(self.env.step(self._regrouping.back(action)))
-
-    def render(self) -> Array | None:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
-
-    def _frame(self, frame: Frame) -> Frame:
-        forth = self._regrouping.forth
-        return dataclasses.replace(
-            frame,
-            obs=forth(frame.obs),
-            reward=forth(frame.reward),
-            active=None if frame.active is None else forth(frame.active),
-            died=None if frame.died is None else forth(frame.died),
-            mask=None if frame.mask is None else self._regrouping.masks(frame.mask),
-            raw_reward=None if frame.raw_reward is None else forth(frame.raw_reward),
-        )
-
-
-class RegroupedVector:
-    """Many environments at once whose agents stand in other groups than their own. What is saved is in those."""
-
-    def __init__(self, env: VectorEnv, groups: Mapping[str, GroupSpec]) -> None:
-        self.env, self.num_envs = env, env.num_envs
-        self.spec = dataclasses.replace(env.spec, groups=groups)
-        self._regrouping = Regrouping(env.spec.groups, groups, axis=1)
-        self._of_episode = Regrouping(env.spec.groups, groups)  # returns [A]
-        self.current = self._step(env.current)
-
-    def reset(self, first_episode: int = 0) -> Step:
-        self.current = self._step(self.env.reset(first_episode))
-        return self.current
-
-    def step(self, action: dict[str, Array]) -> Step:
-        self.current = self._step(self.env.step(self._regrouping.back(action)))
-        return self.current
-
-    def episodes(self) -> list[Episode]:
-        return [
-            dataclasses.replace(
-                episode,
-                returns=self._of_episode.forth(episode.returns),
-                actions=self._regrouping.forth(episode.actions),
-            )
-            for episode in self.env.episodes()
-        ]
-
-    def close(self) -> None:
-        self.env.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.env.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.env.load_state_dict(state)
-        self.current = self._step(self.env.current)
-
-    def _step(self, step: Step) -> Step:
-        forth = self._regrouping.forth
-        obs = forth(step.obs)
-        return dataclasses.replace(
-            step,
-            obs=obs,
-            final_obs=obs if step.final_obs is step.obs else forth(step.final_obs),
-            reward=forth(step.reward),
-            active=forth(step.active),
-            died=forth(step.died),
-            mask=self._regrouping.masks(step.mask),
-            raw_reward=forth(step.raw_reward) if step.raw_reward else {},
-        )

@@ -19,19 +19,19 @@ Allocate = Callable[[tuple[int, ...], Any], Array]
 
 @dataclass(frozen=True)
 class Layout:
-    """What must be known to allocate: the facts, and which groups come with action masks of which width."""
+    """What allocation needs: the spec, the mask width of each group that has masks, and the optional fields."""
 
     spec: EnvSpec
     masks: Mapping[str, int]
-    raw_reward: bool = False  # whether the environment tells its own reward beside the wrapped one
-    won: bool = False  # whether it tells who won
+    raw_reward: bool = False  # whether frames carry the environment's own reward beside the wrapped one
+    won: bool = False  # whether frames say who won
 
     @classmethod
-    def of(cls, spec: EnvSpec, first: Frame) -> Layout:
-        """Masks are in no space, so the first frame tells."""
+    def from_frame(cls, spec: EnvSpec, first: Frame) -> Layout:
+        """Take the masks' widths from the first frame, since masks are in no space; refuse empty observations."""
         empty = [name for name, group in spec.groups.items() if not spaces.flatdim(group.observation)]
         if empty:
-            raise ConfigError(f"{spec.id}: observations have nothing in them (group {empty[0]}); one number would do")
+            raise ConfigError(f"{spec.id}: observations of group {empty[0]} are empty; they need at least one number")
         masks = {group: mask.shape[-1] for group, mask in (first.mask or {}).items()}
         for group, width in masks.items():
             action = spec.groups[group].action
@@ -43,14 +43,14 @@ class Layout:
 
 @dataclass(slots=True)
 class Buffer:
-    """A step's arrays, and beside them a place for the observations of episodes that end in it."""
+    """A step's arrays, and separate arrays for the last observations of episodes that end in it."""
 
     step: Step
     final_obs: dict[str, Tree]
     final_state: Array | None
 
     def rows(self, low: int, high: int) -> Buffer:
-        """Views of the environments [low, high)."""
+        """Return views of the environments [low, high)."""
 
         def cut(tree: Tree) -> Tree:
             return map_tree(lambda array: array[low:high], tree)
@@ -77,7 +77,7 @@ class Buffer:
         return Buffer(part, cut(self.final_obs), cut_if_any(self.final_state))
 
     def settle(self, ended: list[int]) -> None:
-        """Complete the final observations: what was kept where an episode ended, obs itself everywhere else."""
+        """Complete the final observations: the stored ones where an episode ended, `obs` everywhere else."""
         step = self.step
         if not ended:
             step.final_obs, step.final_state = step.obs, step.state
@@ -89,7 +89,7 @@ class Buffer:
         step.final_obs, step.final_state = self.final_obs, self.final_state
 
     def clear(self) -> None:
-        """Nothing has happened yet: no reward, no end, nobody dead."""
+        """Set rewards, deaths and episode ends to zero."""
         step = self.step
         for group in (step.reward, step.raw_reward, step.died):
             for array in group.values():
@@ -101,32 +101,32 @@ class Buffer:
         self.settle([])
 
     def floats(self) -> list[tuple[str, Array]]:
-        """`(name, array)` of everything that can go wrong by not being finite, at the step itself."""
+        """Return `(name, array)` of every array of the step that could hold NaN or infinity."""
         step = self.step
-        found = [(f"observation {path}", leaf) for path, leaf in leaves(step.obs)]
-        found += [(f"reward of {group}", array) for group, array in step.reward.items()]
-        found += [(f"reward of {group} before wrappers", array) for group, array in step.raw_reward.items()]
-        found += [("state", step.state)] if step.state is not None else []
-        return [(name, array) for name, array in found if array.dtype.kind == "f"]
+        arrays = [(f"observation {path}", leaf) for path, leaf in leaves(step.obs)]
+        arrays += [(f"reward of {group}", array) for group, array in step.reward.items()]
+        arrays += [(f"reward of {group} before wrappers", array) for group, array in step.raw_reward.items()]
+        arrays += [("state", step.state)] if step.state is not None else []
+        return [(name, array) for name, array in arrays if array.dtype.kind == "f"]
 
     def final_floats(self) -> list[tuple[str, Array]]:
-        """The same for the observations before a reset."""
-        found = [(f"observation {path}", leaf) for path, leaf in leaves(self.final_obs)]
-        found += [("state", self.final_state)] if self.final_state is not None else []
-        return [(name, array) for name, array in found if array.dtype.kind == "f"]
+        """Return `(name, array)` of every array of final observations that could hold NaN or infinity."""
+        arrays = [(f"observation {path}", leaf) for path, leaf in leaves(self.final_obs)]
+        arrays += [("state", self.final_state)] if self.final_state is not None else []
+        return [(name, array) for name, array in arrays if array.dtype.kind == "f"]
 
 
 def _fill_up(final: Array, obs: Array, ended: list[int]) -> None:
-    """All rows but those that ended; taking these aside is quicker than choosing all others."""
-    kept = final[ended]
+    """Copy all rows but the ended ones; saving and restoring these is quicker than selecting all others."""
+    ended_rows = final[ended]
     final[...] = obs
-    final[ended] = kept
+    final[ended] = ended_rows
 
 
 def allocate_buffer(layout: Layout, num_envs: int, allocate: Allocate = np.zeros, fresh: bool = True) -> Buffer:
-    """Arrays for one step of `num_envs` environments; always in the same order, so two processes can agree on it.
+    """Allocate the arrays for one step of `num_envs` environments, always in the same order.
 
-    Not `fresh`: another process has filled them, and others may have written theirs.
+    The order lets two processes lay out the same memory. Pass `fresh=False` if another process has initialised it.
     """
     spec = layout.spec
 
@@ -171,7 +171,7 @@ def allocate_buffer(layout: Layout, num_envs: int, allocate: Allocate = np.zeros
 
 
 def allocate_actions(spec: EnvSpec, lead: tuple[int, ...], allocate: Allocate = np.zeros) -> dict[str, Array]:
-    """`group -> [*lead, A, …]`."""
+    """Allocate arrays for actions: `group -> [*lead, A, …]`."""
     return {
         name: allocate((*lead, len(group.agents), *shape_of(group.action)[0]), shape_of(group.action)[1])
         for name, group in spec.groups.items()
@@ -179,7 +179,7 @@ def allocate_actions(spec: EnvSpec, lead: tuple[int, ...], allocate: Allocate = 
 
 
 def allocate_space(space: spaces.Space[Any], lead: tuple[int, ...], allocate: Allocate = np.zeros) -> Tree:
-    """A tree of arrays `[*lead, …]` for a batch of the space's elements."""
+    """Allocate a tree of arrays `[*lead, …]` for a batch of the space's elements."""
     if isinstance(space, spaces.Dict):
         return {key: allocate_space(part, lead, allocate) for key, part in space.spaces.items()}
     shape, dtype = shape_of(space)
@@ -187,7 +187,7 @@ def allocate_space(space: spaces.Space[Any], lead: tuple[int, ...], allocate: Al
 
 
 def blank(space: spaces.Space[Any], lead: tuple[int, ...] = ()) -> Tree:
-    """Elements of the space `[*lead, …]` that say nothing: zeros, or the first of what is not counted from 0."""
+    """Return placeholder elements `[*lead, …]` of the space: zeros, or the lowest value where codes start above 0."""
     if isinstance(space, spaces.Dict):
         return {key: blank(part, lead) for key, part in space.spaces.items()}
     shape, dtype = shape_of(space)
@@ -195,7 +195,7 @@ def blank(space: spaces.Space[Any], lead: tuple[int, ...] = ()) -> Tree:
 
 
 def codes(spec: EnvSpec, obs: dict[str, Tree]) -> list[tuple[str, Array, Any, Any]]:
-    """`(name, array, lowest, highest)` of every observation that is a choice among some, not a measure."""
+    """Return `(name, array, lowest, highest)` of every observation that is a category code, not a measurement."""
 
     def within(space: spaces.Space[Any], tree: Tree, path: str) -> list[tuple[str, Array, Any, Any]]:
         if isinstance(space, spaces.Dict):
@@ -210,10 +210,21 @@ def codes(spec: EnvSpec, obs: dict[str, Tree]) -> list[tuple[str, Array, Any, An
 
 
 def shape_of(space: spaces.Space[Any]) -> tuple[tuple[int, ...], Any]:
-    """Shape and dtype of one element of a space that is an array."""
+    """Return shape and dtype of one element of an array space; refuse spaces that are not supported."""
     if isinstance(space, spaces.Discrete):
         return (), np.dtype(np.int64)
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
         return space.shape, space.dtype
-    known = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
-    raise ConfigError(f"{type(space).__name__} spaces are not supported ({known} are)")
+    supported = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
+    raise ConfigError(f"{type(space).__name__} spaces are not supported ({supported} are)")
+
+
+def describe(space: spaces.Space[Any]) -> str:
+    """Return a short description of a space, such as `Box(4) float32`."""
+    if isinstance(space, spaces.Dict):
+        return "{" + ", ".join(f"{key}: {describe(part)}" for key, part in space.spaces.items()) + "}"
+    if isinstance(space, spaces.Discrete):
+        return f"Discrete({space.n})"
+    if isinstance(space, spaces.Box):
+        return f"Box({'x'.join(map(str, space.shape))}) {space.dtype}"
+    return str(space)

@@ -1,4 +1,4 @@
-"""One observation and one action space for unlike agents, `environment.padding`: so one policy can lead them all."""
+"""One observation space and one action space for unlike agents, `environment.padding`: one policy can lead them all."""
 
 from __future__ import annotations
 
@@ -9,68 +9,51 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
-from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.grouping import regrouped, regrouped_vector
-from cadenza.envs.layout import Array
+from cadenza.envs.layout import Array, describe
 from cadenza.errors import ConfigError
-from cadenza.types import Environment, Episode, Frame, GroupSpec, Step, Tree, VectorEnv
-
-
-def by_type(config: EnvironmentConfig) -> EnvironmentConfig:
-    """What the bare environment is made with: under padding it keeps its types, and is grouped once they are alike."""
-    return config if config.padding == "none" else dataclasses.replace(config, groups="auto", teams={})
-
-
-def arranged(env: Environment, config: EnvironmentConfig) -> Environment:
-    """The environment with its agents padded and grouped as the config wants it; itself where they are."""
-    padding = _wanted(env.spec.groups, config)
-    return regrouped(Padded(env, padding) if padding else env, config)
-
-
-def arranged_vector(env: VectorEnv, config: EnvironmentConfig) -> VectorEnv:
-    """The same for environments that exist only many at a time."""
-    padding = _wanted(env.spec.groups, config)
-    return regrouped_vector(PaddedVector(env, padding) if padding else env, config)
-
-
-def _wanted(groups: Mapping[str, GroupSpec], config: EnvironmentConfig) -> Padding | None:
-    return None if config.padding == "none" or len(groups) == 1 else Padding(groups, config.padding == "types")
+from cadenza.types import GroupSpec, Tree
 
 
 class Padding:
-    """What is seen goes on with zeros, then with the type if that is told; further actions are never allowed."""
+    """The translation to equal spaces: observations get zeros, then perhaps the type; added actions are masked out."""
 
-    def __init__(self, groups: Mapping[str, GroupSpec], tell_types: bool) -> None:
+    def __init__(self, groups: Mapping[str, GroupSpec], add_types: bool) -> None:
         any_group = next(iter(groups.values()))
-        seen = {name: group.observation for name, group in groups.items()}
-        done = {name: group.action for name, group in groups.items()}
-        self._tails = _tails(seen, tell_types) if tell_types or not _equal(seen) else {}
-        self._choices = {} if _equal(done) else _choices(done)
+        observations = {name: group.observation for name, group in groups.items()}
+        actions = {name: group.action for name, group in groups.items()}
+        self._tails = _tails(observations, add_types) if add_types or not _equal(observations) else {}
+        self._choices = {} if _equal(actions) else _choices(actions)
         self._most = max(self._choices.values(), default=0)
-        observation = _joined(seen, self._tails) if self._tails else any_group.observation
+        observation = _joined(observations, self._tails) if self._tails else any_group.observation
         action = Discrete(self._most) if self._choices else any_group.action
         self.groups = {
             name: dataclasses.replace(group, observation=observation, action=action) for name, group in groups.items()
         }
 
-    def observations(self, given: Mapping[str, Tree]) -> dict[str, Tree]:
-        """Arrays [..., A, D] of each group, all of one D."""
-        return {name: self._followed(name, seen) for name, seen in given.items()}
+    def observations(self, obs: Mapping[str, Tree], axis: int) -> dict[str, Tree]:
+        """Pad the arrays [..., A, D] of every group to the same D."""
+        return {name: self._padded(name, array) for name, array in obs.items()}
 
-    def _followed(self, name: str, seen: Tree) -> Tree:
+    def _padded(self, name: str, array: Tree) -> Tree:
         if name not in self._tails:
-            return seen
+            return array
         tail = self._tails[name]
-        return np.concatenate([seen, np.broadcast_to(tail, (*seen.shape[:-1], len(tail)))], axis=-1)
+        return np.concatenate([array, np.broadcast_to(tail, (*array.shape[:-1], len(tail)))], axis=-1)
 
-    def masks(self, given: Mapping[str, Array], rewards: Mapping[str, Array]) -> dict[str, Array]:
-        """A group without masks may do all that it can; the rewards say of how many agents."""
+    def per_agent(self, arrays: Mapping[str, Array], axis: int) -> dict[str, Array]:
+        return dict(arrays)
+
+    def actions(self, actions: dict[str, Array], axis: int) -> dict[str, Array]:
+        return actions
+
+    def masks(self, masks: Mapping[str, Array], reward: Mapping[str, Array], axis: int) -> dict[str, Array]:
+        """Mask out the actions that a group does not have; a group without masks may do all that it has."""
         if not self._choices:
-            return dict(given)
-        masks = {name: np.zeros((*rewards[name].shape, self._most), bool) for name in self._choices}
-        for name, choices in self._choices.items():
-            masks[name][..., :choices] = given.get(name, True)
-        return masks
+            return dict(masks)
+        padded = {name: np.zeros((*reward[name].shape, self._most), bool) for name in self._choices}
+        for name, count in self._choices.items():
+            padded[name][..., :count] = masks.get(name, True)
+        return padded
 
 
 def _equal(spaces: Mapping[str, Space[Any]]) -> bool:
@@ -78,16 +61,18 @@ def _equal(spaces: Mapping[str, Space[Any]]) -> bool:
     return all(space == first for space in others)
 
 
-def _tails(spaces: Mapping[str, Space[Any]], tell_types: bool) -> dict[str, Array]:
-    """What follows the observations of each group."""
+def _tails(spaces: Mapping[str, Space[Any]], add_types: bool) -> dict[str, Array]:
+    """Return what is appended to the observations of each group; refuse all but vectors of one dtype."""
     boxes = {name: space for name, space in spaces.items() if isinstance(space, Box) and len(space.shape) == 1}
     if len(boxes) < len(spaces) or len({box.dtype for box in boxes.values()}) > 1:
-        told = f"observations are padded where all are vectors of one kind of numbers, and {_listed(spaces, 'sees')}"
-        raise ConfigError(f"environment.padding: {told}")
+        raise ConfigError(
+            "environment.padding: observations are padded where all are vectors of one kind of numbers, and "
+            + _listed(spaces, "sees")
+        )
     widest = max(len(box.low) for box in boxes.values())
     scaled = all(box.dtype == np.uint8 and (box.high == 255).all() for box in boxes.values())
     most = 255 if scaled else 1  # such bytes are divided by 255 before networks see them
-    types = most * np.eye(len(boxes) if tell_types else 0)
+    types = most * np.eye(len(boxes) if add_types else 0)
     return {
         name: np.concatenate([np.zeros(widest - len(box.low)), *types[row : row + 1]]).astype(box.dtype)
         for row, (name, box) in enumerate(boxes.items())
@@ -95,16 +80,18 @@ def _tails(spaces: Mapping[str, Space[Any]], tell_types: bool) -> dict[str, Arra
 
 
 def _choices(spaces: Mapping[str, Space[Any]]) -> dict[str, int]:
-    """How many actions each group has."""
-    found = {name: int(space.n) for name, space in spaces.items() if isinstance(space, Discrete) and not space.start}
-    if len(found) < len(spaces):
-        told = f"actions are padded where all are discrete, from 0 on, and {_listed(spaces, 'acts in')}"
-        raise ConfigError(f"environment.padding: {told}")
-    return found
+    """Return each group's number of actions; refuse all but discrete actions from 0 on."""
+    counts = {name: int(space.n) for name, space in spaces.items() if isinstance(space, Discrete) and not space.start}
+    if len(counts) < len(spaces):
+        raise ConfigError(
+            "environment.padding: actions are padded where all are discrete, from 0 on, and "
+            + _listed(spaces, "acts in")
+        )
+    return counts
 
 
 def _joined(spaces: Mapping[str, Space[Any]], tails: Mapping[str, Array]) -> Box:
-    """With bounds that hold for all of them."""
+    """Return the padded space, with bounds that hold for all groups."""
     boxes = {name: space for name, space in spaces.items() if isinstance(space, Box)}
     low = np.min([np.concatenate([box.low, tails[name]]) for name, box in boxes.items()], axis=0)
     high = np.max([np.concatenate([box.high, tails[name]]) for name, box in boxes.items()], axis=0)
@@ -112,69 +99,4 @@ def _joined(spaces: Mapping[str, Space[Any]], tails: Mapping[str, Array]) -> Box
 
 
 def _listed(spaces: Mapping[str, Space[Any]], verb: str) -> str:
-    from cadenza.envs.catalog import describe
-
     return ", ".join(f"{name} {verb} {describe(space)}" for name, space in spaces.items())
-
-
-class Padded:
-    """An environment whose groups have one space."""
-
-    def __init__(self, env: Environment, padding: Padding) -> None:
-        self.env, self._padding = env, padding
-        self.spec = dataclasses.replace(env.spec, groups=padding.groups)
-
-    def reset(self, seed: int) -> Frame:
-        return self._frame(self.env.reset(seed))
-
-    def step(self, action: dict[str, Array]) -> Frame:
-        return self._frame(self.env.step(action))
-
-    def render(self) -> Array | None:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
-
-    def _frame(self, frame: Frame) -> Frame:
-        masks = self._padding.masks(frame.mask or {}, frame.reward)
-        return dataclasses.replace(frame, obs=self._padding.observations(frame.obs), mask=masks or None)
-
-
-class PaddedVector:
-    """Many environments at once whose groups have one space. What is saved is theirs."""
-
-    def __init__(self, env: VectorEnv, padding: Padding) -> None:
-        self.env, self.num_envs, self._padding = env, env.num_envs, padding
-        self.spec = dataclasses.replace(env.spec, groups=padding.groups)
-        self.current = self._step(env.current)
-
-    def reset(self, first_episode: int = 0) -> Step:
-        self.current = self._step(self.env.reset(first_episode))
-        return self.current
-
-    def step(self, action: dict[str, Array]) -> Step:
-        self.current = self._step(self.env.step(action))
-        return self.current
-
-    def episodes(self) -> list[Episode]:
-        return self.env.episodes()
-
-    def close(self) -> None:
-        self.env.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.env.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.env.load_state_dict(state)
-        self.current = self._step(self.env.current)
-
-    def _step(self, step: Step) -> Step:
-        obs = self._padding.observations(step.obs)
-        return dataclasses.replace(
-            step,
-            obs=obs,
-            final_obs=obs if step.final_obs is step.obs else self._padding.observations(step.final_obs),
-            mask=self._padding.masks(step.mask, step.reward),
-        )

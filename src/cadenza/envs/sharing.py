@@ -1,4 +1,4 @@
-"""Memory shared between a vector environment and its workers. It has no name, so nothing can be left behind."""
+"""Memory shared between a vector environment and its workers. It has no name, so no file can be left behind."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from cadenza.envs.layout import Array, Buffer, Layout, allocate_actions, allocate_buffer
 
 PAGE = mmap.ALLOCATIONGRANULARITY
-LINE = 64  # bytes of a cache line: arrays begin on one
+LINE = 64  # bytes of a cache line; every array starts on one
 
 
 def nameless_file() -> int:
-    """A descriptor of an empty file in memory; it is gone with the last process that holds it."""
+    """Open an empty file in memory and return its descriptor; it disappears with the last process that holds it."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("cadenza-envs")
     with tempfile.TemporaryFile() as file:
@@ -24,7 +24,7 @@ def nameless_file() -> int:
 
 
 def share_marks(descriptor: int, workers: int) -> Array:
-    """What each worker is doing right now, [workers, 3]; it lives on the file's first pages."""
+    """Map the workers' marks [workers, 3] on the file's first pages: what each worker is doing at the moment."""
     size = -(-workers * 3 * 8 // PAGE) * PAGE
     if os.fstat(descriptor).st_size < size:
         os.ftruncate(descriptor, size)
@@ -34,7 +34,10 @@ def share_marks(descriptor: int, workers: int) -> Array:
 def share_arrays(
     descriptor: int, workers: int, layout: Layout, num_envs: int, fresh: bool
 ) -> tuple[list[Buffer], dict[str, Array]]:
-    """Two buffers and the actions behind the marks, in the same places whichever process asks; `fresh` is the first."""
+    """Map two buffers and the actions behind the marks, at the same offsets in every process.
+
+    The first process passes `fresh=True`: it initialises the arrays.
+    """
     begin = -(-workers * 3 * 8 // PAGE) * PAGE
     measure = _Arena(None, begin)
     _allocate(layout, num_envs, measure, fresh)
@@ -49,7 +52,7 @@ def _allocate(layout: Layout, num_envs: int, arena: _Arena, fresh: bool) -> tupl
 
 
 class _Arena:
-    """Hands out arrays one behind the other; without memory it only measures."""
+    """An allocator that places arrays one behind the other in `memory`; without memory it only measures their size."""
 
     def __init__(self, memory: mmap.mmap | None, begin: int) -> None:
         self._memory = memory

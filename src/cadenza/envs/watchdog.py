@@ -1,4 +1,4 @@
-"""Interrupts the main thread when an environment that runs in it hangs."""
+"""Interrupt the main thread when an environment that runs in it hangs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import threading
 from types import FrameType
 from typing import Any
 
-from cadenza.envs.slice import IDLE, STAGE, Mark
+from cadenza.envs.sequential import IDLE, STAGE, Mark
 
-LOOKS = 4  # looks at an unmoved mark before it counts as hung; looks, not seconds, so that a suspended process is safe
+LOOKS = 4  # polls of an unchanged mark before it counts as hung; polls, not seconds, so a suspended process is safe
 
 
 class Hung(BaseException):
@@ -17,7 +17,7 @@ class Hung(BaseException):
 
 
 class Watchdog:
-    """A thread that looks at a mark now and then. Only the main thread can be interrupted; elsewhere it is idle."""
+    """A thread that polls a mark. Only the main thread can be interrupted, so in any other it does nothing."""
 
     def __init__(self, mark: Mark, timeout_seconds: float) -> None:
         self._stop = threading.Event()
@@ -36,12 +36,12 @@ _previous: Any = None
 
 def _watch(mark: Mark, pause: float, stop: threading.Event) -> None:
     global _suspect
-    seen: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
     looks = 0
     while not stop.wait(pause):
         now = tuple(mark)
-        looks = looks + 1 if now == seen and now[STAGE] != IDLE else 0
-        seen = now
+        looks = looks + 1 if now == last and now[STAGE] != IDLE else 0
+        last = now
         if looks >= LOOKS:
             looks = 0
             _suspect = (mark, now)
@@ -49,7 +49,7 @@ def _watch(mark: Mark, pause: float, stop: threading.Event) -> None:
 
 
 def _listen() -> None:
-    """Take SIGALRM over once; alarms that are not ours go to whoever had it before."""
+    """Install the SIGALRM handler once; foreign alarms are passed on to the handler that was there before."""
     global _previous
     if signal.getsignal(signal.SIGALRM) is not _alarmed:
         _previous = signal.signal(signal.SIGALRM, _alarmed)
@@ -59,8 +59,8 @@ def _alarmed(number: int, frame: FrameType | None) -> None:
     global _suspect
     suspect, _suspect = _suspect, None
     if suspect is not None:
-        mark, seen = suspect
-        if tuple(mark) == seen:
+        mark, unchanged = suspect
+        if tuple(mark) == unchanged:
             raise Hung
     elif callable(_previous):
         _previous(number, frame)

@@ -1,4 +1,4 @@
-"""Environments in worker processes, for steps heavy enough to be worth a message. Same results as in process."""
+"""Environments in worker processes, for steps that cost more than a message. The results are those of one process."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ import numpy as np
 
 from cadenza.envs.layout import Array, Layout
 from cadenza.envs.seeds import EpisodeSeeds
+from cadenza.envs.sequential import BUILD, INDEX, PROGRESS, STAGE, MakeEnv, StageError
 from cadenza.envs.sharing import nameless_file, share_arrays, share_marks
-from cadenza.envs.slice import BUILD, INDEX, PROGRESS, STAGE, MakeEnv, Trouble
 from cadenza.envs.vector import Vector, starting_fault
 from cadenza.envs.watchdog import LOOKS
-from cadenza.envs.worker_main import CLOSE, HELD, OK, RESTORE
+from cadenza.envs.worker_main import CLOSE, IGNORED, OK, RESTORE
 from cadenza.errors import CadenzaError
 
-START_SECONDS = 120.0  # for an interpreter to come up on a busy machine
+START_SECONDS = 120.0  # for an interpreter to start on a busy machine
 CLOSE_SECONDS = 5.0
 # as in process: an environment's own linear algebra must round alike, and there is a process for every core already
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
 
 
 class Workers(Vector):
-    """Each process hosts neighbouring environments and writes into shared memory; `make_env` must be importable.
+    """A vector whose worker processes each host neighbouring environments and write into shared memory.
 
-    `id` is what they are called here, where that is not what other processes make them by.
+    `make_env` is pickled, so it must be importable. `id` replaces the id in the spec, where workers use another.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Workers(Vector):
                 process = Process(memory, index, workers, low, high, marks[index], timeout_seconds)
                 self._workers.append(process)
                 process.send((make_env, low, high, num_envs, replace(seeds, first_env=seeds.first_env + low)))
-            layout = self._begin()
+            layout = self._receive_layout()
             layout = replace(layout, spec=replace(layout.spec, id=id or layout.spec.id))
             buffers, self._actions = share_arrays(memory, workers, layout, num_envs, fresh=True)
             for process in self._workers:
@@ -66,22 +66,22 @@ class Workers(Vector):
             super().__init__(layout, num_envs, seeds, buffers)
         except BaseException as problem:
             self._kill()
-            if isinstance(problem, Trouble):
+            if isinstance(problem, StageError):
                 raise starting_fault(problem, seeds) from problem.__cause__
             raise
         finally:
             os.close(memory)
 
     def close(self) -> None:
-        """End the processes: politely first, so that environments can close what they hold."""
+        """End the processes, asking first so that environments can close what they hold open."""
         for process in self._workers:
             process.ask_to_close()
         for process in self._workers:
             process.end(CLOSE_SECONDS)
         self._workers = []
 
-    def _begin(self) -> Layout:
-        """Wait until all environments are made and reset; they all look alike."""
+    def _receive_layout(self) -> Layout:
+        """Wait until all environments are made and reset; return their layout, which is the same for all."""
         self._wait()
         layouts: list[Layout] = [process.receive() for process in self._workers]
         return layouts[0]
@@ -109,11 +109,11 @@ class Workers(Vector):
         self._wait()
 
     def _wait(self) -> None:
-        """Until every worker has answered; after a failure no process is left."""
+        """Wait for an answer from every worker; kill all processes if one reports a failure."""
         try:
             for process in self._workers:
                 process.wait()
-        except (Trouble, CadenzaError):
+        except (StageError, CadenzaError):
             self._kill()
             raise
 
@@ -131,7 +131,7 @@ class Process:
         self._mark, self._timeout = mark, timeout
         ours, theirs = socket.socketpair()
         arguments = (theirs.fileno(), memory, index, workers, os.getpid())
-        with theirs, _signals_held():
+        with theirs, _signals_blocked():
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "cadenza.envs.worker_main", *map(str, arguments)],
                 pass_fds=(theirs.fileno(), memory),
@@ -155,25 +155,25 @@ class Process:
         try:
             return self._line.recv()
         except (EOFError, ConnectionError):
-            raise self._died() from None
+            raise self._death() from None
 
     def wait(self) -> None:
-        """For the answer to a command; raises what the worker reports, or that it died or hangs."""
-        seen: tuple[int, ...] = ()
+        """Wait for the answer to a command; raise the worker's report, or a StageError if it died or hangs."""
+        last: tuple[int, ...] = ()
         looks = 0
         while not self._poll.poll(self._timeout / LOOKS * 1000):
             now = tuple(self._mark.tolist())
-            looks = looks + 1 if now == seen else 0
-            seen = now
+            looks = looks + 1 if now == last else 0
+            last = now
             enough = LOOKS if now[PROGRESS] else LOOKS * max(1.0, START_SECONDS / self._timeout)
             if looks >= enough:
-                raise self._trouble(f"took longer than {self._timeout:g} s")
+                raise self._stage_error(f"took longer than {self._timeout:g} s")
         try:
             answer = self._line.recv_bytes()
         except (EOFError, ConnectionError):
-            raise self._died() from None
+            raise self._death() from None
         if answer != OK:
-            raise self._reported()
+            raise self._receive_report()
 
     def ask_to_close(self) -> None:
         self.command(CLOSE)
@@ -189,29 +189,29 @@ class Process:
             self._process.wait()
         self._line.close()
 
-    def _reported(self) -> Exception:
+    def _receive_report(self) -> Exception:
         report = self.receive()
         if isinstance(report, CadenzaError):
             return report
-        index, stage, reason, remote = report
-        trouble = Trouble(self.low + index, stage, reason)
-        if remote:
-            trouble.add_note(f"In the worker process:\n{remote}")
-        return trouble
+        index, stage, reason, traceback = report
+        error = StageError(self.low + index, stage, reason)
+        if traceback:
+            error.add_note(f"In the worker process:\n{traceback}")
+        return error
 
-    def _died(self) -> Trouble:
+    def _death(self) -> StageError:
         code = self._process.wait()
         how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit code {code}"
-        return self._trouble(f"ended its worker process {how}")
+        return self._stage_error(f"ended its worker process {how}")
 
-    def _trouble(self, reason: str) -> Trouble:
-        return Trouble(self.low + int(self._mark[INDEX]), int(self._mark[STAGE]) or BUILD, reason)
+    def _stage_error(self, reason: str) -> StageError:
+        return StageError(self.low + int(self._mark[INDEX]), int(self._mark[STAGE]) or BUILD, reason)
 
 
 @contextmanager
-def _signals_held() -> Iterator[None]:
-    """A worker starts with these blocked, so that none reaches it before it can ignore them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+def _signals_blocked() -> Iterator[None]:
+    """Block the signals that a worker ignores while it starts: it inherits the mask, so none arrives too early."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
     try:
         yield
     finally:

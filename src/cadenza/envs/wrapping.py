@@ -1,4 +1,4 @@
-"""Putting wrappers around an environment: those named in `environment.wrappers`, then what the fields beside it ask."""
+"""Put wrappers around an environment: those of `environment.wrappers`, then those of the fields beside it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from cadenza.types import SINGLE_GROUP, Environment
 MakeWrapper = Callable[..., Any]
 
 # Gymnasium's wrappers that would keep state from episode to episode, write files, or do what the engine does.
-_STATISTICS = "its statistics would be no part of the run's state"
+_STATISTICS = "its statistics would not be part of the run's state"
 _FUNCTION = "it takes a function, which a config cannot hold: write a wrapper of your own, id: package.module:Class"
-_ARRAYS = "environments speak NumPy here"
+_ARRAYS = "environments must use NumPy arrays here"
 REFUSED = {
     "NormalizeObservation": f"{_STATISTICS}: set algorithm.normalize_obs",
     "NormalizeReward": f"{_STATISTICS}: set algorithm.normalize_reward",
@@ -33,31 +33,34 @@ REFUSED = {
     "HumanRendering": "`cadenza play` shows a trained policy",
     "TimeLimit": "set environment.max_episode_steps",
     "Autoreset": "the engine resets; environment.autoreset is for vectorize=gymnasium",
-    "OrderEnforcing": "the engine keeps the order",
+    "OrderEnforcing": "the engine calls reset and step in order",
     "PassiveEnvChecker": "the engine checks every step",
     "TransformObservation": _FUNCTION,
     "TransformAction": _FUNCTION,
     "TransformReward": _FUNCTION,
     **dict.fromkeys(("ArrayConversion", "JaxToNumpy", "JaxToTorch", "NumpyToTorch"), _ARRAYS),
 }
-PICTURED = (  # they look at what the environment renders
+RENDERING = (  # they read the rendered picture
     gymnasium_wrappers.AddRenderObservation,
     gymnasium_wrappers.AddWhiteNoise,
     gymnasium_wrappers.ObstructView,
 )
 
 
-def dress(made: Environment, config: EnvironmentConfig) -> Environment:
-    """The environment as the config wants it seen and acted on; its own rewards stay known beside the wrapped ones."""
+def wrap_all(inner: Environment, config: EnvironmentConfig) -> Environment:
+    """Wrap an environment as `config` asks; its own rewards stay available beside the wrapped ones.
+
+    Return `inner` itself where nothing is asked for; refuse wrappers around anything but a gymnasium.Env.
+    """
     if not config.dressing:
-        return made
-    if not isinstance(made, Gym):
+        return inner
+    if not isinstance(inner, Gym):
         raise ConfigError(f"environment.{config.dressing[0]}: {config.id} is no gymnasium.Env, so it takes no wrappers")
-    spec, env = made.spec, made.bare
+    spec, env = inner.spec, inner.bare
     if config.wrappers:
-        if spec.max_episode_steps:  # inside, so that it counts the environment's own steps under repeated actions too
+        if spec.max_episode_steps:  # innermost, so that it counts the environment's own steps under repeated actions
             env = gymnasium_wrappers.TimeLimit(env, spec.max_episode_steps)
-        if layer(env, RawReward) is None:  # else it knows itself what it truly gives
+        if layer(env, RawReward) is None:  # some environments bring one of their own
             env = RawReward(env)
     for index, settings in enumerate(config.wrappers):
         env = wrap(env, settings, f"environment.wrappers[{index}]")
@@ -77,13 +80,13 @@ def dress(made: Environment, config: EnvironmentConfig) -> Environment:
 
 
 def needs_pictures(config: EnvironmentConfig) -> bool:
-    """Whether a wrapper looks at what the environment renders."""
-    found = [find(settings["id"], f"environment.wrappers[{index}]") for index, settings in enumerate(config.wrappers)]
-    return any(isinstance(wrapper, type) and issubclass(wrapper, PICTURED) for wrapper in found)
+    """Return whether one of the configured wrappers reads the rendered picture."""
+    kinds = [find(settings["id"], f"environment.wrappers[{index}]") for index, settings in enumerate(config.wrappers)]
+    return any(isinstance(kind, type) and issubclass(kind, RENDERING) for kind in kinds)
 
 
 def wrap(env: gymnasium.Env[Any, Any], settings: Mapping[str, Any], where: str) -> gymnasium.Env[Any, Any]:
-    """One wrapper around an environment."""
+    """Put one wrapper around an environment; `where` is its dotted key for messages."""
     name = settings["id"]
     kwargs = {key: _tuples(value) for key, value in settings.items() if key != "id"}
     make_wrapper = find(name, where)
@@ -104,47 +107,47 @@ def wrap(env: gymnasium.Env[Any, Any], settings: Mapping[str, Any], where: str) 
 
 
 def _tuples(value: Any) -> Any:
-    """Configs have lists where Gymnasium's wrappers insist on tuples."""
+    """Turn lists into tuples, which Gymnasium's wrappers require and configs cannot hold."""
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
 def find(name: str, where: str) -> MakeWrapper:
-    """A wrapper by import path, a registered name, or the name of one of Gymnasium's."""
-    offered = set(gymnasium_wrappers.__all__) - {"vector"}
-    found: MakeWrapper | None = registry.load_own(name) if ":" in name else registry.load_wrapper(name)
-    if found is None and name in offered:
+    """Return a wrapper class by import path, registered name or Gymnasium's name; refuse those in `REFUSED`."""
+    gymnasium_names = set(gymnasium_wrappers.__all__) - {"vector"}
+    wrapper: MakeWrapper | None = registry.load_own(name) if ":" in name else registry.load_wrapper(name)
+    if wrapper is None and name in gymnasium_names:
         if name in REFUSED:
             raise ConfigError(f"{where}: {name} cannot be used: {REFUSED[name]}")
-        found = getattr(gymnasium_wrappers, name)
-    if found is None:
-        known = [*registry.wrappers(), *(offered - set(REFUSED))]
+        wrapper = getattr(gymnasium_wrappers, name)
+    if wrapper is None:
+        names = [*registry.wrappers(), *(gymnasium_names - set(REFUSED))]
         places = "cadenza's, Gymnasium's, or package.module:Class"
-        raise NotFoundError(f"{where}: unknown wrapper '{name}'{nearest(name, known)} ({places})")
-    if not callable(found):
+        raise NotFoundError(f"{where}: unknown wrapper '{name}'{nearest(name, names)} ({places})")
+    if not callable(wrapper):
         raise ConfigError(f"{where}: {name} must be a wrapper class or a function of an environment")
-    own_name = getattr(found, "__name__", "")
-    if own_name in REFUSED and found.__module__.startswith("gymnasium.wrappers."):
-        raise ConfigError(f"{where}: {name} cannot be used: {REFUSED[own_name]}")
-    return found
+    class_name = getattr(wrapper, "__name__", "")
+    if class_name in REFUSED and wrapper.__module__.startswith("gymnasium.wrappers."):
+        raise ConfigError(f"{where}: {name} cannot be used: {REFUSED[class_name]}")
+    return wrapper
 
 
 def for_other_processes(config: EnvironmentConfig) -> EnvironmentConfig:
-    """The same environment and wrappers under names that a process which has imported nothing yet can follow."""
+    """Replace registered names by import paths, which a new process can resolve; refuse what has none."""
     wrappers = [
-        {**settings, "id": _followed(settings["id"], registry.WRAPPERS.get(settings["id"]), "wrapper")}
+        {**settings, "id": _importable(settings["id"], registry.WRAPPERS.get(settings["id"]), "wrapper")}
         for settings in config.wrappers
     ]
-    id = _followed(config.id, registry.ENVIRONMENTS.get(config.id), "environment")
+    id = _importable(config.id, registry.ENVIRONMENTS.get(config.id), "environment")
     return dataclasses.replace(config, id=id, wrappers=tuple(wrappers))
 
 
-def _followed(name: str, registered: Any, what: str) -> str:
+def _importable(name: str, registered: Any, kind: str) -> str:
     if registered is None or isinstance(registered, str):
         return name
     path = registry.import_path(registered)
     if path is None:
         raise ConfigError(
-            f"environment.vectorize=workers: {what} '{name}' cannot be imported by another process; "
+            f"environment.vectorize=workers: {kind} '{name}' cannot be imported by another process; "
             "move it to a module, or use in_process"
         )
     return path

@@ -173,7 +173,7 @@ def assembled(player: Player) -> Model:
     environment = make(player.config.environment)
     try:
         first = environment.reset(EpisodeSeeds(0, RECORD)(0, 0))
-        masks = Layout.of(environment.spec, first).masks
+        masks = Layout.from_frame(environment.spec, first).masks
     finally:
         environment.close()
     alone, stretch = list(player.spec.groups) == [SINGLE_GROUP], stretching(player.config.environment)

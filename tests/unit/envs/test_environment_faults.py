@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ STEP_FAULTS = {
 
 @pytest.mark.parametrize("way", ["in_process", "workers"])
 @pytest.mark.parametrize("fault", STEP_FAULTS)
-def test_a_fault_is_told_in_one_line_that_repeats_it(way: str, fault: str) -> None:
+def test_a_fault_is_one_line_with_environment_seed_step_and_action(way: str, fault: str) -> None:
     problem = run_into(way, **{fault: 11, "in_seed": SEED})
     message = str(problem)
     assert "\n" not in message
@@ -72,7 +73,7 @@ def test_a_fault_is_told_in_one_line_that_repeats_it(way: str, fault: str) -> No
     )
 
 
-def test_the_original_error_is_kept() -> None:
+def test_a_fault_carries_the_original_error() -> None:
     assert isinstance(run_into("in_process", raise_at=2).__cause__, ValueError)
     notes = "".join(run_into("workers", raise_at=2).__notes__)
     assert "asked to fail" in notes
@@ -80,36 +81,36 @@ def test_the_original_error_is_kept() -> None:
 
 
 @pytest.mark.parametrize("way", ["in_process", "workers"])
-def test_a_last_observation_that_is_not_finite_is_not_hidden_by_the_reset(way: str) -> None:
+def test_nan_in_a_final_observation_is_refused_although_the_reset_follows(way: str) -> None:
     assert re.search(r"environment 0 .* at step 8 of episode 0 ", str(run_into(way, nan_at=8)))
 
 
 @pytest.mark.parametrize("way", ["in_process", "workers"])
 @pytest.mark.parametrize(
-    ("kind", "told"), [("discrete", r"from 5 to 7 \(observation agent\.a\)"), ("multi", r"from \[1 4\] to \[2 6\] ")]
+    ("kind", "reason"), [("discrete", r"from 5 to 7 \(observation agent\.a\)"), ("multi", r"from \[1 4\] to \[2 6\] ")]
 )
 @pytest.mark.parametrize(("at", "when"), [(0, "the start of"), (3, "step 3 of"), (4, "step 4 of")])  # the last is 4
-def test_a_number_that_the_space_does_not_have_is_refused(way: Any, kind: str, told: str, at: int, when: str) -> None:
+def test_a_code_outside_its_space_is_refused(way: Any, kind: str, reason: str, at: int, when: str) -> None:
     kwargs = {"kind": kind, "at": at}
     config = EnvironmentConfig(id="harness.odd_spaces:Astray", vectorize=way, workers=1, kwargs=kwargs)
-    with pytest.raises(EnvironmentFault, match=rf"returned a number that is not {told}.*, at {when} episode 0 "):
+    with pytest.raises(EnvironmentFault, match=rf"returned a number that is not {reason}.*, at {when} episode 0 "):
         play(config, [[[3, 2]]])
     assert worker_processes() == []
 
 
 @pytest.mark.parametrize(
-    ("nothing", "told"), [(False, ", but none when.* first reset"), (True, " that allows nothing")]
+    ("nothing", "problem"), [(False, ", but none at its first reset"), (True, " that allows no action")]
 )
-def test_a_mask_that_would_be_passed_over_is_refused(nothing: bool, told: str) -> None:
+def test_a_mask_that_starts_late_or_allows_no_action_is_refused(nothing: bool, problem: str) -> None:
     config = EnvironmentConfig(id="harness.odd_spaces:MaskedLate", kwargs={"nothing": nothing})
-    with pytest.raises(EnvironmentFault, match=rf" told an action mask{told}.*, at step 2 of episode 0 "):
+    with pytest.raises(EnvironmentFault, match=rf" returned an action mask{problem}.*, at step 2 of episode 0 "):
         play(config, [[0]])
 
 
 @pytest.mark.parametrize("kind", ["box", "dict"])
-def test_an_environment_that_shows_nothing_is_refused(kind: str) -> None:
+def test_an_environment_with_empty_observations_is_refused(kind: str) -> None:
     config = EnvironmentConfig(id="harness.odd_spaces:Blind", kwargs={"kind": kind})
-    with pytest.raises(ConfigError, match=r"^harness\.odd_spaces:Blind: observations have nothing in them"):
+    with pytest.raises(ConfigError, match=r"^harness\.odd_spaces:Blind: observations of group agent are empty"):
         make_vector(config, SEEDS, num_envs=1)
 
 
@@ -123,11 +124,21 @@ def play(config: EnvironmentConfig, action: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("way", ["in_process", "workers"])
-def test_an_environment_that_hangs_is_given_up(way: str) -> None:
+def test_an_environment_that_hangs_raises_after_the_timeout(way: str) -> None:
     problem = run_into(way, timeout=1.0, hang_at=10, in_seed=SEED)
     assert re.match(
         rf"environment {BAD_ENV} .* took longer than 1 s, at step 2 of episode 1 \(seed {SEED}, ", str(problem)
     )
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_vector_that_waits_longer_than_the_timeout_before_its_first_step_is_not_hung(restored: bool) -> None:
+    env = make("in_process", timeout=0.6)
+    if restored:
+        env.load_state_dict(env.state_dict())
+    time.sleep(1.2)
+    walk(env)
+    env.close()
 
 
 def test_an_environment_that_ends_its_process_is_named() -> None:
@@ -138,12 +149,12 @@ def test_an_environment_that_ends_its_process_is_named() -> None:
     assert re.match(expected, str(problem))
 
 
-def test_a_death_at_a_reset_names_the_episode_that_was_to_begin() -> None:
+def test_a_worker_that_dies_at_a_reset_names_the_episode_it_was_to_begin() -> None:
     problem = run_into("workers", die_at_reset=2)
     assert re.search(rf"environment 0 .*exit code 3, at the start of episode 1 \(seed {SEEDS(0, 1)}\)", str(problem))
 
 
-def test_faults_before_the_first_step_leave_nothing_behind() -> None:
+def test_faults_before_the_first_step_leave_no_process() -> None:
     with pytest.raises(
         EnvironmentFault, match=rf"environment 0 .*exit code 3, at the start of episode 0 \(seed {SEEDS(0, 0)}\)"
     ):
@@ -153,7 +164,7 @@ def test_faults_before_the_first_step_leave_nothing_behind() -> None:
     assert worker_processes() == []
 
 
-def test_a_worker_killed_from_outside_is_noticed() -> None:
+def test_a_worker_killed_from_outside_is_a_fault_that_names_the_signal() -> None:
     env = make("workers")
     worker_processes()[-1].kill()
     with pytest.raises(EnvironmentFault, match=r"ended its worker process by signal 9 \(SIGKILL\)"):
@@ -161,7 +172,7 @@ def test_a_worker_killed_from_outside_is_noticed() -> None:
     assert worker_processes() == []
 
 
-def test_workers_leave_signals_to_their_parent() -> None:
+def test_workers_ignore_sigint_and_sigterm() -> None:
     env = make("workers")
     for child in worker_processes():
         child.send_signal(signal.SIGINT)
@@ -227,13 +238,13 @@ def test_workers_host_ones_own_environment_without_torch(tmp_path: Path, monkeyp
     assert [episode.total for episode in env.episodes()] == [5.0, 5.0]
 
 
-def test_only_who_acts_needs_something_to_choose_from() -> None:
+def test_an_empty_mask_is_refused_only_for_active_agents() -> None:
     vector: Any = make_vector(EnvironmentConfig(id="skirmish/3m"), EpisodeSeeds(0, TRAIN), num_envs=2)
     (group,), step = vector.spec.groups, vector.current
     step.mask[group][1, 2] = False
     step.active[group][1, 2] = False
-    vector._check_seen(0, [], None)
+    vector._check_buffer(0, [], None)
     step.active[group][1, 2] = True
-    with pytest.raises(EnvironmentFault, match=r"environment 1.* told an action mask that allows nothing"):
-        vector._check_seen(0, [], None)
+    with pytest.raises(EnvironmentFault, match=r"environment 1.* returned an action mask that allows no action"):
+        vector._check_buffer(0, [], None)
     vector.close()

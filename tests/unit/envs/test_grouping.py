@@ -11,9 +11,10 @@ from cadenza.config.load import load
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
 from cadenza.envs.families.pettingzoo import adapted
-from cadenza.envs.grouping import Regrouping, regrouped_vector
+from cadenza.envs.grouping import Regrouping
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.translation import translate_vector
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
 from cadenza.trees import leaves
@@ -47,7 +48,7 @@ def members(id: str, **settings: Any) -> Any:
         ("toy/pair", SPLIT, {name: list(agents) for name, agents in SPLIT.items()}),
     ],
 )
-def test_who_stands_with_whom(id: str, groups: Any, expected: Any) -> None:
+def test_groups_hold_the_agents_that_the_setting_asks_for(id: str, groups: Any, expected: Any) -> None:
     found = members(id, groups=groups)
     assert found == expected
     assert list(found) == list(expected)
@@ -78,12 +79,12 @@ def test_who_stands_with_whom(id: str, groups: Any, expected: Any) -> None:
         ({"teams": {"red": ("runner",)}}, r"environment\.teams: shooter missing; every group must be named once"),
     ],
 )
-def test_a_grouping_that_cannot_be_is_told_in_a_line(settings: Any, message: str) -> None:
+def test_an_impossible_grouping_is_a_config_error_with_the_key(settings: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         catalog.make(EnvironmentConfig(id="toy/pair", **settings))
 
 
-def test_a_single_agent_keeps_its_environment_as_it_is() -> None:
+def test_a_single_agent_is_never_translated() -> None:
     plain = catalog.make(EnvironmentConfig(id="CartPole-v1"))
     for groups in ("auto", "space", "agent", "one"):
         assert type(catalog.make(EnvironmentConfig(id="CartPole-v1", groups=groups))) is type(plain)
@@ -102,7 +103,7 @@ def test_groups_and_teams_come_from_yaml_and_the_command_line() -> None:
         load("toy/pair:ppo", ["environment.groups=spce"])
 
 
-def test_a_group_of_several_teams_says_so() -> None:
+def test_a_group_of_several_teams_is_a_team_named_after_both() -> None:
     groups = catalog.make(EnvironmentConfig(id="classic/tictactoe", groups="one")).spec.groups
     assert groups["player"].team == "player_1+player_2"
 
@@ -117,18 +118,18 @@ def by_agent(groups: Any, arrays: Any, axis: Any) -> Any:
 
 @pytest.mark.parametrize("groups", ["agent", SPLIT, {"all": ("runner_1", "runner_0"), "gun": ("shooter_0",)}])
 @pytest.mark.parametrize("way", ["one by one", "together"])
-def test_another_grouping_plays_the_same_game(groups: Any, way: str) -> None:
+def test_another_grouping_plays_the_same_episodes(groups: Any, way: str) -> None:
     config = EnvironmentConfig(id="toy/pair", groups=groups)
     plain = make_vector(EnvironmentConfig(id="toy/pair"), SEEDS, num_envs=3)
     if way == "together":
-        other = regrouped_vector(make_vector(EnvironmentConfig(id="toy/pair"), SEEDS, num_envs=3), config)
+        other = translate_vector(make_vector(EnvironmentConfig(id="toy/pair"), SEEDS, num_envs=3), config)
     else:
         other = make_vector(config, SEEDS, num_envs=3)
-    back = Regrouping(plain.spec.groups, other.spec.groups, axis=1)
+    regrouping = Regrouping(plain.spec.groups, other.spec.groups)
     random, died = np.random.default_rng(0), 0
     for _ in range(35):
         action = random_actions(plain.spec.groups, plain.current, random)
-        one, two = plain.step(action), other.step(back.forth(action))
+        one, two = plain.step(action), other.step(regrouping.per_agent(action, axis=1))
         died += int(one.died["runner"].sum())
         for field in ("obs", "final_obs", "reward", "active", "died"):
             mine = by_agent(plain.spec.groups, getattr(one, field), 1)
@@ -147,29 +148,29 @@ def test_another_grouping_plays_the_same_game(groups: Any, way: str) -> None:
         for agent, actions in by_agent(plain.spec.groups, ours.actions, 1).items():
             assert np.array_equal(actions[""], by_agent(other.spec.groups, its.actions, 1)[agent][""])
     if way == "together":
-        again = regrouped_vector(make_vector(EnvironmentConfig(id="toy/pair"), SEEDS, num_envs=3), config)
+        again = translate_vector(make_vector(EnvironmentConfig(id="toy/pair"), SEEDS, num_envs=3), config)
         again.load_state_dict(other.state_dict())
         for (_, a), (_, b) in zip(leaves(again.current.obs), leaves(other.current.obs), strict=True):
             assert a.tobytes() == b.tobytes()
 
 
-def test_masks_and_dict_observations_move_with_their_agents() -> None:
+def test_regrouping_moves_masks_and_dict_observations_with_their_agents() -> None:
     frame = adapted(Relay(), EnvironmentConfig(id="own")).reset(0)
     spaces = adapted(Relay(), EnvironmentConfig(id="own")).spec.groups["b"]
     old = {"a": GroupSpec(("a_0",), spaces.observation, spaces.action), "b": spaces}
     agents = {"mixed": ("b_1", "a_0"), "b_0": ("b_0",)}
     new = {name: GroupSpec(some, spaces.observation, spaces.action) for name, some in agents.items()}
-    moving = Regrouping(old, new)
-    seen = moving.forth(frame.obs)
-    assert seen["mixed"]["numbers"].tolist() == [[0, 2], [0, 0]]
-    assert seen["mixed"]["picture"].shape == (2, 3, 5, 4)
-    masks = moving.masks({"a": np.array([[True, False, True]])})  # the others have none
+    regrouping = Regrouping(old, new)
+    moved = regrouping.observations(frame.obs, axis=0)
+    assert moved["mixed"]["numbers"].tolist() == [[0, 2], [0, 0]]
+    assert moved["mixed"]["picture"].shape == (2, 3, 5, 4)
+    masks = regrouping.masks({"a": np.array([[True, False, True]])}, frame.reward, axis=0)  # the others have none
     assert masks["mixed"].tolist() == [[True, True, True], [True, False, True]]
     assert "b_0" not in masks
-    assert moving.back(seen)["b"]["numbers"].tolist() == frame.obs["b"]["numbers"].tolist()
+    assert regrouping.actions(moved, axis=0)["b"]["numbers"].tolist() == frame.obs["b"]["numbers"].tolist()
 
 
-def test_masks_states_and_deaths_go_with_their_agents() -> None:
+def test_groups_of_one_agent_have_the_masks_states_and_deaths_of_the_types() -> None:
     own = catalog.make(EnvironmentConfig(id="toy/trio"))
     apart = catalog.make(EnvironmentConfig(id="toy/trio", groups="agent"))
     before, after = own.reset(3), apart.reset(3)

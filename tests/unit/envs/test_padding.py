@@ -28,7 +28,7 @@ def vector(id: str, way: Any, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("padding", ["spaces", "types"])
 @pytest.mark.parametrize(("id", "way"), [(BATTLE, "native"), (BATTLE, "in_process"), (SPEAKER, "in_process")])
-def test_the_game_is_the_same_and_zeros_types_and_masks_are_added(id: str, way: str, padding: str) -> None:
+def test_padded_episodes_are_the_same_plus_zeros_types_and_masks(id: str, way: str, padding: str) -> None:
     plain, padded = vector(id, way), vector(id, way, padding=padding)
     groups, random, ended = plain.spec.groups, np.random.default_rng(0), 0
     widest = max(group.observation.shape[0] for group in groups.values())
@@ -63,7 +63,7 @@ def test_the_game_is_the_same_and_zeros_types_and_masks_are_added(id: str, way: 
 
 
 @pytest.mark.parametrize("way", ["native", "in_process"])
-def test_one_group_of_all_comes_back_in_the_middle_of_a_battle(way: str) -> None:
+def test_a_padded_group_of_all_is_restored_exactly_in_mid_episode(way: str) -> None:
     env, again = (vector(BATTLE, way, padding="types", groups="one") for _ in range(2))
     assert {name: len(group.agents) for name, group in env.spec.groups.items()} == {"all": 4}
     random = np.random.default_rng(1)
@@ -87,21 +87,21 @@ def test_padded_agents_may_be_grouped_and_put_into_teams_as_listed() -> None:
     }
 
 
-def test_who_is_alike_stays_so_and_may_be_told_apart() -> None:
+def test_equal_spaces_are_padded_only_by_types() -> None:
     alone = EnvironmentConfig(id="CartPole-v1", padding="types")
     assert type(catalog.make(alone)) is type(catalog.make(EnvironmentConfig(id="CartPole-v1")))
     seen, done = Box(-1, 1, (2,), np.float32), Box(-1, 1, (1,), np.float32)
     groups = {name: GroupSpec((f"{name}_0",), seen, done) for name in "ab"}
-    same = Padding(groups, tell_types=False)
+    same = Padding(groups, add_types=False)
     assert same.groups == groups
-    assert same.masks({}, {name: np.zeros(1) for name in groups}) == {}
-    told = Padding(groups, tell_types=True)
-    assert told.groups["a"].action == done
-    assert told.observations({"a": np.ones((1, 2)), "b": np.ones((1, 2))})["b"].tolist() == [[1, 1, 0, 1]]
+    assert same.masks({}, {name: np.zeros(1) for name in groups}, axis=0) == {}
+    typed = Padding(groups, add_types=True)
+    assert typed.groups["a"].action == done
+    assert typed.observations({"a": np.ones((1, 2)), "b": np.ones((1, 2))}, axis=0)["b"].tolist() == [[1, 1, 0, 1]]
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "tell_types", "says"),
+    ("one", "other", "add_types", "message"),
     [
         (
             (Box(-1, 1, (3,), np.float32), Discrete(3)),
@@ -129,15 +129,18 @@ def test_who_is_alike_stays_so_and_may_be_told_apart() -> None:
         ),
     ],
 )
-def test_spaces_of_unlike_kinds_are_refused_in_a_line(one: Any, other: Any, tell_types: bool, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        Padding({"one": GroupSpec(("one_0",), *one), "other": GroupSpec(("other_0",), *other)}, tell_types)
+def test_spaces_of_unlike_kinds_are_refused(one: Any, other: Any, add_types: bool, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Padding({"one": GroupSpec(("one_0",), *one), "other": GroupSpec(("other_0",), *other)}, add_types)
 
 
-def test_types_are_as_bright_as_bytes_can_be() -> None:
+def test_types_of_byte_observations_are_255() -> None:
     spaces = {name: Box(0, 255, (size,), np.uint8) for name, size in (("a", 3), ("b", 2))}
     groups = {name: GroupSpec((f"{name}_0",), space, Discrete(2)) for name, space in spaces.items()}
-    seen = Padding(groups, tell_types=True).observations(
-        {"a": np.full((1, 3), 7, np.uint8), "b": np.full((1, 2), 7, np.uint8)}
+    padded = Padding(groups, add_types=True).observations(
+        {"a": np.full((1, 3), 7, np.uint8), "b": np.full((1, 2), 7, np.uint8)}, axis=0
     )
-    assert {name: array[0].tolist() for name, array in seen.items()} == {"a": [7, 7, 7, 255, 0], "b": [7, 7, 0, 0, 255]}
+    assert {name: array[0].tolist() for name, array in padded.items()} == {
+        "a": [7, 7, 7, 255, 0],
+        "b": [7, 7, 0, 0, 255],
+    }

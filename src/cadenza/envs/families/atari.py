@@ -121,10 +121,10 @@ def native(config: EnvironmentConfig) -> MakeNative | None:
     settings = settings_of(config)
     if settings.obs_type not in ("grayscale", "rgb"):
         return None
-    from cadenza.envs.wrapping import dress
+    from cadenza.envs.wrapping import wrap_all
 
     def facts() -> EnvSpec:
-        env = dress(make(config), config)
+        env = wrap_all(make(config), config)
         env.close()
         return env.spec
 

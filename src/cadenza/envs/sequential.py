@@ -1,6 +1,6 @@
-"""A run of environments stepped one after the other: resets, seeds and final observations happen here and nowhere else.
+"""Environments stepped one after the other: resets, seeds and final observations happen here and nowhere else.
 
-The in-process vector has one slice of all its environments, each worker process one of its share.
+The in-process vector holds all its environments in one `SequentialEnvs`; each worker process holds its share in one.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from cadenza.errors import CadenzaError
 from cadenza.types import SINGLE_GROUP, Environment, Frame, Tree
 
 MakeEnv = Callable[[], Environment]
-Mark = MutableSequence[int]  # [progress, environment, stage]: what is being done right now, read by whoever waits
+Mark = MutableSequence[int]  # [progress, environment, stage]: the current activity, for whoever detects hangs
 PROGRESS, INDEX, STAGE = range(3)
 IDLE, BUILD, RESET, STEP = range(4)
 
 
-class Trouble(Exception):
-    """A failure in environment `index` of a slice at some stage; the vector knows seeds and steps and words it."""
+class StageError(Exception):
+    """A failure of environment `index` at a stage. The vector adds seed and step and words it for the user."""
 
     def __init__(self, index: int, stage: int, reason: str) -> None:
         super().__init__(index, stage, reason)
         self.index, self.stage, self.reason = index, stage, reason
 
 
-class Slice:
+class SequentialEnvs:
     """Environments that fill rows 0, 1, … of the buffers they are attached to."""
 
     def __init__(self, make_env: MakeEnv, count: int, seeds: EpisodeSeeds, mark: Mark) -> None:
@@ -41,30 +41,30 @@ class Slice:
         for index in range(count):
             self.envs.append(self._guard(index, BUILD, make_env))
         self._first = [self._reset(index) for index in range(count)]
-        self.layout = Layout.of(self.envs[0].spec, self._first[0])
+        self.layout = Layout.from_frame(self.envs[0].spec, self._first[0])
         mark[STAGE] = IDLE
 
     def attach(self, buffers: Sequence[Buffer]) -> None:
-        """Write into these from now on, beginning with the first observations into buffer 0."""
+        """Write into `buffers` from now on; the first observations go into buffer 0."""
         self._writers = [Writer(buffer) for buffer in buffers]
-        self._lone = _lone(self.envs, self.layout)
+        self._fast_envs = _fast_envs(self.envs, self.layout)
         self._show(self._first, self._writers[0])
         self._first = []
 
     def step(self, actions: dict[str, Array], turn: int) -> list[int]:
-        """Step every environment into buffer `turn`; reset those whose episode ends, and name them."""
+        """Step every environment into buffer `turn`; reset those whose episode ends and return their indices."""
         mark, writer = self._mark, self._writers[turn]
         mark[PROGRESS] += 1
         mark[STAGE] = STEP
         writer.begin()
         ended: list[int] = []
         try:
-            if self._lone:
-                self._step_lone(self._lone, actions[SINGLE_GROUP][:, 0], writer, ended)
+            if self._fast_envs:
+                self._step_fast(self._fast_envs, actions[SINGLE_GROUP][:, 0], writer, ended)
             else:
                 self._step_any(actions, writer, ended)
         except (Exception, SystemExit) as problem:
-            raise self._trouble(problem) from problem
+            raise self._stage_error(problem) from problem
         mark[STAGE] = IDLE
         return ended
 
@@ -72,58 +72,63 @@ class Slice:
         groups = tuple(actions)
         for index, (env, rows) in enumerate(zip(self.envs, zip(*actions.values(), strict=True), strict=True)):
             self._mark[INDEX] = index
-            self._take(index, env.step(dict(zip(groups, rows, strict=True))), writer, ended)
+            self._write_step(index, env.step(dict(zip(groups, rows, strict=True))), writer, ended)
 
-    def _step_lone(self, envs: list[Gym], actions: Array, writer: Writer, ended: list[int]) -> None:
-        """The same with frames only where an episode ends: making and reading one takes some microseconds."""
-        mark, see = self._mark, writer.see
-        mark[INDEX] = 0  # at whose action it would fail
+    def _step_fast(self, envs: list[Gym], actions: Array, writer: Writer, ended: list[int]) -> None:
+        """Step like `_step_any`, but build a frame only where an episode ends: a frame costs some microseconds."""
+        mark, write_fast = self._mark, writer.write_fast
+        mark[INDEX] = 0  # named if the conversion of the actions fails
         for index, (env, action) in enumerate(zip(envs, envs[0].actions(actions), strict=True)):
             mark[INDEX] = index
             outcome = env.act(action)
-            told = outcome[4] and "action_mask" in outcome[4]
-            if outcome[2] or outcome[3] or told or not see(index, outcome[0], outcome[1]):
-                self._take(index, env.frame(outcome), writer, ended)
+            has_mask = outcome[4] and "action_mask" in outcome[4]
+            if outcome[2] or outcome[3] or has_mask or not write_fast(index, outcome[0], outcome[1]):
+                self._write_step(index, env.frame(outcome), writer, ended)
 
-    def _take(self, index: int, frame: Frame, writer: Writer, ended: list[int]) -> None:
-        """Write what a step led to; where an episode ended, begin the next."""
-        writer.outcome(index, frame)
+    def _write_step(self, index: int, frame: Frame, writer: Writer, ended: list[int]) -> None:
+        """Write the result of a step; where the episode ended, reset and write the new episode's first observation."""
+        writer.write_outcome(index, frame)
         if frame.terminated or frame.truncated:
             ended.append(index)
-            writer.last(index, frame)
+            writer.write_final(index, frame)
             self._numbers[index] += 1
             frame = self._reset(index)
             self._mark[STAGE] = STEP
-        writer.seen(index, frame)
+        writer.write_observation(index, frame)
 
     def replay(self, numbers: Sequence[int], lengths: Sequence[int], actions: dict[str, Array], turn: int) -> None:
-        """Come back to the middle of episodes by their seeds and actions (concatenated, environment by environment)."""
+        """Restore running episodes: reset each to its seed and repeat its actions; show the result in buffer `turn`.
+
+        `actions` [sum of lengths, A, …] holds the actions of environment 0, then those of environment 1, and so on.
+        """
         self._numbers = list(numbers)
         frames, start = [], 0
         for index, length in enumerate(lengths):
             frame = self._reset(index)
-            for at in range(start, start + length):
+            for time in range(start, start + length):
                 self._mark[PROGRESS] += 1
                 self._mark[STAGE] = STEP
                 try:
-                    frame = self.envs[index].step({group: array[at] for group, array in actions.items()})
+                    frame = self.envs[index].step({group: array[time] for group, array in actions.items()})
                 except (Exception, SystemExit) as problem:
-                    raise self._trouble(problem) from problem
+                    raise self._stage_error(problem) from problem
                 if frame.terminated or frame.truncated:
-                    short = f"{at - start + 1} of {length} repeated steps"
-                    raise Trouble(index, RESET, f"ended after {short}: it does not repeat its episodes")
+                    self._mark[STAGE] = IDLE
+                    after = f"{time - start + 1} of {length} repeated steps"
+                    raise StageError(index, RESET, f"ended after {after}: it does not repeat its episodes")
             frames.append(frame)
             start += length
         self._show(frames, self._writers[turn])
-        self._mark[STAGE] = IDLE
 
     def close(self) -> None:
         for env in self.envs:
             env.close()
 
     def _show(self, frames: list[Frame], writer: Writer) -> None:
+        """Write the observations of all environments; afterwards the mark is idle, since nothing runs until a step."""
         for index, frame in enumerate(frames):
-            self._guard(index, RESET, lambda index=index, frame=frame: writer.seen(index, frame))  # type: ignore[misc]
+            self._guard(index, RESET, lambda index=index, frame=frame: writer.write_observation(index, frame))  # type: ignore[misc]
+        self._mark[STAGE] = IDLE
 
     def _reset(self, index: int) -> Frame:
         self._mark[PROGRESS] += 1
@@ -135,34 +140,35 @@ class Slice:
         self._mark[INDEX], self._mark[STAGE] = index, stage
         try:
             return action()
-        except CadenzaError:  # a mistake in the config, told when the environment is made
+        except CadenzaError:  # a mistake in the config that shows when the environment is made
+            self._mark[STAGE] = IDLE
             raise
         except (Exception, SystemExit) as problem:
-            raise self._trouble(problem) from problem
+            raise self._stage_error(problem) from problem
 
-    def _trouble(self, problem: BaseException) -> Trouble:
-        if isinstance(problem, Trouble):
+    def _stage_error(self, problem: BaseException) -> StageError:
+        if isinstance(problem, StageError):
             return problem
-        reason = str(problem) if isinstance(problem, Junk) else f"raised {type(problem).__name__}: {problem}"
-        trouble = Trouble(int(self._mark[INDEX]), int(self._mark[STAGE]), reason)
+        reason = str(problem) if isinstance(problem, FrameError) else f"raised {type(problem).__name__}: {problem}"
+        error = StageError(int(self._mark[INDEX]), int(self._mark[STAGE]), reason)
         self._mark[STAGE] = IDLE  # it failed, so it does not hang
-        return trouble
+        return error
 
 
-def _lone(envs: list[Environment], layout: Layout) -> list[Gym]:
-    """The environments, if all are Gymnasium's, take the same actions and tell what frames need not carry."""
-    lone = [env for env in envs if type(env) is Gym]
-    told = layout.masks or layout.raw_reward or layout.won
-    alike = len(lone) == len(envs) and all(env.env.action_space == lone[0].env.action_space for env in lone)
-    return lone if alike and not told else []
+def _fast_envs(envs: list[Environment], layout: Layout) -> list[Gym]:
+    """Return the environments if all are Gymnasium's, act alike and report nothing that needs a frame; else none."""
+    gyms = [env for env in envs if type(env) is Gym]
+    needs_frames = layout.masks or layout.raw_reward or layout.won
+    alike = len(gyms) == len(envs) and all(env.env.action_space == gyms[0].env.action_space for env in gyms)
+    return gyms if alike and not needs_frames else []
 
 
-class Junk(Exception):
-    """An environment returned something that is not what its spec declares."""
+class FrameError(Exception):
+    """An environment returned something that its spec does not declare."""
 
 
 class Writer:
-    """Puts frames into the rows of one buffer, with everything looked up beforehand."""
+    """Writes frames into the rows of one buffer. All look-ups are done once, in the constructor."""
 
     def __init__(self, buffer: Buffer) -> None:
         self._step = buffer.step
@@ -172,18 +178,19 @@ class Writer:
         self._rewards = list(buffer.step.reward.items())
         self._raw_rewards = list(buffer.step.raw_reward.items())
         self._masks = list(buffer.step.mask.items())
-        self._one = self._obs[0][1:] if len(self._obs) == 1 else None  # the only array there is to see
+        self._only_array = self._obs[0][1:] if len(self._obs) == 1 else None
         self._varied = False  # someone was inactive once: from then on activity is written at every step
 
     def begin(self) -> None:
+        """Clear the episode flags of all rows."""
         self._step.terminated.fill(False)
         self._step.truncated.fill(False)
         self._step.is_first.fill(False)
         if self._step.won is not None:
             self._step.won.fill(False)
 
-    def outcome(self, index: int, frame: Frame) -> None:
-        """What a step led to, whether or not a reset follows."""
+    def write_outcome(self, index: int, frame: Frame) -> None:
+        """Write rewards and deaths of a step, whether or not a reset follows."""
         for group, rows in self._rewards:
             rows[index] = frame.reward[group]
         for group, rows in self._raw_rewards:
@@ -193,33 +200,33 @@ class Writer:
             for group, rows in self._step.died.items():
                 rows[index] = frame.died[group] if frame.died is not None else False
 
-    def see(self, index: int, obs: Any, reward: Any) -> bool:
-        """A lone agent's step in which nothing ended; false where it takes a frame to understand or refuse it."""
-        if self._one is None or type(obs) is not ndarray:
+    def write_fast(self, index: int, obs: Any, reward: Any) -> bool:
+        """Write a single agent's step that ended nothing; return False where only a frame can convert or refuse it."""
+        if self._only_array is None or type(obs) is not ndarray:
             return False
-        rows, shape, dtype = self._one
+        rows, shape, dtype = self._only_array
         if obs.dtype is not dtype or obs.shape != shape[1:]:
             return False
         rows[index, 0] = obs
         self._rewards[0][1][index] = reward
         return True
 
-    def last(self, index: int, frame: Frame) -> None:
-        """The end of an episode: its true last observation, kept apart from the reset's."""
+    def write_final(self, index: int, frame: Frame) -> None:
+        """Write the end of an episode, with its true last observation kept apart from the reset's."""
         self._step.terminated[index] = frame.terminated
         self._step.truncated[index] = frame.truncated
         self._step.is_first[index] = True
         if self._step.won is not None:
             self._step.won[index] = frame.won
-        _put(self._final, index, frame.obs)
+        _write(self._final, index, frame.obs)
         if self._final_state is not None:
             self._final_state[index] = frame.state
 
-    def seen(self, index: int, frame: Frame) -> None:
-        """What the agents act on next."""
-        _put(self._obs, index, frame.obs)
+    def write_observation(self, index: int, frame: Frame) -> None:
+        """Write what the agents act on next: observations, masks, activity and state."""
+        _write(self._obs, index, frame.obs)
         if frame.mask and not self._masks:
-            raise Junk("told an action mask, but none when it was first reset; tell one from there on")
+            raise FrameError("returned an action mask, but none at its first reset; return one from there on")
         for group, rows in self._masks:
             rows[index] = frame.mask[group] if frame.mask is not None else True
         if frame.active is not None or self._varied:
@@ -230,7 +237,7 @@ class Writer:
             self._step.state[index] = frame.state
 
 
-Place = tuple[tuple[str, ...], Array, tuple[int, ...], Any]
+Place = tuple[tuple[str, ...], Array, tuple[int, ...], Any]  # path of keys, rows, shape and dtype of one row
 
 
 def _places(tree: Tree, path: tuple[str, ...] = ()) -> list[Place]:
@@ -239,13 +246,13 @@ def _places(tree: Tree, path: tuple[str, ...] = ()) -> list[Place]:
     return [(path, tree, tree.shape[1:], tree.dtype)]
 
 
-def _put(places: list[Place], index: int, obs: Tree) -> None:
+def _write(places: list[Place], index: int, obs: Tree) -> None:
     for path, rows, shape, dtype in places:
         value = obs
         for key in path:
             value = value[key]
         if value.shape != shape or value.dtype != dtype:
-            raise Junk(
+            raise FrameError(
                 f"returned an observation ({'.'.join(path)}) of shape {value.shape[1:]} and dtype {value.dtype} "
                 f"where {shape[1:]} and {dtype} are declared"
             )
