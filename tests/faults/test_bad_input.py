@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.config.registry import FAMILIES, Family
+from cadenza.config.families import FAMILIES, Family
 from cadenza.records.folder import RunFolder
 from harness.command import TOY, cadenza, copied, last, resume, train
 

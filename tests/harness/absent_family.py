@@ -1,3 +1,3 @@
 """A family of environments whose package is never installed."""
 
-import a_package_that_is_never_installed  # type: ignore[import-not-found]  # noqa: F401
+import a_package_that_is_never_installed  # noqa: F401

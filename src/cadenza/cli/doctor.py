@@ -80,7 +80,7 @@ def _extras() -> dict[str, dict[str, Any]]:
 
 
 def _families(extras: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    from cadenza.config.registry import FAMILIES
+    from cadenza.config.families import FAMILIES
 
     found = []
     for family in FAMILIES.values():

@@ -13,6 +13,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from cadenza.config.families import FAMILIES as FAMILIES
+from cadenza.config.families import Family as Family
 from cadenza.errors import ConfigError, NotFoundError, nearest
 from cadenza.types import Deployable, Explains, Imagines, Stateful, Workflow
 
@@ -23,17 +25,6 @@ class Algorithm:
     summary: str
     config: str | type  # its frozen settings: the class, or "module:Class", importable without torch
     workflow: str | type  # the class, or "module:Class"
-
-
-@dataclass(frozen=True)
-class Family:
-    name: str
-    summary: str
-    module: str  # offers ids(family), make(config, render) -> Environment; perhaps native(config), composed(id)
-    extra: str | None = None  # what to install: pip install 'cadenza[extra]'
-    requires: tuple[str, ...] = ()  # what that installs and the module imports only when an environment is made
-    by_hand: str | None = None  # what to get instead of an extra, where pip alone cannot
-    prefix: str = "\0"  # how ids begin that cannot be listed without the packages
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -152,97 +143,6 @@ ALGORITHMS: dict[str, Algorithm] = {
             "tabular Q-learning, SARSA, expected SARSA, double Q-learning; bandits (Watkins 1989, Sutton & Barto 2018)",
             "cadenza.workflows.qlearning_config:QLearningConfig",
             "cadenza.workflows.qlearning:QLearning",
-        ),
-    )
-}
-
-FAMILIES: dict[str, Family] = {
-    family.name: family
-    for family in (
-        Family("classic", "Gymnasium's classic control", "cadenza.envs.families.gym"),
-        Family(
-            "toy_text", "Gymnasium's grid worlds and card games with discrete observations", "cadenza.envs.families.gym"
-        ),
-        Family("box2d", "Gymnasium's landers, walkers and cars", "cadenza.envs.families.gym", "box2d", ("Box2D",)),
-        Family("mujoco", "Gymnasium's robots (v5)", "cadenza.envs.families.gym", "mujoco", ("mujoco", "imageio")),
-        Family(
-            "dmc", "DeepMind Control: states and pixels", "cadenza.envs.families.dmc", "dmc", ("dm_control", "mujoco")
-        ),
-        Family("ALE", "Atari games: images, memory, objects", "cadenza.envs.families.atari", "atari", ("ale_py",)),
-        Family(
-            "minigrid", "rooms, keys and doors (MiniGrid)", "cadenza.envs.families.minigrid", "minigrid", ("minigrid",)
-        ),
-        Family(
-            "vizdoom", "Doom's scenarios", "cadenza.envs.families.vizdoom", "vizdoom", ("vizdoom",), prefix="VizDoom-"
-        ),
-        Family(
-            "gym_pusht", "pushing a block into place", "cadenza.envs.families.pusht", "pusht", ("gym_pusht", "pymunk")
-        ),
-        Family(
-            "robotics",
-            "mazes for a ball and an ant (Gymnasium-Robotics)",
-            "cadenza.envs.families.robotics",
-            "robotics",
-            ("gymnasium_robotics", "mujoco", "imageio"),
-        ),
-        Family("Retro", "games of old consoles", "cadenza.envs.families.retro", "retro", ("stable_retro",)),
-        Family(
-            "brax", "robots in JAX: Brax and MJX", "cadenza.envs.families.brax", "brax", ("brax", "jax"), prefix="brax/"
-        ),
-        Family("Bandit", "arms with noisy rewards: fixed, wandering, or by context", "cadenza.envs.families.bandit"),
-        Family("skirmish", "battles of unlike units against a scripted enemy", "cadenza.envs.skirmish.environment"),
-        Family("toy", "tiny environments with known answers, for tests and first steps", "cadenza.envs.toys.toy"),
-        Family(
-            "mpe",
-            "particles that move and talk (MPE2)",
-            "cadenza.envs.families.pettingzoo_families",
-            "marl",
-            ("mpe2", "pettingzoo"),
-        ),
-        Family(
-            "sisl",
-            "walkers, pursuers",
-            "cadenza.envs.families.pettingzoo_families",
-            "marl",
-            ("pettingzoo", "pygame", "scipy", "Box2D"),
-        ),
-        Family(
-            "butterfly",
-            "games for teams",
-            "cadenza.envs.families.pettingzoo_families",
-            "marl",
-            ("pettingzoo", "pygame", "pymunk"),
-        ),
-        Family(
-            "games",
-            "classic/…: boards, cards",
-            "cadenza.envs.families.pettingzoo_families",
-            "marl",
-            ("pettingzoo", "chess", "rlcard"),
-        ),
-        Family(
-            "mamujoco",
-            "Gymnasium's robots, each moved by several agents (MaMuJoCo)",
-            "cadenza.envs.families.mamujoco",
-            "marl",
-            ("gymnasium_robotics", "pettingzoo", "mujoco", "imageio"),
-        ),
-        Family(
-            "vmas", "teams in physics that is batched in torch (VMAS)", "cadenza.envs.families.vmas", "vmas", ("vmas",)
-        ),
-        Family(
-            "smac",
-            "StarCraft II's battles (SMAC)",
-            "cadenza.envs.families.smac",
-            requires=("pysc2", "smac"),
-            by_hand="StarCraft II with SMAC's maps, and pip install git+https://github.com/oxwhirl/smac.git",
-        ),
-        Family(
-            "smacv2",
-            "StarCraft II's battles with armies drawn at random (SMACv2)",
-            "cadenza.envs.families.smac",
-            requires=("pysc2", "smacv2"),
-            by_hand="StarCraft II with SMACv2's maps, and pip install git+https://github.com/oxwhirl/smacv2.git",
         ),
     )
 }

@@ -169,7 +169,7 @@ class Regrouping:
     """The translation from one grouping of the agents to another grouping of the same agents."""
 
     def __init__(self, old: Mapping[str, GroupSpec], new: Mapping[str, GroupSpec]) -> None:
-        self.groups = new
+        self.groups: Mapping[str, GroupSpec] = new
         self._to_new = {name: _pieces(group, old) for name, group in new.items()}
         self._to_old = {name: _pieces(group, new) for name, group in old.items()}
 

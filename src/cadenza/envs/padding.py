@@ -26,7 +26,7 @@ class Padding:
         self._most = max(self._choices.values(), default=0)
         observation = _joined(observations, self._tails) if self._tails else any_group.observation
         action = Discrete(self._most) if self._choices else any_group.action
-        self.groups = {
+        self.groups: Mapping[str, GroupSpec] = {
             name: dataclasses.replace(group, observation=observation, action=action) for name, group in groups.items()
         }
 

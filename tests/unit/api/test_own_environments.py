@@ -63,8 +63,8 @@ def test_any_other_factory_works_in_python_and_the_command_line_says_how_to_go_o
     registry.ENVIRONMENTS.pop(id)  # another process
     for name in ("resume", "evaluate"):
         refused = command.cadenza(name, run.id, "--runs-dir", tmp_path)
-        refused.refused(2, f"'{id}' was given from Python", f"cadenza.register_environment('{id}')")
-    with pytest.raises(NotFoundError, match="was given from Python"):
+        refused.refused(2, f"'{id}' was passed from Python", f"cadenza.register_environment('{id}')")
+    with pytest.raises(NotFoundError, match="was passed from Python"):
         run.resume(768)
     cadenza.register_environment(id)(three)
     assert run.resume(768).result["env_steps"] == 768

@@ -134,7 +134,7 @@ def test_doctor_sees_a_place_that_cannot_be_written() -> None:
 
 def test_doctor_tells_how_to_get_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     from cadenza.cli import doctor as module
-    from cadenza.config.registry import FAMILIES, Family
+    from cadenza.config.families import FAMILIES, Family
 
     monkeypatch.setattr(
         module, "requires", lambda name: ["numpy", "no-such-package>=1; extra == 'atari'", "ruff; extra == 'dev'"]

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from cadenza.config import environments
-from cadenza.config.registry import FAMILIES, Family
+from cadenza.config.families import FAMILIES, Family
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
 from cadenza.envs.families.gym import Gym
