@@ -33,7 +33,6 @@ BASE = (
 EXCEPTIONS = {  # importing module, imported module: at most three, and may only shrink
     ("nets.numpy.sac_kernel", "workflows.sac"),
     ("tools.bench.peers.cadenza", ""),
-    ("watch.tensorboard", "lab.cleanup"),
 }
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("__init__").rstrip("."): path

@@ -17,7 +17,7 @@ from cadenza.base import owned_files
 from cadenza.base.files import SafePath, screen
 from cadenza.base.parsing import json_object
 from cadenza.errors import LockedError
-from cadenza.records.folder import PLAIN, RunFolder, run_ids, timestamp
+from cadenza.records.folder import EVENT_FILES, PLAIN, RunFolder, run_ids, timestamp
 from cadenza.records.index import entries
 from cadenza.records.lock import RunLock, describe, holder, is_held
 from cadenza.records.query import Entry, Filters, column, select
@@ -26,7 +26,6 @@ from cadenza.records.run_summary import stamp
 # of these what cadenza wrote; everything else in a run's folder stays, W&B's files and a stranger's notes included
 HEAVY = ("checkpoints", "replay", "episodes", "videos", "tensorboard", "debug")
 DEBUG = ("diagnosis.json", "profile.txt", "trace.json", "failure/last", "failure/best")
-EVENTS = "cadenza.txt"  # in tensorboard/, names the files of events
 OURS = re.compile(
     r"\d{12}(-\d{12})?\.safetensors|[0-9a-f]{32}\.safetensors"
     r"|((step|replay-step|play-step|eval|episode)-[\d-]+.*|imagination.*)\.(gif|mp4|png)"
@@ -200,8 +199,8 @@ def removable(run: SafePath) -> list[SafePath]:
         files += [place / name for name in (*(owned_files.listed(place) or _unlisted(place)), owned_files.NAME)]
     place = run / "tensorboard"
     if place.is_dir():
-        names = (place / EVENTS).read_text(errors="replace").split("\n") if (place / EVENTS).is_file() else []
-        files += [place / name for name in names if PLAIN.fullmatch(name)] + [place / EVENTS]
+        names = (place / EVENT_FILES).read_text(errors="replace").split("\n") if (place / EVENT_FILES).is_file() else []
+        files += [place / name for name in names if PLAIN.fullmatch(name)] + [place / EVENT_FILES]
     return [file for file in files if file.is_file()]
 
 

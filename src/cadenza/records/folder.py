@@ -34,6 +34,7 @@ VIDEOS = "videos"
 BEST = "@best"
 HUB = "hf:"  # a published run, `hf:user/repo` or `hf:user/repo@revision`
 PLAIN = re.compile(r"[\w.-]+")  # an id that is no path and moves no cursor
+EVENT_FILES = "cadenza.txt"  # in tensorboard/: names the event files that cadenza wrote
 LONGEST_CONFIG = 4 << 20
 STATUSES = ("running", "finished", "interrupted", "failed")
 # what readers of manifest.json take for granted

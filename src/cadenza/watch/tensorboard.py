@@ -15,9 +15,8 @@ from typing import Any
 from cadenza.base.files import SafePath
 from cadenza.engine.events import Ended, Event, Row, Started
 from cadenza.errors import MissingExtraError, install
-from cadenza.lab.cleanup import EVENTS
 from cadenza.records import metrics
-from cadenza.records.folder import RunFolder, evaluation_video
+from cadenza.records.folder import EVENT_FILES, RunFolder, evaluation_video
 
 try:
     from tensorboard.compat.proto.event_pb2 import Event as Record
@@ -32,7 +31,7 @@ def ours(run: RunFolder) -> list[SafePath]:
     """The files of events that cadenza wrote; none where the folder is a link."""
     folder = run.files / "tensorboard"
     try:
-        names = set((folder / EVENTS).read_text(errors="replace").split("\n"))
+        names = set((folder / EVENT_FILES).read_text(errors="replace").split("\n"))
     except OSError:
         return []
     return [path for path in folder.glob("events.out.tfevents.*") if path.name in names and path.is_file()]
@@ -67,7 +66,7 @@ class TensorBoard:
         self._unit, self._created = started.unit, datetime.fromisoformat(created).timestamp()
         name = f"events.out.tfevents.{time.time_ns():020d}"
         with suppress(OSError):  # it may be a link, or one of its files: then nothing in it is ever deleted
-            (started.folder.files / "tensorboard" / EVENTS).append(f"{name}\n".encode())
+            (started.folder.files / "tensorboard" / EVENT_FILES).append(f"{name}\n".encode())
         file = open(folder / name, "xb")  # noqa: SIM115
         self._writer = RecordWriter(file)
         self._record(Record(file_version="brain.Event:2"))

@@ -15,7 +15,7 @@ from cadenza.engine.checkpoint import Checkpoints
 from cadenza.errors import NotFoundError
 from cadenza.lab import cleanup
 from cadenza.lab.cleanup import Rules, clean, disk_use, removable
-from cadenza.records.folder import RunFolder, create, find
+from cadenza.records.folder import EVENT_FILES, RunFolder, create, find
 from cadenza.records.index import rows
 from cadenza.records.lock import RunLock, is_held
 from harness.command import cadenza, resume
@@ -51,7 +51,7 @@ def old(make_curve: Callable[..., RunFolder]) -> Any:
             (folder.path / name / "notes.bin").write_text("mine")
         manifest = (folder.checkpoints / GOES["checkpoints"]).with_name("MANIFEST.json")
         manifest.path.write_text('{"files": {"data.bin": 1}}')
-        (folder.path / "tensorboard" / cleanup.EVENTS).write_text(f"{GOES['tensorboard']}\n")
+        (folder.path / "tensorboard" / EVENT_FILES).write_text(f"{GOES['tensorboard']}\n")
         (folder.path / "notes.txt").write_text("mine")
         with RunLock(folder.path):
             pass
