@@ -1,4 +1,4 @@
-"""Somebody else's package, really installed, adds an algorithm, an environment and a wrapper to cadenza as it is."""
+"""Somebody else's package, really installed, adds to cadenza as it is."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def on_the_path(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the processes that are started; this one does not know the package."""
-    monkeypatch.setenv("PYTHONPATH", str(installed))
+    monkeypatch.setenv("PYTHONPATH", str(installed), prepend=os.pathsep)
 
 
 def cadenza(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -91,12 +91,19 @@ def test_its_environment_and_wrapper_work_in_workers_with_our_algorithms(tmp_pat
     assert read(here.metrics)[-1]["digest/weights"] == read(there.metrics)[-1]["digest/weights"]
 
 
+def test_its_sink_is_told_of_every_row(tmp_path: Path) -> None:
+    run = uninterrupted([*CLIMB, "logging.sinks=[{id: tally, name: counts.json}]"], tmp_path)
+    counts = json.loads((run.path / "counts.json").read_text())
+    assert (counts["Started"], counts["Row"], counts["Ended"]) == (1, len(read(run.metrics)), 1)
+
+
 def test_its_mistakes_are_told_like_our_own(installed: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (["outside/corridr:climb"], "unknown environment 'outside/corridr'; did you mean 'outside/corridor-v1'?"),
         (["outside/corridor:clim"], "unknown algorithm 'clim'; did you mean 'climb'?"),
         (["outside/corridor:climb", "algorithm.nois=1"], "'algorithm.nois'; did you mean 'algorithm.noise'?"),
         (["outside/corridor:climb", "environment.wrappers=[Mirored]"], "did you mean 'Mirrored'?"),
+        (["outside/corridor:climb", "logging.sinks=[taly]"], "must be one of tally, or an import path"),
         (["toy/identity:climb"], "climb takes Box observations and Discrete actions; toy/identity has others"),
     ):
         code, errors = call(["train", *arguments], tmp_path, packages=installed)

@@ -54,7 +54,9 @@ def to_dict(config: Any) -> Any:
 
 
 def _is_left_out(field: Field[Any], value: Any) -> bool:
-    return bool(field.metadata.get("sparse")) and value == field.default
+    if not field.metadata.get("sparse"):
+        return False
+    return bool(value == (field.default if field.default_factory is MISSING else field.default_factory()))
 
 
 def config_hash(config: RunConfig) -> str:

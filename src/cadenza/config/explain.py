@@ -45,7 +45,7 @@ def _explain(key: str, known: Mapping[str, Any], resolved: Any, layers: Sequence
     hint, field = known[name]
     inner = key != name
     value = _at(resolved, key)
-    if value is MISSING and "." not in key:  # a sparse setting, at its default
+    if value is MISSING and not inner and field.metadata.get("sparse"):  # left out at its default
         value = _default(hint, field)
     below = [other for other in known if other.rpartition(".")[0] == key] if is_dataclass(hint) else []
     return Explanation(

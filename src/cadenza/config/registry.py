@@ -291,7 +291,7 @@ def check_offers(name: str, workflow: type) -> None:
 def _take_algorithm(entry: EntryPoint) -> None:
     if entry.name in ALGORITHMS:
         return
-    found = _loaded(entry)
+    found = load_entry(entry)
     if isinstance(found, Algorithm):
         ALGORITHMS[entry.name] = found
     elif isinstance(found, type) and hasattr(found, "Config"):
@@ -320,7 +320,8 @@ def _take_all(group: str, take: Callable[[EntryPoint], None]) -> dict[str, Confi
     return broken
 
 
-def _loaded(entry: EntryPoint) -> Any:
+def load_entry(entry: EntryPoint) -> Any:
+    """Return what an entry point names; what its package raises is a ConfigError."""
     try:
         return entry.load()
     except Exception as problem:
@@ -347,7 +348,7 @@ def load_environments() -> dict[str, ConfigError]:
 def _take_environment(entry: EntryPoint) -> None:
     if entry.name in ENVIRONMENTS or entry.name in FAMILIES:
         return
-    found = _loaded(entry)
+    found = load_entry(entry)
     if isinstance(found, Family):
         if found.extra is None:
             load_object(f"{found.module}:ids")
@@ -381,7 +382,7 @@ def wrappers() -> list[str]:
 def load_wrapper(name: str) -> Any | None:
     """One of those, if the name is known: a class or a function that takes an environment and keyword arguments."""
     if name not in WRAPPERS and name in _wrapper_entries():
-        WRAPPERS[name] = _loaded(_wrapper_entries()[name])
+        WRAPPERS[name] = load_entry(_wrapper_entries()[name])
     return load_object(WRAPPERS[name]) if name in WRAPPERS else None
 
 

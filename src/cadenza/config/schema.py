@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cadenza.config.alert_rules import AlertsConfig
+from cadenza.config.plugins import check_name
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, nearest
 
@@ -263,8 +264,21 @@ class LoggingConfig:
     )
     wandb_project: str | None = setting(None, "W&B project; null: WANDB_PROJECT, or cadenza")
     wandb_entity: str | None = setting(None, "W&B user or team; null: WANDB_ENTITY, or the account's own")
+    sinks: tuple[Any, ...] = setting(
+        (),
+        "sinks of other packages: {id: Name, its arguments}, or a name alone; an import path `package.module:Sink` or "
+        "an entry point's name",
+        sparse=True,
+    )
 
     def __post_init__(self) -> None:
+        for sink in self.sinks:
+            name = sink.get("id") if isinstance(sink, Mapping) else sink
+            if not isinstance(name, str):
+                raise ConfigError(
+                    f"logging.sinks={sink!r}: must be a name, or a mapping with an id, e.g. {{id: my:Sink}}"
+                )
+            check_name("sink", name, "logging.sinks")
         if self.every_steps < 1 or self.every_updates < 1:
             raise ConfigError("logging.every_steps and logging.every_updates must be at least 1")
 

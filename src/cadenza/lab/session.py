@@ -121,7 +121,7 @@ class RunAttachments:
 
 
 def sinks_of(config: RunConfig) -> list[Sink]:
-    """Return where rows go besides metrics.jsonl; refuse a sink whose extra is not installed."""
+    """Return where rows go besides metrics.jsonl; refuse a sink that is not installed or cannot be made."""
     sinks: list[Sink] = []
     if config.logging.tensorboard:
         from cadenza.watch.tensorboard import TensorBoard
@@ -131,6 +131,10 @@ def sinks_of(config: RunConfig) -> list[Sink]:
         from cadenza.watch.wandb_sink import Wandb
 
         sinks.append(Wandb)
+    if config.logging.sinks:
+        from cadenza.watch.package_sink import PackageSink
+
+        sinks += map(PackageSink, config.logging.sinks)
     if (url := shared_url()) is not None:
         from cadenza.records.shared_index import SharedIndex
         from cadenza.watch.heartbeat import Heartbeat

@@ -39,12 +39,12 @@ def code_named(config: dict[str, Any]) -> list[str]:
 
 
 def imports_named(config: dict[str, Any]) -> list[str]:
-    """Every import path where one may be honoured: the environment, its wrappers, the algorithm and its networks."""
+    """Return every import path that may be honoured: environment, wrappers, sinks, algorithm and all that it names."""
     environment, algorithm = (_block(config, name) for name in SIGNED)
-    wrappers = environment.get("wrappers")
     places = [environment.get("id"), algorithm.get("name")]
-    if isinstance(wrappers, list):  # else making the typed config refuses it
-        places += [one.get("id") if isinstance(one, dict) else one for one in wrappers]
+    for listed in (environment.get("wrappers"), _sinks(config)):
+        if isinstance(listed, list):  # else making the typed config refuses it
+            places += [one.get("id") if isinstance(one, dict) else one for one in listed]
     with contextlib.suppress(CadenzaError):
         if ":" not in str(algorithm.get("name")):
             registry.algorithm(str(algorithm.get("name")))  # one of another package's has to be loaded to be known
@@ -54,21 +54,23 @@ def imports_named(config: dict[str, Any]) -> list[str]:
 
 
 def files_named(config: dict[str, Any]) -> list[str]:
-    """Texts among the arguments of the environment and its wrappers that may be files: a scenario starts programs."""
+    """Return arguments of the environment, wrappers and sinks that may be files: a scenario starts programs."""
     return [text for key, text in _arguments(config) if key.endswith("path") or _may_be_a_file(text)]
 
 
 def _arguments(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The texts among the arguments of the environment and its wrappers; an argument's name is none."""
+    """Yield the texts among the arguments of the environment, its wrappers and the sinks; an argument's name is none."""
     environment = _block(config, "environment")
-    wrappers = environment.get("wrappers")
-    entries = [one for one in wrappers if isinstance(one, dict)] if isinstance(wrappers, list) else []
+    lists = [listed for listed in (environment.get("wrappers"), _sinks(config)) if isinstance(listed, list)]
+    entries = [one for listed in lists for one in listed if isinstance(one, dict)]
     for arguments in (environment.get("kwargs"), *entries):
         if not isinstance(arguments, dict):
             yield from _texts(arguments, "kwargs")
             continue
         for name, value in arguments.items():
-            if name == "id" and arguments is not environment.get("kwargs"):  # of a wrapper: an import, not an argument
+            if name == "id" and arguments is not environment.get(
+                "kwargs"
+            ):  # of a wrapper or sink: an import, not an argument
                 continue
             yield from _texts(value, f"kwargs.{name}")
             if not str(name).isidentifier():
@@ -91,7 +93,8 @@ def signatures(stored: dict[str, Any]) -> list[str]:
     if not imports_named(config) and not any(_arguments(config)):
         return []
     try:
-        signed = canonical({block: stored.get(block) for block in SIGNED})
+        blocks = {block: stored.get(block) for block in SIGNED}
+        signed = canonical(blocks | ({"logging.sinks": _sinks(stored)} if _sinks(stored) else {}))
     except TypeError:  # YAML knows dates and the like, which no config of ours holds
         return []
     return [hmac.new(_key(), signed.encode(), "sha256").hexdigest()]
@@ -163,6 +166,10 @@ def _run_beside(path: Path) -> dict[str, Any] | None:
 def _block(config: dict[str, Any], name: str) -> dict[str, Any]:
     found = config.get(name)
     return found if isinstance(found, dict) else {}
+
+
+def _sinks(config: dict[str, Any]) -> Any:
+    return _block(config, "logging").get("sinks")
 
 
 def _texts(tree: Any, where: str) -> Iterator[tuple[str, str]]:

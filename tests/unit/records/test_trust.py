@@ -61,6 +61,7 @@ PLACES = {
     "algorithm.name": PATH,
     "algorithm.torso.encoder": PATH,
     "algorithm.torso.kwargs": {"inner": [PATH]},
+    "logging.sinks": ["named", {"id": PATH}],
 }
 
 
@@ -85,6 +86,7 @@ def test_text_that_nothing_imports_is_no_code(key: str, value: Any) -> None:
         ("environment.kwargs", {"deep": [{"scenario": "..\\e.cfg"}]}),
         ("environment.kwargs", {"scenario": "here.txt"}),
         ("environment.wrappers", [{"id": "RecordVideo", "video_folder": "~/films"}]),
+        ("logging.sinks", [{"id": "named", "address": "https://elsewhere"}]),
     ],
 )
 def test_a_file_that_an_environment_would_open_is_named(
@@ -177,6 +179,18 @@ def test_what_a_stranger_changes_in_ones_own_run_does_not(tmp_path: Path) -> Non
         folder.read_config(trust=True)
 
 
+def test_a_sink_that_a_stranger_adds_or_exchanges_is_refused(canary: Path, tmp_path: Path) -> None:
+    config = load("toy/identity:ppo")
+    for sinks in ((), ("cadenza.watch.tensorboard:TensorBoard",)):
+        signed = replace(config, logging=replace(config.logging, sinks=sinks))
+        folder = create(tmp_path / "runs", signed, ["test"])
+        assert folder.read_config() == signed
+        folder.config.path.write_text(dump(replace(config, logging=replace(config.logging, sinks=(PATH,)))))
+        with pytest.raises(ConfigError, match=f"would import '{PATH}' and was not made here: add --trust"):
+            folder.read_config()
+    assert not canary.exists()
+
+
 def test_trusting_a_run_once_is_not_trusting_it_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, config = own(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
@@ -209,7 +223,15 @@ def test_an_upgrade_that_is_trusted_checks_all(canary: Path, tmp_path: Path) -> 
 ODD = [5, "x", 1.5, None, True, [1], ["a:b"], [[1]], {"a": 1}, {"id": 3}, {1: 2}]
 
 
-KEYS = ["environment", "algorithm", "environment.id", "algorithm.name", "environment.wrappers", "algorithm.torso"]
+KEYS = [
+    "environment",
+    "algorithm",
+    "environment.id",
+    "algorithm.name",
+    "environment.wrappers",
+    "algorithm.torso",
+    "logging.sinks",
+]
 
 
 @pytest.mark.parametrize("key", KEYS)

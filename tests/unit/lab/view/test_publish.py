@@ -132,7 +132,9 @@ def with_secrets(folder: RunFolder) -> RunFolder:
         config,
         name="SECRET-name",
         tags=("SECRET-tag",),
-        logging=replace(config.logging, wandb_entity="SECRET-user", wandb_project="SECRET-project"),
+        logging=replace(
+            config.logging, wandb_entity="SECRET-user", wandb_project="SECRET-project", sinks=("SECRET:Sink",)
+        ),
         training=replace(config.training, dataset="/SECRET/data", init_from="SECRET/run"),
         environment=replace(config.environment, kwargs={"xml_file": "/SECRET/my.xml"}),
     )
