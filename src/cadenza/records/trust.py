@@ -59,7 +59,7 @@ def files_named(config: dict[str, Any]) -> list[str]:
 
 
 def _arguments(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the texts among the arguments of the environment, its wrappers and the sinks; an argument's name is none."""
+    """Yield the texts among the arguments of the environment, wrappers and sinks; an argument's name is none."""
     environment = _block(config, "environment")
     lists = [listed for listed in (environment.get("wrappers"), _sinks(config)) if isinstance(listed, list)]
     entries = [one for listed in lists for one in listed if isinstance(one, dict)]
