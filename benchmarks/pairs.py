@@ -28,7 +28,10 @@ SMALL = ["evaluation.every_steps=0", "evaluation.at_end=false", "logging.every_s
 SAVES = """
 import sys, time
 from cadenza.cli.main import run
-from cadenza.engine.orchestrator import Orchestrator
+try:
+    from cadenza.engine.orchestrator import Orchestrator
+except ImportError:  # before the packages were arranged in layers
+    from cadenza.orchestration.orchestrator import Orchestrator
 spent, save = 0.0, Orchestrator.save
 def timed(self, insist=False):
     global spent
@@ -90,9 +93,17 @@ TASKS: dict[str, Task] = {
     "200 saves of DQN": training(
         SAVES,
         "CartPole-v1:dqn",
-        "training.max_timesteps=2400",
-        "checkpoint.every_steps=12",
+        "training.max_timesteps=3300",
+        "checkpoint.every_steps=16",
         "algorithm.buffer_size=2000",
+        "algorithm.warmup_steps=100",
+        "algorithm.train_every=16",
+        "algorithm.update_ratio=0.0625",
+    ),
+    "60,000 steps of PPO": training(TIMED, "CartPole-v1:ppo", "training.max_timesteps=60000"),
+    "8,000 steps of DQN": training(TIMED, "CartPole-v1:dqn", "training.max_timesteps=8000"),
+    "600 steps of SAC": training(
+        TIMED, "HalfCheetah-v5:sac", "training.max_timesteps=600", "algorithm.warmup_steps=100"
     ),
 }
 

@@ -8,9 +8,10 @@ or written must be a regular file. A file that is appended to or cut must have n
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -28,6 +29,7 @@ CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(
 BINARY = getattr(os, "O_BINARY", 0)
 FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 WRITING = os.O_WRONLY | os.O_RDWR
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # names that need no closer look
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class SafePath:
 
     def __truediv__(self, name: str) -> SafePath:
         parts = tuple(name.split("/"))
-        if any(part in ("", ".", "..") or "\0" in part or PurePath(part).name != part for part in parts):
+        if not all(PLAIN.fullmatch(part) or is_name(part) for part in parts):
             raise UnsafeFileError(f"{name!r} is no name of a file in {self}")
         return SafePath(self.root, (*self.parts, *parts))
 
@@ -101,9 +103,18 @@ class SafePath:
         return stat.S_ISDIR(self._mode())
 
     def names(self) -> list[str]:
-        """The names of what the folder holds, sorted."""
-        with self._folder() as folder:
-            return sorted(os.listdir(folder))
+        """Return the names of what the folder holds, sorted."""
+        with self.inside() as folder:
+            return folder.names()
+
+    def folders(self, pattern: str) -> list[str]:
+        """Return the names of the folders in this one that match, sorted; none where there is no such folder."""
+        try:
+            with self.inside() as folder:
+                modes = folder.modes()
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(name for name, mode in modes.items() if stat.S_ISDIR(mode) and fnmatchcase(name, pattern))
 
     def glob(self, pattern: str) -> list[SafePath]:
         """What the folder holds under names that match, sorted; nothing where there is no such folder."""
@@ -119,13 +130,17 @@ class SafePath:
 
     def open(self, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
         """A descriptor of the regular file, which for writing must have no second name. It is never cut here."""
+        with self._entry() as (name, at):
+            return self._open(name, at, flags, mode)
+
+    def _open(self, name: str, at: dict[str, Any], flags: int, mode: int = 0o644) -> int:
         if flags & os.O_TRUNC:
             raise ValueError("cut a file after it was opened and checked")
         writes = bool(flags & WRITING)
-        with self._entry() as (name, at):
+        if not flags & os.O_EXCL:  # a new file replaces nothing, and opens neither link nor device
             with suppress(FileNotFoundError):  # first, because opening a device may already do something
                 self._check(os.stat(name, follow_symlinks=False, **at), writes)
-            file = os.open(name, flags | CAREFUL | BINARY, mode, **at)
+        file = os.open(name, flags | CAREFUL | BINARY, mode, **at)
         try:
             self._check(os.fstat(file), writes)
         except BaseException:
@@ -205,10 +220,15 @@ class SafePath:
             os.rmdir(name, **at)
 
     def sync(self) -> None:
-        """Make what happened to the names in this folder durable. Windows opens no folders and needs no such call."""
+        """Make what happened to the names in this folder durable."""
+        with self.inside() as folder:
+            folder.sync()
+
+    @contextmanager
+    def inside(self) -> Iterator[OpenFolder]:
+        """Open this folder once for several operations on what it holds."""
         with self._folder() as folder:
-            if isinstance(folder, int):
-                os.fsync(folder)
+            yield OpenFolder(self, folder)
 
     # one component after the other
 
@@ -252,9 +272,13 @@ class SafePath:
         folder = os.open(self.root, FOLDER)
         try:
             for count, name in enumerate(self.parts, 1):
-                self._refuse_link(count, os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-                above, folder = folder, os.open(name, FOLDER | CAREFUL, dir_fd=folder)
-                os.close(above)
+                try:
+                    inner = os.open(name, FOLDER | CAREFUL, dir_fd=folder)
+                except OSError:
+                    self._refuse_link(count, os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+                    raise
+                os.close(folder)
+                folder = inner
             yield folder
         finally:
             os.close(folder)
@@ -265,6 +289,57 @@ class SafePath:
             if stat.S_ISREG(mode):
                 raise NotADirectoryError(20, "is no folder", str(place))
             raise UnsafeFileError(f"{place} is {kind(mode)}, not a folder")
+
+
+class OpenFolder:
+    """A folder of a run held open: what it holds is named by single names, and found without walking to it again."""
+
+    def __init__(self, place: SafePath, descriptor: int | str) -> None:
+        self._place, self._descriptor = place, descriptor
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(self._descriptor))
+
+    def modes(self) -> dict[str, int]:
+        """Return the type of each entry as the bits of a mode; links are not followed."""
+        with os.scandir(self._descriptor) as entries:
+            return {entry.name: _type_of(entry) for entry in entries}
+
+    def create(self, name: str, content: bytes, before_sync: Callable[[], None]) -> None:
+        """Write a new file durably; its folder is not synced. `before_sync` is called between the two."""
+        path, entry = self._entry(name)
+        with os.fdopen(path._open(*entry, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            file.write(content)
+            file.flush()
+            before_sync()
+            os.fsync(file.fileno())
+
+    def unlink(self, name: str) -> None:
+        _, (entry, at) = self._entry(name)
+        os.unlink(entry, **at)
+
+    def sync(self) -> None:
+        """Make what happened to the names durable. Windows opens no folders and needs no such call."""
+        if isinstance(self._descriptor, int):
+            os.fsync(self._descriptor)
+
+    def _entry(self, name: str) -> tuple[SafePath, tuple[str, dict[str, Any]]]:
+        path = self._place / name
+        if path.parent != self._place:
+            raise UnsafeFileError(f"{name!r} is no name of a file in {self._place}")
+        descriptor = self._descriptor
+        return path, (path.name, {"dir_fd": descriptor}) if isinstance(descriptor, int) else (str(path), {})
+
+
+def _type_of(entry: os.DirEntry[str]) -> int:
+    if entry.is_dir(follow_symlinks=False):
+        return stat.S_IFDIR
+    return stat.S_IFREG if entry.is_file(follow_symlinks=False) else entry.stat(follow_symlinks=False).st_mode
+
+
+def is_name(part: str) -> bool:
+    """Return whether a text names an entry of one folder, on this system."""
+    return part not in ("", ".", "..") and "\0" not in part and PurePath(part).name == part
 
 
 def kind(mode: int) -> str:

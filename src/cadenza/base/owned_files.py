@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from cadenza.base import atomic
-from cadenza.base.files import SafePath
+from cadenza.base.files import OpenFolder, SafePath
 from cadenza.base.parsing import json_data
 
 NAME = "SHA256SUMS"
@@ -68,23 +69,34 @@ def read_manifest(folder: SafePath) -> dict[str, Any]:
 
 
 def contents(folder: SafePath) -> list[SafePath]:
-    """The files that a checkpoint's manifest names, as far as they are there, and last the manifest."""
+    """Return the files that a checkpoint's manifest names and that are there, and last the manifest."""
+    try:
+        with folder.inside() as inside:
+            return [folder / name for name in _contents(folder, inside)[0]]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _contents(folder: SafePath, inside: OpenFolder) -> tuple[list[str], bool]:
+    """Return the names of the same files, and whether the folder holds nothing else."""
+    modes = inside.modes()
     try:
         names = [str(name) for name in read_manifest(folder)["files"]]
     except (OSError, ValueError, KeyError, TypeError):
         names = []  # nothing can be shown to be part of it
-    present = {path.name: path for path in folder.glob("*") if path.is_file()}
-    return [present[name] for name in (*names, MANIFEST) if name in present]
+    files = [name for name in (*names, MANIFEST) if stat.S_ISREG(modes.get(name, 0))]
+    return files, len(files) == len(modes)
 
 
 def discard(checkpoint: SafePath) -> None:
-    """Delete a checkpoint, with a name first that nobody takes for one; what its manifest does not name is left."""
+    """Delete a checkpoint but for what its manifest does not name; first rename it, so that nobody takes it for one."""
     with suppress(OSError):
-        files = contents(checkpoint)
-        doomed = checkpoint.with_name(DOOMED + checkpoint.name)
-        if len(files) == len(checkpoint.names()) and not checkpoint.name.startswith(DOOMED) and not doomed.exists():
-            checkpoint.replace(doomed)
-            checkpoint = doomed
-        for file in files:
-            (checkpoint / file.name).unlink()
+        with checkpoint.inside() as inside:
+            files, complete = _contents(checkpoint, inside)
+            doomed = checkpoint.with_name(DOOMED + checkpoint.name)
+            if complete and not checkpoint.name.startswith(DOOMED) and not doomed.exists():
+                checkpoint.replace(doomed)
+                checkpoint = doomed
+            for name in files:
+                inside.unlink(name)
         checkpoint.rmdir()

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -49,8 +49,7 @@ class Checkpoints:
 
     def names(self) -> list[str]:
         """Complete checkpoints, oldest first (complete is not yet valid: `load` verifies)."""
-        found = [entry.name for entry in self.folder.glob("step-*") if NAME.fullmatch(entry.name) and entry.is_dir()]
-        return sorted(found, key=position)
+        return sorted((name for name in self.folder.folders("step-*") if NAME.fullmatch(name)), key=position)
 
     def save(
         self,
@@ -181,11 +180,13 @@ class Checkpoints:
         }
         manifest: dict[str, Any] = {"format": FORMAT, "config": self.config_hash, **facts, "files": sizes}
         manifest["digest"] = manifest_digest(manifest)
-        write_synced(staging / MANIFEST, json.dumps(manifest).encode())  # indenting would be done in Python, 0.5 ms
-        for file, content in files.items():
-            write_synced(staging / file, content)
-        failpoint("ckpt:after_write")
-        staging.sync()
+        before_sync = partial(failpoint, "ckpt:before_fsync")
+        with staging.inside() as folder:
+            folder.create(MANIFEST, json.dumps(manifest).encode(), before_sync)  # indenting would take Python 0.5 ms
+            for file, content in files.items():
+                folder.create(file, content, before_sync)
+            failpoint("ckpt:after_write")
+            folder.sync()
 
     def _publish(self, staging: SafePath, target: SafePath) -> None:
         old = self.folder / f".old-{target.name}"
@@ -232,11 +233,14 @@ class Checkpoints:
 
     def _prune_beside(self) -> None:
         """Remove rows of stores that no checkpoint to go on from relies on; the best one is kept for its weights."""
+        stores = self._stores()
+        if not stores:
+            return
         try:
             named = self._beside(self.names()[-self.keep :])
         except (OSError, ValueError, AttributeError):
             return  # nobody knows what a damaged one relies on
-        for store in self._stores():
+        for store in stores:
             unused = [path for path in store.glob("*.safetensors") if path.relative_to(self.home) not in named]
             ours = owned_files.listed(store) if unused else {}
             for path in unused:
@@ -245,7 +249,8 @@ class Checkpoints:
 
     def _stores(self) -> list[SafePath]:
         """Folders with rows of stores, beside the checkpoints."""
-        return [store for store in (self.home / REPLAY).glob("*") if store.is_dir()]
+        replay = self.home / REPLAY
+        return [replay / name for name in replay.folders("*")]
 
     def _beside_or_none(self, name: str) -> set[str]:
         try:
@@ -300,14 +305,6 @@ def manifest_digest(manifest: dict[str, Any]) -> str:
     """Hash of everything in a manifest but this hash."""
     rest = {key: value for key, value in manifest.items() if key != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def write_synced(path: SafePath, content: bytes) -> None:
-    with os.fdopen(path.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-        file.write(content)
-        file.flush()
-        failpoint("ckpt:before_fsync")
-        os.fsync(file.fileno())
 
 
 def read_verified(folder: SafePath, file: str, facts: dict[str, Any]) -> bytes:

@@ -27,7 +27,7 @@ def pack(state: dict[str, Any]) -> dict[str, bytes]:
         structure[part] = _encode(tree, tensors)
         if tensors:
             files[f"{part}.safetensors"] = tensors_to_bytes(tensors)
-    files["state.json"] = json.dumps(structure, indent=1).encode()
+    files["state.json"] = json.dumps(structure).encode()  # indenting would take Python 2 ms
     return files
 
 
