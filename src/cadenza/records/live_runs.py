@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cadenza.base.eta import Count, ahead, speed
 from cadenza.base.files import SafePath
-from cadenza.base.parsing import ParseError, json_object
 from cadenza.records import alert_log, validity
 from cadenza.records.folder import RunFolder, read_object, run_ids
 from cadenza.records.lock import is_held
+from cadenza.records.metric_rows import Row, Rows
 
 TAIL = 1 << 16  # bytes of metrics.jsonl that are looked at: a run may have written millions
 RECENT = 5  # rows that the speed is taken of
@@ -92,35 +91,24 @@ def describe(folder: RunFolder) -> Running:
     )
 
 
-def tail(path: SafePath) -> list[dict[str, Any]]:
-    """The last rows; those cut off at either end are left out."""
+def tail(path: SafePath) -> list[Row]:
+    """Return the last rows of metrics.jsonl; what is no row of metrics is left out."""
     try:
-        with path.reading() as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL))
-            lines = file.read().split(b"\n")[:-1]
+        with Rows(path) as rows:
+            return [row for row in rows.within(TAIL) if validity.row_fault(row) is None]
     except OSError:
         return []
-    found = []
-    for line in lines[1 if size > TAIL else 0 :]:
-        try:
-            row = json_object(line)
-        except ParseError:
-            continue
-        if validity.row_fault(row) is None:
-            found.append(row)
-    return found
 
 
-def column(rows: list[dict[str, Any]], key: str) -> list[float]:
+def column(rows: list[Row], key: str) -> list[float]:
     return [number for row in rows if (number := _number(row.get(key))) is not None]
 
 
-def latest(rows: list[dict[str, Any]], key: str) -> float | None:
+def latest(rows: list[Row], key: str) -> float | None:
     return next(iter(column(rows[::-1], key)), None)
 
 
-def rate(rows: list[dict[str, Any]], unit: str) -> float | None:
+def rate(rows: list[Row], unit: str) -> float | None:
     """Between the first and the last of these rows; pauses between resumptions do not count."""
     if len(rows) < 2:
         return None

@@ -8,9 +8,9 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import IO, Any
+from typing import Any
 
 from cadenza.base import atomic
 from cadenza.base.failpoints import failpoint
@@ -19,13 +19,10 @@ from cadenza.base.json_text import canonical, dumps, plain
 from cadenza.base.parsing import json_data
 from cadenza.base.text import cell
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, nearest
-from cadenza.records import validity
-
-Row = dict[str, Any]
+from cadenza.records.metric_rows import Row, Rows, whole_lines
 
 FIRST = ("env_steps", "updates")
 DIGEST = "digest"
-LONGEST_ROW = 1 << 20  # bytes; of a line that is longer nothing is read
 OUTSIDE = ("time/", "system/")  # never the same twice, so outside digests and comparisons
 ALIASES = {"val/": "eval/", "test/": "eval/", "train/": "collect/"}
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -151,7 +148,7 @@ def _trusted(path: SafePath, end: int | None = None) -> tuple[int, int, str]:
     """Bytes, rows and last digest up to the first row that is cut short or does not match its digest, or to `end`."""
     length, count, previous = 0, 0, ""
     with path.reading() as file:
-        for line in _lines(file):
+        for line in whole_lines(file):
             if end is not None and length + len(line) > end:
                 break
             try:
@@ -165,31 +162,13 @@ def _trusted(path: SafePath, end: int | None = None) -> tuple[int, int, str]:
     return length, count, previous
 
 
-def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Whole lines, up to the first that is longer than a row may be; that one is cut."""
-    while line := file.readline(LONGEST_ROW):
-        whole = line.endswith(b"\n")
-        if whole or len(line) == LONGEST_ROW:
-            yield line
-        if not whole:
-            return
-
-
 def read(path: SafePath) -> list[Row]:
-    """All complete rows; a last line that was cut short is left out, a missing file has none."""
-    rows = []
+    """Return all complete rows; a last line that was cut short is left out, a missing file has none."""
     try:
-        with path.reading() as file:
-            for number, line in enumerate(_lines(file), 1):
-                row = json_data(line)
-                if fault := validity.row_fault(row):
-                    raise CheckpointError(f"{path}: row {number} {fault}")
-                rows.append(row)
+        with Rows(path) as rows:
+            return rows.all()
     except FileNotFoundError:
         return []
-    except ValueError as problem:
-        raise CheckpointError(f"{path} has a row that is not JSON: {problem}") from problem
-    return rows
 
 
 def resolve(name: str, known: Iterable[str]) -> str:

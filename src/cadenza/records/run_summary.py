@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.base.files import SafePath
-from cadenza.base.parsing import ParseError, json_object
 from cadenza.errors import CheckpointError
 from cadenza.records.folder import LONGEST_CONFIG, RunFolder
+from cadenza.records.metric_rows import Rows
 from cadenza.trees import leaves
 
 Row = dict[str, Any]
@@ -22,7 +22,6 @@ COLUMNS = (
 )  # fmt: skip
 ALSO = ("best_return", "updates", "cleaned")  # of the status, besides metrics
 UNREADABLE = "unreadable"
-TAIL = 64 * 1024  # bytes that a row of metrics stays below
 SETTING = re.compile(r"[\w.]+=.*", re.DOTALL)
 SAID_ELSEWHERE = ("seed=", "name=", "tags=")
 
@@ -97,13 +96,11 @@ def unreadable(folder: RunFolder) -> str | None:
 
 
 def last_row(path: SafePath) -> Row:
-    """The last whole row of metrics.jsonl, without reading what comes before."""
+    """Return the last whole row of metrics.jsonl, or {} where it cannot be read."""
     try:
-        with path.reading() as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
-            lines = file.read().split(b"\n")[:-1]
-        return json_object(lines[-1])
-    except (OSError, ParseError, IndexError):
+        with Rows(path) as rows:
+            return next(iter(rows.last(1)), {})
+    except OSError:
         return {}
 
 

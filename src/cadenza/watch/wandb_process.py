@@ -7,7 +7,6 @@ after that. W&B's step is the number of the row, so that a run that goes on repe
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 from cadenza.base import atomic
 from cadenza.base.files import SafePath
 from cadenza.records.folder import RunFolder, evaluation_video, read_object
+from cadenza.records.metric_rows import Row, Rows
 from cadenza.watch.wandb_sink import UNSENT
 
 LOOK_SECONDS = 1.0
@@ -32,16 +32,13 @@ class Follower:
     def __init__(self, path: SafePath) -> None:
         self._path, self._offset, self.rows = path, 0, 0
 
-    def new(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Whole rows that were not there before, each with its number."""
-        with contextlib.suppress(FileNotFoundError), self._path.reading() as file:
-            file.seek(self._offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self._offset += len(line)
+    def new(self) -> Iterator[tuple[int, Row]]:
+        """Yield the complete rows that were not there before, each with its number."""
+        with contextlib.suppress(FileNotFoundError), Rows(self._path) as rows:
+            for end, row in rows.since(self._offset):
+                self._offset = end
                 self.rows += 1
-                yield self.rows - 1, json.loads(line)
+                yield self.rows - 1, row
 
 
 def follow(folder: RunFolder, over: threading.Event) -> int:

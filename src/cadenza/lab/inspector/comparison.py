@@ -10,10 +10,10 @@ from cadenza.base.files import SafePath
 from cadenza.errors import ConfigError
 from cadenza.lab.compare import AXES, RETURN, among
 from cadenza.lab.comparison_page import content
-from cadenza.lab.inspector.rows import MetricsReader, Row
 from cadenza.lab.series import Member
 from cadenza.records import metrics
 from cadenza.records.folder import RunFolder
+from cadenza.records.metric_rows import Row, Rows
 
 BIG = 16 << 20  # bytes of metrics that are read whole
 
@@ -30,10 +30,10 @@ def comparison(folders: Sequence[RunFolder], wanted: Sequence[str], axis: str) -
 def _member(folder: RunFolder, wanted: Sequence[str]) -> Member:
     if _size(folder.metrics) <= BIG:
         return Member.read(folder)
-    with MetricsReader(folder.metrics) as reader:
-        stretch = reader.stretch()
+    with Rows(folder.metrics) as reader:
+        stretch = reader.part()
         found: dict[Any, Row] = {}
-        for rows in [reader.rows(stretch), *(reader.having(name, stretch) for name in dict.fromkeys(wanted))]:
+        for rows in [reader.sampled(stretch), *(reader.having(name, stretch) for name in dict.fromkeys(wanted))]:
             found |= {(row.get("env_steps") or 0, row.get("updates") or 0): row for row in rows}
     return replace(Member.read(folder, rows=False), rows=[found[at] for at in sorted(found)])
 

@@ -11,11 +11,12 @@ from typing import Any
 
 from cadenza.base.files import SafePath
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError, NotFoundError
-from cadenza.lab.inspector.rows import POINTS, MetricsReader, Row, Stretch, curve, thinned
+from cadenza.lab.inspector.rows import curve, thinned
 from cadenza.records import alert_log, live_runs, validity
 from cadenza.records.folder import RunFolder, run_ids
 from cadenza.records.index import entries
 from cadenza.records.lock import is_held
+from cadenza.records.metric_rows import POINTS, ByteRange, Row, Rows
 from cadenza.records.query import Entry, select
 from cadenza.records.run_summary import describe, stamp
 from cadenza.trees import leaves
@@ -106,12 +107,12 @@ class Catalog:
         """Only what was written since the last look is looked at."""
         before = self._sparks.get(run, Spark())
         try:
-            with MetricsReader(self.folder(run).metrics) as reader:
+            with Rows(self.folder(run).metrics) as reader:
                 if reader.size == before.size:
                     return before.y
                 if reader.size < before.size:
                     before = Spark()
-                new = Stretch(before.size, reader.size)
+                new = ByteRange(before.size, reader.size)
                 found = {name: self._values(reader, name, new) for name in [before.name or RETURNS[0]]}
                 if not before.name and len(found[RETURNS[0]]) < FEW:
                     found[RETURNS[1]] = self._values(reader, RETURNS[1], new)
@@ -126,7 +127,7 @@ class Catalog:
         return y
 
     @staticmethod
-    def _values(reader: MetricsReader, name: str, new: Stretch) -> list[float]:
+    def _values(reader: Rows, name: str, new: ByteRange) -> list[float]:
         return curve(reader.having(name, new, SPARK), name, "env_steps")[1]
 
     # one run
@@ -178,14 +179,14 @@ class Catalog:
         Those that few of many rows have are searched for, or with `quick` only named, to be asked for next.
         """
         try:
-            reader = MetricsReader(self.folder(run).metrics)
+            reader = Rows(self.folder(run).metrics)
         except OSError:
             return {"size": 0, "curves": {name: {"x": [], "y": []} for name in wanted}, "every": True, "rare": []}
         with reader:
-            stretch = reader.stretch(low, high, axis)
+            stretch = reader.part(low, high, axis)
             if 0 < begin <= reader.size:
-                stretch = Stretch(begin, reader.size)
-            rows = reader.rows(stretch)
+                stretch = ByteRange(begin, reader.size)
+            rows = reader.sampled(stretch)
             points = {name: curve(rows, name, axis) for name in wanted}
             rare = [name for name, (x, _) in points.items() if not stretch.small and len(x) < POINTS // 2]
             if not quick:
@@ -264,8 +265,8 @@ def _line(alert: alert_log.Alert) -> str:
 def names(folder: RunFolder) -> list[str]:
     """Metrics that are numbers, those of evaluations first."""
     try:
-        with MetricsReader(folder.metrics) as reader:
-            rows = reader.rows(reader.stretch(), NAMED) + reader.tail(NAMED)
+        with Rows(folder.metrics) as reader:
+            rows = reader.sampled(reader.part(), NAMED) + reader.last(NAMED)
     except OSError:
         return []
     latest = {key: value for key, value in folder.read_status().items() if "/" in key}

@@ -16,7 +16,7 @@ from cadenza.config.schema import WATCHED
 from cadenza.config.setting import setting
 from cadenza.config.spec import CONF, read_file
 from cadenza.errors import ConfigError, NotFoundError, nearest
-from cadenza.records.metrics import Row
+from cadenza.records.metric_rows import Row
 
 KINDS = ("eval/", "collect/", "train/", "time/", "system/")  # what metrics of a run begin with
 TRIALS = 30  # of `tune`, where neither the command nor the file says how many

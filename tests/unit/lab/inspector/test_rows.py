@@ -1,110 +1,14 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from cadenza.config.load import load
-from cadenza.lab.inspector import comparison, rows
-from cadenza.lab.inspector.rows import MetricsReader, curve, thinned
+from cadenza.lab.inspector import comparison
+from cadenza.lab.inspector.rows import curve, thinned
 from cadenza.records.folder import create
-from harness.files import safe
-
-COUNT, RARE = 20_000, 997
-
-
-@pytest.fixture(scope="module")
-def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Many rows, of which a few have one more metric; with a spike, and with a last row that is being written."""
-    path = tmp_path_factory.mktemp("rows") / "metrics.jsonl"
-    with path.open("w") as file:
-        for i in range(COUNT):
-            row = {"env_steps": 10 * i, "train/loss": float(i % 7), "filler": "x" * 100}
-            if i % RARE == 0:
-                row["eval/return_mean"] = float(i)
-            file.write(json.dumps(row) + "\n")
-        file.write('{"env_steps": 999999999, "train/lo')
-    assert path.stat().st_size > rows.WHOLE
-    return path
-
-
-def test_long_files_are_sampled_evenly(long: Path) -> None:
-    with MetricsReader(safe(long)) as reader:
-        found = reader.rows(reader.stretch(), 500)
-    steps = [row["env_steps"] for row in found]
-    assert len(steps) == 501
-    assert steps == sorted(steps)
-    assert steps[0] == 0
-    assert steps[-1] == 10 * (COUNT - 1)
-    assert max(b - a for a, b in pairwise(steps)) < 3 * 10 * COUNT / 500
-
-
-def test_a_stretch_has_every_row_and_one_beyond_each_end(long: Path) -> None:
-    with MetricsReader(safe(long)) as reader:
-        stretch = reader.stretch(100_005, 100_995)
-        steps = [row["env_steps"] for row in reader.rows(stretch)]
-    inside = [step for step in steps if 100_005 <= step <= 100_995]
-    assert inside == list(range(100_010, 101_000, 10))
-    assert min(steps) <= 100_000
-    assert max(steps) >= 101_000
-    assert len(steps) < 200
-
-
-def test_of_a_large_stretch_nothing_lies_beyond_it(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the rows would be a clot at the left edge of an axis that reaches to the end of the file."""
-    monkeypatch.setattr(rows, "WHOLE", 1 << 18)
-    with MetricsReader(safe(long)) as reader:
-        stretch = reader.stretch(50_000, 100_000)
-        assert not stretch.small
-        found = reader.rows(stretch)
-    steps = [row["env_steps"] for row in found]
-    assert steps == sorted(steps)
-    assert 49_000 <= steps[0] <= 50_000
-    assert 99_000 <= steps[-1] <= 101_000
-    x, _ = curve(found, "train/loss", "env_steps", points=400)
-    assert len(x) > 300
-    assert max(b - a for a, b in pairwise(x)) < 1500
-
-
-def test_metrics_that_few_rows_have_are_all_found(long: Path) -> None:
-    with MetricsReader(safe(long)) as reader:
-        found = reader.having("eval/return_mean", reader.stretch())
-        dense = reader.having("train/loss", reader.stretch(), 300)
-        nothing = reader.having('"}\n', reader.stretch())
-    assert [row["eval/return_mean"] for row in found] == list(range(0, COUNT, RARE))
-    assert 150 <= len(dense) <= 310
-    steps = [row["env_steps"] for row in dense]
-    assert steps[0] == 0
-    assert steps[-1] == 10 * (COUNT - 1)
-    assert max(b - a for a, b in pairwise(steps)) < 3 * 10 * COUNT / 300
-    assert nothing == []
-
-
-def test_no_row_is_passed_over_until_there_are_too_many(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(json.dumps({"env_steps": i, "loss": i, "filler": "x" * (i % 9)}) + "\n" for i in range(60)))
-    with MetricsReader(safe(path)) as reader:
-        assert [row["loss"] for row in reader.having("loss", reader.stretch(), 60)] == list(range(60))
-
-
-def test_the_tail_and_what_was_appended(long: Path) -> None:
-    with MetricsReader(safe(long)) as reader:
-        last = reader.tail(3)
-        assert [row["env_steps"] for row in last] == [10 * (COUNT - i) for i in (3, 2, 1)]
-        end = long.read_bytes().rfind(b"\n") + 1
-        assert reader.size == end
-
-
-@pytest.mark.parametrize("content", ["", "\n", '{"env_steps": 1', "no json\n", '{"env_steps": 1}\nnull\n[1]\n7\n'])
-def test_odd_files(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(content)
-    with MetricsReader(safe(path)) as reader:
-        found = reader.rows(reader.stretch(0, 5))
-        assert found == ([{"env_steps": 1}] if content.endswith("7\n") else [])
-        assert reader.having("x", reader.stretch()) == []
 
 
 def test_no_spike_is_lost_by_thinning() -> None:
