@@ -1,27 +1,27 @@
-"""How long a run will be and how long it will take, phase by phase, from the ends of the few cycles that were measured.
+"""Forecast the length and duration of a run, phase by phase, from the few cycles that were measured.
 
-A phase has its own length, the run's budget may cut it, and the whole is the sum. What nobody knows yet is nan, and so
-is every sum that it is part of.
+A phase has its own length, the run's budget may cut it, and the whole is the sum of the phases. An unknown amount is
+nan, and so is every sum that it is part of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, floor, inf, isfinite, isnan, nan
 
 from cadenza.config.schema import Phase, RunConfig
 from cadenza.engine.build import ENGINE_HOOKS
-from cadenza.engine.clock import Clock, Every
+from cadenza.engine.clock import Clock
 from cadenza.engine.orchestrator import triggers_of
 
-SLACK = 1e-9  # counts are whole numbers, their means per cycle are not: what a product of them may lack
+SLACK = 1e-9  # counts are whole numbers but their means per cycle are not: the rounding error of their products
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Where the run stood, and when."""
+    """A point of the run and when it was reached."""
 
     seconds: float
     env_steps: int
@@ -31,7 +31,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Pace:
-    """What one cycle of a phase comes to."""
+    """The mean amounts of one cycle of a phase."""
 
     env_steps: float
     updates: float
@@ -40,7 +40,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Span:
-    """A phase that the run will reach, as long as it will be there."""
+    """A phase that the run reaches, with the number of cycles it stays there."""
 
     phase: Phase
     pace: Pace
@@ -50,17 +50,10 @@ class Span:
     def trains(self) -> bool:
         return self.phase.type != "eval_only"
 
-    @property
-    def env_steps(self) -> float:
-        return rounded(self.cycles * self.pace.env_steps)
-
-    @property
-    def updates(self) -> float:
-        return rounded(self.cycles * self.pace.updates)
-
-    @property
-    def seconds(self) -> float:
-        return self.cycles * self.pace.seconds
+    def total(self, unit: str) -> float:
+        """Return its cycles, env_steps, updates or seconds."""
+        amount = self.cycles * (1 if unit == "cycles" else getattr(self.pace, unit))
+        return round(amount) if unit != "seconds" and isfinite(amount) else amount
 
 
 @dataclass(frozen=True)
@@ -71,78 +64,72 @@ class Forecast:
     beyond: list[str]  # phases that the budget never lets it reach
     evaluations: float
     rows: float
-    checkpoints: float  # those that are due, beside the first, the best and the last
+    checkpoints: float  # those that are due, besides the first, the best and the last
 
-    def total(self, count: str) -> float:
-        return float(sum(getattr(span, count) for span in self.spans))
+    def total(self, unit: str) -> float:
+        """Return the run's cycles, env_steps, updates or seconds."""
+        return float(sum(span.total(unit) for span in self.spans))
 
     @property
     def last(self) -> Span | None:
-        """What it mostly does: the last phase that trains."""
+        """The last phase that trains, which is most of the run."""
         return next((span for span in reversed(self.spans) if span.trains), None)
 
     @property
     def offline_updates(self) -> float:
-        """Those before the last phase that trains."""
-        return sum(span.updates for span in self.spans if span.phase.type == "offline" and span is not self.last)
+        """Updates of offline phases before the last phase that trains."""
+        return sum(
+            span.total("updates") for span in self.spans if span.phase.type == "offline" and span is not self.last
+        )
 
     @property
     def open(self) -> list[str]:
-        """Phases of which too little was seen to tell how long they take."""
-        return [span.phase.name for span in self.spans if isnan(span.seconds)]
+        """Phases whose duration is unknown because too little of them was measured."""
+        return [span.phase.name for span in self.spans if isnan(span.total("seconds"))]
 
 
 def forecast(config: RunConfig, phases: Sequence[Phase], paces: Sequence[Pace]) -> Forecast:
-    training, occasions = config.training, Occasions(config)
+    """Return the length of each phase that the budget reaches, and the number of evaluations, rows and checkpoints."""
+    occasions = Occasions(config)
     spans: list[Span] = []
     for phase, pace in zip(phases, paces, strict=True):
-        steps = left(training.max_timesteps, sum(span.env_steps for span in spans))
-        updates = left(training.max_updates, sum(span.updates for span in spans))
-        if (steps is not None and steps <= 0) or (updates is not None and updates <= 0):
+        limits: list[tuple[float | None, float]] = [
+            (phase.duration_cycles, 1.0),
+            (phase.duration_steps, pace.env_steps),
+        ]
+        limits.append((phase.duration_updates, pace.updates))
+        budgets = {"env_steps": config.training.max_timesteps, "updates": config.training.max_updates}
+        rest = {
+            unit: budget - sum(span.total(unit) for span in spans)
+            for unit, budget in budgets.items()
+            if budget is not None
+        }
+        if any(amount <= 0 for amount in rest.values()):
             break
-        spans.append(Span(phase, pace, cycles_of(phase, pace, steps, updates)))
-        occasions.go_through(spans[-1])
+        limits += [(amount, getattr(pace, unit)) for unit, amount in rest.items()]
+        ends = [cycles_until(length, each) for length, each in limits if length is not None]
+        spans.append(Span(phase, pace, nan if any(map(isnan, ends)) else min(ends, default=inf)))
+        occasions.count(spans[-1])
     occasions.conclude()
     beyond = [phase.name for phase in phases[len(spans) :]]
     return Forecast(spans, beyond, occasions.evaluations, occasions.rows, occasions.checkpoints)
 
 
-def left(budget: int | None, spent: float) -> float | None:
-    return None if budget is None else budget - spent
-
-
-def cycles_of(phase: Phase, pace: Pace, steps: float | None, updates: float | None) -> float:
-    """Until its own length or what is left of the run's budget is reached, whichever is first."""
-    limits = (
-        (phase.duration_cycles, 1),
-        (phase.duration_steps, pace.env_steps),
-        (phase.duration_updates, pace.updates),
-        (steps, pace.env_steps),
-        (updates, pace.updates),
-    )
-    ends = [cycles_until(length, each) for length, each in limits if length is not None]
-    return nan if any(map(isnan, ends)) else min(ends, default=inf)
-
-
 def cycles_until(length: float, each: float) -> float:
-    """How many cycles it takes to come so far; never, if they do not go there at all."""
-    found = length / each if each else inf
-    return ceil(found - SLACK) if isfinite(found) else found
-
-
-def rounded(count: float) -> float:
-    return round(count) if isfinite(count) else count
+    """Return how many cycles of `each` reach `length`; inf if they make no progress."""
+    cycles = length / each if each else inf
+    return ceil(cycles - SLACK) if isfinite(cycles) else cycles
 
 
 # paces
 
 
 def paces_of(phases: Sequence[Phase], num_envs: int, marks: Sequence[Mark], stopped: Mark) -> list[Pace]:
-    """Of each phase from its own cycles, whose ends were marked; where none ended, as far as its settings tell.
+    """Return the pace of each phase: from the marks at the ends of its cycles, else from its settings alone.
 
-    `stopped` is where the measurement was left, perhaps within a cycle.
+    `stopped` is where the measurement ended, perhaps within a cycle.
     """
-    found = []
+    paces = []
     for number, phase in enumerate(phases):
         cycles = [(begin, end) for begin, end in pairwise(marks) if begin.phase == number]
         if cycles:
@@ -152,22 +139,23 @@ def paces_of(phases: Sequence[Phase], num_envs: int, marks: Sequence[Mark], stop
             if number == marks[-1].phase and not learns(phase) and stopped.env_steps > marks[-1].env_steps:
                 collecting = (stopped.seconds - marks[-1].seconds) / (stopped.env_steps - marks[-1].env_steps)
                 pace = replace(pace, seconds=pace.env_steps * collecting)
-        found.append(pace)
-    return found
+        paces.append(pace)
+    return paces
 
 
 def measured_pace(phase: Phase, marks: list[Mark]) -> Pace:
+    """Return the mean of the cycles between the marks; its seconds leave out the first cycle, which warms up."""
     first, last, cycles = marks[0], marks[-1], len(marks) - 1
     updates = (last.updates - first.updates) / cycles
-    if not updates and learns(phase):  # it will make some, but who knows when
+    if not updates and learns(phase):  # some will come, but when is unknown
         updates = nan
-    warm = marks[min(1, cycles - 1)]  # the first cycle warms up, where there are more
-    seconds = (last.seconds - warm.seconds) / (cycles - min(1, cycles - 1))
+    warm = min(1, cycles - 1)
+    seconds = (last.seconds - marks[warm].seconds) / (cycles - warm)
     return Pace((last.env_steps - first.env_steps) / cycles, updates, seconds)
 
 
 def expected_pace(phase: Phase, num_envs: int) -> Pace:
-    """By its settings alone, which tell little about phases that collect and learn."""
+    """Return what the settings of a phase say of its pace: little, if it collects and learns."""
     if phase.type == "eval_only":
         return Pace(0, 0, 0)
     if phase.type == "offline":
@@ -178,74 +166,72 @@ def expected_pace(phase: Phase, num_envs: int) -> Pace:
 
 
 def learns(phase: Phase) -> bool:
+    """Return whether the phase calls a hook of the workflow."""
     return any(hook.name not in ENGINE_HOOKS for hook in phase.hooks)
 
 
-# what happens at the ends of cycles
+# evaluations, rows and checkpoints
 
 
 class Occasions:
-    """Counts evaluations, rows and checkpoints as the Orchestrator makes them, with its own triggers."""
+    """The number of evaluations, rows and checkpoints, counted with the Orchestrator's own triggers."""
 
     def __init__(self, config: RunConfig) -> None:
         self.at_end = config.evaluation.at_end
-        self.triggers = triggers_of(config)
-        self.clock = Clock()
+        self.triggers, self.clock = triggers_of(config), Clock()
         self.evaluations = self.rows = self.checkpoints = 0.0
-        self.place = 0.0  # cycles of training so far
-        self.evaluated_at = self.logged_at = -1.0
+        self.cycle = 0.0  # cycles of training so far
+        self.evaluated_at = self.logged_at = -1.0  # the cycle of the latest evaluation, of the latest row
 
-    def go_through(self, span: Span) -> None:
+    def count(self, span: Span) -> None:
+        """Go through a span."""
         evaluations = span.cycles * sum(hook.name == "evaluate" for hook in span.phase.hooks)
         self.evaluations += evaluations
         self.rows += evaluations
+        evaluates_last = span.phase.hooks[-1].name == "evaluate"
         if isfinite(span.cycles) and isfinite(span.pace.env_steps):
-            self._go_through_cycles(span)
+            self._count_due(span, evaluates_last)
         else:
             self.evaluations = self.rows = self.checkpoints = nan
-        self.place += span.cycles if span.trains else 0
-        if span.phase.hooks[-1].name == "evaluate":
-            self.evaluated_at = self.logged_at = self.place
+        self.cycle += span.cycles if span.trains else 0
+        if evaluates_last:
+            self.evaluated_at = self.logged_at = self.cycle
 
-    def _go_through_cycles(self, span: Span) -> None:
-        """From one cycle at whose end something is due to the next: there may be millions of them."""
+    def _count_due(self, span: Span, evaluates_last: bool) -> None:
+        """Jump from one cycle at whose end something is due to the next: there may be millions of cycles."""
         clock, begin, steps = self.clock, replace(self.clock), span.pace.env_steps
         updates = span.pace.updates if span.phase.type == "offline" else 0
-        cycle = 0.0
-        while True:
-            due = (cycles_until_due(trigger, begin, steps, updates) for trigger in self.triggers.values())
-            cycle = max(cycle + 1, min(due))
-            if cycle > span.cycles:
-                break
-            clock.env_steps = begin.env_steps + floor(cycle * steps + SLACK)
-            clock.offline_updates = begin.offline_updates + floor(cycle * updates + SLACK)
-            self._end_cycle(self.place + cycle, measured=span.phase.hooks[-1].name == "evaluate")
-        clock.env_steps = begin.env_steps + round(span.cycles * steps)
-        clock.offline_updates = begin.offline_updates + round(span.cycles * updates)
 
-    def _end_cycle(self, place: float, measured: bool) -> None:
-        """`measured`: an evaluation was just made."""
-        due = {name: trigger.due(self.clock) for name, trigger in self.triggers.items()}
-        if due["evaluate"] and not measured:
-            self.evaluations += 1
-            self.evaluated_at = place
-            due["log"] = True
-        if due["log"]:
-            self.rows += 1
-            self.logged_at = place
-        self.checkpoints += due["save"]
-        for name, trigger in self.triggers.items():
-            if due[name]:
-                trigger.done(self.clock)
+        def advance(cycles: float, integer: Callable[[float], int]) -> None:
+            clock.env_steps = begin.env_steps + integer(cycles * steps + SLACK)
+            clock.offline_updates = begin.offline_updates + integer(cycles * updates + SLACK)
+
+        cycle = 0.0
+        while (cycle := max(cycle + 1, self._next_due(begin, steps, updates))) <= span.cycles:
+            advance(cycle, floor)
+            due = {name for name, trigger in self.triggers.items() if trigger.due(clock)}
+            if "evaluate" in due and not evaluates_last:
+                self.evaluations += 1
+                self.evaluated_at = self.cycle + cycle
+                due.add("log")
+            if "log" in due:
+                self.rows += 1
+                self.logged_at = self.cycle + cycle
+            self.checkpoints += "save" in due
+            for name in due:
+                self.triggers[name].done(clock)
+        advance(span.cycles, round)
+
+    def _next_due(self, begin: Clock, steps: float, updates: float) -> float:
+        """Return the number of cycles after which a trigger is due, at so many steps and offline updates each."""
+        ends = [inf]
+        for trigger in self.triggers.values():
+            ends += [cycles_until(trigger.next_steps - begin.env_steps, steps)] * bool(trigger.steps)
+            ends += [cycles_until(trigger.next_updates - begin.offline_updates, updates)] * bool(trigger.updates)
+        return min(ends)
 
     def conclude(self) -> None:
-        evaluates = self.at_end and self.evaluated_at != self.place
+        """Count the evaluation and the row at the end of the run."""
+        evaluates = self.at_end and self.evaluated_at != self.cycle
         self.evaluations += evaluates
-        self.rows += evaluates or self.logged_at != self.place
-
-
-def cycles_until_due(trigger: Every, begin: Clock, steps: float, updates: float) -> float:
-    """How many cycles, of so many env_steps and updates offline, after the beginning of a phase."""
-    by_steps = cycles_until(trigger.next_steps - begin.env_steps, steps) if trigger.steps else inf
-    by_updates = cycles_until(trigger.next_updates - begin.offline_updates, updates) if trigger.updates else inf
-    return min(by_steps, by_updates)
+        self.rows += evaluates or self.logged_at != self.cycle

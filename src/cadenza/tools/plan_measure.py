@@ -1,4 +1,4 @@
-"""A few seconds of a run, to learn from: when its cycles end, and what a checkpoint, a row and an evaluation cost."""
+"""Run a few seconds of a run, and measure its cycles, a checkpoint, a row of metrics and an evaluation."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from cadenza.tools.plan_forecast import Mark
 from cadenza.types import PhaseInfo, Store
 
 PATIENCE = 4  # a first cycle that takes so many times the seconds to measure is left unfinished
-GLIMPSE = 5  # cycles of an offline phase that are measured, at most, where others follow
+SAMPLE = 5  # cycles of an offline phase that are measured, at most, where other phases follow
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a stretch of the run showed."""
+    """The results of the measurement."""
 
-    marks: list[Mark]  # the beginning and the end of each cycle; only the first if not one was finished in time
-    stopped: Mark  # where it was left, perhaps within a cycle
-    episodes: int  # that ended
+    marks: list[Mark]  # the beginning, and the end of each cycle that was finished in time
+    stopped: Mark  # where it ended, perhaps within a cycle
+    episodes: int  # finished episodes
     checkpoint: dict[str, int]  # file -> bytes, at the end of a cycle, or the very first
     row: float  # bytes of metrics.jsonl per row
-    evaluation: float | None  # seconds of one evaluation; None: not one of its episodes came to an end
+    evaluation: float | None  # seconds of one evaluation; None: none of its episodes ended in time
     evaluation_steps: int  # env_steps of its finished episodes
-    finished: int  # how many those were
-    beside: int | None  # bytes of the process beside its stores; None: nobody tells
+    finished: int  # how many of its episodes ended
+    process: int | None  # resident bytes of the process besides its stores; None: unknown on this system
 
     @property
     def cycles(self) -> int:
@@ -42,98 +42,98 @@ class Measured:
 
 
 def measure(run: Orchestrator, seconds: float) -> Measured:
-    """Some cycles of the run, for about so long, and one evaluation of what came of them."""
+    """Run some cycles, for about `seconds`, then one evaluation of the policy."""
     run.scheduler = PhaseScheduler(tuple(map(without_evaluations, run.scheduler.phases)))
-    settled = max((number for number, phase in enumerate(run.scheduler.phases) if phase.type != "eval_only"), default=0)
+    main = max((number for number, phase in enumerate(run.scheduler.phases) if phase.type != "eval_only"), default=0)
     marks: list[Mark] = []
-    held: list[int | None] = []  # before the last checkpoint, which seals all rows at once, and after it
+    resident: list[int | None] = []  # before the last checkpoint, which seals all rows at once, and after it
     run.save(insist=True)
     checkpoint = checkpoint_files(run)
-    began = time.monotonic()
+    start = time.monotonic()
 
     def mark() -> Mark:
-        return Mark(time.monotonic() - began, run.clock.env_steps, run.clock.updates, run.scheduler.index)
+        return Mark(time.monotonic() - start, run.clock.env_steps, run.clock.updates, run.scheduler.index)
 
-    def seen_enough(clock: Clock) -> bool:
-        while seen_of_phase(run.scheduler, settled):
+    def enough(clock: Clock) -> bool:
+        while can_skip(run.scheduler, main):
             run.scheduler.skip()
         marks.append(mark())
-        reached = len(marks) > 1 and marks[-2].phase == settled  # what a run mostly does
-        enough = reached and marks[-1].seconds >= seconds
-        if enough:
-            held.append(resident_beside(run.stores))
-        return enough
+        reached = len(marks) > 1 and marks[-2].phase == main  # the phase that is most of the run
+        if done := reached and marks[-1].seconds >= seconds:
+            resident.append(resident_beside(run.stores))
+        return done
 
     def stop() -> None:
-        held.append(resident_beside(run.stores))
+        resident.append(resident_beside(run.stores))
         run.signals.stop()
 
-    hurry = threading.Timer(PATIENCE * seconds, stop)
-    hurry.start()
+    timeout = threading.Timer(PATIENCE * seconds, stop)
+    timeout.start()
     try:
-        ended_by = run.run(seen_enough)
+        signal = run.run(enough)
     finally:
-        hurry.cancel()
-    if ended_by not in (None, STOP):
+        timeout.cancel()
+    if signal not in (None, STOP):
         raise KeyboardInterrupt
     stopped = mark()
-    held.append(resident_beside(run.stores))
+    resident.append(resident_beside(run.stores))
     if not run.clock.updates:
         update_once(run)
-    if run.standing.logged_at != run.clock.position:  # perhaps none was due yet
+    if run.standing.logged_at != run.clock.position:  # perhaps no row was due yet
         run.write_row(None)
     rows = read(run.folder.metrics)
-    started = time.monotonic()
+    start = time.monotonic()
     phase = PhaseInfo(run.clock.phase, "eval_only", run.now, run.decisions["training.horizon"])
-    evaluation = run.evaluator(0, phase, lambda: time.monotonic() - started >= seconds)
-    finished = len(evaluation.episodes)  # perhaps not all that were asked for
-    beside = resident_beside(run.stores)
-    if beside is not None and held[0] is not None and held[-1] is not None:
-        beside += held[0] - held[-1]  # a run seals its rows a few at a time
+    evaluation = run.evaluator(0, phase, lambda: time.monotonic() - start >= seconds)
+    finished = len(evaluation.episodes)  # perhaps fewer than requested
+    process = resident_beside(run.stores)
+    if process is not None and resident[0] is not None and resident[-1] is not None:
+        process += resident[0] - resident[-1]  # a run seals its rows a few at a time
     return Measured(
         marks=marks,
         stopped=stopped,
         episodes=run.clock.episodes,
         checkpoint=checkpoint_files(run) if len(marks) > 1 else checkpoint,
         row=run.folder.metrics.stat().st_size / len(rows) if rows else 0.0,
-        evaluation=(time.monotonic() - started) * evaluation.requested / finished if finished else None,
+        evaluation=(time.monotonic() - start) * evaluation.requested / finished if finished else None,
         evaluation_steps=sum(episode.length for episode in evaluation.episodes),
         finished=finished,
-        beside=beside,
+        process=process,
     )
 
 
 def without_evaluations(phase: Phase) -> Phase:
-    """They are measured apart. An `eval_only` phase stays what it is, to be passed over."""
+    """Return the phase without its evaluations, which are measured apart; an `eval_only` phase stays as it is."""
     hooks = tuple(hook for hook in phase.hooks if hook.name != "evaluate")
     return replace(phase, hooks=hooks or phase.hooks)
 
 
-def seen_of_phase(scheduler: PhaseScheduler, settled: int) -> bool:
-    """Whether a measurement can pass over the rest of the phase in hand: others follow that should be seen, too."""
+def can_skip(scheduler: PhaseScheduler, main: int) -> bool:
+    """Return whether the rest of the current phase can be skipped, so that the phases behind it are measured, too."""
     if scheduler.over:
         return False
     kind = scheduler.phases[scheduler.index].type
-    return kind == "eval_only" or (kind == "offline" and scheduler.index < settled and scheduler.cycles >= GLIMPSE)
+    return kind == "eval_only" or (kind == "offline" and scheduler.index < main and scheduler.cycles >= SAMPLE)
 
 
 def update_once(run: Orchestrator) -> None:
-    """Every update that was not reached in time, behind a long warm-up say: what it needs, the run will need, too."""
+    """Call every update that was not reached in time, behind a long warm-up say: the run will need its memory, too."""
     for phase in run.scheduler.phases:
         info = PhaseInfo(phase.name, phase.type, run.now, run.decisions["training.horizon"])
         for hook in phase.hooks:
             store = run.stores[hook.buffer or phase.buffer]
             if hook.name in run.workflow.hooks and store.ready():
-                with contextlib.suppress(ConfigError):  # too little was collected for one of its sequences
+                with contextlib.suppress(ConfigError):  # the store is too short for one of its sequences
                     getattr(run.workflow, hook.name)(store, info)
 
 
 def resident_beside(stores: dict[str, Store]) -> int | None:
-    """What this process holds beside its stores: interpreter, libraries, environments, networks, what updates need."""
+    """Return the resident bytes of this process without its stores: libraries, environments, networks, updates."""
     now, pieces = system_memory.resident(), system_memory.blocks(stores) | system_memory.mapped(stores)
     return None if now is None else now - system_memory.touched(pieces)
 
 
 def checkpoint_files(run: Orchestrator) -> dict[str, int]:
+    """Return the bytes of each file of the last checkpoint."""
     folder = run.checkpoints.folder / run.checkpoints.resolve("last")
     return {file.name: file.stat().st_size for file in folder.glob("*")}

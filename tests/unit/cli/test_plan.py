@@ -16,7 +16,7 @@ from cadenza.engine.launch import check
 from cadenza.records import episodes
 from cadenza.records.folder import RunFolder
 from cadenza.tools.demonstrate import demonstrate
-from cadenza.tools.export import Episodes
+from cadenza.tools.export import EpisodeSelection
 from cadenza.tools.plan import measure_stores
 from cadenza.tools.plan_measure import update_once
 from cadenza.trees import leaves
@@ -24,7 +24,7 @@ from cadenza.watch.workflow_contents import WorkflowContents
 from harness.command import cadenza, last, train
 from harness.lab import Lab
 
-# Episodes of 200 steps, always: what a checkpoint holds of running ones does not depend on how well it goes.
+# EpisodeSelection of 200 steps, always: what a checkpoint holds of running ones does not depend on how well it goes.
 SETTINGS = [
     "Pendulum-v1:ppo",
     "environment.num_envs=4",
@@ -89,7 +89,7 @@ def test_stores_and_networks_are_counted_exactly(lab: Lab) -> None:
 
 
 def test_what_learning_puts_beside_a_dataset_is_counted(lab: Lab, tmp_path: Path) -> None:
-    demonstrate(load("toy/fork:dreamer_v3"), "fork", tmp_path / "forks", Episodes(5))
+    demonstrate(load("toy/fork:dreamer_v3"), "fork", tmp_path / "forks", EpisodeSelection(5))
     phases = "training.phases=[{name: learn, type: offline, hooks: [{name: update}]}]"
     short = ["training.max_updates=1", "algorithm.buffer_size=500", "algorithm.batch_size=2", "evaluation.at_end=false"]
     config = load(
@@ -100,7 +100,7 @@ def test_what_learning_puts_beside_a_dataset_is_counted(lab: Lab, tmp_path: Path
     run.run()
     store = run.stores["replay"]
     assert isinstance(store, ReplayStore)
-    assert (planned.bytes, planned.renewed) == (store.bulk, store.revised_bulk)
+    assert (planned.memory, planned.renewed) == (store.bulk, store.revised_bulk)
     assert planned.renewed > 500 * 100
 
 
@@ -206,9 +206,8 @@ def test_phases_that_only_learn_are_glimpsed_at_and_counted_in_full(tmp_path: Pa
 def test_a_measurement_that_ends_too_soon_says_so() -> None:
     long = ["algorithm.warmup_steps=100000", "training.max_timesteps=200000"]
     outcome = cadenza("plan", "Pendulum-v1:tdmpc", *long, "--seconds", "0.1").succeeded()
-    assert outcome.warnings == [
-        "warning: too little was seen of phases pretrain, train, so the run's time is open; --seconds N measures longer"
-    ]
+    unknown = "phases pretrain, train could not be measured, so the run's time is unknown"
+    assert outcome.warnings == [f"warning: {unknown}; --seconds N measures longer"]
 
 
 def test_a_budget_that_ends_with_the_warm_up_is_told_as_when_training(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from cadenza.engine.events import Evaluated, Event, Row
 from cadenza.engine.scheduler import PhaseScheduler
 from cadenza.tools.plan import warnings_of
 from cadenza.tools.plan_forecast import Forecast, Mark, Occasions, Pace, Span, forecast, paces_of
-from cadenza.tools.plan_measure import GLIMPSE, seen_of_phase
+from cadenza.tools.plan_measure import SAMPLE, can_skip
 from harness.datasets import SMALL_DQN
 from harness.lab import Lab
 
@@ -78,7 +78,7 @@ def test_what_was_measured_behind_a_glimpse_is_counted_once() -> None:
     assert [isnan(total) for total in totals(unseen)] == [True] * 4
     assert (unseen.open, unseen.offline_updates) == (["train"], 40)
     assert warnings_of(config, phases, unseen) == [
-        "too little was seen of phase train, so the run's time is open; --seconds N measures longer"
+        "phase train could not be measured, so the run's time is unknown; --seconds N measures longer"
     ]
     marks += cycles(marks[-1], 3, 100, 50, seconds=10, then=2)
     seen = expected(config, phases, marks)
@@ -99,7 +99,7 @@ def test_a_budget_that_the_warm_up_uses_up_ends_the_run_there() -> None:
     ]
 
 
-@pytest.mark.parametrize(("updates", "seen"), [(3, 3), (5, 5), (40, GLIMPSE)])
+@pytest.mark.parametrize(("updates", "seen"), [(3, 3), (5, 5), (40, SAMPLE)])
 def test_a_glimpse_of_a_phase_is_never_longer_than_the_phase(updates: int, seen: int) -> None:
     phases = (WARMUP, replace(PRETRAIN, duration_updates=updates), replace(TRAIN, duration_cycles=2), EVALUATION)
     scheduler, done = PhaseScheduler(phases), []
@@ -110,13 +110,13 @@ def test_a_glimpse_of_a_phase_is_never_longer_than_the_phase(updates: int, seen:
         if collects or task.phase is phases[1]:
             done.append(task.phase.name)
         scheduler.advance(task.amount, env_steps=task.amount * collects, updates=task.amount * (not collects))
-        while scheduler.at_boundary and seen_of_phase(scheduler, settled=2):
+        while scheduler.at_boundary and can_skip(scheduler, main=2):
             scheduler.skip()
     assert done == ["warmup", *["pretrain"] * seen, "train", "train"]
     marks = [Mark(0, 0, 0, 0), Mark(1, 600, 0, 1)]
     marks += cycles(marks[-1], seen, 0, 1, seconds=1, then=2)
     assert expected(configured(max_timesteps=600), phases, marks).total("updates") == 0
-    assert expected(configured(max_timesteps=601), phases, marks).spans[1].updates == updates
+    assert expected(configured(max_timesteps=601), phases, marks).spans[1].total("updates") == updates
 
 
 def test_what_the_budget_never_lets_a_run_reach_is_said() -> None:
@@ -125,7 +125,7 @@ def test_what_the_budget_never_lets_a_run_reach_is_said() -> None:
     assert (found.total("env_steps"), found.total("updates"), found.total("cycles")) == (600, 20, 21)
     assert warnings_of(config, phases, found) == [
         "the budget ends before phases train, evaluation",
-        "too little was seen of phases warmup, pretrain, so the run's time is open; --seconds N measures longer",
+        "phases warmup, pretrain could not be measured, so the run's time is unknown; --seconds N measures longer",
     ]
 
 
@@ -162,7 +162,7 @@ def test_crossings_are_those_of_the_clock(interval: Any, each: int, count: int, 
     config = configured()
     evaluation = replace(config.evaluation, every_steps=interval, warmup_steps=after, at_end=False)
     occasions = Occasions(replace(config, evaluation=evaluation))
-    occasions.go_through(Span(TRAIN, Pace(each, 1, 1), count))
+    occasions.count(Span(TRAIN, Pace(each, 1, 1), count))
     assert occasions.evaluations == fires
 
 
