@@ -1,4 +1,4 @@
-"""`cadenza bench`: how fast training is beside other libraries, and what each of its parts costs."""
+"""`cadenza bench`: measure the speed of training beside other libraries, and of its parts."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cadenza.cli.output import Json, print_json, print_table, say
+from cadenza.cli.output import Json, Overrides, Spec, print_json, print_table, require_parent, say
 from cadenza.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cadenza.tools.bench.tasks import Task
+    from cadenza.tools.bench.tasks import BenchTask
 
 NUMBER = "{:,.0f}"
-FEW = "{:.3g}"  # where whole numbers would say too little
+SMALL_NUMBER = "{:.3g}"
 SECONDS = "{:,.2f}"
-Tasks = Annotated[list[str] | None, typer.Argument(metavar="TASK …", help="names, or JSON files; without one: all")]
-Timesteps = Annotated[int | None, typer.Option(min=1, help="env_steps, instead of the task's own")]
-Seconds = Annotated[float, typer.Option(min=0.01, help="how long to measure each thing, about")]
-Spec = Annotated[str, typer.Argument(help="ENV:VARIANT, the name of an experiment, or a YAML or JSON file")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="key=value …", help="settings to change")]
-Threads = Annotated[int | None, typer.Option(min=1, help="threads of the numerical libraries, instead of one")]
+Tasks = Annotated[
+    list[str] | None, typer.Argument(metavar="TASK …", help="Names of tasks, or JSON files. Default: all tasks.")
+]
+Timesteps = Annotated[int | None, typer.Option(min=1, help="Train so many env_steps. Default: the task's.")]
+Seconds = Annotated[float, typer.Option(min=0.01, help="How long to measure each part, about.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Use so many threads. Default: the task's, one.")]
 
 
 class WithDefault(TyperGroup):
-    """`cadenza bench TASK` is short for `cadenza bench train TASK`."""
+    """The group of bench commands: `cadenza bench TASK` is short for `cadenza bench train TASK`."""
 
     def parse_args(self, context: Any, arguments: list[str]) -> list[str]:
         first = arguments[0] if arguments else ""
@@ -40,7 +40,7 @@ class WithDefault(TyperGroup):
 
 app = typer.Typer(
     cls=WithDefault,
-    help="Measure speed: training beside other libraries (bench [train] TASK), or the parts of a step alone.",
+    help="Measure speed: training beside other libraries, or its parts.",
     rich_markup_mode=None,
 )
 
@@ -48,35 +48,37 @@ app = typer.Typer(
 @app.command(epilog="Example: cadenza bench ppo-cartpole --python ~/sb3/bin/python --out result.json")
 def train(
     tasks: Tasks = None,
-    peers: Annotated[str, typer.Option(help="all, none, or names with commas: sb3,sbx")] = "all",
+    peers: Annotated[str, typer.Option(help="Compare with all, none, or these: sb3,sbx.")] = "all",
     python: Annotated[
-        list[str] | None, typer.Option(help="an interpreter to look for peers in, besides this one; repeatable")
+        list[str] | None, typer.Option(help="Search this interpreter for peers, besides this one; repeatable.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="how often everyone is measured, in turn")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Measure each so many times, in turn.")] = 3,
     timesteps: Timesteps = None,
     threads: Threads = None,
-    out: Annotated[Path | None, typer.Option(help="keep the result here (JSON)")] = None,
-    picture: Annotated[Path | None, typer.Option(help="draw it here (PNG)")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the result to this JSON file.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw the result as this PNG file.")] = None,
     json: Json = False,
 ) -> None:
-    """Train the same tasks with cadenza and with every installed peer, in fresh processes, in turn."""
-    from cadenza.tools.bench.contestants import CADENZA, Found, chosen, look_for
+    """Train tasks with cadenza and with every installed peer.
+
+    Each training has a fresh process; all take turns.
+    """
+    from cadenza.tools.bench.contestants import CADENZA, Installed, find_installed, select_peers
     from cadenza.tools.bench.rounds import Bench
 
-    asked = given(tasks, timesteps, threads)
-    for path in (out, picture):
-        if path is not None and not path.parent.is_dir():
-            raise ConfigError(f"{path}: there is no folder {path.parent}")
+    selected = select_tasks(tasks, timesteps, threads)
+    for option, path in (("--out", out), ("--picture", picture)):
+        require_parent(option, path)
         if path is not None and path.is_dir():
-            raise ConfigError(f"{path}: is a folder; name a file in it")
+            raise ConfigError(f"{option} {path}: is a folder; name a file in it")
     here = sys.executable
-    found, missing = look_for(chosen(peers), [here, *(python or ())])
+    installed, missing = find_installed(select_peers(peers), [here, *(python or ())])
     for peer in missing:
         say(f"{peer.name} is not installed: pip install {peer.distributions[0]}", err=True)
-    bench = Bench(asked, [Found(CADENZA, here), *found], missing, rounds, out)
+    bench = Bench(selected, [Installed(CADENZA, here), *installed], missing, rounds, out)
     try:
         bench.run(say_round)
-    finally:  # also after Ctrl-C: the rounds so far are worth showing
+    finally:  # also after Ctrl-C, for the rounds so far
         result = bench.result()
         if picture is not None and result["tasks"]:
             from cadenza.tools.bench.bench_picture import draw
@@ -94,22 +96,25 @@ def train(
 @app.command(epilog="Example: cadenza bench parts ppo-halfcheetah")
 def parts(
     tasks: Tasks = None,
-    rounds: Annotated[int, typer.Option(min=1, help="how often the parts and the whole are measured, in turn")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Measure the parts and the whole so many times, in turn.")] = 3,
     seconds: Seconds = 1.0,
     timesteps: Timesteps = None,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Measure the parts of training alone, and how much of what they would allow whole training reaches."""
+    """Measure the parts of training alone, and the whole.
+
+    It shows which fraction of the speed that the parts allow is reached by whole training.
+    """
     from cadenza.tools.bench.part_speeds import beside_whole
 
-    asked = given(tasks, timesteps, threads)
-    found = {name: beside_whole(task, seconds, rounds) for name, task in asked.items()}
+    selected = select_tasks(tasks, timesteps, threads)
+    results = {name: beside_whole(task, seconds, rounds) for name, task in selected.items()}
     if json:
-        print_json(found)
+        print_json(results)
         return
-    head = ["us per env_step", *found]
-    costs = [one["microseconds"] for one in found.values()]
+    head = ["us per env_step", *results]
+    costs = [result["microseconds"] for result in results.values()]
     names = dict.fromkeys(name for cost in costs for name in cost)
     cells = [[name, *(f"{cost[name]:.1f}" if name in cost else "-" for cost in costs)] for name in names]
     for key, title, shape in (
@@ -118,61 +123,65 @@ def parts(
         ("whole_env_steps_per_s", "whole training, env_steps/s", NUMBER),
         ("fraction_of_ideal", "fraction of the ideal", "{:.0%}"),
     ):
-        cells.append([title, *(shape.format(one[key]) for one in found.values())])
+        cells.append([title, *(shape.format(result[key]) for result in results.values())])
     print_table(head, cells, right=head[1:])
     say("collecting: stepping, acting and storing together; ideal: stepping, acting and updating alone")
     if "sampling" in names:
-        say("sampling: what of updating is drawing batches from the replay")
+        say("sampling: the part of updating that draws batches from the replay")
 
 
 @app.command(epilog="Example: cadenza bench vector HalfCheetah-v5 --num-envs 1,8")
 def vector(
-    env: Annotated[str, typer.Argument(help="an environment id, as in `cadenza envs`")],
-    num_envs: Annotated[str, typer.Option(help="how many environments, with commas")] = "1,8,64",
+    env: Annotated[str, typer.Argument(help="An environment id, as in `cadenza envs`.")],
+    num_envs: Annotated[str, typer.Option(help="Step so many environments together.")] = "1,8,64",
     seconds: Seconds = 1.0,
     json: Json = False,
 ) -> None:
-    """Measure every way of stepping environments together: env_steps per second with random actions."""
+    """Measure every way of stepping environments together.
+
+    The numbers are env_steps per second with random actions.
+    """
     from cadenza.tools.bench.vectors import rates
 
     counts = [int(text) if text.strip().isdigit() else 0 for text in num_envs.split(",")]
     if min(counts) < 1:
         raise ConfigError(f"--num-envs {num_envs}: must be whole numbers of at least 1, with commas between them")
-    found = rates(env, counts, seconds)
+    speeds = rates(env, counts, seconds)
     if json:
-        print_json({"environment": env, "env_steps_per_s": found})
+        print_json({"environment": env, "env_steps_per_s": speeds})
         return
     head = ["env_steps/s", *(f"{count} env{'s' * (count > 1)}" for count in counts)]
     cells = [
-        [way, *("-" if isinstance(rate, str) else NUMBER.format(rate) for rate in row.values())]
-        for way, row in found.items()
+        [method, *("-" if isinstance(rate, str) else NUMBER.format(rate) for rate in row.values())]
+        for method, row in speeds.items()
     ]
     print_table(head, cells, right=head[1:])
-    for reason in dict.fromkeys(rate for row in found.values() for rate in row.values() if isinstance(rate, str)):
+    for reason in dict.fromkeys(rate for row in speeds.values() for rate in row.values() if isinstance(rate, str)):
         say(f"-: {reason}")
 
 
 @app.command(epilog="Example: cadenza bench collect CartPole-v1:ppo environment.num_envs=64")
 def collect(spec: Spec, overrides: Overrides = None, seconds: Seconds = 2.0, json: Json = False) -> None:
-    """Measure collecting alone: acting, stepping and storing, without updates."""
-    measured_part(spec, overrides, "collecting", seconds, json)
+    """Measure collecting alone: acting, stepping and storing."""
+    measure_part(spec, overrides, "collecting", seconds, json)
 
 
 @app.command(epilog="Example: cadenza bench store HalfCheetah-v5:ppo")
 def store(
     spec: Spec = "CartPole-v1:ppo", overrides: Overrides = None, seconds: Seconds = 2.0, json: Json = False
 ) -> None:
-    """Measure the store alone: how long it takes to write an env_step into it."""
-    measured_part(spec, overrides, "storing", seconds, json)
+    """Measure the store alone: the time to add an env_step."""
+    measure_part(spec, overrides, "storing", seconds, json)
 
 
-def measured_part(spec: str, overrides: Sequence[str] | None, part: str, seconds: float, json: bool) -> None:
+def measure_part(spec: str, overrides: Sequence[str] | None, part: str, seconds: float, json: bool) -> None:
+    """Measure one part of a run and print it."""
     from cadenza.config.load import load
     from cadenza.records.trust import require_trust_of_file
-    from cadenza.tools.bench.part_speeds import Parts
+    from cadenza.tools.bench.part_speeds import PartSpeeds
 
     require_trust_of_file(spec)
-    parts = Parts(load(spec, overrides or ()), seconds)
+    parts = PartSpeeds(load(spec, overrides or ()), seconds)
     try:
         cost = getattr(parts, part)()
     finally:
@@ -183,28 +192,30 @@ def measured_part(spec: str, overrides: Sequence[str] | None, part: str, seconds
         say(f"{spec}: {part} {1 / cost:,.0f} env_steps/s, {cost * 1e6:.2f} us per env_step")
 
 
-def given(names: Sequence[str] | None, timesteps: int | None, threads: int | None) -> dict[str, Task]:
+def select_tasks(names: Sequence[str] | None, timesteps: int | None, threads: int | None) -> dict[str, BenchTask]:
+    """Return the named tasks, or all, with the options' changes."""
     from dataclasses import replace
 
     from cadenza.tools.bench.tasks import TASKS, find
 
-    asked: dict[str, Any] = {"timesteps": timesteps, "threads": threads}
-    changes = {key: value for key, value in asked.items() if value is not None}
-    tasks: dict[str, Task] = {}
+    options: dict[str, Any] = {"timesteps": timesteps, "threads": threads}
+    changes = {key: value for key, value in options.items() if value is not None}
+    tasks: dict[str, BenchTask] = {}
     for name in names or TASKS:
         if (short := Path(name).stem) in tasks:
-            raise ConfigError(f"two tasks are named {short}: give them one by one, or other names")
+            raise ConfigError(f"two tasks are named {short}: run one at a time, or rename a file")
         tasks[short] = replace(find(name), **changes)
     return tasks
 
 
-def say_round(task: str, number: int, who: str, row: Mapping[str, Any]) -> None:
+def say_round(task: str, number: int, name: str, row: Mapping[str, Any]) -> None:
+    """Print one measurement to stderr."""
     what = row.get("error") or f"{rate(row['env_steps_per_s']).format(row['env_steps_per_s'])} env_steps/s"
-    say(f"{task} round {number + 1}: {who} {what}", err=True)
+    say(f"{task} round {number + 1}: {name} {what}", err=True)
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """A table per task; each peer's figure has cadenza's as a multiple of it behind it."""
+    """Print a table per task; a peer's figure is followed by cadenza's as a multiple of it."""
     for name, outcome in result["tasks"].items():
         say(f"{name}: {describe(outcome['task'])}")
         solving = outcome["task"]["solved_at"] is not None
@@ -215,50 +226,51 @@ def show(result: Mapping[str, Any]) -> None:
                 say(f"{row['contestant']} failed in round {row['round'] + 1}: {row['error']}")
         for difference in outcome["differences"]:
             say(f"not the same work: {difference}")
-        for who, notes in outcome["notes"].items():
-            say(f"{who} {', '.join(notes)}")
-        for who in outcome["left_out"]:
-            say(f"{who} does not do this task")
+        for peer, notes in outcome["notes"].items():
+            say(f"{peer} {', '.join(notes)}")
+        for peer in outcome["left_out"]:
+            say(f"{peer} does not do this task")
     machine = result["machine"]
     say("medians of the rounds, below them worst and best; (x): cadenza's divided by theirs")
     say(f"{machine['cpu']}, {machine['cores']} cores")
 
 
 def describe(task: Mapping[str, Any]) -> str:
+    """Return the work of a task in a line."""
     length = f"{task['timesteps']:,} env_steps"
     if task["warmup"]:
-        length += f" of which the first {task['warmup']:,} are at random and not counted"
+        length += f" of which the first {task['warmup']:,} take random actions and are not counted"
     return f"{task['algorithm'].upper()} on {task['env']}, {task['work']}, {length}, {task['threads']} thread(s)"
 
 
 def rate(value: float) -> str:
-    """How to write it."""
-    return NUMBER if value >= 10 else FEW
+    """Return the format of a rate."""
+    return NUMBER if value >= 10 else SMALL_NUMBER
 
 
 def rows(outcome: Mapping[str, Any], solving: bool) -> list[list[str]]:
-    """One for each contestant, and one below it for the spread of its figures."""
+    """Return a row for each contestant, and one below it for the spread of its figures."""
     from cadenza.tools.bench.bench_picture import label as labelled
 
-    found = []
+    table = []
     for name in dict.fromkeys(row["contestant"] for row in outcome["measurements"]):
-        measured = [row for row in outcome["measurements"] if row["contestant"] == name]
-        errors = [row["error"] for row in measured if "error" in row]
+        attempts = [row for row in outcome["measurements"] if row["contestant"] == name]
+        errors = [row["error"] for row in attempts if "error" in row]
         if name not in outcome["summary"]:
-            found.append([name, "failed", *[""] * (4 + solving)])
+            table.append([name, "failed", *[""] * (4 + solving)])
             continue
         figures, ratios = outcome["summary"][name], outcome["ratios"].get(name, {})
-        label = labelled(measured, name) + (f"\n{len(errors)} of {len(measured)} rounds failed" if errors else "")
+        label = labelled(attempts, name) + (f"\n{len(errors)} of {len(attempts)} rounds failed" if errors else "")
         pace = rate(figures["env_steps_per_s"]["median"])
         columns = [("env_steps_per_s", pace), ("steady_env_steps_per_s", pace), ("start_s", SECONDS)]
         columns += [("peak_mb", NUMBER), ("cpu_s", SECONDS), *([("solved_s", SECONDS)] if solving else [])]
         cells = [label, *(cell(figures[key], ratios.get(key), shape) for key, shape in columns)]
-        found += map(list, zip_longest(*(text.split("\n") for text in cells), fillvalue=""))
-    return found
+        table += map(list, zip_longest(*(text.split("\n") for text in cells), fillvalue=""))
+    return table
 
 
 def cell(figure: Mapping[str, float | None] | None, ratio: float | None, shape: str) -> str:
-    """`3,474 (2.1x)`, and below it the spread."""
+    """Return `3,474 (2.1x)`, and below it the spread."""
     if figure is None or figure["median"] is None:
         return "-"
     text = shape.format(figure["median"]) + ("" if ratio is None else f" ({ratio:.2f}x)")

@@ -9,8 +9,8 @@ import pytest
 
 from cadenza.config.convert import build
 from cadenza.tools.bench import rounds
-from cadenza.tools.bench.contestants import CADENZA, PEERS, Contestant, Found, look_for, measure
-from cadenza.tools.bench.tasks import Task
+from cadenza.tools.bench.contestants import CADENZA, PEERS, Contestant, Installed, find_installed, measure
+from cadenza.tools.bench.tasks import BenchTask
 from harness.command import cadenza
 
 SMALL = {"env": "CartPole-v1", "num_envs": 2, "timesteps": 96, "ppo": {"n_steps": 16, "batch_size": 16, "n_epochs": 1}}
@@ -72,12 +72,12 @@ REPLAYS = {
 @pytest.mark.parametrize("name", ["sb3", "sbx"])
 @pytest.mark.parametrize("algorithm", REPLAYS)
 def test_peers_do_the_same_work(name: str, algorithm: str) -> None:
-    found, _ = look_for([PEERS[name]], [sys.executable])
+    found, _ = find_installed([PEERS[name]], [sys.executable])
     if not found:
         pytest.skip(f"{name} is not installed")
     env = {"dqn": "CartPole-v1", "sac": "Pendulum-v1"}[algorithm]
-    task = build(Task, {"env": env, "num_envs": 2, "timesteps": 96, algorithm: REPLAYS[algorithm]})
-    own, theirs = (measure(one, task) for one in (Found(CADENZA, sys.executable), *found))
+    task = build(BenchTask, {"env": env, "num_envs": 2, "timesteps": 96, algorithm: REPLAYS[algorithm]})
+    own, theirs = (measure(one, task) for one in (Installed(CADENZA, sys.executable), *found))
     assert own["updates"] == theirs["updates"] == task.order()["updates"]
     assert own["parameters"] == theirs["parameters"]
 
@@ -105,7 +105,7 @@ def test_a_contestant_that_fails_is_told_and_ends_with_1(tmp_path: Path) -> None
 def test_ctrl_c_keeps_the_rounds_so_far(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
 
-    def measure(found: Found, task: Task) -> dict[str, Any]:
+    def measure(found: Installed, task: BenchTask) -> dict[str, Any]:
         nonlocal calls
         calls += 1
         if calls == 2:

@@ -1,4 +1,4 @@
-"""The result of a bench as a picture: bars for the medians, lines for the spread, a panel for each task."""
+"""Draw the result of a bench: bars for the medians, lines for the spread, a panel for each task."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PALE_BLUE, PALE_GREY, QUIET = "#bfdbfe", "#e5e7eb", "#6b7280"
-ROW, HEAD, WIDTH = 0.34, 0.95, 9.0  # inches: a bar, what stands around the bars of a panel, the picture
+ROW, HEAD, WIDTH = 0.34, 0.95, 9.0  # inches: height of a bar, of the rest of a panel, width of the picture
 
 
 @dataclass(frozen=True)
 class Panel:
+    """The bars of one figure of one task."""
+
     title: str
     subtitle: str
     figure: str
-    steady: str | None  # a second, paler bar behind the first
+    steady: str | None  # the figure of a second, paler bar behind the first
     outcome: Mapping[str, Any]
     more_is_better: bool = True
 
     @property
     def names(self) -> list[str]:
-        """The best one on top."""
+        """Contestants that have the figure, the best first."""
         summary = self.outcome["summary"]
-        known = [name for name in summary if median(summary[name], self.figure) is not None]
-        return sorted(known, key=lambda name: median(summary[name], self.figure) or 0.0, reverse=self.more_is_better)
+        measured = [name for name in summary if median(summary[name], self.figure) is not None]
+        return sorted(measured, key=lambda name: median(summary[name], self.figure) or 0.0, reverse=self.more_is_better)
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
+    """Write the picture as PNG, unless nothing was measured."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -67,31 +70,33 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
 
 
 def panels(result: Mapping[str, Any]) -> list[Panel]:
-    found = []
+    """Return a panel of speeds for each task, and one of times to solve it where the task has a goal."""
+    shown = []
     for name, outcome in result["tasks"].items():
         task = outcome["task"]
         work = f"{task['env']}, {task['work']}, {task['threads']} thread"
         work += "s" if task["threads"] > 1 else ""
         speed = f"{work}: env_steps per second of training; pale: once warm"
-        found.append(Panel(name, speed, "env_steps_per_s", "steady_env_steps_per_s", outcome))
+        shown.append(Panel(name, speed, "env_steps_per_s", "steady_env_steps_per_s", outcome))
         if task["solved_at"] is not None:
             until = f"until 100 episodes have a mean of {task['solved_at']:g}"
             goal = f"{task['env']}, the same: seconds from starting the process {until}"
-            never = [who for who, figures in outcome["summary"].items() if median(figures, "solved_s") is None]
+            never = [peer for peer, figures in outcome["summary"].items() if median(figures, "solved_s") is None]
             goal += f"; never: {', '.join(never)}" if never else ""
-            found.append(Panel(f"{name}, time to solved", goal, "solved_s", None, outcome, more_is_better=False))
-    return found
+            shown.append(Panel(f"{name}, time to solved", goal, "solved_s", None, outcome, more_is_better=False))
+    return shown
 
 
 def bars(axes: Axes, panel: Panel) -> None:
+    """Draw and label a bar for each contestant."""
     summary, ratios = panel.outcome["summary"], panel.outcome["ratios"]
     for row, name in enumerate(panel.names):
-        own, figures = name == CADENZA.name, summary[name]
+        ours, figures = name == CADENZA.name, summary[name]
         steady = median(figures, panel.steady) if panel.steady else None
         middle, low, high = (figures[panel.figure][key] for key in ("median", "min", "max"))
         if steady is not None:
-            axes.barh(row, steady, height=0.72, color=PALE_BLUE if own else PALE_GREY, linewidth=0)
-        axes.barh(row, middle, height=0.72 if steady is None else 0.44, color=BLUE if own else GREY, linewidth=0)
+            axes.barh(row, steady, height=0.72, color=PALE_BLUE if ours else PALE_GREY, linewidth=0)
+        axes.barh(row, middle, height=0.72 if steady is None else 0.44, color=BLUE if ours else GREY, linewidth=0)
         if high is not None and high > low:
             axes.plot([low, high], [row, row], color=INK, linewidth=1.1, solid_capstyle="butt")
         text = f"{middle:,.0f}" if middle >= 10 else f"{middle:.3g}"
@@ -110,18 +115,19 @@ def bars(axes: Axes, panel: Panel) -> None:
             textcoords="offset points",
             verticalalignment="center",
             fontsize=8.5,
-            color=INK if own else QUIET,
-            fontweight="bold" if own else "normal",
+            color=INK if ours else QUIET,
+            fontweight="bold" if ours else "normal",
         )
 
 
 def dress(axes: Axes, panel: Panel) -> None:
+    """Draw titles, names and the axis."""
     names = panel.names
     axes.set_title(panel.title, loc="left", fontsize=11, color=INK, fontweight="bold", pad=20)
     axes.text(0, 1, panel.subtitle, transform=axes.transAxes, fontsize=8, color=QUIET, verticalalignment="bottom")
     axes.set_yticks(range(len(names)), [label(panel.outcome["measurements"], name) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.75)
-    axes.set_xlim(0, axes.get_xlim()[1] * 1.28)  # room for what stands behind the longest bar
+    axes.set_xlim(0, axes.get_xlim()[1] * 1.28)  # room for the label of the longest bar
     axes.xaxis.set_visible(False)
     axes.tick_params(colors=INK, length=0, labelsize=9)
     for side, spine in axes.spines.items():
@@ -132,11 +138,11 @@ def dress(axes: Axes, panel: Panel) -> None:
 
 
 def label(measurements: Sequence[Mapping[str, Any]], name: str) -> str:
-    """The name with its version."""
-    found = next(row["versions"] for row in measurements if row["contestant"] == name and "versions" in row)
-    return f"{name} {next((text for package, text in found.items() if package != 'python'), '')}"
+    """Return the name with the version of its package."""
+    versions = next(row["versions"] for row in measurements if row["contestant"] == name and "versions" in row)
+    return f"{name} {next((text for package, text in versions.items() if package != 'python'), '')}"
 
 
 def median(figures: Mapping[str, Any], figure: str) -> float | None:
-    found: float | None = None if figures[figure] is None else figures[figure]["median"]
-    return found
+    """Return the median of a figure, or None if it was not measured."""
+    return None if figures[figure] is None else figures[figure]["median"]

@@ -1,4 +1,4 @@
-"""Who takes part: cadenza and other libraries, where they are installed, and one training in a fresh process."""
+"""Find cadenza and other libraries in interpreters, and measure one training of each in a fresh process."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.errors import NotFoundError, nearest
-from cadenza.tools.bench.tasks import Task
+from cadenza.tools.bench.tasks import BenchTask
 
 HERE = Path(__file__).parent
 PROBE = """
 import importlib.util, json, sys
-sys.path = [place for place in sys.path if place]  # a folder of that name is no package
+sys.path = [folder for folder in sys.path if folder]  # a local folder of that name is not the package
 print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name)]))
 """
-COMMON = ("torch", "numpy", "gymnasium", "mujoco")  # packages whose versions matter to everyone's speed
-PATIENCE = 3600  # seconds after which a contestant is given up
-LINE = 300  # characters of a failure worth keeping
+COMMON = ("torch", "numpy", "gymnasium", "mujoco")  # packages whose versions affect the speed of all
+PATIENCE = 3600  # seconds after which a contestant is stopped
+LINE = 300  # characters of an error message that are stored
 
 
 @dataclass(frozen=True)
 class Contestant:
     """A library; its file in `peers/` has a function for each algorithm."""
 
-    name: str  # of the file, and on the command line
-    package: str  # what is imported
-    distributions: tuple[str, ...]  # what pip installs, itself first
-    notes: Mapping[str, tuple[str, ...]]  # by algorithm it does: where its work differs from everyone's
+    name: str  # on the command line
+    package: str  # the module that is imported
+    distributions: tuple[str, ...]  # the packages that pip installs, the library first
+    notes: Mapping[str, tuple[str, ...]]  # algorithm -> where its work differs from the others'
+    module: str = ""  # its file in `peers/`, if not `name`
 
     @property
     def file(self) -> Path:
-        return HERE / "peers" / f"{self.name}.py"
+        return HERE / "peers" / f"{self.module or self.name}.py"
 
 
 CADENZA = Contestant(
@@ -48,12 +49,15 @@ CADENZA = Contestant(
 PEERS = {
     peer.name: peer
     for peer in (
-        Contestant("sb3", "stable_baselines3", ("stable-baselines3",), {"ppo": (), "dqn": (), "sac": ()}),
+        Contestant(
+            "sb3", "stable_baselines3", ("stable-baselines3",), {"ppo": (), "dqn": (), "sac": ()}, "stable_baselines"
+        ),
         Contestant(
             "sbx",
             "sbx",
             ("sbx-rl", "jax"),
             {"ppo": ("clips the gradients of policy and value apart",), "dqn": (), "sac": ()},
+            "stable_baselines",
         ),
         Contestant(
             "skrl",
@@ -91,72 +95,71 @@ PEERS = {
 
 
 @dataclass(frozen=True)
-class Found:
-    """A contestant and the interpreter that has it."""
+class Installed:
+    """A contestant and an interpreter that can import it."""
 
     contestant: Contestant
     python: str
 
 
-def chosen(names: str) -> list[Contestant]:
-    """`all`, `none`, or names with commas between them."""
+def select_peers(names: str) -> list[Contestant]:
+    """Return the peers of `all`, `none`, or names with commas between them."""
     if names in ("all", "none"):
         return list(PEERS.values()) if names == "all" else []
-    asked = [name.strip() for name in names.split(",") if name.strip()]
-    for name in asked:
+    selected = [name.strip() for name in names.split(",") if name.strip()]
+    for name in selected:
         if name not in PEERS:
-            known = ("all", "none", *PEERS)
-            raise NotFoundError(f"--peers {name}: unknown{nearest(name, known)} (known: {', '.join(known)})")
-    return [PEERS[name] for name in asked]
+            valid = ("all", "none", *PEERS)
+            raise NotFoundError(f"--peers {name}: unknown{nearest(name, valid)} (known: {', '.join(valid)})")
+    return [PEERS[name] for name in selected]
 
 
-def look_for(contestants: Sequence[Contestant], pythons: Sequence[str]) -> tuple[list[Found], list[Contestant]]:
-    """Each contestant with the first interpreter that has it, and those that none has."""
-    having = {python: packages(python, contestants) for python in pythons}
-    found = {
-        peer.name: Found(peer, python)
-        for python in reversed(having)
+def find_installed(
+    contestants: Sequence[Contestant], pythons: Sequence[str]
+) -> tuple[list[Installed], list[Contestant]]:
+    """Return each contestant with the first interpreter that has it, and the contestants that none has."""
+    available = {python: packages(python, contestants) for python in pythons}
+    pairs = [
+        (peer, next((python for python in available if peer.package in available[python]), None))
         for peer in contestants
-        if peer.package in having[python]
-    }
-    return [found[peer.name] for peer in contestants if peer.name in found], [
-        peer for peer in contestants if peer.name not in found
     ]
+    return [Installed(peer, python) for peer, python in pairs if python], [peer for peer, python in pairs if not python]
 
 
 def packages(python: str, contestants: Sequence[Contestant]) -> list[str]:
-    """Which of the contestants' packages an interpreter can find; it imports none of them."""
+    """Return the contestants' packages that an interpreter can find, without importing them."""
     command = [python, "-c", PROBE, *(peer.package for peer in contestants)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return list(json.loads(done.stdout))
     except (OSError, subprocess.CalledProcessError, ValueError) as problem:
-        raise NotFoundError(f"--python {python}: is no Python that can be run ({problem})") from None
+        raise NotFoundError(f"--python {python}: cannot be run as a Python ({problem})") from None
 
 
-def measure(found: Found, task: Task) -> dict[str, Any]:
-    """One training from a fresh process; where it fails, only `error` says how."""
-    packages = [*found.contestant.distributions, *COMMON]
+def measure(installed: Installed, task: BenchTask) -> dict[str, Any]:
+    """Train once in a fresh process and return its figures, or `error` if it fails."""
+    packages = [*installed.contestant.distributions, *COMMON]
     result: dict[str, Any] = {"load": list(os.getloadavg()) if hasattr(os, "getloadavg") else None}
     with tempfile.TemporaryDirectory(prefix="cadenza-bench-") as scratch:
-        began = time.time()
-        order = {"task": task.order(), "packages": packages, "started": began}
+        start = time.time()
+        work = {**task.order(), "contestant": installed.contestant.name}
+        order = {"task": work, "packages": packages, "started": start}
         process = subprocess.Popen(
-            [found.python, str(HERE / "process.py"), str(found.contestant.file), json.dumps(order)],
+            [installed.python, str(HERE / "process.py"), str(installed.contestant.file), json.dumps(order)],
             cwd=scratch,
             env=os.environ | threads(task.threads),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # a Ctrl-C is for whoever reads the results; it ends this one below
+            start_new_session=True,  # Ctrl-C must reach only this process, which ends the other below
         )
         try:
             out, err = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
-            return result | {"error": f"gave up after {PATIENCE} s"}
+            return result | {"error": f"stopped after {PATIENCE} s"}
         finally:
             end(process)
-        result["process_s"] = time.time() - began
+        result["process_s"] = time.time() - start
     if process.returncode:
         return result | {"error": last_line(err) or f"ended with {process.returncode}"}
     answer: dict[str, Any] = json.loads(out)
@@ -164,7 +167,7 @@ def measure(found: Found, task: Task) -> dict[str, Any]:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Leave nothing of a contestant behind, nor of the processes it has started."""
+    """Kill a contestant and the processes it has started."""
     if hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -175,15 +178,16 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def threads(count: int) -> dict[str, str]:
-    """What numerical libraries read when they are loaded. XLA knows only one thread or as many as it likes."""
+    """Return environment variables that set the threads of numerical libraries; XLA has one thread or its default."""
     names = ("OMP_NUM", "MKL_NUM", "OPENBLAS_NUM", "NUMEXPR_NUM", "VECLIB_MAXIMUM")
-    found = {f"{name}_THREADS": str(count) for name in names}
+    variables = {f"{name}_THREADS": str(count) for name in names}
     if count == 1:
         flags = os.environ.get("XLA_FLAGS", "")
-        found["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
-    return found
+        variables["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
+    return variables
 
 
 def last_line(text: str) -> str:
+    """Return the last line that is not blank, shortened."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:LINE] if lines else ""

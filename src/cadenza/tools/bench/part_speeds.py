@@ -1,4 +1,4 @@
-"""The parts of training alone, on a task's real shapes and with the real classes: what each costs per env_step."""
+"""Measure the parts of training alone, with the shapes and classes of a task: microseconds per env_step."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from cadenza.config.schema import Hook, Phase, RunConfig
 from cadenza.engine.build import ENGINE_HOOKS, assemble
 from cadenza.engine.collector import Collector
 from cadenza.engine.launch import check
-from cadenza.engine.scheduler import Task as Visit
+from cadenza.engine.scheduler import Task
 from cadenza.errors import CadenzaError, ConfigError
-from cadenza.tools.bench.contestants import CADENZA, Found, measure
+from cadenza.tools.bench.contestants import CADENZA, Installed, measure
 from cadenza.tools.bench.peers.cadenza import config_of
-from cadenza.tools.bench.tasks import Task
+from cadenza.tools.bench.tasks import BenchTask
 from cadenza.types import Mode, PhaseInfo, Sealing
 
-CHUNK = 64  # calls between two looks at the clock
-FINEST = 1000  # visits to collect, at most, for which calls of an update hook are counted
-FILLED = 20_000  # env_steps that a replay is filled with, if the run would have as many
+PARTS = ("stepping", "acting", "storing", "collecting", "updating", "sampling")
+CHUNK = 64  # calls between two readings of the clock
+MOST_VISITS = 1000  # visits to `collect`, at most, over which calls of an update hook are counted
+FILLED = 20_000  # env_steps that a replay is filled with, or the run's, if that is fewer
 
 
-class Parts:
-    """An assembled run whose parts are worked one at a time. Each method: seconds per env_step, the median."""
+class PartSpeeds:
+    """An assembled run whose parts are measured one at a time; each method returns median seconds per env_step."""
 
     def __init__(self, config: RunConfig, seconds: float) -> None:
         self.seconds = seconds
@@ -42,20 +43,23 @@ class Parts:
         self.env, self.workflow = self.assembly.env, self.assembly.workflow
         task = self._task = visit(self.assembly.phases)
         self._store = self.assembly.stores[task.buffer]
-        self._keeps = isinstance(self._store, Sealing)  # a replay: there is always room, and an update takes nothing
+        self._keeps = isinstance(
+            self._store, Sealing
+        )  # a replay always has room, and an update takes nothing out of it
         self._empty = self._store.state_dict()
         self._collector = Collector(self.env, self.workflow)
         horizon = self.assembly.decisions["training.horizon"]
-        # half-way, where actions are no longer all at random
+        # half-way, where not all actions are random any more
         self._phase = PhaseInfo(task.phase.name, task.phase.type, now=horizon // 2, horizon=horizon)
         self._mode = Mode(explore=True, phase=self._phase, streams=self.assembly.streams)
         self._steps = self._collect()  # env_steps of one visit to `collect`
 
     def close(self) -> None:
+        """Close the environments."""
         self.assembly.close()
 
     def stepping(self) -> float:
-        """The environments, as training steps them."""
+        """Measure the environments, stepped as in training."""
         acted = [self._act().action for _ in range(CHUNK)]
 
         def work() -> None:
@@ -66,6 +70,8 @@ class Parts:
         return per_call(work, self.seconds) / (CHUNK * self.env.num_envs)
 
     def acting(self) -> float:
+        """Measure the policy."""
+
         def work() -> None:
             for _ in range(CHUNK):
                 self._act()
@@ -73,30 +79,30 @@ class Parts:
         return per_call(work, self.seconds) / (CHUNK * self.env.num_envs)
 
     def storing(self) -> float:
-        """Adding steps to the store until an update could take them."""
+        """Measure adding steps to the store until an update could take them."""
         count = CHUNK if self._keeps else self._steps // self.env.num_envs
-        done = []
+        steps = []
         step = deepcopy(self.env.current)
         for _ in range(min(count, CHUNK)):
             acted = self._act()
             after = deepcopy(self.env.step(acted.action))
-            done.append((step, acted, after))
+            steps.append((step, acted, after))
             step = after
 
         def work() -> None:
-            for one in islice(cycle(done), count):
-                self._store.add(*one)
+            for arguments in islice(cycle(steps), count):
+                self._store.add(*arguments)
 
         cost = per_call(work, self.seconds, self._clear) / (count * self.env.num_envs)
         self._clear()
         return cost
 
     def collecting(self) -> float:
-        """Acting, stepping and storing together."""
+        """Measure acting, stepping and storing together."""
         return per_call(self._collect, self.seconds, self._clear) / self._steps
 
     def updating(self) -> float:
-        """The update hooks of a cycle, on what one visit to `collect` has brought, or on a replay that is filled."""
+        """Measure the update hooks of a cycle, on the steps of one visit to `collect`, or on a full replay."""
         self._fill()
         full = {} if self._keeps else self._store.state_dict()
         hooks, visits = self._hooks()
@@ -108,35 +114,35 @@ class Parts:
         return per_call(lambda: self._update(hooks), self.seconds, restore) / (visits * self._steps)
 
     def sampling(self) -> float | None:
-        """What of updating is drawing batches from the replay; None where there is none."""
+        """Measure the part of updating that draws batches from the replay; None without a replay."""
         sample = getattr(self._store, "sample", None)
         if sample is None:
             return None
         self._fill()
         hooks, visits = self._hooks()
-        asked: list[tuple[Any, Any]] = []
+        calls: list[tuple[Any, Any]] = []
 
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            asked.append((args, kwargs))
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            calls.append((args, kwargs))
             return sample(*args, **kwargs)
 
-        vars(self._store)["sample"] = noted
+        vars(self._store)["sample"] = recorded
         self._update(hooks)
         del vars(self._store)["sample"]
 
         def work() -> None:
-            for args, kwargs in asked:
+            for args, kwargs in calls:
                 sample(*args, **kwargs)
 
         return per_call(work, self.seconds) / (visits * self._steps)
 
     def _hooks(self) -> tuple[list[tuple[Hook, int]], int]:
-        """The update hooks, how often each is called, and in how many visits to `collect`: calls come whole."""
+        """Return the update hooks with their numbers of calls, and the visits to `collect` that make these due."""
         hooks = [hook for hook in self._task.phase.hooks if hook.name not in ENGINE_HOOKS]
         if not self._store.ready() or not hooks:
             raise ConfigError(f"phase {self._task.phase.name} does not update after one visit to collect")
         rates = [Fraction(hook.times if hook.ratio is None else hook.ratio * self._steps) for hook in hooks]
-        rates = [rate.limit_denominator(FINEST) for rate in rates]
+        rates = [rate.limit_denominator(MOST_VISITS) for rate in rates]
         visits = lcm(*(rate.denominator for rate in rates))
         return [(hook, int(rate * visits)) for hook, rate in zip(hooks, rates, strict=True)], visits
 
@@ -146,14 +152,14 @@ class Parts:
                 due -= getattr(self.workflow, hook.name)(self._store, replace(self._phase, due=due)).calls
 
     def _fill(self) -> None:
-        """What an update finds: a rollout, or in a replay what a run would have collected at random."""
+        """Fill the store for an update: with a rollout, or a replay with random actions."""
         self._clear()
         if not self._keeps:
             self._collect()
             return
         steps = min(FILLED, self._phase.horizon)
-        at_random = Visit(replace(self._task.phase, actions="random"), Hook("collect", steps=steps), steps)
-        self._collector.collect(at_random, self._store, self._mode, stop=lambda: False)
+        random = Task(replace(self._task.phase, actions="random"), Hook("collect", steps=steps), steps)
+        self._collector.collect(random, self._store, self._mode, stop=lambda: False)
 
     def _act(self) -> Any:
         return self.workflow.act(self.env.current, self._collector.carry, self._mode)
@@ -166,60 +172,55 @@ class Parts:
             self._store.load_state_dict(self._empty)
 
 
-def visit(phases: tuple[Phase, ...]) -> Visit:
-    """To `collect`, in the first phase that updates too, if there is one."""
-    found = [(phase, hook) for phase in phases for hook in phase.hooks if hook.name == "collect"]
-    learning = [one for one in found if any(hook.name not in ENGINE_HOOKS for hook in one[0].hooks)]
-    phase, hook = (learning or found)[0]
-    return Visit(phase, hook, hook.episodes or hook.steps or 1)
+def visit(phases: tuple[Phase, ...]) -> Task:
+    """Return the task of collecting in the first phase that also updates, else in the first that collects."""
+    collects = [(phase, hook) for phase in phases for hook in phase.hooks if hook.name == "collect"]
+    learning = [pair for pair in collects if any(hook.name not in ENGINE_HOOKS for hook in pair[0].hooks)]
+    phase, hook = (learning or collects)[0]
+    return Task(phase, hook, hook.episodes or hook.steps or 1)
 
 
 def per_call(work: Callable[[], object], seconds: float, prepare: Callable[[], object] = lambda: None) -> float:
-    """The median time of a call, over about so many seconds; `prepare` comes before each and is not timed."""
+    """Return the median time of a call, over about so many seconds; `prepare` runs before each, untimed."""
     prepare()
     work()  # the first one warms up
     times: list[float] = []
     until = time.monotonic() + seconds
     while len(times) < 2 or time.monotonic() < until:
         prepare()
-        began = time.perf_counter()
+        start = time.perf_counter()
         work()
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - start)
     return statistics.median(times)
 
 
 def costs(config: RunConfig, seconds: float) -> dict[str, float]:
-    """Microseconds per env_step of each part."""
-    parts = Parts(config, seconds)
+    """Return the microseconds per env_step of each part."""
+    parts = PartSpeeds(config, seconds)
     try:
-        found = {
-            "stepping": parts.stepping(),
-            "acting": parts.acting(),
-            "storing": parts.storing(),
-            "collecting": parts.collecting(),
-            "updating": parts.updating(),
-            "sampling": parts.sampling(),
-        }
+        seconds_of = {name: getattr(parts, name)() for name in PARTS}
     finally:
         parts.close()
-    return {name: cost * 1e6 for name, cost in found.items() if cost is not None}
+    return {name: cost * 1e6 for name, cost in seconds_of.items() if cost is not None}
 
 
-def beside_whole(task: Task, seconds: float, rounds: int) -> dict[str, Any]:
-    """The parts alone and whole training in turn; medians, and how much of what the parts allow is reached.
+def beside_whole(task: BenchTask, seconds: float, rounds: int) -> dict[str, Any]:
+    """Measure the parts alone and whole training in turn; return medians, and the fraction of the ideal speed.
 
-    The ideal is stepping, acting and updating with nothing between them, each with the processor's caches to itself.
-    What collecting and updating would come to has them share the caches, as they must.
+    The ideal speed is that of stepping, acting and updating alone, each with the processor's caches to itself.
+    Collecting and updating share the caches, as in training.
     """
     config = finish(config_of(task.order()))
     alone: list[dict[str, float]] = []
     whole: list[float] = []
     for _ in range(rounds):
         alone.append(costs(config, seconds))
-        row = measure(Found(CADENZA, sys.executable), task)
+        row = measure(Installed(CADENZA, sys.executable), task)
         if "error" in row:
             raise CadenzaError(row["error"])
-        whole.append(row["steady_env_steps_per_s"] or row["env_steps_per_s"])  # once warm, as the parts are
+        whole.append(
+            row["steady_env_steps_per_s"] or row["env_steps_per_s"]
+        )  # the steady rate: the parts are warm, too
     middle = {name: statistics.median(row[name] for row in alone) for name in alone[0]}
     ideal = 1e6 / (middle["stepping"] + middle["acting"] + middle["updating"])
     speed = statistics.median(whole)

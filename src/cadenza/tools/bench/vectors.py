@@ -1,4 +1,4 @@
-"""Every way of stepping environments together, alone: env_steps per second with random actions."""
+"""Measure every method of stepping environments together: env_steps per second with random actions."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from cadenza.envs.vector import make_vector
 from cadenza.errors import CadenzaError
 from cadenza.tools.bench.part_speeds import per_call
 
-Way = Literal["in_process", "native", "workers", "gymnasium"]
-BARE = "Gymnasium's Sync"  # not under our contract: for scale
+Method = Literal["in_process", "native", "workers", "gymnasium"]
+BARE = "Gymnasium's Sync"  # for scale: it does less than cadenza's
 STEPS = 64
 
 
 def rates(id: str, counts: Sequence[int], seconds: float) -> dict[str, Any]:
-    """way -> number of environments -> env_steps per second, or why not."""
-    ways: dict[str, Callable[[str, int, float], float]] = {way: partial(ours, way) for way in get_args(Way)}
-    id, found = resolve(id), {}
-    for name, measured in {**ways, BARE: bare}.items():
+    """Return {method: {number of environments: env_steps per second, or why there are none}}."""
+    methods: dict[str, Callable[[str, int, float], float]] = {name: partial(ours, name) for name in get_args(Method)}
+    id, speeds = resolve(id), {}
+    for name, measure in {**methods, BARE: bare}.items():
         row: dict[int, float | str] = {}
         for count in counts:
             try:
-                row[count] = measured(id, count, seconds)
+                row[count] = measure(id, count, seconds)
             except CadenzaError as problem:
                 row[count] = str(problem)
-        found[name] = row
-    return found
+        speeds[name] = row
+    return speeds
 
 
-def ours(way: Way, id: str, count: int, seconds: float) -> float:
-    env = make_vector(EnvironmentConfig(id=id, num_envs=count, vectorize=way), EpisodeSeeds(0, TRAIN))
+def ours(method: Method, id: str, count: int, seconds: float) -> float:
+    """Measure one of cadenza's vector environments."""
+    env = make_vector(EnvironmentConfig(id=id, num_envs=count, vectorize=method), EpisodeSeeds(0, TRAIN))
     try:
         random = np.random.default_rng(0)
         actions = [random_actions(env.spec.groups, env.current, random) for _ in range(STEPS)]
@@ -53,11 +54,12 @@ def ours(way: Way, id: str, count: int, seconds: float) -> float:
 
 
 def bare(id: str, count: int, seconds: float) -> float:
+    """Measure Gymnasium's own vector environment."""
     import gymnasium
     from gymnasium.vector import SyncVectorEnv
 
     if id not in gymnasium.registry:
-        raise CadenzaError(f"{id} is none of Gymnasium's own")
+        raise CadenzaError(f"{id} is not one of Gymnasium's environments")
     env = SyncVectorEnv([lambda: gymnasium.make(id)] * count)
     try:
         env.reset(seed=0)

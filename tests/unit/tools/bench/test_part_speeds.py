@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cadenza.config.load import load
-from cadenza.tools.bench.part_speeds import Parts
+from cadenza.tools.bench.part_speeds import PartSpeeds
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from cadenza.tools.bench.part_speeds import Parts
     ],
 )
 def test_an_update_is_what_belongs_to_so_many_visits(spec: str, settings: list[str], calls: int, visits: int) -> None:
-    parts = Parts(load(spec, [*settings, "training.max_timesteps=300"]), seconds=0.001)
+    parts = PartSpeeds(load(spec, [*settings, "training.max_timesteps=300"]), seconds=0.001)
     try:
         parts._fill()
         hooks, found = parts._hooks()
@@ -27,7 +27,7 @@ def test_an_update_is_what_belongs_to_so_many_visits(spec: str, settings: list[s
 
 
 def test_a_replay_is_not_emptied_between_measurements() -> None:
-    parts = Parts(load("CartPole-v1:dqn", ["training.max_timesteps=300"]), seconds=0.001)
+    parts = PartSpeeds(load("CartPole-v1:dqn", ["training.max_timesteps=300"]), seconds=0.001)
     try:
         before = parts._store.state_dict()["head"].sum()
         assert parts.collecting() > 0

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cadenza.tools.bench import rounds
-from cadenza.tools.bench.contestants import CADENZA, PEERS, Found
+from cadenza.tools.bench.contestants import CADENZA, PEERS, Installed
 from cadenza.tools.bench.rounds import Bench, differences, interleaved, ratios, summarise
-from cadenza.tools.bench.tasks import TASKS, Task
+from cadenza.tools.bench.tasks import TASKS, BenchTask
 
 
 def row(contestant: str, speed: float, solved: float | None = None, **more: Any) -> dict[str, Any]:
@@ -56,14 +56,14 @@ def test_rounds_have_their_own_seeds_and_are_kept_as_they_come(tmp_path: Path, m
     seen: list[tuple[str, int, int]] = []
     out = tmp_path / "result.json"
 
-    def measure(found: Found, task: Task) -> dict[str, Any]:
+    def measure(found: Installed, task: BenchTask) -> dict[str, Any]:
         kept = len(json.loads(out.read_text())["tasks"]["ppo-cartpole"]["measurements"]) if out.exists() else 0
         seen.append((found.contestant.name, task.seed, kept))
         return row(found.contestant.name, 1.0)
 
     monkeypatch.setattr(rounds, "measure", measure)
     tasks = {"ppo-cartpole": TASKS["ppo-cartpole"]}
-    bench = Bench(tasks, [Found(CADENZA, "python"), Found(PEERS["sb3"], "python")], [PEERS["sbx"]], 2, out)
+    bench = Bench(tasks, [Installed(CADENZA, "python"), Installed(PEERS["sb3"], "python")], [PEERS["sbx"]], 2, out)
     bench.run(lambda *told: None)
     assert seen == [("cadenza", 1, 0), ("sb3", 1, 1), ("cadenza", 2, 2), ("sb3", 2, 3)]
     result = json.loads(out.read_text())
@@ -75,7 +75,7 @@ def test_rounds_have_their_own_seeds_and_are_kept_as_they_come(tmp_path: Path, m
 def test_who_does_not_know_the_algorithm_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "measure", lambda found, task: row(found.contestant.name, 1.0))
     tasks = {name: TASKS[name] for name in ("ppo-cartpole", "sac-halfcheetah")}
-    bench = Bench(tasks, [Found(CADENZA, "python"), Found(PEERS["sheeprl"], "python")], [], 1, None)
+    bench = Bench(tasks, [Installed(CADENZA, "python"), Installed(PEERS["sheeprl"], "python")], [], 1, None)
     bench.run(lambda *told: None)
     ppo, sac = (bench.result()["tasks"][name] for name in tasks)
     assert [one["contestant"] for one in ppo["measurements"]] == ["cadenza", "sheeprl"]

@@ -14,9 +14,9 @@ from cadenza.config.schema import Hook, Phase
 from cadenza.engine.scheduler import PhaseScheduler
 from cadenza.errors import ConfigError, NotFoundError
 from cadenza.tools.bench import process
-from cadenza.tools.bench.contestants import CADENZA, PEERS, Contestant, chosen, look_for
+from cadenza.tools.bench.contestants import CADENZA, PEERS, Contestant, find_installed, select_peers
 from cadenza.tools.bench.peers.cadenza import config_of
-from cadenza.tools.bench.tasks import ALGORITHMS, SAC, TASKS, Task, find
+from cadenza.tools.bench.tasks import ALGORITHMS, TASKS, BenchTask, SACSettings, find
 from cadenza.workflows.sac_config import SACConfig
 
 
@@ -75,8 +75,8 @@ def test_only_whole_iterations_are_work(name: str, timesteps: int, whole: int, u
 
 @pytest.mark.parametrize(("train_every", "gradient_steps"), [(1, 1), (3, 1), (3, 2), (6, 7), (49, 1), (256, 128)])
 def test_cadenza_updates_as_often_as_asked(train_every: int, gradient_steps: int) -> None:
-    settings = SAC(train_every=train_every, gradient_steps=gradient_steps, warmup_steps=0)
-    algorithm = finish(config_of(Task("Pendulum-v1", 1, 1000, sac=settings).order())).algorithm
+    settings = SACSettings(train_every=train_every, gradient_steps=gradient_steps, warmup_steps=0)
+    algorithm = finish(config_of(BenchTask("Pendulum-v1", 1, 1000, sac=settings).order())).algorithm
     train = Phase("train", (Hook("collect", steps=train_every), Hook("update", ratio=algorithm.update_ratio)))
     scheduler = PhaseScheduler((train,))
     for _ in range(50):
@@ -97,7 +97,7 @@ def test_cadenzas_dreamer_is_the_one_that_all_can_do() -> None:
 @pytest.mark.parametrize(
     ("text", "problem", "word"),
     [
-        ("{", ConfigError, "no JSON"),
+        ("{", ConfigError, "not JSON"),
         ('{"env": "CartPole-v1", "num_env": 8}', ConfigError, "did you mean 'num_envs'"),
         ('{"env": "CartPole-v1", "num_envs": 8, "timesteps": 100}', ConfigError, "the algorithm is missing: .* dqn"),
         (
@@ -150,13 +150,13 @@ def test_unknown_names_are_told_the_nearest() -> None:
     with pytest.raises(NotFoundError, match="no file"):
         find("nowhere.json")
     with pytest.raises(NotFoundError, match="did you mean 'skrl'"):
-        chosen("sb3,skr")
+        select_peers("sb3,skr")
 
 
 def test_peers_are_chosen_by_name() -> None:
-    assert chosen("none") == []
-    assert [peer.name for peer in chosen("all")] == list(PEERS)
-    assert [peer.name for peer in chosen("skrl, sb3")] == ["skrl", "sb3"]
+    assert select_peers("none") == []
+    assert [peer.name for peer in select_peers("all")] == list(PEERS)
+    assert [peer.name for peer in select_peers("skrl, sb3")] == ["skrl", "sb3"]
 
 
 def test_the_first_interpreter_that_has_a_package_is_taken(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_the_first_interpreter_that_has_a_package_is_taken(tmp_path: Path) -> No
     wrapper = tmp_path / "python"
     wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     wrapper.chmod(0o755)
-    found, missing = look_for([CADENZA, absent], [str(wrapper), sys.executable])
+    found, missing = find_installed([CADENZA, absent], [str(wrapper), sys.executable])
     assert [(one.contestant, one.python) for one in found] == [(CADENZA, str(wrapper))]
     assert missing == [absent]
 
@@ -173,12 +173,12 @@ def test_a_folder_of_that_name_is_no_package(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "some_peer_folder").mkdir()
     monkeypatch.chdir(tmp_path)
     peer = Contestant("folder", "some_peer_folder", ("folder",), {})
-    assert look_for([peer], [sys.executable]) == ([], [peer])
+    assert find_installed([peer], [sys.executable]) == ([], [peer])
 
 
 def test_what_is_no_interpreter_is_refused() -> None:
     with pytest.raises(NotFoundError, match="--python /nowhere/python"):
-        look_for([CADENZA], ["/nowhere/python"])
+        find_installed([CADENZA], ["/nowhere/python"])
 
 
 def test_contestants_do_what_they_say() -> None:

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from cadenza.tools.bench import process
-from cadenza.tools.bench.process import Watch
-from cadenza.tools.bench.tasks import PPO, SAC, Task
+from cadenza.tools.bench.process import Recorder
+from cadenza.tools.bench.tasks import BenchTask, PPOSettings, SACSettings
 
-TASK = Task("Any-v0", 2, 40, PPO(n_steps=4, batch_size=4, n_epochs=1))  # 5 iterations of 8 steps, 10 updates
+TASK = BenchTask(
+    "Any-v0", 2, 40, PPOSettings(n_steps=4, batch_size=4, n_epochs=1)
+)  # 5 iterations of 8 steps, 10 updates
 WORK = {"env_steps": 40, "updates": 10, "parameters": 7}
 
 
@@ -34,9 +36,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def stepped(task: Task, reward: float = 1.0, length: int = 3) -> Watch:
+def stepped(task: BenchTask, reward: float = 1.0, length: int = 3) -> Recorder:
     """A contestant whose environments give the same reward at every step and end after so many."""
-    watch = Watch(task.order(), started=100.0)
+    watch = Recorder(task.order(), started=100.0)
     count = 0
 
     def step() -> Any:
@@ -68,8 +70,8 @@ def test_rates_and_start() -> None:
 
 
 def test_what_is_done_at_random_before_learning_is_not_counted() -> None:
-    settings = SAC(warmup_steps=20, train_every=4, gradient_steps=2)
-    task = Task("Any-v0", 2, 40, sac=settings)
+    settings = SACSettings(warmup_steps=20, train_every=4, gradient_steps=2)
+    task = BenchTask("Any-v0", 2, 40, sac=settings)
     watch = stepped(task)
     assert watch.marks[5] == (106.0, 20)
     figures = watch.figures(env_steps=40, updates=10, parameters=7)

@@ -1,1 +1,1 @@
-"""One contestant, one file, which imports nothing but the standard library and that contestant."""
+"""One file per contestant, which imports only the standard library and that contestant."""

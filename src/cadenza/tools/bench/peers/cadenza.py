@@ -1,4 +1,4 @@
-"""cadenza itself: a real run with its folder, its rows and its checkpoints, as it is shipped but for evaluations."""
+"""cadenza: a real run with its folder, rows and checkpoints, without evaluations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cadenza.tools.bench.process import Task, Watch
+    from cadenza.tools.bench.process import Recorder, TaskData
 
 PPO = ("n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "entropy_coef", "value_coef", "max_grad_norm")
 REPLAY = ("warmup_steps", "train_every", "batch_size", "buffer_size", "learning_rate", "gamma")
 
 
-def train(task: Task, watch: Watch) -> dict[str, Any]:
+def train(task: TaskData, recorder: Recorder) -> dict[str, Any]:
+    """Train any of the algorithms below."""
     import cadenza
     from cadenza.engine import build
     from cadenza.engine.events import Event, Saved
@@ -24,30 +25,31 @@ def train(task: Task, watch: Watch) -> dict[str, Any]:
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         env = make_vector(*args, **kwargs)
-        watch.follow(env, read=earned)
+        recorder.follow(env, read=rewards_and_ends)
         return env
 
     def listen(event: Event) -> None:
         if isinstance(event, Saved):  # what is written after the last checkpoint is a report, not training
-            watch.end()
+            recorder.end()
 
     vars(build)["make_vector"] = watched
     file = Path("task.json")
     file.write_text(json.dumps(config_of(task)))
     run = cadenza.train(str(file), runs_dir=Path("runs"), on_event=listen)
     status = run.result
-    return watch.figures(env_steps=status["env_steps"], updates=status["updates"], parameters=parameters(run))
+    return recorder.figures(env_steps=status["env_steps"], updates=status["updates"], parameters=parameters(run))
 
 
 ppo = dqn = sac = mappo = happo = dreamer_v3 = train
 
 
-def earned(step: Any) -> tuple[Any, Any]:
+def rewards_and_ends(step: Any) -> tuple[Any, Any]:
+    """Return the rewards [N] and ends of episodes [N] of a step."""
     return sum(reward.sum(1) for reward in step.reward.values()), step.terminated | step.truncated
 
 
-def config_of(task: Task) -> dict[str, Any]:
-    """The task as a config file; settings it does not name have cadenza's defaults: the plain algorithm's."""
+def config_of(task: TaskData) -> dict[str, Any]:
+    """Return the task as the content of a config file; other settings have the plain algorithm's defaults."""
     algorithm = task["algorithm"]
     return {
         "environment": {"id": task["env"], "num_envs": task["num_envs"], **atari(task)},
@@ -60,64 +62,75 @@ def config_of(task: Task) -> dict[str, Any]:
     }
 
 
-def atari(task: Task) -> dict[str, Any]:
-    """What other libraries' wrappers for Atari do."""
+def atari(task: TaskData) -> dict[str, Any]:
+    """Return settings for Atari that match the wrappers of other libraries."""
     if not task["env"].startswith("ALE/"):
         return {}
     usual = dict.fromkeys(("terminal_on_life_loss", "clip_rewards", "fire_reset"), True)
     return {"frame_stack": 4, "kwargs": {"repeat_action_probability": 0.0, **usual}}
 
 
-def ppo_settings(given: Task) -> dict[str, Any]:
+def ppo_settings(settings: TaskData) -> dict[str, Any]:
+    """Return cadenza's settings of PPO."""
+
     def scheduled(value: float) -> Any:
-        return f"lin_{value}" if given["anneal"] else value
+        return f"lin_{value}" if settings["anneal"] else value
 
     return {
-        "learning_rate": scheduled(given["learning_rate"]),
-        "clip_range": scheduled(given["clip_range"]),
-        "optimizer": {"eps": given["adam_eps"]},
-        "actor": network(given),
-        "critic": network(given),
-        **{key: given[key] for key in PPO},
+        "learning_rate": scheduled(settings["learning_rate"]),
+        "clip_range": scheduled(settings["clip_range"]),
+        "optimizer": {"eps": settings["adam_eps"]},
+        "actor": network(settings),
+        "critic": network(settings),
+        **{key: settings[key] for key in PPO},
     }
 
 
-def dqn_settings(given: Task) -> dict[str, Any]:
+def dqn_settings(settings: TaskData) -> dict[str, Any]:
+    """Return cadenza's settings of DQN."""
     return {
-        "target_every": given["target_every"] // given["train_every"] * given["gradient_steps"],
-        "epsilon": {"start_value": 1.0, "end_value": given["epsilon_end"], "end": given["epsilon_share"]},
-        "max_grad_norm": given["max_grad_norm"],
-        "hidden": network(given),
-        **replay(given),
+        "target_every": settings["target_every"] // settings["train_every"] * settings["gradient_steps"],
+        "epsilon": {"start_value": 1.0, "end_value": settings["epsilon_end"], "end": settings["epsilon_share"]},
+        "max_grad_norm": settings["max_grad_norm"],
+        "hidden": network(settings),
+        **replay(settings),
     }
 
 
-def sac_settings(given: Task) -> dict[str, Any]:
-    return {"tau": given["tau"], "actor": network(given), "critic": network(given), **replay(given)}
+def sac_settings(settings: TaskData) -> dict[str, Any]:
+    """Return cadenza's settings of SAC."""
+    return {"tau": settings["tau"], "actor": network(settings), "critic": network(settings), **replay(settings)}
 
 
-def team_settings(given: Task) -> dict[str, Any]:
-    """Beside PPO's, what the presets `mappo` and `happo` say: a file names everything itself."""
-    settings = ppo_settings(given)
-    settings["critic"] |= {"sees": "state"}
-    return {**settings, "rewards": "team", "update": "sequential" if given["groups"] > 1 else "together"}
+def team_settings(settings: TaskData) -> dict[str, Any]:
+    """Return PPO's settings with those of the presets `mappo` and `happo`, which a config file does not inherit."""
+    team = ppo_settings(settings)
+    team["critic"] |= {"sees": "state"}
+    return {**team, "rewards": "team", "update": "sequential" if settings["groups"] > 1 else "together"}
 
 
-def dreamer_settings(given: Task) -> dict[str, Any]:
-    """What others do not have is switched off: states kept in the replay, a critic that learns from it, AGC."""
-    layers = dict.fromkeys(("encoder_layers", "decoder_layers", "reward_layers", "continue_layers"), given["layers"])
-    model = {"hidden": given["units"], **{key: given[key] for key in ("deter", "stoch", "classes", "units")}, **layers}
+def dreamer_settings(settings: TaskData) -> dict[str, Any]:
+    """Return the settings, without features that others lack: stored latents, a critic on replay, AGC."""
+    layers = dict.fromkeys(("encoder_layers", "decoder_layers", "reward_layers", "continue_layers"), settings["layers"])
+    model = {
+        "hidden": settings["units"],
+        **{key: settings[key] for key in ("deter", "stoch", "classes", "units")},
+        **layers,
+    }
     return {
-        "train_ratio": given["gradient_steps"] / given["train_every"] * given["batch_size"] * given["batch_length"],
+        "train_ratio": settings["gradient_steps"]
+        / settings["train_every"]
+        * settings["batch_size"]
+        * settings["batch_length"],
         "stored_latents": False,
         "replay_value_scale": 0.0,
         "model": {**model, "cell": "norm_gru", "norm": "layer", "prior_layers": 1},
-        "actor_layers": given["layers"],
-        "critic_layers": given["layers"],
+        "actor_layers": settings["layers"],
+        "critic_layers": settings["layers"],
         "optimizer": {"name": "adam", "eps": 1e-8, "agc": 0.0, "warmup": 0},
         "max_grad_norm": 1000.0,
-        **{key: given[key] for key in ("batch_length", "horizon")},
-        **{key: given[key] for key in REPLAY},
+        **{key: settings[key] for key in ("batch_length", "horizon")},
+        **{key: settings[key] for key in REPLAY},
     }
 
 
@@ -131,23 +144,25 @@ SETTINGS = {
 }
 
 
-def network(given: Task) -> dict[str, Any]:
-    return {"hidden_sizes": given["hidden_sizes"], "activation": given["activation"]}
+def network(settings: TaskData) -> dict[str, Any]:
+    """Return cadenza's settings of a network."""
+    return {"hidden_sizes": settings["hidden_sizes"], "activation": settings["activation"]}
 
 
-def replay(given: Task) -> dict[str, Any]:
-    steps, every = given["gradient_steps"], given["train_every"]
+def replay(settings: TaskData) -> dict[str, Any]:
+    """Return cadenza's settings of a replay and its updates."""
+    steps, every = settings["gradient_steps"], settings["train_every"]
     ratio = steps / every
-    if Fraction(repr(ratio)) * every < steps:  # a third, rounded down, would come a step late
+    if Fraction(repr(ratio)) * every < steps:  # a ratio that is rounded down would update a step late
         ratio = math.nextafter(ratio, math.inf)
-    return {"update_ratio": ratio, **{key: given[key] for key in REPLAY}}
+    return {"update_ratio": ratio, **{key: settings[key] for key in REPLAY}}
 
 
 def parameters(run: Any) -> int:
-    """Those that are learned; target networks are not."""
+    """Count the learned parameters, without target networks."""
     from cadenza.engine.playback import load_policy
     from cadenza.watch.workflow_contents import WorkflowContents
 
     player, _ = load_policy(run.folder)
-    owned = WorkflowContents(player.workflow).parameters.values()
-    return sum(parameter.numel() for parameter in owned if parameter.requires_grad)
+    learned = WorkflowContents(player.workflow).parameters.values()
+    return sum(parameter.numel() for parameter in learned if parameter.requires_grad)

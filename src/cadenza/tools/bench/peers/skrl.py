@@ -14,23 +14,24 @@ from skrl.trainers.torch import SequentialTrainer
 from skrl.utils import set_seed
 
 if TYPE_CHECKING:
-    from cadenza.tools.bench.process import Task, Watch
+    from cadenza.tools.bench.process import Recorder, TaskData
 
 ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}
 
 
-def ppo(task: Task, watch: Watch) -> dict[str, Any]:
+def ppo(task: TaskData, recorder: Recorder) -> dict[str, Any]:
+    """Train PPO."""
     torch.set_num_threads(task["threads"])
     set_seed(task["seed"])
     settings = task["ppo"]
     vector = gymnasium.make_vec(task["env"], num_envs=task["num_envs"], vectorization_mode="sync")
-    watch.follow(vector)
+    recorder.follow(vector)
     env = wrap_env(vector, wrapper="gymnasium", verbose=False)
     vec_steps = task["timesteps"] // task["num_envs"]
     spaces = {"observation_space": env.observation_space, "action_space": env.action_space, "device": "cpu"}
     models = {"policy": policy(settings, **spaces), "value": Value(settings, **spaces)}
     schedule = {}
-    if settings["anneal"]:  # it is stepped after every epoch
+    if settings["anneal"]:  # skrl steps it after every epoch
         epochs = vec_steps // settings["n_steps"] * settings["n_epochs"]
         schedule = {
             "learning_rate_scheduler": torch.optim.lr_scheduler.LambdaLR,
@@ -65,8 +66,8 @@ def ppo(task: Task, watch: Watch) -> dict[str, Any]:
         env=env, agents=agent, cfg={"timesteps": vec_steps, "headless": True, "disable_progressbar": True}
     )
     trainer.train()
-    watch.end()
-    return watch.figures(
+    recorder.end()
+    return recorder.figures(
         env_steps=vec_steps * task["num_envs"],
         updates=int(next(iter(agent.optimizer.state.values()))["step"]),
         parameters=sum(parameter.numel() for model in models.values() for parameter in model.parameters()),
@@ -74,7 +75,7 @@ def ppo(task: Task, watch: Watch) -> dict[str, Any]:
 
 
 def anneal_clip(agent: PPO, clip_range: float) -> None:
-    """It has no schedule for the clip range; the update reads it anew each time."""
+    """Decay the clip range linearly, which skrl has no schedule for; its update reads the value each time."""
     update = agent.update
 
     def annealed(*, timestep: int, timesteps: int) -> None:
@@ -85,6 +86,7 @@ def anneal_clip(agent: PPO, clip_range: float) -> None:
 
 
 def mlp(settings: Any, inputs: int, outputs: int) -> torch.nn.Sequential:
+    """Return a network with the task's hidden layers."""
     layers: list[torch.nn.Module] = []
     for units in settings["hidden_sizes"]:
         layers += [torch.nn.Linear(inputs, units), ACTIVATIONS[settings["activation"]]()]
@@ -93,11 +95,12 @@ def mlp(settings: Any, inputs: int, outputs: int) -> torch.nn.Sequential:
 
 
 def policy(settings: Any, **spaces: Any) -> Model:
+    """Return the policy for the action space."""
     discrete = isinstance(spaces["action_space"], gymnasium.spaces.Discrete)
-    return Categorical(settings, **spaces) if discrete else Gaussian(settings, **spaces)
+    return CategoricalPolicy(settings, **spaces) if discrete else GaussianPolicy(settings, **spaces)
 
 
-class Categorical(CategoricalMixin, Model):
+class CategoricalPolicy(CategoricalMixin, Model):
     def __init__(self, settings: Any, **spaces: Any) -> None:
         Model.__init__(self, **spaces)
         CategoricalMixin.__init__(self)
@@ -107,7 +110,7 @@ class Categorical(CategoricalMixin, Model):
         return self.net(inputs["observations"]), {}
 
 
-class Gaussian(GaussianMixin, Model):
+class GaussianPolicy(GaussianMixin, Model):
     def __init__(self, settings: Any, **spaces: Any) -> None:
         Model.__init__(self, **spaces)
         GaussianMixin.__init__(self)

@@ -19,19 +19,20 @@ from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic, dist_fn_c
 from torch.distributions import Distribution, Independent, Normal
 
 if TYPE_CHECKING:
-    from cadenza.tools.bench.process import Task, Watch
+    from cadenza.tools.bench.process import Recorder, TaskData
 
 ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}
 
 
-def ppo(task: Task, watch: Watch) -> dict[str, Any]:
+def ppo(task: TaskData, recorder: Recorder) -> dict[str, Any]:
+    """Train PPO."""
     torch.set_num_threads(task["threads"])
     torch.manual_seed(task["seed"])
-    np.random.seed(task["seed"])  # its minibatches are drawn from there
+    np.random.seed(task["seed"])  # tianshou draws minibatches from it
     settings = task["ppo"]
     env = DummyVectorEnv([lambda: gymnasium.make(task["env"])] * task["num_envs"])
     env.seed(task["seed"])
-    watch.follow(env)
+    recorder.follow(env)
     optimizer = AdamOptimizerFactory(lr=settings["learning_rate"], eps=settings["adam_eps"])
     if settings["anneal"]:
         optimizer.with_lr_scheduler_factory(LRSchedulerFactoryLinear(1, task["timesteps"], task["iteration"]))
@@ -50,7 +51,7 @@ def ppo(task: Task, watch: Watch) -> dict[str, Any]:
     )
 
     def anneal_clip(_epoch: int, env_steps: int) -> None:
-        """It has no schedule for the clip range."""
+        """Decay the clip range linearly, which tianshou has no schedule for."""
         algorithm.eps_clip = settings["clip_range"] * (1 - env_steps / task["timesteps"])
 
     outcome = algorithm.run_training(
@@ -66,9 +67,9 @@ def ppo(task: Task, watch: Watch) -> dict[str, Any]:
             show_progress=False,
         )
     )
-    watch.end()
+    recorder.end()
     adam = algorithm.optim._optim
-    return watch.figures(
+    return recorder.figures(
         env_steps=outcome.train_step,
         updates=int(next(iter(adam.state.values()))["step"]),
         parameters=sum(parameter.numel() for part in (policy, critic) for parameter in part.parameters()),
@@ -76,6 +77,7 @@ def ppo(task: Task, watch: Watch) -> dict[str, Any]:
 
 
 def networks(settings: Any, obs: Any, action: Any) -> tuple[ProbabilisticActorPolicy, torch.nn.Module]:
+    """Return policy and critic for the spaces."""
     discrete = isinstance(action, gymnasium.spaces.Discrete)
 
     def body() -> Net:
@@ -99,4 +101,5 @@ def networks(settings: Any, obs: Any, action: Any) -> tuple[ProbabilisticActorPo
 
 
 def normal(mean_and_std: tuple[torch.Tensor, torch.Tensor]) -> Distribution:
+    """Return a diagonal Gaussian."""
     return Independent(Normal(*mean_and_std), 1)

@@ -1,4 +1,4 @@
-"""torchrl: its environments, collector, GAE and PPO loss, in the loop that its users write themselves."""
+"""torchrl: its environments, collector, GAE and PPO loss, in a loop such as its users write."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
 if TYPE_CHECKING:
-    from cadenza.tools.bench.process import Task, Watch
+    from cadenza.tools.bench.process import Recorder, TaskData
 
 ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}
 
 
-def ppo(task: Task, watch: Watch) -> dict[str, Any]:
+def ppo(task: TaskData, recorder: Recorder) -> dict[str, Any]:
+    """Train PPO."""
     torch.set_num_threads(task["threads"])
     torch.manual_seed(task["seed"])
     settings, rollout = task["ppo"], task["iteration"]
     env = vector(task)
-    watch.follow(env, "step_and_maybe_reset", read)
+    recorder.follow(env, "step_and_maybe_reset", read)
     actor, critic = networks(settings, env)
     advantage = GAE(
         gamma=settings["gamma"], lmbda=settings["gae_lambda"], value_network=critic, average_gae=False, vectorized=True
@@ -59,30 +60,34 @@ def ppo(task: Task, watch: Watch) -> dict[str, Any]:
                 adam.step()
                 updates += 1
         collector.update_policy_weights_()
-    watch.end()
-    return watch.figures(
+    recorder.end()
+    return recorder.figures(
         env_steps=env_steps, updates=updates, parameters=sum(parameter.numel() for parameter in parameters)
     )
 
 
-def vector(task: Task) -> EnvBase:
+def vector(task: TaskData) -> EnvBase:
+    """Return the vector environment."""
     env = SerialEnv(task["num_envs"], lambda: make(task)) if task["num_envs"] > 1 else make(task)
     env.set_seed(task["seed"])
     return env
 
 
-def make(task: Task) -> EnvBase:
+def make(task: TaskData) -> EnvBase:
+    """Return one environment, with float32 observations."""
     env = GymEnv(task["env"], device="cpu", categorical_action_encoding=True)
     doubles = env.observation_spec["observation"].dtype == torch.float64
     return TransformedEnv(env, DoubleToFloat()) if doubles else env
 
 
 def read(result: Any) -> tuple[Any, Any]:
+    """Return the rewards [N] and ends of episodes [N] in the result of a step."""
     after = result[0]["next"]
     return after["reward"].numpy().reshape(-1).copy(), after["done"].numpy().reshape(-1)
 
 
 def networks(settings: Any, env: EnvBase) -> tuple[ProbabilisticActor, ValueOperator]:
+    """Return policy and value function for the spaces."""
     inputs, space = env.observation_spec["observation"].shape[-1], env.action_spec_unbatched
     discrete = not space.dtype.is_floating_point
     layers = {"num_cells": settings["hidden_sizes"], "activation_class": ACTIVATIONS[settings["activation"]]}
