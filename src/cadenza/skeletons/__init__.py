@@ -1,1 +1,1 @@
-"""Text from which `cadenza new` makes packages: one file for each that a package gets."""
+"""Templates of the files that `cadenza new` writes."""

@@ -1,4 +1,4 @@
-"""Scripted experts: what they do in an environment, as a dataset."""
+"""Write the episodes of a scripted expert as a dataset."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from cadenza.data.datasets import refuse_existing, write_dataset
 from cadenza.envs.catalog import make
 from cadenza.envs.layout import shape_of
 from cadenza.errors import CadenzaError, ConfigError, NotFoundError, nearest
-from cadenza.tools.export import Episodes, played, summary
+from cadenza.tools.export import EpisodeSelection, played, summary
 from cadenza.trees import map_tree
 from cadenza.types import Acted, EnvSpec, Mode, Step, Tree
 
 Expert = Callable[[Any, np.random.Generator], Any]  # from an observation to an action
 
 
-def demonstrate(config: RunConfig, expert: str, out: Path, episodes: Episodes) -> dict[str, Any]:
-    """What `cadenza demonstrate --json` prints."""
+def demonstrate(config: RunConfig, expert: str, out: Path, episodes: EpisodeSelection) -> dict[str, Any]:
+    """Play the episodes and write them to a new folder `out`; return what `cadenza demonstrate --json` prints."""
     refuse_existing(out)
     env = make(config.environment)
     env.close()
-    past = played(Scripted(expert, env.spec), config, episodes)
+    past = played(ScriptedPolicy(expert, env.spec), config, episodes)
     source = {"expert": expert, "what": "episodes", "seed": episodes.seed}
     return summary(out, write_dataset(out, past, config, env.spec, source))
 
 
-class Scripted:
-    """An expert in several environments at once: an instance of its own for each episode, where it is a class."""
+class ScriptedPolicy:
+    """A policy for several environments that asks an expert; an expert class has one instance for each episode."""
 
     def __init__(self, name: str, spec: EnvSpec) -> None:
         self.name, self._env = name, spec.id
-        self._found = found(name)
+        self._source = load_expert(name)
         agents = [(group, agent) for group, one in spec.groups.items() for agent in one.agents]
         if len(agents) > 1:
             raise ConfigError(f"an expert plays for one agent; {spec.id} has {len(agents)}")
@@ -56,49 +56,49 @@ class Scripted:
             if first:
                 self._playing[index] = self._new()
             obs = map_tree(lambda x, at=index: x[at, 0], step.obs[self._group])
-            action[index, 0] = self._decided(self._playing[index], obs, random)
+            action[index, 0] = self._decide(self._playing[index], obs, random)
         return Acted({self._group: action}, {self._group: {}}, carry)
 
     def _new(self) -> Expert:
-        if not isinstance(self._found, type):
-            function: Expert = self._found
+        if not isinstance(self._source, type):
+            function: Expert = self._source
             return function
         try:
-            expert: Expert = self._found()
+            expert: Expert = self._source()
         except CadenzaError:
             raise
-        except Exception as problem:  # whatever a stranger's class may raise
-            what = f"cannot be made without arguments ({type(problem).__name__}: {problem})"
-            raise ConfigError(f"expert {self.name}: {what}") from problem
+        except Exception as problem:  # foreign code may raise anything
+            reason = f"{type(problem).__name__}: {problem}"
+            raise ConfigError(f"expert {self.name}: cannot be called without arguments ({reason})") from problem
         if not callable(expert):
-            raise ConfigError(f"expert {self.name}: a class whose instances must be called, (obs, random) -> action")
+            raise ConfigError(f"expert {self.name}: instances of the class must be callable, (obs, random) -> action")
         return expert
 
-    def _decided(self, expert: Expert, obs: Tree, random: np.random.Generator) -> np.ndarray:
+    def _decide(self, expert: Expert, obs: Tree, random: np.random.Generator) -> np.ndarray:
         try:
-            given = np.asarray(expert(obs, random))
-            action = given.astype(self._dtype)
+            answer = np.asarray(expert(obs, random))
+            action = answer.astype(self._dtype)
         except CadenzaError:
             raise
-        except Exception as problem:  # whatever a stranger's expert may raise
+        except Exception as problem:  # foreign code may raise anything
             reason = f"{type(problem).__name__}: {problem}"
             raise ConfigError(f"expert {self.name} cannot play {self._env}: {reason}") from problem
         if action.shape != self._shape:
             raise ConfigError(f"expert {self.name}: an action of shape {action.shape}, not {self._shape}")
-        whole = np.issubdtype(self._dtype, np.integer)  # those of a Box may lie outside, where they are clipped
-        if whole and ((action != given).any() or not self._space.contains(action)):
-            raise ConfigError(f"expert {self.name}: {given} is no action of {self._space}")
+        discrete = np.issubdtype(self._dtype, np.integer)  # actions of a Box are clipped later
+        if discrete and ((action != answer).any() or not self._space.contains(action)):
+            raise ConfigError(f"expert {self.name}: {answer} is not an action of {self._space}")
         return action
 
 
-def found(name: str) -> Any:
-    """The function or class of that name, or behind an import path."""
+def load_expert(name: str) -> Any:
+    """Return the function or class that has this name or import path."""
     if name in EXPERTS:
         return load_object(EXPERTS[name])
     if ":" not in name:
-        known = f"{nearest(name, EXPERTS)} (known: {', '.join(EXPERTS)}; or your own, package.module:name)"
-        raise NotFoundError(f"unknown expert '{name}'{known}")
+        names = f"{nearest(name, EXPERTS)} (known: {', '.join(EXPERTS)}; or your own, package.module:name)"
+        raise NotFoundError(f"unknown expert '{name}'{names}")
     expert = load_own(name)
     if not callable(expert):
-        raise ConfigError(f"expert {name}: must be a function (obs, random) -> action, or a class of such")
+        raise ConfigError(f"expert {name}: must be a function (obs, random) -> action, or a class whose instances are")
     return expert

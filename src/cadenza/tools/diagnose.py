@@ -1,4 +1,4 @@
-"""Repeats the end of a run beside it, with every check on, until the first number that is not finite."""
+"""Repeat the end of a run in a scratch folder, with every check on, until the first number that is not finite."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def diagnose(
     trust: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """What went wrong and where, or that nothing did. The run's folder is only read.
+    """Return what became non-finite and where, or that nothing did. The run's folder is only read.
 
-    Once from a checkpoint (or what a debug run left of its failure) until it fails; then once more from the state just
-    before, with torch's anomaly detection and a look at every operation.
+    The run is repeated from a checkpoint (or the state that a debug run saved of its failure) until it fails; then
+    once more from the state just before, with torch's anomaly detection and a check of every operation.
     """
     source, name = starting_point(folder, checkpoint)
     config = replace(folder.read_config(trust), debug=CHECKS)
@@ -50,16 +50,16 @@ def diagnose(
             run = build_quietly(assembly, beside, signals)
             load(run, source.load(name), folder.replay)
             if assembly.spec.restore == "restart":
-                say(f"{config.environment.id} cannot be restored: its running episodes start afresh")
+                say(f"{config.environment.id} cannot be restored: its unfinished episodes start again")
             say(f"repeating {folder.id} from {name} with every check on …")
             problem = failure(run, steps)
             result: dict[str, Any] = {"run": folder.id, "from": name, "found": problem is not None}
             if problem is None:
                 return {**result, "env_steps": run.clock.env_steps, "signal": signals.requested}
-            found = read_object(beside.files / "debug" / "diagnosis.json")
-            del found["repeat"]
-            result |= {**found, "error": found["error"].replace(beside.reference, folder.reference)}
-            say("found; once more with a look at every operation …")
+            diagnosis = read_object(beside.files / "debug" / "diagnosis.json")
+            del diagnosis["repeat"]
+            result |= {**diagnosis, "error": diagnosis["error"].replace(beside.reference, folder.reference)}
+            say("found; repeating once more with a check of every operation …")
             assembly.close()
             watched = {**decisions, "runtime.kernels": "torch", "runtime.compile": False}
             assembly = assemble(config, spec, watched, fresh=False)
@@ -69,7 +69,7 @@ def diagnose(
 
 
 def starting_point(folder: RunFolder, checkpoint: str | None) -> tuple[Checkpoints, str]:
-    """The checkpoint asked for; else the last one, or the state before a failure under `--debug` since then."""
+    """Return the named checkpoint; else the last one, or the state before a later failure under `--debug`."""
     checkpoints = Checkpoints.of(folder)
     names = checkpoints.names()
     if checkpoint is None:
@@ -77,22 +77,22 @@ def starting_point(folder: RunFolder, checkpoint: str | None) -> tuple[Checkpoin
         if failed.names() and (not names or failed.resolve("last") >= checkpoints.resolve("last")):
             return failed, failed.resolve("last")
     if not names:
-        raise NotFoundError(f"run {folder.id} has no checkpoint to go on from")
+        raise NotFoundError(f"run {folder.id} has no checkpoint to start from")
     return checkpoints, checkpoints.resolve(checkpoint or "last")
 
 
 def load(run: Orchestrator, state: dict[str, Any], replay: SafePath) -> None:
-    """The run's state but for its rows on disk: a repetition writes its own, and files for its stores."""
+    """Load the state without rows of metrics; the repetition writes its own rows, and its own files of stores."""
     attach_stores(run.stores, replay)
     run.load_state({**state, "metrics": EMPTY_METRICS})
     attach_stores(run.stores, run.folder.replay)
     for store in run.stores.values():
-        if isinstance(store, Sealing):  # or every copy of the state would hold all its rows
+        if isinstance(store, Sealing):  # else every copy of the state would hold all its rows
             store.seal()
 
 
 def failure(run: Orchestrator, steps: int | None = None) -> Exception | None:
-    """Go on until something is wrong, `steps` env_steps are done or the run ends."""
+    """Continue the run until it fails, `steps` env_steps are done or it ends; return the failure."""
     last = None if steps is None else run.clock.env_steps + steps
 
     def enough(clock: Clock) -> bool:
@@ -102,18 +102,18 @@ def failure(run: Orchestrator, steps: int | None = None) -> Exception | None:
         run.run(enough)
     except (OSError, StorageError):
         raise
-    except Exception as problem:  # whatever an update may raise is what is looked for
+    except Exception as problem:  # an update may raise anything
         return problem
     return None
 
 
 def closer_look(run: Orchestrator, beside: RunFolder) -> dict[str, Any]:
-    """The operation that made the first bad number, forwards and backwards, where there is one to name."""
+    """Return the operation that made the first non-finite number, forwards and backwards, if it can be named."""
     before = Checkpoints(beside.files / "debug" / "failure", run.checkpoints.config_hash)
     load(run, before.load(before.resolve("last")), beside.replay)
     operations = FirstBad()
-    with warnings.catch_warnings(record=True) as caught, torch.autograd.set_detect_anomaly(True), operations:
+    with warnings.catch_warnings(record=True) as warned, torch.autograd.set_detect_anomaly(True), operations:
         warnings.simplefilter("always")
         failure(run)
-    backward = forward_call(str(warning.message) for warning in caught)
-    return {"operation": operations.found, "backward": backward}
+    backward = forward_call(str(warning.message) for warning in warned)
+    return {"operation": operations.operation, "backward": backward}

@@ -1,4 +1,4 @@
-"""A run's experience as a dataset: what its replay holds, or episodes that its policy plays for it."""
+"""Write the experience of a run as a dataset: the content of its replay, or episodes that its policy plays."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from cadenza.errors import ConfigError
 from cadenza.records.folder import RunFolder
 from cadenza.types import Acted, EnvSpec, Mode, PhaseInfo, Step, Tree
 
-ROWS = 256  # of each environment that wait before they are put aside
+ROWS = 256  # rows of each environment that the small replay holds before it is emptied
 
 
 @dataclass(frozen=True)
-class Episodes:
-    """Which episodes to play instead of taking the replay."""
+class EpisodeSelection:
+    """The episodes to play instead of taking the replay."""
 
     count: int
     seed: int = 0
@@ -37,14 +37,14 @@ class Episodes:
 
 
 def export_dataset(
-    folder: RunFolder, out: Path, episodes: Episodes | None, checkpoint: str = "last", trust: bool = False
+    folder: RunFolder, out: Path, episodes: EpisodeSelection | None, checkpoint: str = "last", trust: bool = False
 ) -> dict[str, Any]:
-    """What `cadenza export --format dataset --json` prints."""
+    """Write the dataset to a new folder `out`; return what `cadenza export --format dataset --json` prints."""
     refuse_existing(out)
     player, name = load_policy(folder, checkpoint, trust)
     source = {"run": folder.id, "checkpoint": name, "algorithm": player.config.algorithm.name}
     if episodes is None:
-        past = remembered(folder, player, name)
+        past = replayed(folder, player, name)
         source["what"] = "replay"
     else:
         past = played(player.workflow, player.config, episodes, player.phase)
@@ -54,14 +54,14 @@ def export_dataset(
 
 
 def summary(out: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """What is told of a dataset that was written."""
+    """Return the facts that commands print of a dataset."""
     counts = {key: value for key, value in facts.items() if key.startswith("return_")}
     counts = {key: facts[key] for key in ("transitions", "episodes", "unfinished")} | counts
     return {"dataset": str(out.absolute()), **facts["source"], **counts, "digest": facts["digest"]}
 
 
-def remembered(folder: RunFolder, player: Player, checkpoint: str) -> Past:
-    """All that the run's replay held at a checkpoint."""
+def replayed(folder: RunFolder, player: Player, checkpoint: str) -> Past:
+    """Return the whole content of the run's replay at a checkpoint."""
     for name, store in player.workflow.stores().items():
         if isinstance(store, ReplayStore):
             store.attach(folder.replay / name)
@@ -69,65 +69,65 @@ def remembered(folder: RunFolder, player: Player, checkpoint: str) -> Past:
             store.load_state_dict(Checkpoints.of(folder).load(checkpoint, part)[part])
             past = store.past()
             clips = player.config.environment.clip_actions
-            return past._replace(pieces=as_done(past.pieces, player.spec)) if clips else past
+            return past._replace(pieces=clipped(past.pieces, player.spec)) if clips else past
     algorithm = player.config.algorithm.name
-    raise ConfigError(f"{algorithm} keeps no replay: --episodes N plays episodes of its policy and writes those")
+    raise ConfigError(f"{algorithm} has no replay: --episodes N writes episodes that its policy plays")
 
 
-def as_done(pieces: Iterable[dict[str, np.ndarray]], spec: EnvSpec) -> Iterator[dict[str, np.ndarray]]:
-    """Rows with actions as they were really done: a policy whose draws lie beyond the bounds keeps them so."""
+def clipped(pieces: Iterable[dict[str, np.ndarray]], spec: EnvSpec) -> Iterator[dict[str, np.ndarray]]:
+    """Clip stored actions to their bounds, as the environment did when it took them."""
     paths = {f"groups.{name}.action": name for name in spec.groups}
     for rows in pieces:
-        clipped = within_bounds({name: rows[path] for path, name in paths.items()}, spec)
-        yield rows | {path: clipped[name] for path, name in paths.items()}
+        actions = within_bounds({name: rows[path] for path, name in paths.items()}, spec)
+        yield rows | {path: actions[name] for path, name in paths.items()}
 
 
-class Acting(Protocol):
-    """The part of a workflow that plays."""
+class ActingPolicy(Protocol):
+    """The methods of a workflow that playing needs."""
 
     def initial_carry(self, num_envs: int) -> Tree: ...
 
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted: ...
 
 
-def played(policy: Acting, config: RunConfig, wanted: Episodes, phase: PhaseInfo = PLAYING) -> Past:
-    """Whole episodes of the policy: what ended meanwhile, environment by environment; played as they are taken."""
+def played(policy: ActingPolicy, config: RunConfig, selection: EpisodeSelection, phase: PhaseInfo = PLAYING) -> Past:
+    """Return whole episodes of the policy, which are played while they are read."""
     stack = config.environment.frame_stack or 1
-    return Past(merged(whole_episodes(policy, config, wanted, phase)), np.zeros(0, np.int64), stack)
+    return Past(merged(whole_episodes(policy, config, selection, phase)), np.zeros(0, np.int64), stack)
 
 
 def whole_episodes(
-    policy: Acting, config: RunConfig, wanted: Episodes, phase: PhaseInfo = PLAYING
+    policy: ActingPolicy, config: RunConfig, selection: EpisodeSelection, phase: PhaseInfo = PLAYING
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Shared out over environments as in an evaluation. Only those that are under way are in memory."""
-    num_envs = min(config.evaluation.num_envs, wanted.count)
-    env = make_vector(config.environment, EpisodeSeeds(wanted.seed, RECORD), num_envs=num_envs)
+    """Yield whole episodes, spread over environments as in an evaluation; only unfinished ones stay in memory."""
+    num_envs = min(config.evaluation.num_envs, selection.count)
+    env = make_vector(config.environment, EpisodeSeeds(selection.seed, RECORD), num_envs=num_envs)
     try:
-        mode = Mode(wanted.explore, phase, Streams(wanted.seed, branch=(EVALUATION,)))
-        share, rest = divmod(wanted.count, num_envs)
-        taking = Taking([share + (index < rest) for index in range(num_envs)], env.spec.frame_stack)
+        mode = Mode(selection.explore, phase, Streams(selection.seed, branch=(EVALUATION,)))
+        share, rest = divmod(selection.count, num_envs)
+        recorder = EpisodeRecorder([share + (index < rest) for index in range(num_envs)], env.spec.frame_stack)
         step, carry = env.current, policy.initial_carry(num_envs)
-        while not taking.enough:
+        while not recorder.enough:
             acted = policy.act(step, carry, mode)
             carry = acted.carry
             after = env.step(acted.action)
-            if config.environment.clip_actions:  # what was really done
+            if config.environment.clip_actions:  # store what the environment does
                 acted = acted._replace(action=within_bounds(acted.action, env.spec))
-            taking.store.add(step, acted, after)
-            yield from taking.note(after.terminated | after.truncated)
+            recorder.store.add(step, acted, after)
+            yield from recorder.note(after.terminated | after.truncated)
             step = after
     finally:
         env.close()
 
 
 @dataclass
-class Taking:
-    """The first episodes of each environment, however long they are: a small replay, emptied now and then."""
+class EpisodeRecorder:
+    """Collects the first episodes of each environment in a small replay, which is emptied regularly."""
 
-    missing: list[int]  # by environment, episodes that are still to be taken
+    missing: list[int]  # by environment, episodes that are still to be recorded
     stack: int
     store: ReplayStore = field(init=False)
-    parts: list[list[dict[str, np.ndarray]]] = field(init=False)  # by environment, of the episode under way
+    parts: list[list[dict[str, np.ndarray]]] = field(init=False)  # by environment, the parts of its unfinished episode
 
     def __post_init__(self) -> None:
         count = len(self.missing)
@@ -138,10 +138,11 @@ class Taking:
 
     @property
     def enough(self) -> bool:
+        """Whether every environment has played its episodes."""
         return max(self._left) <= 0
 
     def note(self, ended: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
-        """A step is in the store; episodes that are whole by now, if it is time to look."""
+        """Count the episodes that ended [N] with the step in the store; yield whole ones when the replay is emptied."""
         for index in np.flatnonzero(ended):
             self._left[index] -= 1
         if (self.store.lengths - self._taken).max() >= ROWS or self.enough:
@@ -151,21 +152,22 @@ class Taking:
         env, rows = self.store.since(self._taken)
         self._taken = self.store.lengths
         for index, parts in enumerate(self.parts):
-            mine = {path: array[env == index] for path, array in rows.items()}
+            part = {path: array[env == index] for path, array in rows.items()}
             begin = 0
-            for end in np.flatnonzero(mine["flags"] & LAST)[: self.missing[index]] + 1:
-                parts.append({path: array[begin:end] for path, array in mine.items()})
+            for end in np.flatnonzero(part["flags"] & LAST)[: self.missing[index]] + 1:
+                parts.append({path: array[begin:end] for path, array in part.items()})
                 yield joined(parts)
                 parts.clear()
                 self.missing[index] -= 1
                 begin = end
-            if self.missing[index] > 0 and begin < len(mine["flags"]):
-                parts.append({path: array[begin:] for path, array in mine.items()})
+            if self.missing[index] > 0 and begin < len(part["flags"]):
+                parts.append({path: array[begin:] for path, array in part.items()})
 
 
-def within_bounds(action: dict[str, np.ndarray], spec: EnvSpec) -> dict[str, np.ndarray]:
+def within_bounds(actions: dict[str, np.ndarray], spec: EnvSpec) -> dict[str, np.ndarray]:
+    """Clip the actions of each group to the bounds of its Box; other spaces have none."""
     spaces = {name: group.action for name, group in spec.groups.items()}
     return {
-        name: np.clip(taken, space.low, space.high) if isinstance(space := spaces[name], Box) else taken
-        for name, taken in action.items()
+        name: np.clip(action, space.low, space.high) if isinstance(space := spaces[name], Box) else action
+        for name, action in actions.items()
     }

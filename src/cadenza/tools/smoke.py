@@ -1,4 +1,4 @@
-"""Shipped experiments and environments tried for a moment: whether they work, not whether they learn."""
+"""Try shipped experiments and environments for a moment: whether they work, not whether they learn."""
 
 from __future__ import annotations
 
@@ -22,27 +22,29 @@ from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError
 from cadenza.lab.session import resume, train
-from cadenza.tools.export import Episodes, played
+from cadenza.tools.export import EpisodeSelection, played
 from cadenza.types import Acted, EnvSpec, Mode, Step, Tree
 
 ENVS = 2
 SIZES = ("vec_steps", "env_steps", "episodes")  # units of the settings that make a cycle long
 POWERS = [1 << exponent for exponent in range(4, 20)]
-UPDATES = 2  # of a setting in that unit: how long something is learned before anything else happens
+UPDATES = 2  # the most of a setting counted in updates: how long a phase learns before the next begins
 RATIO, BATCH = 0.125, 32  # gradient steps per env_step from a replay, and how much each takes of it, at most
 
 
 @dataclass(frozen=True)
-class Tried:
+class SmokeResult:
+    """The outcome of trying one experiment or environment."""
+
     name: str
     status: str  # ok, failed or skipped
     seconds: float
     message: str = ""
 
 
-def attempt(name: str, work: Callable[[], None]) -> Tried:
-    """Do it and say how it went; what is not installed is skipped, whatever else goes wrong is a failure."""
-    began, status, message = time.monotonic(), "ok", ""
+def attempt(name: str, work: Callable[[], None]) -> SmokeResult:
+    """Do the work and return its outcome: skipped if an extra is missing, failed after any other error."""
+    start, status, message = time.monotonic(), "ok", ""
     try:
         with redirect_stderr(StringIO()):  # runs this small have every reason to warn
             work()
@@ -52,39 +54,47 @@ def attempt(name: str, work: Callable[[], None]) -> Tried:
         status, message = "failed", str(problem)
     except Exception as problem:
         status, message = "failed", f"{type(problem).__name__}: {problem}"
-    return Tried(name, status, time.monotonic() - began, " ".join(message.split()))
+    return SmokeResult(name, status, time.monotonic() - start, " ".join(message.split()))
 
 
 def try_experiment(name: str, timesteps: int, root: Path) -> None:
-    """Train, resume for one cycle more, evaluate an episode; `root` is where the run goes."""
+    """Train in `root`, resume for one more cycle, and evaluate an episode."""
     config = shrunk(load(name), timesteps)
-    if config.training.max_updates is not None and config.training.dataset is None:  # it has nothing to learn from
+    if config.training.max_updates is not None and config.training.dataset is None:  # nothing to learn from
         config = replace(config, training=replace(config.training, dataset=str(random_episodes(config, root))))
     first = uninterrupted(train(config, root, ["cadenza", "smoke"], quiet=True))
     done = first.summary()
     if not done["updates"]:
-        raise CadenzaError(f"{done['env_steps']} steps were made and nothing was learned from them")
+        raise CadenzaError(f"nothing was learned from {done['env_steps']} env_steps")
     budget = config.training.max_timesteps
     more = {"max_timesteps": done["env_steps"] + 1} if budget else {"max_updates": done["updates"] + 1}
-    if not budget or done["env_steps"] >= budget:  # else its last phase was over: there is nothing to go on with
+    if not budget or done["env_steps"] >= budget:  # else its last phase was over, and nothing is left to resume
         after = uninterrupted(resume(first.folder, **more, quiet=True)).summary()
         if after["env_steps"] <= done["env_steps"] and after["updates"] <= done["updates"]:
-            raise CadenzaError(f"resumed at step {done['env_steps']}, the run did not go on")
+            raise CadenzaError(f"the run did not continue when it was resumed at step {done['env_steps']}")
     from cadenza.engine.playback import evaluate_run
 
     evaluate_run(first.folder, episodes=1, seed=0, checkpoint="last")
 
 
 def random_episodes(config: RunConfig, root: Path) -> Path:
-    """A dataset of random actions, beside the run, for experiments that take one and collect nothing."""
+    """Write a dataset of random actions, for experiments that need one and collect nothing."""
     env, out = make(config.environment), root / "random"
     env.close()
-    write_dataset(out, played(Random(env.spec), config, Episodes(ENVS)), config, env.spec, {"what": "random actions"})
+    write_dataset(
+        out,
+        played(RandomPolicy(env.spec), config, EpisodeSelection(ENVS)),
+        config,
+        env.spec,
+        {"what": "random actions"},
+    )
     return out
 
 
 @dataclass(frozen=True)
-class Random:
+class RandomPolicy:
+    """A policy of random actions."""
+
     spec: EnvSpec
 
     def initial_carry(self, num_envs: int) -> Tree:
@@ -96,7 +106,7 @@ class Random:
 
 
 def try_environment(id: str, timesteps: int) -> None:
-    """Random steps in a pair of environments, resets included."""
+    """Make random steps in two environments, resets included."""
     env = make_vector(EnvironmentConfig(id=id), EpisodeSeeds(0, TRAIN), num_envs=ENVS)
     try:
         random = np.random.default_rng(0)
@@ -107,7 +117,7 @@ def try_environment(id: str, timesteps: int) -> None:
 
 
 def shrunk(config: RunConfig, timesteps: int) -> RunConfig:
-    """The same run in small: few environments, short cycles, and episodes short enough that some end."""
+    """Return the config of a smaller run: few environments, short cycles, and episodes short enough that some end."""
     env = make(config.environment)
     env.close()
     envs, longest = min(ENVS, config.environment.num_envs), max(1, timesteps // (2 * ENVS))
@@ -124,25 +134,27 @@ def shrunk(config: RunConfig, timesteps: int) -> RunConfig:
         training=replace(config.training, early_stop=None, **budgets),
         evaluation=replace(config.evaluation, every_steps=None, episodes=1, num_envs=1, video=False),
         logging=replace(config.logging, every_steps=1),
-        runtime=replace(config.runtime, threads=1),  # two that wait for each other on busy cores take ten times as long
+        runtime=replace(
+            config.runtime, threads=1
+        ),  # two threads that wait for each other on busy cores take ten times as long
     )
 
 
 def with_short_cycles(algorithm: Any, spec: EnvSpec, num_envs: int) -> Any:
-    """Its counts of steps and episodes no larger than the smallest power of two that it accepts."""
+    """Return the settings with counts of steps and episodes reduced to the smallest power of two that is valid."""
     units = {field.name: field.metadata.get("unit") for field in fields(algorithm)}
     values = {name: value for name in units if isinstance(value := getattr(algorithm, name), int | float)}
-    lessened = {name: min(value, UPDATES) for name, value in values.items() if units[name] == "updates"}
+    reduced = {name: min(value, UPDATES) for name, value in values.items() if units[name] == "updates"}
     if "update_ratio" in values:
-        lessened["update_ratio"] = min(values["update_ratio"], RATIO)
-    if "update_ratio" in values or "sampling_steps" in values:  # chunks out of noise, by networks that are large
-        lessened["batch_size"] = min(values["batch_size"], BATCH)
-    if "planning" in units:  # each action is searched for
-        lessened["planning"] = replace(algorithm.planning, iterations=1)
-    for name, value in lessened.items():
-        less = changed(algorithm, {name: value})
-        if less is not None and fits(less, spec, num_envs) >= fits(algorithm, spec, num_envs):
-            algorithm = less
+        reduced["update_ratio"] = min(values["update_ratio"], RATIO)
+    if "update_ratio" in values or "sampling_steps" in values:  # denoising by large networks is slow
+        reduced["batch_size"] = min(values["batch_size"], BATCH)
+    if "planning" in units:  # each action is a search
+        reduced["planning"] = replace(algorithm.planning, iterations=1)
+    for name, value in reduced.items():
+        smaller = changed(algorithm, {name: value})
+        if smaller is not None and fits(smaller, spec, num_envs) >= fits(algorithm, spec, num_envs):
+            algorithm = smaller
     sizes = {name: value for name, value in values.items() if units[name] in SIZES and can_shrink(algorithm, name)}
     for most in POWERS:
         small = changed(algorithm, {name: min(value, most) for name, value in sizes.items()})
@@ -152,7 +164,7 @@ def with_short_cycles(algorithm: Any, spec: EnvSpec, num_envs: int) -> Any:
 
 
 def changed(algorithm: Any, values: dict[str, Any]) -> Any | None:
-    """The algorithm with these settings, unless it refuses them."""
+    """Return the settings with these values, or None if they are refused."""
     try:
         return replace(algorithm, **values)
     except ConfigError:
@@ -160,12 +172,13 @@ def changed(algorithm: Any, values: dict[str, Any]) -> Any | None:
 
 
 def can_shrink(algorithm: Any, name: str) -> bool:
-    """Not what belongs to a part that is not there, which it refuses whatever it is."""
+    """Return whether any smaller value is valid; settings of an absent part are refused whatever they are."""
     smaller = [most for most in POWERS if most < getattr(algorithm, name)]
     return any(changed(algorithm, {name: most}) is not None for most in smaller)
 
 
 def fits(algorithm: Any, spec: EnvSpec, num_envs: int) -> bool:
+    """Return whether the settings are valid for the environment."""
     try:
         algorithm.check(spec, num_envs)
     except ConfigError:
@@ -174,6 +187,7 @@ def fits(algorithm: Any, spec: EnvSpec, num_envs: int) -> bool:
 
 
 def uninterrupted(result: Result) -> Result:
+    """Return the result, unless a signal ended the run."""
     if result.signal:
         raise KeyboardInterrupt
     return result

@@ -1,4 +1,4 @@
-"""Proof that a run can be done again, and that killing it changes nothing."""
+"""Prove that a run can be repeated bit for bit, and that killing it changes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cadenza.records.lock import RunLock
 from cadenza.records.metrics import first_difference, read
 from cadenza.records.validity import pointer
 
-# Part of a state that says when or how long, not what.
+# Parts of a state that hold times, not results.
 TIMES = {"clock.seconds", "metrics.bytes"}
 # Where `verify --resume` kills: between two tasks, and at the delicate moments of saving.
 KILLS = (
@@ -39,15 +39,15 @@ KILLS = (
     "ckpt:before_prune@2",
     "run:task@4",
 )
-CYCLES = 16  # enough for every kill to find its moment
+CYCLES = 16  # enough for every failpoint to be reached
 
 
 def repeat(folder: RunFolder, root: Path, steps: int | None, trust: bool) -> tuple[dict[str, Any] | None, Pairs]:
-    """Run it again in `root`, up to `steps` env_steps: the first difference, and what it was made with then and now."""
+    """Repeat a run in `root`, up to `steps` env_steps; return the first difference, and the versions then and now."""
     config, decisions = folder.read_config(trust), folder.read_decisions()
     rows = [row for row in read(folder.metrics) if steps is None or row["env_steps"] <= steps]
     if not rows:
-        raise NotFoundError(f"run {folder.id} has no rows of metrics to compare with")
+        raise NotFoundError(f"run {folder.id} has no rows of metrics to compare")
     last = rows[-1]["cycles"]
     if "training.budgets" not in decisions:
         raise CheckpointError(f"{folder.decisions} has no training.budgets: put it back from a copy of the run")
@@ -59,7 +59,7 @@ def repeat(folder: RunFolder, root: Path, steps: int | None, trust: bool) -> tup
         with RunLock(copy.path):
             run = build_quietly(assembly, copy, Signals())
             for budget, following in zip(budgets, [*budgets[1:], {"concluded": True}], strict=True):
-                # one that ran out ends by itself; one that was replaced before ends where that happened
+                # a budget that was used up ends the run; one that was replaced ends at the cycle where that happened
                 until = sys.maxsize if following["concluded"] else following["from_cycle"]
 
                 def enough(clock: Clock, until: int = until) -> bool:
@@ -79,7 +79,7 @@ def repeat(folder: RunFolder, root: Path, steps: int | None, trust: bool) -> tup
 
 
 def kill_settings(config: RunConfig, steps: int | None) -> list[str]:
-    """A budget long enough for every kill, and a checkpoint at every cycle."""
+    """Return settings with a budget long enough for every kill, and a checkpoint at every cycle."""
     assembly = assemble(config, check(config), {})
     assembly.close()
     collected = [hook.steps or 0 for phase in assembly.phases[:1] for hook in phase.hooks if hook.name == "collect"]
@@ -88,13 +88,13 @@ def kill_settings(config: RunConfig, steps: int | None) -> list[str]:
 
 
 def uninterrupted(command: Sequence[str], root: Path) -> RunFolder:
-    """`cadenza train …` in a process of its own, left alone."""
+    """Run `cadenza train …` in a process of its own, without a kill."""
     launch(["train", *command], root)
     return find(root, "@last")
 
 
 def interrupted(command: Sequence[str], root: Path, kills: Sequence[str] = KILLS) -> tuple[RunFolder, int]:
-    """The same, killed at each of the failpoints in turn and resumed after each; and how many kills took effect."""
+    """Run the same, killed at each failpoint in turn and resumed after each; return how many kills took effect."""
     count = int(launch(["train", *command], root, kills[0]))
     for kill in kills[1:]:
         count += launch(["resume", "@last"], root, kill)
@@ -103,7 +103,7 @@ def interrupted(command: Sequence[str], root: Path, kills: Sequence[str] = KILLS
 
 
 def launch(arguments: Sequence[str], root: Path, failpoint: str | None = None) -> bool:
-    """Run the command line quietly; whether the failpoint killed it (it may finish before getting there)."""
+    """Run a command quietly; return whether the failpoint killed it (it may finish before reaching it)."""
     environment = os.environ | {"CADENZA_FAILPOINT": failpoint or ""}
     command = [sys.executable, "-m", "cadenza", *arguments, "--runs-dir", str(root), "--quiet"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -113,32 +113,34 @@ def launch(arguments: Sequence[str], root: Path, failpoint: str | None = None) -
     return killed
 
 
-def compare(a: RunFolder, b: RunFolder, but: Collection[str] = ()) -> dict[str, Any] | None:
-    """The first row of metrics, else the first part of the final state (`but` for these), in which two runs differ."""
+def compare(a: RunFolder, b: RunFolder, ignore: Collection[str] = ()) -> dict[str, Any] | None:
+    """Return the first row of metrics, else the first part of the final state (without `ignore`), that differs."""
     difference = first_difference(read(a.metrics), read(b.metrics))
-    return difference or first_state_difference(final_state(a), final_state(b), {*TIMES, *but})
+    return difference or first_state_difference(final_state(a), final_state(b), {*TIMES, *ignore})
 
 
 def final_state(folder: RunFolder) -> dict[str, Any]:
+    """Return the leaves of the last checkpoint by path, and the names of the checkpoints `last` and `best`."""
     checkpoints = Checkpoints.of(folder)
     pointers = {which: pointer(folder.checkpoints / which) for which in ("last", "best")}
-    named = {which: name for which, name in pointers.items() if name is not None}
+    names = {which: name for which, name in pointers.items() if name is not None}
     state = checkpoints.load(checkpoints.resolve("last"))
     for part in state:
-        if "segments" in state[part]:  # where one ends and the next begins is of no interest, what is in them is
+        if "segments" in state[part]:  # compare the rows, not how they are split
             state[part] = whole(state[part], folder.replay / part.removeprefix("store."))
-    return {**dict(flat(state)), **named}
+    return {**dict(flat(state)), **names}
 
 
-def first_state_difference(a: dict[str, Any], b: dict[str, Any], but: Collection[str]) -> dict[str, Any] | None:
+def first_state_difference(a: dict[str, Any], b: dict[str, Any], ignore: Collection[str]) -> dict[str, Any] | None:
+    """Return the first leaf, by path, that differs or that one state lacks."""
     for path in sorted(a.keys() | b.keys()):
-        if path not in but and (path not in a or path not in b or not same(a[path], b[path])):
+        if path not in ignore and (path not in a or path not in b or not same(a[path], b[path])):
             return {"quantity": f"state {path}", "a": brief(a.get(path)), "b": brief(b.get(path))}
     return None
 
 
 def flat(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf of a state with its path, lists included."""
+    """Yield every leaf of a state with its path, lists included."""
     if isinstance(tree, dict | list | tuple):
         items = tree.items() if isinstance(tree, dict) else enumerate(tree)
         for key, value in items:
@@ -150,7 +152,7 @@ def flat(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal bit for bit."""
+    """Return whether two values are equal bit for bit."""
     if hasattr(a, "tobytes") or hasattr(a, "numpy"):
         if type(a) is not type(b) or a.dtype != b.dtype or a.shape != b.shape:
             return False
@@ -159,10 +161,12 @@ def same(a: Any, b: Any) -> bool:
 
 
 def bytes_of(array: Any) -> bytes:
+    """Return the bytes of an array or tensor."""
     if isinstance(array, torch.Tensor):
         array = array.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
     return bytes(array.tobytes())
 
 
 def brief(value: Any) -> str:
+    """Return the beginning of a value as text."""
     return str(value)[:80]

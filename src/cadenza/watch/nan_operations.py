@@ -1,4 +1,4 @@
-"""Names the operation that first made a NaN, and the line of code that called it."""
+"""Find the operation that first made a NaN, and the line of code that called it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ANOMALY = re.compile(r"Error detected in (\w+)")
 
 
 class FirstBad(TorchFunctionMode):
-    """While entered, watches every torch function: which first gave NaN for inputs without one, and which infinities.
+    """A context in which the first torch function that makes a NaN from inputs without one is recorded.
 
-    An infinity may be meant (a mask, a limit); it is told only where no NaN was made.
+    An infinity may be intended (a mask, a limit); it is reported only if no NaN was made.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class FirstBad(TorchFunctionMode):
         self.inf: dict[str, str] | None = None
 
     @property
-    def found(self) -> dict[str, str] | None:
+    def operation(self) -> dict[str, str] | None:
         return self.nan or self.inf
 
     def __torch_function__(
@@ -41,32 +41,33 @@ class FirstBad(TorchFunctionMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_name == "__torch_function__":  # another mode passed it on
+        while frame is not None and frame.f_code.co_name == "__torch_function__":  # another mode called it
             frame = frame.f_back
-        if self.nan is not None or frame is None or frame.f_code.co_filename.startswith(HERE):  # a check's own
+        if self.nan is not None or frame is None or frame.f_code.co_filename.startswith(HERE):  # called by a check
             return result
-        if getattr(func, "__name__", "").removeprefix("new_").startswith("empty"):  # whatever lay there before
+        if getattr(func, "__name__", "").removeprefix("new_").startswith("empty"):  # uninitialised memory
             return result
-        given = (args, kwargs or {})
+        inputs = (args, kwargs or {})
         for kind, test in (("nan", torch.isnan), ("inf", torch.isinf)):
-            if getattr(self, kind) is None and has(test, result) and not has(test, given):
+            if getattr(self, kind) is None and has(test, result) and not has(test, inputs):
                 setattr(self, kind, {"function": resolve_name(func) or str(func), **caller(frame)})
         return result
 
 
 def has(test: Any, values: Any) -> bool:
+    """Return whether a test such as `torch.isnan` holds for any number in `values`."""
     return any(tensor.is_floating_point() and bool(test(tensor).any()) for _, tensor in tensors(values))
 
 
 def caller(frame: FrameType | None) -> dict[str, str]:
-    """The innermost line outside torch and these checks."""
+    """Return the innermost line outside torch and these checks."""
     while frame is not None and frame.f_code.co_filename.startswith((TORCH, HERE)):
         frame = frame.f_back
     return {} if frame is None else place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def forward_call(anomalies: Iterable[str]) -> dict[str, str] | None:
-    """What torch's anomaly detection warned of: the backward function, and the line whose derivative it is."""
+    """Return the backward function that torch's anomaly detection warned of, and the line of its forward call."""
     for text in anomalies:
         function = ANOMALY.search(text)
         if function is None:
@@ -77,4 +78,5 @@ def forward_call(anomalies: Iterable[str]) -> dict[str, str] | None:
 
 
 def place(file: str, line: int) -> dict[str, str]:
+    """Return a line of code and where it stands."""
     return {"where": f"{file}:{line}", "code": linecache.getline(file, line).strip()}
