@@ -112,7 +112,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     ("arguments", "words"),
     [
         (["trian", "CartPole-v1:ppo"], ["'trian'", "'train'"]),
-        (["train"], ["'spec'", "cadenza train --help"]),
+        (["train"], ["'SPEC'", "cadenza train --help"]),
         (["config"], ["cadenza config --help"]),
         (["config", "explain", "algorithm.gama"], ["did you mean 'algorithm.gamma'?"]),
         (["config", "migrate", "nothing.yaml"], ["no file 'nothing.yaml'"]),

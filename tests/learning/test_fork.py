@@ -9,7 +9,7 @@ import pytest
 
 from cadenza.config.load import load
 from cadenza.tools.demonstrate import demonstrate
-from cadenza.tools.export import Episodes, whole_episodes
+from cadenza.tools.export import EpisodeSelection, whole_episodes
 from harness.lab import Lab
 
 COUNT = 200
@@ -31,7 +31,7 @@ SMALL = [
 @pytest.fixture(scope="module")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("demonstrations") / "forks"
-    demonstrate(load("toy/fork:diffusion_policy"), "fork", out, Episodes(COUNT))
+    demonstrate(load("toy/fork:diffusion_policy"), "fork", out, EpisodeSelection(COUNT))
     return out
 
 
@@ -41,7 +41,7 @@ def passed(lab: Lab, forks: Path, baseline: str) -> list[float]:
     settings += ["algorithm.unet.widths=[32]"] if baseline == "none" else []
     run = lab.start(load("toy/fork:diffusion_policy", settings))
     run.run()
-    episodes = list(whole_episodes(run.workflow, run.config, Episodes(COUNT)))
+    episodes = list(whole_episodes(run.workflow, run.config, EpisodeSelection(COUNT)))
     assert len(episodes) == COUNT
     across = [one["groups.agent.obs"][:, 0, 0] for one in episodes if one["groups.agent.reward"].sum() > 0]
     return [float(x[np.abs(x).argmax()]) for x in across]

@@ -10,7 +10,7 @@ from cadenza.config.load import load
 from cadenza.engine.launch import check
 from cadenza.lab.session import train
 from cadenza.tools.demonstrate import demonstrate
-from cadenza.tools.export import Episodes
+from cadenza.tools.export import EpisodeSelection
 
 SMALL = [
     "algorithm.buffer_size=4000",
@@ -40,8 +40,8 @@ def test_a_picture_is_understood(task: str, tmp_path: Path) -> None:
     shown, data = load(f"{task}:diffusion_policy"), tmp_path / "data"
     solved = check(shown).return_threshold
     assert solved is not None
-    assert demonstrate(shown, f"harness.experts:{expert}", data, Episodes(100))["return_min"] >= solved
-    random = demonstrate(shown, f"harness.experts:{chance}", tmp_path / "random", Episodes(100))["return_mean"]
+    assert demonstrate(shown, f"harness.experts:{expert}", data, EpisodeSelection(100))["return_min"] >= solved
+    random = demonstrate(shown, f"harness.experts:{chance}", tmp_path / "random", EpisodeSelection(100))["return_mean"]
     assert random < 0.5 * solved
     given = [f"training.dataset={data}", f"training.max_updates={updates}"]
     result = train(

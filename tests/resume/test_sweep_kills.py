@@ -94,7 +94,7 @@ def test_killed_and_interrupted_sweeps_end_like_one_that_was_left_alone(
     until(lambda: not signals_pending(interrupted), interrupted)
     child.resume()
     assert interrupted.wait(PATIENCE) == 130
-    assert "0 of 2 trials over, nothing is lost; go on with: cadenza sweep" in interrupted.stderr.read()
+    assert "0 of 2 trials done, nothing is lost; continue with: cadenza sweep" in interrupted.stderr.read()
 
     done = cadenza("sweep", sweep_file, "--runs-dir", root, "--json").succeeded()
     told = json.loads(done.out.splitlines()[-1])

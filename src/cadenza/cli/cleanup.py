@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, print_json, print_table, say
+from cadenza.cli.output import Filters, Json, RunsDir, print_json, print_table, say
 
 if TYPE_CHECKING:
     from cadenza.lab.cleanup import Cleaning
@@ -14,25 +14,26 @@ if TYPE_CHECKING:
 
 def cleanup(
     keep_best: Annotated[
-        int | None, typer.Option("--keep-best", metavar="N", min=0, help="The best N runs of each spec.")
+        int | None, typer.Option("--keep-best", metavar="N", min=0, help="Keep the best N runs of each spec.")
     ] = None,
     keep_recent: Annotated[
-        float | None, typer.Option("--keep-recent", metavar="DAYS", min=0, help="Runs that changed in these days.")
+        float | None, typer.Option("--keep-recent", metavar="DAYS", min=0, help="Keep runs of the last DAYS days.")
     ] = None,
-    keep_tags: Annotated[list[str] | None, typer.Option("--keep-tag", metavar="TAG", help="Runs with the tag.")] = None,
+    keep_tags: Annotated[
+        list[str] | None, typer.Option("--keep-tag", metavar="TAG", help="Keep runs with this tag; repeatable.")
+    ] = None,
     metric: Annotated[
-        str, typer.Option("--metric", metavar="METRIC", help="What is best: the highest of this.")
+        str, typer.Option("--metric", metavar="METRIC", help="Call the runs best that are highest in METRIC.")
     ] = "return",
-    filters: Annotated[
-        list[str] | None, typer.Option("--filter", "-f", metavar="KEY=VALUE", help="Look at these runs alone.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be freed.")] = False,
+    filters: Filters = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be freed; delete nothing.")] = False,
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
-    """Free disk: delete checkpoints, replay, episodes and videos of runs that no rule keeps.
+    """Delete the large files of runs that no rule keeps.
 
-    Configs, metrics, logs and reports always stay; a run that is in use is never touched.
+    It deletes checkpoints, replay, episodes and videos. Configs, metrics, logs and reports always stay; a run that is
+    in use is never touched.
 
     Example: cadenza cleanup --keep-best 3 --keep-recent 14 --keep-tag paper --dry-run
     """
@@ -50,13 +51,13 @@ def cleanup(
 
 
 def report(done: Cleaning) -> None:
-    """What was freed, what stays and why, and the disk before and after."""
+    """Print what was freed, what stays and why, and the disk use before and after."""
     from cadenza.base.formatting import size
 
-    said = "would free" if done.dry_run else "freed"
+    action = "would free" if done.dry_run else "freed"
     if done.runs:
         lines = [(run.id, run.outcome, size(run.bytes), size(run.freed) if run.freed else "") for run in done.runs]
-        print_table(("run", "", "on disk", said), lines, ("on disk", said))
+        print_table(("run", "", "on disk", action), lines, ("on disk", action))
     touched = sum(run.freed > 0 for run in done.runs)
     before, after = size(done.before), size(done.after)
-    say(f"{said} {size(done.freed)} of {touched} of {len(done.runs)} runs: {before} before, {after} after")
+    say(f"{action} {size(done.freed)} of {touched} of {len(done.runs)} runs: {before} before, {after} after")

@@ -7,35 +7,40 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, print_json, print_table, say
+from cadenza.cli.output import Filters, Json, RunsDir, print_json, print_table, require_parent, say
 
 if TYPE_CHECKING:
     from cadenza.lab.compare import Comparison, Estimate
 
 PAGES = (".html", ".htm")
 Runs = Annotated[
-    list[str] | None, typer.Argument(metavar="RUN …", help="Runs; a wildcard ('CartPole*') or a spec means several.")
+    list[str] | None, typer.Argument(metavar="RUN …", help="Runs; a wildcard ('CartPole*') or a spec selects several.")
 ]
-Filter = Annotated[list[str] | None, typer.Option("--filter", "-f", metavar="KEY=VALUE", help="Runs, as in list.")]
-Metrics = Annotated[str, typer.Option("--metrics", "-m", metavar="A,B", help="Default: eval/return_mean.")]
-By = Annotated[str, typer.Option(metavar="KEY,…", help="Put runs together by these settings alone.")]
+Metrics = Annotated[
+    str, typer.Option("--metrics", "-m", metavar="A,B", help="Compare these metrics. Default: eval/return_mean.")
+]
+By = Annotated[str, typer.Option(metavar="KEY,…", help="Group runs by these settings alone.")]
 At = Annotated[int | None, typer.Option(metavar="N", min=0, help="Score at N env_steps instead of at the end.")]
-Best = Annotated[bool, typer.Option("--best", help="Score by the best value of a run instead of the last.")]
+Best = Annotated[bool, typer.Option("--best", help="Score by a run's best value instead of its last.")]
 
 
 def compare(
     runs: Runs = None,
-    filters: Filter = None,
+    filters: Filters = None,
     metrics: Metrics = "",
-    x: Annotated[str, typer.Option(metavar="AXIS", help="env_steps, time or updates.")] = "env_steps",
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help=".png, .svg, .pdf, or .html to explore.")] = None,
+    x: Annotated[str, typer.Option(metavar="AXIS", help="Draw over env_steps, time or updates.")] = "env_steps",
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw a .png, .svg or .pdf, or an interactive .html.")
+    ] = None,
     by: By = "",
     at: At = None,
     best: Best = False,
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
-    """Compare runs: seeds of one config are put together (interquartile mean, 95 % bootstrap interval).
+    """Compare runs in tables and plots.
+
+    The seeds of one config are aggregated: interquartile mean, 95 % bootstrap interval.
 
     Example: cadenza compare CartPole-v1:ppo CartPole-v1:dqn --plot compare.png
     Example: cadenza compare --filter tag=paper --metrics eval/return_mean,train/entropy --x time --plot compare.html
@@ -52,10 +57,9 @@ def compare(
         raise typer.BadParameter(f"--x {x}: unknown{nearest(x, AXES)} (there are: {', '.join(AXES)})")
     if plot is not None and plot.suffix.lower() not in (*FORMATS, *PAGES):
         raise typer.BadParameter(f"--plot {plot}: must end in {', '.join((*FORMATS, '.html'))}")
-    if plot is not None and not plot.parent.is_dir():
-        raise typer.BadParameter(f"--plot {plot}: there is no folder {plot.parent}")
+    require_parent("--plot", plot)
     if at is not None and best:
-        raise typer.BadParameter("--at N and --best: one of them")
+        raise typer.BadParameter("--at N and --best exclude each other")
     folders = chosen(runs_root(runs_dir), runs or [], filters or [])
     score = "best" if best else "final" if at is None else str(at)
     result = compared(folders, listed(metrics), score, listed(by))
@@ -76,10 +80,12 @@ def compare(
 
 
 def listed(text: str) -> list[str]:
+    """Split `a, b` at its commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def write(result: Comparison, path: Path, axis: str) -> None:
+    """Write the plot, as a picture or as an interactive page."""
     if path.suffix.lower() in PAGES:
         from cadenza.lab.comparison_page import write_page
 
@@ -91,7 +97,7 @@ def write(result: Comparison, path: Path, axis: str) -> None:
 
 
 def print_scores(result: Comparison, metric: str) -> None:
-    """A line for each series: how many seeds have a score, what it is, and how likely it beats the first."""
+    """Print for each series how many seeds have a score, their score, and the probability that it beats the first."""
     from cadenza.base.formatting import number
 
     first, several = result.labels[0], len(result.environments) > 1
@@ -114,6 +120,7 @@ def print_scores(result: Comparison, metric: str) -> None:
 
 
 def print_overall(result: Comparison) -> None:
+    """Print the score of each label over all environments, each scaled to its own range."""
     from cadenza.base.formatting import number
 
     metric, first = result.metrics[0], result.labels[0]
@@ -128,7 +135,7 @@ def print_overall(result: Comparison) -> None:
 
 
 def print_differences(result: Comparison) -> None:
-    """Settings that are not the same everywhere."""
+    """Print the settings in which the series differ."""
     from cadenza.base.json_text import dumps
 
     differences = result.differences()
@@ -143,10 +150,12 @@ def print_differences(result: Comparison) -> None:
 
 
 def span(estimate: Estimate) -> str:
+    """Return an interval as text."""
     from cadenza.base.formatting import number
 
     return f"[{number(estimate.low)}, {number(estimate.high)}]"
 
 
 def chance(estimate: Estimate | None) -> str:
+    """Return a probability and its interval as text."""
     return "" if estimate is None else f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"

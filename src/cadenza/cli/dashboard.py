@@ -10,17 +10,17 @@ from cadenza.cli.output import Json, RunsDir, print_json, say
 
 
 def dashboard(
-    entity: Annotated[str, typer.Option(metavar="NAME", help="W&B's user or team.", envvar="WANDB_ENTITY")],
-    project: Annotated[str, typer.Option(metavar="NAME", help="W&B's project.", envvar="WANDB_PROJECT")] = "cadenza",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the one that is there.")] = False,
-    select_latest: Annotated[bool, typer.Option("--select-latest", help="Draw the newest run alone at first.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent, and send nothing.")] = False,
+    entity: Annotated[str, typer.Option(metavar="NAME", help="The W&B user or team.", envvar="WANDB_ENTITY")],
+    project: Annotated[str, typer.Option(metavar="NAME", help="The W&B project.", envvar="WANDB_PROJECT")] = "cadenza",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing workspace.")] = False,
+    select_latest: Annotated[bool, typer.Option("--select-latest", help="Draw only the newest run at first.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent; send nothing.")] = False,
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
-    """Make a workspace at Weights & Biases with a panel for each metric that the runs here log.
+    """Create a Weights & Biases workspace for the runs here.
 
-    A second time changes nothing, unless told to overwrite.
+    It has a panel for each metric. Called again, it changes nothing without --overwrite.
 
     Example: cadenza dashboard --entity my-team --project cartpole
     Example: cadenza dashboard --entity my-team --project cartpole --overwrite --select-latest
@@ -28,14 +28,14 @@ def dashboard(
     from cadenza.lab.wandb_dashboard import Dashboard, metrics_of, set_up
     from cadenza.records.folder import runs_root
 
-    made = Dashboard(entity, project, metrics_of(runs_root(runs_dir)))
+    dashboard = Dashboard(entity, project, metrics_of(runs_root(runs_dir)))
     if dry_run:
-        print_json(made.spec())
+        print_json(dashboard.spec())
         return
-    done, address = set_up(made, overwrite, select_latest)
+    done, address = set_up(dashboard, overwrite, select_latest)
     if json:
-        print_json({"done": done, "url": address, "metrics": list(made.metrics)})
+        print_json({"done": done, "url": address, "metrics": list(dashboard.metrics)})
     elif done == "kept":
-        say(f"{address} is there already and stays as it is (--overwrite replaces it)")
+        say(f"{address} exists already and is unchanged (--overwrite replaces it)")
     else:
-        say(f"{address} {done}: {len(made.metrics)} panels")
+        say(f"{address} {done}: {len(dashboard.metrics)} panels")

@@ -12,11 +12,13 @@ from cadenza.cli.output import Json, Run, RunsDir, print_json, print_table, say
 def diff(
     a: Run,
     b: Run,
-    first: Annotated[bool, typer.Option("--first", help="Only the first step and quantity where they part.")] = False,
+    first: Annotated[bool, typer.Option("--first", help="Show only the first step and quantity that differ.")] = False,
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
-    """Where two runs differ: settings, versions and machine, and the first step and quantity of their metrics.
+    """Show where two runs differ.
+
+    It compares settings, versions and machines, and names the first step and quantity of the metrics that differ.
 
     Example: cadenza diff CartPole-v1-ppo-s1 @last --first
     """
@@ -28,31 +30,32 @@ def diff(
     parted, lacking = parting(ours, theirs), without_episodes(ours, theirs)
     differing = {} if first else facts(ours, theirs)
     if json:
-        found = {"a": ours.id, "b": theirs.id, "identical": parted is None, "first_difference": parted}
-        print_json(found | {"episodes_compared": not lacking} | differing)
+        result = {"a": ours.id, "b": theirs.id, "identical": parted is None, "first_difference": parted}
+        print_json(result | {"episodes_compared": not lacking} | differing)
         return
     for title, values in differing.items():
         if values:
             print_table((title, ours.id, theirs.id), [(key, _text(x), _text(y)) for key, (x, y) in values.items()])
-    say(told(parted, lacking))
+    say(first_difference(parted, lacking))
     if parted is not None and (episode := first_episode(parted)):
         say(episode)
 
 
-def told(parted: dict[str, Any] | None, lacking: list[str]) -> str:
-    """Return the first difference in a line."""
+def first_difference(parted: dict[str, Any] | None, lacking: list[str]) -> str:
+    """Return a line about the first difference; `lacking` runs recorded no episodes."""
     if parted is None:
-        few = f"metrics are identical; episodes cannot be compared: {' and '.join(dict.fromkeys(lacking))} kept none"
-        return few if lacking else "metrics and episodes are identical"
+        without = f"{' and '.join(dict.fromkeys(lacking))} recorded none"
+        rest = f"metrics are identical; episodes cannot be compared: {without}"
+        return rest if lacking else "metrics and episodes are identical"
     text = "metrics are identical, episodes are not"
     if parted["env_steps"] is not None:
-        text = f"they part at step {parted['env_steps']} in {parted['quantity']}: "
+        text = f"they first differ at step {parted['env_steps']} in {parted['quantity']}: "
         text += f"{_text(parted['a'])} and {_text(parted['b'])}"
     return text
 
 
 def first_episode(parted: dict[str, Any]) -> str:
-    """The line about the episode in which two runs part, if that is known."""
+    """Return a line about the first episode that differs, or nothing if it is unknown."""
     episode = parted.get("episode")
     if episode is None:
         return ""

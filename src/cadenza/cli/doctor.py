@@ -15,12 +15,14 @@ from typing import Any
 from cadenza.cli.output import Json, RunsDir, print_json, print_table, say
 from cadenza.errors import install
 
-ROOM = 1 << 30  # bytes free below which a warning is due
+LOW_DISK = 1 << 30  # free bytes below which a warning is due
 DEVELOPMENT = "dev"  # an extra that adds nothing for users
 
 
 def doctor(runs_dir: RunsDir = None, json: Json = False) -> None:
-    """Say what is installed, what a missing extra disables, and whether runs can be written.
+    """Show what is installed, and what a missing extra disables.
+
+    It also checks whether runs can be written.
 
     Example: cadenza doctor
     """
@@ -59,7 +61,7 @@ def _torch() -> dict[str, Any]:
 
 
 def _extras() -> dict[str, dict[str, Any]]:
-    """Each optional extra: whether its packages are here, and how to get them."""
+    """Return for each extra whether its packages are installed, and how to install it."""
     from cadenza.records.manifest import package_version
 
     needed: dict[str, list[str]] = {}
@@ -72,29 +74,29 @@ def _extras() -> dict[str, dict[str, Any]]:
         name = re.match(r"[A-Za-z0-9._-]+", line)
         if marker and name and marker[1] != DEVELOPMENT:
             needed.setdefault(marker[1], []).append(name[0])
-    found = {}
+    states = {}
     for extra, packages in needed.items():
         missing = [package for package in packages if package_version(package) is None]
-        found[extra] = {"installed": not missing, "missing": missing, "install": install(extra)}
-    return found
+        states[extra] = {"installed": not missing, "missing": missing, "install": install(extra)}
+    return states
 
 
 def _families(extras: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     from cadenza.config.families import FAMILIES
 
-    found = []
+    rows = []
     for family in FAMILIES.values():
         extra = extras.get(family.extra or "", {})
         installed = family.extra is None or bool(extra.get("installed"))
-        if family.requires:  # what is asked when one is made; what the package says of its extras may be older
+        if family.requires:  # as when an environment is made; the package's list of extras may be older
             installed = all(find_spec(package) for package in family.requires)
-        way = None if installed else family.by_hand or install(family.extra)
-        found.append({"name": family.name, "summary": family.summary, "installed": installed, "install": way})
-    return found
+        command = None if installed else family.by_hand or install(family.extra)
+        rows.append({"name": family.name, "summary": family.summary, "installed": installed, "install": command})
+    return rows
 
 
 def _storage(root: Path) -> dict[str, Any]:
-    """Whether runs can be written where they would go, tried and not guessed; creates nothing that stays."""
+    """Return whether runs can be written, by writing a temporary file, and how much disk is free."""
     place = root.absolute()
     while not place.exists():
         place = place.parent
@@ -107,26 +109,22 @@ def _storage(root: Path) -> dict[str, Any]:
 
 
 def _terminal() -> dict[str, Any]:
-    size = shutil.get_terminal_size()
-    encoding = getattr(sys.stderr, "encoding", None)
-    return {
-        "interactive": sys.stderr.isatty(),
-        "columns": size.columns,
-        "lines": size.lines,
-        "encoding": encoding,
-        "term": os.environ.get("TERM"),
-    }
+    columns, lines = shutil.get_terminal_size()
+    encoding, term = getattr(sys.stderr, "encoding", None), os.environ.get("TERM")
+    return {"interactive": sys.stderr.isatty(), "columns": columns, "lines": lines, "encoding": encoding, "term": term}
 
 
 def _problems(facts: dict[str, Any]) -> list[str]:
-    found = [f"{name} is not installed" for name, version in facts["packages"].items() if version is None]
+    problems = [f"{name} is not installed" for name, version in facts["packages"].items() if version is None]
     if "error" in facts["torch"]:
-        found.append(f"torch cannot be imported: {facts['torch']['error']}")
+        problems.append(f"torch cannot be imported: {facts['torch']['error']}")
     if not facts["runs"]["writable"]:
-        found.append(f"cannot write to {facts['runs']['dir']}: choose another place with --runs-dir or CADENZA_RUNS")
-    if facts["runs"]["free_bytes"] < ROOM:
-        found.append(f"less than 1 GiB is free for {facts['runs']['dir']}")
-    return found
+        problems.append(
+            f"cannot write to {facts['runs']['dir']}: choose another folder with --runs-dir or CADENZA_RUNS"
+        )
+    if facts["runs"]["free_bytes"] < LOW_DISK:
+        problems.append(f"less than 1 GiB is free for {facts['runs']['dir']}")
+    return problems
 
 
 def _print(facts: dict[str, Any], problems: list[str]) -> None:
@@ -152,7 +150,7 @@ def _print(facts: dict[str, Any], problems: list[str]) -> None:
     for problem in problems:
         say(f"problem: {problem}")
     if not problems:
-        say("everything the core needs is here")
+        say("everything that the core needs is installed")
 
 
 def _terminal_text(terminal: dict[str, Any]) -> str:

@@ -13,10 +13,12 @@ HEAD = ("id", "family", "observation", "action", "max steps", "solved at", "resu
 
 
 def envs(
-    filter: Annotated[str, typer.Argument(metavar="[FILTER]", help="Part of an id, or the name of a family.")] = "",
+    filter: Annotated[
+        str, typer.Argument(metavar="[FILTER]", help="List only ids that contain this text, or this family.")
+    ] = "",
     json: Json = False,
 ) -> None:
-    """List the environments, the ENV of a spec ENV:VARIANT.
+    """List the environments: the ENV of a spec ENV:VARIANT.
 
     Example: cadenza envs cartpole
     """
@@ -27,8 +29,7 @@ def envs(
     if not rows and absent:
         raise next(iter(absent.values()))
     if not rows:
-        known = families()
-        names = [*known, *(id for ids in known.values() for id in ids)]
+        names = [name for family, ids in families().items() for name in (family, *ids)]
         raise NotFoundError(f"no environment matches '{filter}'{nearest(filter, names)} (`cadenza envs` lists all)")
     if json:
         print_json({"environments": rows})
@@ -38,8 +39,8 @@ def envs(
         say(f"note: {reason}", err=True)
     brief = {row["family"]: None for row in rows if not row["observation"] and not row["error"]}
     if brief:
-        asked = " or ".join(f"`cadenza envs {family}`" for family in brief)
-        say(f"note: the spaces of large families are shown where they are asked for: {asked}", err=True)
+        commands = " or ".join(f"`cadenza envs {family}`" for family in brief)
+        say(f"note: the spaces of large families are shown by {commands}", err=True)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -11,14 +11,14 @@ from cadenza.cli.output import Json, Run, RunsDir, Trust, print_json, say
 
 def evaluate(
     run: Run,
-    episodes: Annotated[int, typer.Option(min=1, help="finished episodes")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="seed of the evaluation's episodes")] = 0,
-    checkpoint: Annotated[str, typer.Option(help="best, last, or a number of env_steps")] = "last",
+    episodes: Annotated[int, typer.Option(min=1, help="Finish so many episodes.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Seed the episodes.")] = 0,
+    checkpoint: Annotated[str, typer.Option(help="Load best, last, or a number of env_steps.")] = "last",
     trust: Trust = False,
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
-    """Measure a trained policy.
+    """Measure the returns of a trained policy.
 
     Example: cadenza evaluate @last --episodes 100 --checkpoint best
     """
@@ -35,6 +35,6 @@ def evaluate(
     say(f"min {result['return_min']:.2f}, max {result['return_max']:.2f}, length {result['length_mean']:.1f}")
     if "win_rate" in result:
         say(f"won {result['win_rate']:.1%}")
-    within = {key.removesuffix("/return_mean"): value for key, value in result.items() if key.endswith("/return_mean")}
-    if within:
-        say("of which " + ", ".join(f"{who} {earned:.2f}" for who, earned in within.items()))
+    groups = {key.removesuffix("/return_mean"): value for key, value in result.items() if key.endswith("/return_mean")}
+    if groups:
+        say("of which " + ", ".join(f"{group} {value:.2f}" for group, value in groups.items()))

@@ -14,21 +14,23 @@ from cadenza.cli.output import Json, RunsDir, Trust, print_json, say
 
 Runs = Annotated[
     list[str] | None,
-    typer.Argument(metavar="RUN …", help="Open at this run, or at a comparison of several. Default: all runs."),
+    typer.Argument(metavar="RUN …", help="Open this run, or a comparison of several. Default: all runs."),
 ]
 
 
 def inspect(
     runs: Runs = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="0 takes any.  [default: 8765, or any that is free]")
+        int | None, typer.Option(min=0, max=65535, help="Listen on this port; 0: any. Default: 8765, or any free one.")
     ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
     trust: Trust = False,
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
-    """Look at runs in a browser: curves, comparisons, settings, and every episode again, step by step. Ctrl-C ends it.
+    """Show runs in a browser. Ctrl-C ends it.
+
+    The page has curves, comparisons, settings, and every episode again, step by step.
 
     Example: cadenza inspect
     Example: cadenza inspect @last
@@ -44,28 +46,27 @@ def inspect(
     root = runs_root(runs_dir)
     if runs_dir is not None and not root.is_dir():
         raise NotFoundError(f"--runs-dir {root}: there is no such folder")
-    named = chosen(root, runs) if runs else []
-    catalog = Catalog(root, named)
+    folders = chosen(root, runs) if runs else []
     view = "#/"
-    if len(named) == 1:
-        view = f"#/run/{quote(named[0].id, safe='')}/curves"
-    elif named:
-        view = f"#/compare?{urlencode([('run', folder.id) for folder in named])}"
-    inspector = Inspector(catalog, port, trust)
+    if len(folders) == 1:
+        view = f"#/run/{quote(folders[0].id, safe='')}/curves"
+    elif folders:
+        view = f"#/compare?{urlencode([('run', folder.id) for folder in folders])}"
+    inspector = Inspector(Catalog(root, folders), port, trust)
     address = inspector.address(view)
     if json:
         print_json({"url": address, "port": inspector.server_port})
-        sys.stdout.flush()  # whoever reads it waits for the line, not for the end
+        sys.stdout.flush()  # a reader waits for the line, not for the end of the process
     else:
         say(address, err=True)
-        say("the inspector listens on this machine alone; Ctrl-C ends it", err=True)
+        say("the inspector listens on this machine only; Ctrl-C ends it", err=True)
     with suppress(KeyboardInterrupt), opened_in_browser(address) if browser and not json else nullcontext():
         serve(inspector)
 
 
 @contextmanager
 def opened_in_browser(address: str) -> Iterator[None]:
-    """Where there is a screen; else the address is there to be copied."""
+    """Open the page in a browser, if there is a screen."""
     import webbrowser
 
     from cadenza.envs.display import has_display
@@ -82,14 +83,14 @@ def opened_in_browser(address: str) -> Iterator[None]:
 
 
 def redirect(address: str) -> Path:
-    """A page for this user's eyes that leads there: everyone can read the arguments that a browser is started with."""
+    """Write a private page that leads to the address: every user can read the arguments a browser is started with."""
     import os
     import tempfile
     from html import escape
 
-    there = escape(address)
+    target = escape(address)
     head = '<!doctype html><meta charset="utf-8"><title>cadenza</title>'
     descriptor, name = tempfile.mkstemp(prefix="cadenza-", suffix=".html")  # readable by its owner alone
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(f'{head}<meta http-equiv="refresh" content="0; url={there}"><a href="{there}">the inspector</a>\n')
+        file.write(f'{head}<meta http-equiv="refresh" content="0; url={target}"><a href="{target}">the inspector</a>\n')
     return Path(name)

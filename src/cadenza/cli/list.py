@@ -11,7 +11,7 @@ import typer
 
 from cadenza.cli.output import Json, RunsDir, print_json, print_table, say
 
-LONGEST, LEAST = 60, 8  # of a name, in letters
+LONGEST, SHORTEST = 60, 8  # characters of a name
 NUMBERS = ("return", "env_steps", "time")
 HEAD = ("run", "status", "return", "env_steps", "time", "name", "tags")
 
@@ -23,18 +23,21 @@ def list_runs(
             "--filter",
             "-f",
             metavar="KEY=VALUE",
-            help="A column, config key or metric; also != > < >= <=; * is a wildcard.",
+            help="Select by a column, config key or metric; also != > < >= <=; * is a wildcard.",
         ),
     ] = None,
     sort: Annotated[
-        str | None, typer.Option("--sort", metavar="METRIC", help="Highest first. Default: newest first.")
+        str | None,
+        typer.Option("--sort", metavar="METRIC", help="Sort by METRIC, highest first. Default: newest first."),
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most this many runs.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="List at most so many runs.")] = None,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Read every run folder again first.")] = False,
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
-    """List runs. With CADENZA_INDEX, the URL of a team's database, everyone's.
+    """List runs.
+
+    With CADENZA_INDEX, the URL of a team's database, it lists the runs of everyone.
 
     Example: cadenza list --filter environment=CartPole-v1 --filter algorithm.gamma=0.99 --sort return --limit 10
     Example: cadenza list --filter tag=paper --filter 'return>400' --filter git=1f3a9c
@@ -45,15 +48,15 @@ def list_runs(
     root = runs_root(runs_dir)
     if rebuild:
         index.rebuild(root)
-    found = index.rows(root, filters or [], sort, limit, index.shared_url())
+    rows = index.rows(root, filters or [], sort, limit, index.shared_url())
     if json:
-        print_json({"runs": found})
-    elif found:
-        head = [*HEAD, sort] if sort and sort not in HEAD and sort in found[0] else HEAD
-        columns = [column for column in head if any(_cell(row, column) for row in found)]
-        lines = [[_cell(row, column) for column in columns] for row in found]
+        print_json({"runs": rows})
+    elif rows:
+        head = [*HEAD, sort] if sort and sort not in HEAD and sort in rows[0] else HEAD
+        columns = [column for column in head if any(_cell(row, column) for row in rows)]
+        lines = [[_cell(row, column) for column in columns] for row in rows]
         print_table(*_fitting(columns, lines), NUMBERS)
-        for row in found:
+        for row in rows:
             if row.get("unreadable"):
                 say(f"{row['run']} cannot be read: {row['unreadable']}", err=True)
     else:
@@ -61,14 +64,14 @@ def list_runs(
 
 
 def _fitting(columns: list[str], lines: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """Names are cut, or left out, where a terminal is too narrow for them: the id is what one needs."""
+    """Shorten names, or leave them out, where the terminal is too narrow: the id matters more."""
     if "name" not in columns:
         return columns, lines
     place, limit = columns.index("name"), LONGEST
     if sys.stdout.isatty():
         widths = [max(map(len, cells)) for cells in zip(columns, *lines, strict=True)]
         limit = min(limit, shutil.get_terminal_size().columns - sum(widths) + widths[place] - 2 * len(columns))
-    if limit < LEAST:
+    if limit < SHORTEST:
         return [*columns[:place], *columns[place + 1 :]], [[*line[:place], *line[place + 1 :]] for line in lines]
     return columns, [[*line[:place], _cut(line[place], limit), *line[place + 1 :]] for line in lines]
 

@@ -1,4 +1,4 @@
-"""The command line: one line per command. Each command's file imports what is heavy only when it is called."""
+"""The command line: one line per command. A command's file imports heavy packages only when the command is called."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
+from inspect import getdoc
 from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from cadenza import __version__
 from cadenza.base.json_text import is_text
@@ -48,7 +51,50 @@ from cadenza.errors import CadenzaError, ConfigError, StorageError
 
 USAGE: type[Exception] = typer.BadParameter.__bases__[0]  # click's error for bad usage, wherever typer keeps its click
 
+COMMANDS: dict[str, Any] = {  # in the order of `cadenza --help`
+    "train": train,
+    "resume": resume,
+    "evaluate": evaluate,
+    "play": play,
+    "inspect": inspect,
+    "list": list_runs,
+    "show": show,
+    "compare": compare,
+    "export": export,
+    "diff": diff,
+    "top": top,
+    "cleanup": cleanup,
+    "sweep": sweep,
+    "tune": tune,
+    "verify": verify,
+    "publish": publish,
+    "report": report,
+    "envs": envs,
+    "algorithms": algorithms,
+    "doctor": doctor,
+    "plan": plan,
+    "smoke": smoke,
+    "bench": bench_app,
+    "new": new,
+    "config": config_app,
+    "demonstrate": demonstrate,
+    "debug": debug,
+    "dashboard": dashboard,
+    "trial": trial,
+}
+HIDDEN = ("trial",)
+
+
+class OrderedGroup(TyperGroup):
+    """The group of all commands, listed in the order of `COMMANDS`; typer would list sub-groups last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        names = super().list_commands(ctx)
+        return [*(name for name in COMMANDS if name in names), *(name for name in names if name not in COMMANDS)]
+
+
 app = typer.Typer(
+    cls=OrderedGroup,
     help="A reinforcement-learning lab: train, resume exactly, evaluate, verify.",
     add_completion=False,
     rich_markup_mode=None,
@@ -57,8 +103,9 @@ app = typer.Typer(
 )
 
 
-def print_version(asked: bool) -> None:
-    if asked:
+def print_version(requested: bool) -> None:
+    """Print the version and leave, if `--version` was given."""
+    if requested:
         typer.echo(__version__)
         raise typer.Exit
 
@@ -69,51 +116,33 @@ def options(
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=print_version)
     ] = False,
 ) -> None:
-    """What stands before the command."""
+    """Declare the options that stand before the command."""
 
 
-app.command()(train)
-app.command()(resume)
-app.command()(evaluate)
-app.command()(play)
-app.command("list")(list_runs)
-app.command()(show)
-app.command()(top)
-app.command()(inspect)
-app.command()(compare)
-app.command()(diff)
-app.command()(verify)
-app.command()(debug)
-app.command()(report)
-app.command()(export)
-app.command()(publish)
-app.command()(demonstrate)
-app.command()(cleanup)
-app.command()(dashboard)
-app.command()(new)
-app.command()(envs)
-app.command()(algorithms)
-app.command()(doctor)
-app.command()(plan)
-app.command()(smoke)
-app.command()(sweep)
-app.command()(tune)
-app.command(hidden=True)(trial)
-app.add_typer(bench_app, name="bench")
-app.add_typer(config_app, name="config")
+def help_of(command: Callable[..., None]) -> str:
+    """Return the docstring with a mark before its examples that keeps click from joining their lines."""
+    return (getdoc(command) or "").replace("\n\nExample:", "\n\n\b\nExample:")
+
+
+for name, command in COMMANDS.items():
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name, help=help_of(command), hidden=name in HIDDEN)(command)
 
 
 def main() -> None:
+    """Run the command line and exit with its code."""
     mend_streams()
     sys.exit(run(sys.argv[1:]))
 
 
 def mend_streams() -> None:
-    """A closed stream leads nowhere, else the next file takes its number; what stdout cannot spell is escaped."""
+    """Point closed standard streams at /dev/null and escape characters that stdout and stderr cannot encode."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, number)  # which children inherit
+            os.dup2(null, number)  # children inherit it; and the next file that is opened must not get this number
             if null != number:
                 os.close(null)
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
@@ -124,7 +153,7 @@ def mend_streams() -> None:
 
 
 class ForgivingStream(TextIOWrapper):
-    """A stderr whose reader may have left, or whose disk may be full: the exit code says it all the same."""
+    """A stderr that ignores a closed pipe and a full disk: the exit code still tells how the command ended."""
 
     def write(self, text: str) -> int:
         with suppress(OSError):
@@ -137,9 +166,9 @@ class ForgivingStream(TextIOWrapper):
 
 
 def run(arguments: list[str]) -> int:
-    """Do what the arguments say; the exit code. Nothing a user did wrong ends in a traceback."""
+    """Run a command and return its exit code. No mistake of a user ends in a traceback."""
     try:
-        refuse_strange_surroundings(arguments)
+        refuse_bad_surroundings(arguments)
         return app(arguments or ["--help"], prog_name="cadenza", standalone_mode=False) or 0
     except SystemExit as leave:
         if isinstance(leave.__context__, BrokenPipeError):  # the reader of our output left, `cadenza list | head`
@@ -171,11 +200,11 @@ def run(arguments: list[str]) -> int:
         return 70
 
 
-def refuse_strange_surroundings(arguments: list[str]) -> None:
-    """Arguments that are no text; a current folder that is gone, where relative paths lead nowhere and MKL ends us."""
+def refuse_bad_surroundings(arguments: list[str]) -> None:
+    """Refuse arguments that are not text, and a deleted current folder, in which MKL would end the process."""
     for argument in arguments:
         if not is_text(argument):
-            raise ConfigError(f"{argument!r} is no UTF-8 text")
+            raise ConfigError(f"{argument!r} is not UTF-8 text")
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -183,17 +212,18 @@ def refuse_strange_surroundings(arguments: list[str]) -> None:
 
 
 def no_memory(problem: BaseException) -> str:
-    asked = re.search(r"allocate[d]? (\d+)\S* (\w+)", str(problem))
-    amount = f" ({asked[1]} {asked[2]} asked for)" if asked else ""
+    """Return a message with the size of the allocation that failed, if the error names it."""
+    request = re.search(r"allocate[d]? (\d+)\S* (\w+)", str(problem))
+    amount = f" ({request[1]} {request[2]} requested)" if request else ""
     return f"out of memory{amount}: `cadenza plan` says what a run needs and what fits"
 
 
 def usage(problem: Any) -> str:
-    """click's message on one line, with the command that tells more."""
+    """Return click's message on one line, with the command whose help tells more."""
     command = problem.ctx.command_path if problem.ctx else "cadenza"
     return f"{one_line(problem.format_message()).rstrip('.')} (see `{command} --help`)"
 
 
 def complain(text: object) -> None:
-    """Print one line to stderr, whatever is in it."""
+    """Print a text to stderr as one line, control characters escaped."""
     print(one_line(str(text)), file=sys.stderr)

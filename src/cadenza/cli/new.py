@@ -19,35 +19,37 @@ from cadenza.cli.output import Json, print_json, say
 
 @dataclass(frozen=True)
 class Kind:
-    """What can be made, and how cadenza is told of it."""
+    """A kind of package, and how cadenza finds it."""
 
-    group: str  # of entry points
+    group: str  # entry point group
     description: str
-    known: str  # the name it is known by
+    registered: str  # the name that specs use
     command: str
 
 
 KINDS = {
-    "algorithm": Kind("algorithms", "An algorithm of one's own.", "$package", "cadenza train CartPole-v1:$package"),
+    "algorithm": Kind("algorithms", "An algorithm of your own.", "$package", "cadenza train CartPole-v1:$package"),
     "env": Kind(
         "environments",
-        "An environment of one's own.",
+        "An environment of your own.",
         "$package/$Class-v0",
         "cadenza train $package/$Class-v0:ppo environment.max_episode_steps=30",
     ),
     "wrapper": Kind(
-        "wrappers", "A wrapper of one's own.", "$Class", "cadenza train CartPole-v1:ppo 'environment.wrappers=[$Class]'"
+        "wrappers", "A wrapper of your own.", "$Class", "cadenza train CartPole-v1:ppo 'environment.wrappers=[$Class]'"
     ),
 }
 
 
 def new(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"what: {', '.join(KINDS)}")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="of the package: lower case, as in my-walker")],
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="a new folder  [default: NAME, here]")] = None,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The package's name in lower case, as my-walker.")],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write to this new folder. Default: ./NAME.")] = None,
     json: Json = False,
 ) -> None:
-    """A package of your own with a working algorithm, environment or wrapper, and a test that passes at once.
+    """Write a package for your own algorithm, env or wrapper.
+
+    The package works as it is, and has a test that passes.
 
     Example: cadenza new algorithm my-gradient
     """
@@ -60,7 +62,7 @@ def new(
         raise typer.BadParameter(f"NAME {name}: must be lower case letters, digits and dashes, as in my-walker")
     check_free(kind, name, package)
     if find_spec(package) is not None:
-        raise typer.BadParameter(f"NAME {name}: there is a module '{package}' already; take another name")
+        raise typer.BadParameter(f"NAME {name}: a module '{package}' exists already; choose another name")
     folder = out or Path(name)
     if folder.exists():
         raise typer.BadParameter(f"{folder} exists: give a new folder with --out")
@@ -74,37 +76,37 @@ def new(
 
 
 def check_free(kind: str, name: str, package: str) -> None:
-    """Refuse a name that cadenza or an installed package has taken: the one that is known would be used."""
+    """Refuse a name that cadenza or an installed package uses already: specs would find that one."""
     from cadenza.config import registry
 
     group, taken = KINDS[kind].group, camel(package) if kind == "wrapper" else package
-    known = {*entry_points(group=f"cadenza.{group}").names}
+    names = {*entry_points(group=f"cadenza.{group}").names}
     if kind == "algorithm":
         settings = files("cadenza.conf").joinpath("algorithm").iterdir()
-        known |= {*registry.ALGORITHMS, *(path.name.removesuffix(".yaml") for path in settings)}
+        names |= {*registry.ALGORITHMS, *(path.name.removesuffix(".yaml") for path in settings)}
     elif kind == "env":
-        known |= {*registry.FAMILIES}
+        names |= {*registry.FAMILIES}
     else:
         import gymnasium.wrappers
 
-        known |= {*registry.wrappers(), *gymnasium.wrappers.__all__}
-    if taken in known:
-        raise typer.BadParameter(f"NAME {name}: '{taken}' is among the {group} already; take another name")
+        names |= {*registry.wrappers(), *gymnasium.wrappers.__all__}
+    if taken in names:
+        raise typer.BadParameter(f"NAME {name}: '{taken}' is one of the {group} already; choose another name")
 
 
 def write(kind: str, name: str, package: str, folder: Path) -> list[str]:
-    """The package's files, from their skeletons."""
-    chosen, module = KINDS[kind], kind
-    words = {"name": name, "package": package, "module": module, "Class": camel(package), "group": chosen.group}
-    for key in ("description", "known", "command"):
-        words[key] = Template(getattr(chosen, key)).substitute(words)
+    """Write the package's files from their skeletons; return their paths."""
+    entry, module = KINDS[kind], kind
+    words = {"name": name, "package": package, "module": module, "Class": camel(package), "group": entry.group}
+    for key in ("description", "registered", "command"):
+        words[key] = Template(getattr(entry, key)).substitute(words)
     skeletons = {
         "pyproject.toml": "pyproject.toml.txt",
         "README.md": "readme.md.txt",
         f"src/{package}/{module}.py": f"{kind}.py.txt",
         f"tests/test_{module}.py": f"test_{kind}.py.txt",
     }
-    texts = {f"src/{package}/__init__.py": f'"""{chosen.description}"""\n'}
+    texts = {f"src/{package}/__init__.py": f'"""{entry.description}"""\n'}
     for path, skeleton in skeletons.items():
         text = files("cadenza.skeletons").joinpath(skeleton).read_text(encoding="utf-8")
         texts[path] = Template(text).substitute(words)
@@ -115,4 +117,5 @@ def write(kind: str, name: str, package: str, folder: Path) -> list[str]:
 
 
 def camel(package: str) -> str:
+    """Return `my_walker` as `MyWalker`."""
     return "".join(part.capitalize() for part in package.split("_"))

@@ -1,4 +1,4 @@
-"""What commands print to stdout: the result that was asked for, as a table or as one line of JSON."""
+"""Print results to stdout, as a table or as one line of JSON; and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -13,49 +13,73 @@ import typer
 from cadenza.base.text import lines as printable_lines
 from cadenza.base.text import printable
 
-RunsDir = Annotated[Path | None, typer.Option("--runs-dir", help="Where runs live. Default: CADENZA_RUNS, or ./runs.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
-Trust = Annotated[bool, typer.Option("--trust", help="Import code that a run made elsewhere names.")]
+Spec = Annotated[
+    str, typer.Argument(metavar="SPEC", help="ENV:VARIANT, the name of an experiment, or a YAML or JSON file.")
+]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="key=value …", help="Change these settings.")]
+ConfigDir = Annotated[Path | None, typer.Option(help="Search this folder for config groups of your own, too.")]
+RunsDir = Annotated[Path | None, typer.Option("--runs-dir", help="Keep runs here. Default: CADENZA_RUNS, or ./runs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Import code that a config from elsewhere names.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="An id, a unique prefix, a path, @last or @best[:SPEC].")]
+Checkpoint = Annotated[
+    str | None, typer.Option(help="Load best, last, or a number of env_steps. Default: best, if there is one.")
+]
+Filters = Annotated[
+    list[str] | None, typer.Option("--filter", "-f", metavar="KEY=VALUE", help="Select runs, as `list` does.")
+]
 
 SHORT = 12  # columns so narrow are never folded
 
 
 def say(text: object = "", err: bool = False, several: bool = False, end: str = "\n") -> None:
-    """Print a line for people, or `several`; whatever a terminal would obey in it is shown as an escape."""
+    """Print a line, or `several` lines, for people; escape whatever a terminal would obey."""
     shown = printable_lines(str(text)) if several else printable(str(text))
     print(shown, end=end, file=sys.stderr if err else sys.stdout, flush=err)
 
 
+def require_parent(option: str, path: Path | None) -> None:
+    """Refuse an output file whose folder does not exist."""
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"{option} {path}: there is no folder {path.parent}")
+
+
 def print_json(value: Any) -> None:
-    """NaN and infinities become null; what stdout cannot spell, or a terminal would obey, is JSON's own escape."""
+    """Print JSON with null for NaN and infinities; escape what stdout cannot encode or a terminal would obey."""
     from cadenza.base.json_text import shown
 
-    print(shown(value, ascii=not spells_everything()))
+    print(shown(value, ascii=not stdout_is_unicode()))
 
 
-def spells_everything() -> bool:
-    """Whether stdout's encoding knows every letter, and lines as well."""
+def stdout_is_unicode() -> bool:
+    """Return whether stdout can encode every character, box-drawing lines included."""
     return "utf" in (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """Columns named in `right` hold numbers; a nameless head is left out. Into a pipe no line is broken."""
+    """Print a table; columns named in `right` are aligned right, a head without names is left out.
+
+    A table that is too wide for the terminal is folded; into a pipe no line is broken.
+    """
     head, rows = [visible(name) for name in head], [[visible(cell) for cell in row] for row in rows]
     right = [visible(name) for name in right]
     widths = [max(map(width, column)) for column in zip(head, *rows, strict=True)]
     if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > shutil.get_terminal_size().columns:
         return print_folded(head, rows, right)
-    pads = [str.rjust if name in right else str.ljust for name in head]
 
     def line(cells: Sequence[str]) -> str:
-        padded = (pad(cell, to - width(cell) + len(cell)) for pad, cell, to in zip(pads, cells, widths, strict=True))
+        padding = [" " * (room - width(cell)) for room, cell in zip(widths, cells, strict=True)]
+        padded = (
+            blank + cell if name in right else cell + blank
+            for name, cell, blank in zip(head, cells, padding, strict=True)
+        )
         return "  ".join(padded).rstrip()
 
     if any(head):
         title = line(head)
         print(f"\x1b[1m{title}\x1b[0m" if sys.stdout.isatty() else title)
-        print(("─" if spells_everything() else "-") * (sum(widths) + 2 * len(widths) - 2))
+        print(("─" if stdout_is_unicode() else "-") * (sum(widths) + 2 * len(widths) - 2))
     print("\n".join(line(row) for row in rows))
     print()
 
@@ -66,7 +90,7 @@ def visible(text: str) -> str:
 
 
 def width(cell: str) -> int:
-    """Columns of a terminal that a text takes."""
+    """Return the number of terminal columns that a text takes."""
     if cell.isascii():
         return len(cell)
     from rich.cells import cell_len
@@ -75,15 +99,14 @@ def width(cell: str) -> int:
 
 
 def print_folded(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
-    """For a terminal that is too narrow: the longest texts go on in the next line."""
+    """Print a table for a narrow terminal: the longest texts continue on the next line."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        box=box.SIMPLE_HEAD if any(head) else None, header_style="bold", show_header=any(head), pad_edge=False
-    )
+    style = box.SIMPLE_HEAD if any(head) else None
+    table = Table(box=style, header_style="bold", show_header=any(head), pad_edge=False)
     for index, (name, cells) in enumerate(zip(head, zip(*rows, strict=True), strict=True)):
         whole = name in right or index == 0 or max(map(width, cells)) <= SHORT
         table.add_column(Text(name), justify="right" if name in right else "left", no_wrap=whole, overflow="fold")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, Trust, print_json, say
+from cadenza.cli.output import Checkpoint, Json, RunsDir, Trust, print_json, say
 
 if TYPE_CHECKING:
     from cadenza.lab.view.human import Game
@@ -21,49 +21,57 @@ def play(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="An id, a unique prefix, a path, @last or @best[:SPEC]; with --human also ENV:VARIANT."
+            metavar="RUN", help="An id, a unique prefix, a path, @last, @best[:SPEC]; with --human also ENV:VARIANT."
         ),
     ],
-    episodes: Annotated[int | None, typer.Option(min=1, help="how many episodes  [default: 1]")] = None,
-    video: Annotated[Path | None, typer.Option(metavar="FILE", help="write a .gif or .mp4, open no window")] = None,
-    terminal: Annotated[bool, typer.Option("--terminal", help="show it in this terminal, in 24-bit colours")] = False,
-    fps: Annotated[float | None, typer.Option(min=0.1, help="steps a second  [default: the environment's]")] = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="best, last, or a number of env_steps  [default: best if there is one]")
+    episodes: Annotated[int | None, typer.Option(min=1, help="Play so many episodes. Default: 1.")] = None,
+    video: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a .gif or .mp4 instead of opening a window.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="seed of the episodes  [default: 0]")] = None,
-    episode: Annotated[int | None, typer.Option(metavar="K", min=0, help="training episode K as recorded")] = None,
-    explore: Annotated[bool, typer.Option("--explore", help="act as in training, not at its best")] = False,
+    terminal: Annotated[bool, typer.Option("--terminal", help="Show it in this terminal, in 24-bit colours.")] = False,
+    fps: Annotated[
+        float | None, typer.Option(min=0.1, help="Show so many steps a second. Default: the environment's.")
+    ] = None,
+    checkpoint: Checkpoint = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed the episodes. Default: 0.")] = None,
+    episode: Annotated[
+        int | None, typer.Option(metavar="K", min=0, help="Repeat training episode K as recorded.")
+    ] = None,
+    explore: Annotated[bool, typer.Option("--explore", help="Act with exploration, as in training.")] = False,
     imagine: Annotated[
-        bool, typer.Option("--imagine", help="a world model's imagination beside what happened, as files")
+        bool, typer.Option("--imagine", help="Write a world model's predictions beside the real episode.")
     ] = False,
-    human: Annotated[bool, typer.Option("--human", help="play yourself, by keys")] = False,
-    agent: Annotated[str | None, typer.Option(metavar="NAME", help="whom of a team to play  [default: first]")] = None,
+    human: Annotated[bool, typer.Option("--human", help="Play yourself, by keys.")] = False,
+    agent: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Play this agent of a team. Default: the first.")
+    ] = None,
     record: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="write what you play as a dataset, for training.dataset")
+        Path | None, typer.Option(metavar="DIR", help="Write your episodes as a dataset, for training.dataset.")
     ] = None,
     trust: Trust = False,
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
-    """Watch a trained policy, a training episode again, or play: in a window, a terminal, or as a video without either.
+    """Show a policy or a training episode, or play yourself.
+
+    It opens a window, draws in the terminal, or writes a video.
 
     Example: cadenza play @last --video best.mp4
     Example: cadenza play @last --episode 120
     Example: cadenza play LunarLander-v3:dqn --human --fps 25 --record mine
     """
     if episode is not None and (explore or imagine or human or (episodes, checkpoint, seed) != (None, None, None)):
-        raise typer.BadParameter("--episode repeats a recorded one: only --video, --terminal and --fps fit with it")
+        raise typer.BadParameter("--episode repeats a recorded one: only --video, --terminal and --fps go with it")
     if video is not None and (terminal or human or imagine):
-        raise typer.BadParameter("--video writes a file: it does not fit with --terminal, --human or --imagine")
+        raise typer.BadParameter("--video writes a file: it does not go with --terminal, --human or --imagine")
     if not human and (agent is not None or record is not None):
-        raise typer.BadParameter("--agent and --record are about --human")
+        raise typer.BadParameter("--agent and --record need --human")
     if imagine and (explore or terminal or (episodes, fps) != (None, None)):
-        raise typer.BadParameter("--imagine writes files: only --seed and --checkpoint fit with it")
-    if fps is not None and not fps <= MOST_FPS:  # no number is not below it, either
+        raise typer.BadParameter("--imagine writes files: only --seed and --checkpoint go with it")
+    if fps is not None and not fps <= MOST_FPS:  # NaN is refused, too
         raise typer.BadParameter(f"--fps {fps}: must be at most {MOST_FPS}")
     if human and (explore or imagine):
-        raise typer.BadParameter("--human is played by you: --explore and --imagine do not fit")
+        raise typer.BadParameter("--human is played by you: --explore and --imagine do not go with it")
     from cadenza.lab.view.play import On, show_episode, show_policy
     from cadenza.lab.view.video import check_video
     from cadenza.records.folder import find, runs_root
@@ -85,22 +93,23 @@ def play(
         shown = show_policy(folder, episodes or 1, seed or 0, checkpoint, explore, on, trust)
     report(folder.id, shown, json)
     if shown.identical is False:
-        say(f"warning: {shown.source} did not come out as it was recorded", err=True)
+        say(f"warning: {shown.source} did not repeat as recorded", err=True)
         raise typer.Exit(1)
 
 
 def report(run: str, shown: Shown, json: bool) -> None:
-    played = [episode.facts() for episode in shown.episodes]
+    """Print the episodes that were shown."""
+    episodes = [episode.facts() for episode in shown.episodes]
     if json:
-        told = {"run": run, "source": shown.source, "episodes": played, "video": shown.video and str(shown.video)}
-        print_json(told | ({} if shown.identical is None else {"identical": shown.identical}))
+        result = {"run": run, "source": shown.source, "episodes": episodes, "video": shown.video and str(shown.video)}
+        print_json(result | ({} if shown.identical is None else {"identical": shown.identical}))
     else:
         say(f"{run}, {shown.source}")
-        for facts in played:
-            cut = "" if facts["ended"] else " (cut: no end in sight)"
+        for facts in episodes:
+            cut = "" if facts["ended"] else " (cut: it did not end)"
             say(f"{outcome(facts)}{cut}")
     if shown.identical:
-        say("return and length are those recorded in training", err=True)
+        say("return and length are as recorded in training", err=True)
     if shown.video is not None:
         say(f"video: {shown.video}", err=True)
 
@@ -117,7 +126,7 @@ def play_by_hand(
     fps: float | None,
     trust: bool,
 ) -> tuple[str, Game]:
-    """In a run's environment, beside its policy; or in that of a spec, where no run is so called."""
+    """Play in the environment of a run, with its policy's choices shown, or of a spec if no run has this name."""
     from cadenza.errors import NotFoundError
     from cadenza.lab.view.human import play_human
     from cadenza.records.folder import find
@@ -128,7 +137,7 @@ def play_by_hand(
         if ":" not in run:
             raise
         if checkpoint is not None:
-            raise typer.BadParameter(f"--checkpoint is of a run, and {run} is none") from None
+            raise typer.BadParameter(f"--checkpoint needs a run, and {run} is none") from None
         from cadenza.config.load import load
         from cadenza.records.trust import require_trust_of_file
 
@@ -144,21 +153,23 @@ def play_by_hand(
 
 
 def report_game(name: str, game: Game, json: bool) -> None:
-    played = [episode.facts() for episode in game.episodes]
+    """Print the episodes that were played by hand, and the dataset they went to."""
+    episodes = [episode.facts() for episode in game.episodes]
     if json:
         about = {key: game.facts[key] for key in ("transitions", "digest") if key in game.facts}
         dataset = None if game.dataset is None else str(game.dataset.absolute())
-        print_json({"played": name, "agent": game.agent, "episodes": played, "dataset": dataset, **about})
+        print_json({"played": name, "agent": game.agent, "episodes": episodes, "dataset": dataset, **about})
         return
-    for facts in played:
+    for facts in episodes:
         say(outcome(facts))
     if game.dataset is not None:
-        say(f"{game.dataset}: {game.facts['transitions']} transitions in {counted(len(played))}")
-    elif not played:
-        say("no episode was played to its end", err=True)
+        say(f"{game.dataset}: {game.facts['transitions']} transitions in {counted(len(episodes))}")
+    elif not episodes:
+        say("no episode was finished", err=True)
 
 
 def report_files(folder: RunFolder, seed: int, checkpoint: str | None, trust: bool, json: bool) -> None:
+    """Write what a world model imagines, and print the files."""
     from cadenza.lab.view.imagination import imagine_run
 
     files = imagine_run(folder, seed, checkpoint or folder.best_or_last, trust)
@@ -170,9 +181,11 @@ def report_files(folder: RunFolder, seed: int, checkpoint: str | None, trust: bo
 
 
 def outcome(facts: dict[str, Any]) -> str:
-    total = round(facts["return"], 2) + 0.0  # without the minus of a zero
+    """Return a line about an episode."""
+    total = round(facts["return"], 2) + 0.0  # turns -0.0 into 0.0
     return f"episode {facts['episode']}: return {total:.2f}, length {facts['length']}"
 
 
 def counted(episodes: int) -> str:
+    """Return `1 episode` or `N episodes`."""
     return f"{episodes} episode{'' if episodes == 1 else 's'}"

@@ -9,24 +9,24 @@ from typing import Annotated
 import typer
 
 from cadenza.base.files import SafePath
-from cadenza.cli.output import Json, Run, RunsDir, Trust, print_json, print_table, say
+from cadenza.cli.output import Checkpoint, Json, Run, RunsDir, Trust, print_json, print_table, say
 
 
 def publish(
     run: Run,
-    to: Annotated[str | None, typer.Argument(metavar="USER/REPO", help="Where on the Hugging Face Hub.")] = None,
-    repo: Annotated[str | None, typer.Option(metavar="USER/REPO", help="The same.")] = None,
-    private: Annotated[bool, typer.Option("--private", help="Only you can see the repository.")] = False,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="best, last, or a number of env_steps  [default: best if there is one]")
-    ] = None,
+    to: Annotated[str | None, typer.Argument(metavar="USER/REPO", help="Publish here on the Hugging Face Hub.")] = None,
+    repo: Annotated[str | None, typer.Option(metavar="USER/REPO", help="The same as the argument.")] = None,
+    private: Annotated[bool, typer.Option("--private", help="Make a repository that only you can see.")] = False,
+    checkpoint: Checkpoint = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be published; publish nothing.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Leave the folder here, too (a new one).")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep a copy in this new folder.")] = None,
     trust: Trust = False,
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
-    """Publish a run on the Hugging Face Hub: weights, config, curve, video and a model card. Again: what has changed.
+    """Publish a run on the Hugging Face Hub.
+
+    It uploads weights, config, curve, video and a model card; called again, what has changed.
 
     Example: cadenza publish @best me/cartpole-ppo --dry-run
     """
@@ -36,10 +36,10 @@ def publish(
     from cadenza.records.validity import pointer
 
     if to is not None and repo is not None:
-        raise typer.BadParameter("USER/REPO and --repo: one of them")
+        raise typer.BadParameter("USER/REPO and --repo exclude each other")
     place = to or repo
     if place is None and not dry_run:
-        raise typer.BadParameter("say where: cadenza publish RUN USER/REPO (--dry-run needs none)")
+        raise typer.BadParameter("missing USER/REPO: cadenza publish RUN USER/REPO (--dry-run needs none)")
     place = check_repo(place or "user/repo")
     folder = find(runs_root(runs_dir), run)
     with TemporaryDirectory(prefix="cadenza-publish-") as scratch:
@@ -58,10 +58,9 @@ def publish(
             print_table(("file", "bytes"), [(name, f"{size:,}") for name, size in files.items()], ("bytes",))
             say((prepared / "README.md").read_text(), several=True)
             return
-        found = upload(
-            prepared, place, private, f"{folder.id} ({pointer(SafePath(prepared) / 'checkpoints' / 'last')})"
-        )
+        message = f"{folder.id} ({pointer(SafePath(prepared) / 'checkpoints' / 'last')})"
+        uploaded = upload(prepared, place, private, message)
     if json:
-        print_json({"run": folder.id, "repo": place, "files": files, **found})
+        print_json({"run": folder.id, "repo": place, "files": files, **uploaded})
     else:
-        say(f"{found['url']}: {'published' if found['changed'] else 'nothing has changed'}")
+        say(f"{uploaded['url']}: {'published' if uploaded['changed'] else 'nothing has changed'}")

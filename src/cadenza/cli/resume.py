@@ -6,23 +6,25 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.output import Json, Run, RunsDir, Trust, print_json
+from cadenza.cli.output import Json, Quiet, Run, RunsDir, Trust, print_json
 
 
 def resume(
     run: Run,
-    max_timesteps: Annotated[int | None, typer.Option(help="a new budget in env_steps")] = None,
-    max_updates: Annotated[int | None, typer.Option(help="a new budget in gradient steps")] = None,
-    device: Annotated[str | None, typer.Option(help="another device; ends the claim of exactness")] = None,
+    max_timesteps: Annotated[int | None, typer.Option(help="Set a new budget in env_steps.")] = None,
+    max_updates: Annotated[int | None, typer.Option(help="Set a new budget in gradient steps.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Move to another device; results are then no longer exact.")
+    ] = None,
     accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="go on although its files were changed by hand; names each change")
+        bool, typer.Option("--accept-changes", help="Accept changes made to its files by hand, and name each.")
     ] = False,
     trust: Trust = False,
     runs_dir: RunsDir = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="warnings only")] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Go on with a run exactly where its last checkpoint left it.
+    """Continue a run exactly where its last checkpoint left it.
 
     Example: cadenza resume @last
     """

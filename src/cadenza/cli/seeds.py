@@ -1,4 +1,4 @@
-"""Several seeds of one command: a process each, so that none can disturb another."""
+"""Train several seeds of one command, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cadenza.envs.vector import limited_to, share_of_cores
 
 
 class Seeds:
-    """The processes, and the signals to pass on to them; seeds that have not begun when one comes never will."""
+    """The processes of all seeds; a signal is passed on to them, and seeds that have not started are skipped."""
 
     def __init__(self, quiet: bool, jobs: int) -> None:
         self.quiet, self.cores = quiet, share_of_cores(jobs)
@@ -24,7 +24,7 @@ class Seeds:
         self.signals = Signals(self._pass_on)
 
     def train(self, seed: int) -> tuple[int, dict[str, Any] | None]:
-        """Exit code and result of one seed."""
+        """Train one seed; return its exit code and its result, or None if it has none."""
         if self.signals.requested:
             return EXIT_CODES[self.signals.requested], None
         arguments = single_seed(sys.argv[1:], seed) + (["--quiet"] if self.quiet else [])
@@ -33,9 +33,9 @@ class Seeds:
         share = limited_to(self.cores, os.environ)
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, env=share)
         self.processes.append(process)
-        if self.signals.requested:  # it came while the process started
+        if self.signals.requested:  # a signal came while the process started
             process.send_signal(getattr(signal, self.signals.requested))
-        result = told(process.communicate()[0])
+        result = last_result(process.communicate()[0])
         if self.quiet and result:
             score = result["eval/return_mean"]
             measured = "not evaluated" if score is None else f"evaluation {score:.1f}"
@@ -47,17 +47,17 @@ class Seeds:
             process.send_signal(number)
 
 
-def told(printed: str) -> dict[str, Any] | None:
-    """The result on the last line; a seed that failed has none, whatever its environment printed."""
+def last_result(printed: str) -> dict[str, Any] | None:
+    """Parse the result on the last line; None if the seed failed, whatever its environment printed."""
     try:
-        found = json.loads(printed.splitlines()[-1])
+        result = json.loads(printed.splitlines()[-1])
     except (IndexError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return result if isinstance(result, dict) else None
 
 
 def train_seeds(numbers: list[int], jobs: int, quiet: bool, as_json: bool) -> int:
-    """Run this very command once per seed, `jobs` at a time; the exit code of the first that failed, else 0."""
+    """Run this command once per seed, `jobs` at a time; return the exit code of the first that failed, else 0."""
     jobs = min(jobs, len(numbers))
     seeds = Seeds(quiet or jobs > 1, jobs)  # displays side by side would write over each other
     with seeds.signals, ThreadPoolExecutor(max_workers=jobs) as pool:
@@ -70,8 +70,8 @@ def train_seeds(numbers: list[int], jobs: int, quiet: bool, as_json: bool) -> in
 
 
 def single_seed(arguments: list[str], seed: int) -> list[str]:
-    """The same arguments for one seed, reporting as JSON."""
-    kept: list[str] = []
+    """Return the same arguments for one seed, which reports as JSON."""
+    remaining: list[str] = []
     skip = False
     for argument in arguments:
         if skip or argument == "--json" or argument.startswith(("--seed=", "--jobs=")):
@@ -79,5 +79,5 @@ def single_seed(arguments: list[str], seed: int) -> list[str]:
         elif argument in ("--seed", "--jobs"):
             skip = True
         else:
-            kept.append(argument)
-    return [*kept, "--seed", str(seed), "--json"]
+            remaining.append(argument)
+    return [*remaining, "--seed", str(seed), "--json"]

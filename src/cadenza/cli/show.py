@@ -15,7 +15,7 @@ CHECKPOINT = re.compile(r"step-(\d{12,})-\d{12,}")
 
 
 def show(run: Run, runs_dir: RunsDir = None, json: Json = False) -> None:
-    """Show one run: how it stands, its settings, checkpoints, latest metrics and alerts.
+    """Show one run: status, settings, checkpoints, metrics, alerts.
 
     Example: cadenza show @best:CartPole-v1:ppo
     """
@@ -24,21 +24,21 @@ def show(run: Run, runs_dir: RunsDir = None, json: Json = False) -> None:
 
     folder = find(runs_root(runs_dir), run)
     rows = metrics.read(folder.metrics)
-    facts, told = describe(folder), alert_log.read(folder.alerts)
+    facts, alerts = describe(folder), alert_log.read(folder.alerts)
     if json:
-        latest = {"metrics": rows[-1] if rows else None, "alerts": told}
+        latest = {"metrics": rows[-1] if rows else None, "alerts": alerts}
         print_json(facts | {"checkpoints": checkpoints(folder)} | latest)
         return
     _print_facts(facts)
     _print_settings(folder.settings())
     _print_checkpoints(checkpoints(folder))
     _print_metrics(rows)
-    for alert in told:
+    for alert in alerts:
         say(f"{alert.get('severity')}: {alert_log.line(alert)}")
 
 
 def describe(folder: RunFolder) -> dict[str, Any]:
-    """What every command that reports a run says about it."""
+    """Return the facts that every command reports of a run."""
     status, manifest = folder.read_status(), folder.read_manifest()
     measured = {key: value for key, value in status.items() if isinstance(value, int | float)}
     return {
@@ -65,19 +65,19 @@ def describe(folder: RunFolder) -> dict[str, Any]:
 
 
 def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
-    """Each checkpoint with its size and the pointers that name it, oldest first."""
+    """Return each checkpoint with its size and the pointers that name it, oldest first."""
     from cadenza.records.validity import pointer
 
-    named = {which: pointer(folder.checkpoints / which) for which in POINTERS}
-    found = [path for path in folder.checkpoints.glob("step-*") if CHECKPOINT.fullmatch(path.name) and path.is_dir()]
+    pointers = {which: pointer(folder.checkpoints / which) for which in POINTERS}
+    paths = [path for path in folder.checkpoints.glob("step-*") if CHECKPOINT.fullmatch(path.name) and path.is_dir()]
     return [
         {
             "name": path.name,
             "env_steps": int(path.name.split("-")[1]),
             "bytes": sum(file.stat().st_size for file in path.glob("*")),
-            "pointers": [which for which in POINTERS if named[which] == path.name],
+            "pointers": [which for which in POINTERS if pointers[which] == path.name],
         }
-        for path in found
+        for path in paths
     ]
 
 
@@ -91,7 +91,9 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "return": f"{number(facts['eval/return_mean'])} (best {number(facts['best_return'])})",
         "done": f"{number(facts['env_steps'])} env_steps, {number(facts['updates'])} updates",
         "time": duration(facts["seconds"]),
-        "cleaned": f"{facts['cleaned']}: checkpoints and the like were deleted" if facts["cleaned"] else "",
+        "cleaned": f"{facts['cleaned']}: checkpoints, replay, episodes and videos were deleted"
+        if facts["cleaned"]
+        else "",
         "created": facts["created"] or "-",
         "name": facts["name"],
         "tags": ", ".join(facts["tags"]),
@@ -111,11 +113,11 @@ def _print_settings(settings: dict[str, Any]) -> None:
     print_table(("setting", "value"), highlights(settings))
 
 
-def _print_checkpoints(found: list[dict[str, Any]]) -> None:
+def _print_checkpoints(entries: list[dict[str, Any]]) -> None:
     from cadenza.base.formatting import size
 
-    if found:
-        rows = [(entry["name"], size(entry["bytes"]), ", ".join(entry["pointers"])) for entry in found]
+    if entries:
+        rows = [(entry["name"], size(entry["bytes"]), ", ".join(entry["pointers"])) for entry in entries]
         print_table(("checkpoint", "size", "named"), rows, right=("size",))
 
 

@@ -18,12 +18,14 @@ Work = Callable[[], None]
 
 
 def smoke(
-    filter: Annotated[str, typer.Option(help="part of a name")] = "",
-    timesteps: Annotated[int, typer.Option(min=1, help="env_steps for each")] = 100,
-    envs: Annotated[bool, typer.Option("--envs", help="environments with random actions, not experiments")] = False,
+    filter: Annotated[str, typer.Option(help="Try only names that contain this text.")] = "",
+    timesteps: Annotated[int, typer.Option(min=1, help="Train each for so many env_steps.")] = 100,
+    envs: Annotated[bool, typer.Option("--envs", help="Step every environment with random actions instead.")] = False,
     json: Json = False,
 ) -> None:
-    """Try every tuned experiment for a moment: train, resume, evaluate, each in small. Exit 1 if one fails.
+    """Try every tuned experiment briefly: train, resume, evaluate.
+
+    It exits with 1 if one fails.
 
     Example: cadenza smoke --filter CartPole
     Example: cadenza smoke --envs
@@ -33,10 +35,10 @@ def smoke(
     tried = []
     with tempfile.TemporaryDirectory(prefix="cadenza-smoke-") as scratch:
         listed = dict(environments(timesteps) if envs else experiments(timesteps, Path(scratch)))
-        chosen = {name: work for name, work in listed.items() if filter.lower() in name.lower()}
-        if not chosen:
-            raise NotFoundError(f"--filter {filter}: nothing of that name{nearest(filter, listed)}")
-        for name, work in chosen.items():
+        selected = {name: work for name, work in listed.items() if filter.lower() in name.lower()}
+        if not selected:
+            raise NotFoundError(f"--filter {filter}: no name contains this{nearest(filter, listed)}")
+        for name, work in selected.items():
             row = attempt(name, work)
             say(f"{row.status:<8}{name}  {row.seconds:.1f} s", err=True)
             tried.append(row)
@@ -52,6 +54,7 @@ def smoke(
 
 
 def experiments(timesteps: int, root: Path) -> Iterator[tuple[str, Work]]:
+    """Yield each shipped experiment and how to try it."""
     from cadenza.config.spec import experiments as shipped
     from cadenza.tools.smoke import try_experiment
 
@@ -60,7 +63,7 @@ def experiments(timesteps: int, root: Path) -> Iterator[tuple[str, Work]]:
 
 
 def environments(timesteps: int) -> Iterator[tuple[str, Work]]:
-    """A family that is not installed is one entry."""
+    """Yield each environment and how to try it; a family that is not installed is one entry."""
     from cadenza.config.environments import families, unlisted
     from cadenza.errors import MissingExtraError
     from cadenza.tools.smoke import try_environment

@@ -1,4 +1,4 @@
-"""`cadenza sweep`."""
+"""`cadenza sweep`, and what it shares with `cadenza tune`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cadenza.base.text import command, shell
-from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table, say
+from cadenza.cli.output import ConfigDir, Json, Overrides, Quiet, RunsDir, Trust, print_json, print_table, say
 
 if TYPE_CHECKING:
     from cadenza.lab.sweeps.drive import Sweep
@@ -23,24 +24,38 @@ if TYPE_CHECKING:
     from cadenza.lab.sweeps.sweep_file import SweepFile
     from cadenza.lab.sweeps.sweep_plan import Plan
 
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="key=value …", help="settings of the base to change")]
-Jobs = Annotated[int | None, typer.Option(min=1, help="runs at the same time; goes before the file's parallel_jobs")]
-On = Annotated[str, typer.Option(help="where runs train: local, ray, or HOST:PORT of a Ray cluster")]
-RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="go on with trials that have failed, too")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="check everything, show the trials, run nothing")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="warnings only")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Train so many runs at the same time. Default: the file's.")]
+On = Annotated[str, typer.Option(help="Train on local, ray, or HOST:PORT of a Ray cluster.")]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Continue trials that have failed, too.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, show the trials, run nothing.")]
 SHOWN = 10
 PLACES = ("local", "ray", "auto")  # auto: a Ray cluster that runs on this machine already
 
 
+@dataclass(frozen=True)
+class SweepOptions:
+    """The options that `sweep` and `tune` share."""
+
+    on: str
+    config_dir: Path | None
+    runs_dir: Path | None
+    trust: bool
+    retry_failed: bool
+    dry_run: bool
+    quiet: bool
+    json: bool
+
+
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="a sweep file, or the name of a shipped one")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A sweep file, or the name of a shipped one.")],
     overrides: Overrides = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="goes before the file's trials")] = None,
-    max_timesteps: Annotated[int | None, typer.Option(min=1, help="goes before the file's max_timesteps")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Try so many values. Default: the file's.")] = None,
+    max_timesteps: Annotated[
+        int | None, typer.Option(min=1, help="Stop each run after so many env_steps. Default: the file's.")
+    ] = None,
     jobs: Jobs = None,
     on: On = "local",
-    config_dir: Annotated[Path | None, typer.Option(help="folder with config groups of your own")] = None,
+    config_dir: ConfigDir = None,
     runs_dir: RunsDir = None,
     trust: Trust = False,
     retry_failed: RetryFailed = False,
@@ -48,7 +63,9 @@ def sweep(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Try many settings. Called again, it goes on where it was: nothing is repeated, nothing lost.
+    """Train with many settings, several seeds each.
+
+    Called again, it continues where it was: nothing is repeated, nothing lost.
 
     Example: cadenza sweep conf/sweep/lr.yaml --jobs 4
     """
@@ -57,35 +74,12 @@ def sweep(
 
     if not trust:
         require_trust_of_file(str(file))
-    said = read(file, trials=trials, max_timesteps=max_timesteps, parallel_jobs=jobs)
-    begin(
-        said,
-        overrides or [],
-        on=on,
-        config_dir=config_dir,
-        runs_dir=runs_dir,
-        trust=trust,
-        retry_failed=retry_failed,
-        dry_run=dry_run,
-        quiet=quiet,
-        json=json,
-    )
+    options = SweepOptions(on, config_dir, runs_dir, trust, retry_failed, dry_run, quiet, json)
+    begin(read(file, trials=trials, max_timesteps=max_timesteps, parallel_jobs=jobs), overrides or [], options)
 
 
-def begin(
-    file: SweepFile,
-    overrides: list[str],
-    *,
-    on: str,
-    config_dir: Path | None,
-    runs_dir: Path | None,
-    trust: bool,
-    retry_failed: bool,
-    dry_run: bool,
-    quiet: bool,
-    json: bool,
-) -> None:
-    """What `sweep` and `tune` share: plan, run, report."""
+def begin(file: SweepFile, overrides: list[str], options: SweepOptions) -> None:
+    """Plan a sweep, run or continue it, and report its results."""
     from cadenza.engine.signals import EXIT_CODES, Signals
     from cadenza.lab.sweeps.drive import Sweep, conclude, folder_of, predecessor
     from cadenza.lab.sweeps.journal import Journal
@@ -93,18 +87,19 @@ def begin(
     from cadenza.lab.sweeps.sweep_report import result, write_report
     from cadenza.records.folder import runs_root
 
-    require_extras(file, on)
-    plan, root = make_plan(file, overrides, config_dir, trust), runs_root(runs_dir).absolute()
-    if dry_run:
-        show_plan(plan, json)
+    require_extras(file, options.on)
+    plan = make_plan(file, overrides, options.config_dir, options.trust)
+    root = runs_root(options.runs_dir).absolute()
+    if options.dry_run:
+        show_plan(plan, options.json)
         return
     folder = folder_of(plan, root)
-    with held(folder.path):
+    with locked(folder.path):
         journal = Journal(folder.journal)
-        if retry_failed:
+        if options.retry_failed:
             journal.retry()
-        engine = open_engine(on, min(file.parallel_jobs, plan.total * len(plan.seeds)))
-        progress = Progress(plan, journal, quiet)
+        engine = open_engine(options.on, min(file.parallel_jobs, plan.total * len(plan.seeds)))
+        progress = Progress(plan, journal, options.quiet)
         going = Sweep(plan, root, folder, journal, engine, progress.over, progress.warn)
         progress.start(folder.path, "" if journal.trials else predecessor(plan, folder))
         try:
@@ -113,10 +108,10 @@ def begin(
         finally:
             engine.close()
             journal.close()
-        write_report(going, command_again())
+        write_report(going, repeated_command())
         best = conclude(going)
     stopped = signals.requested
-    if json:
+    if options.json:
         print_json(result(going))
     elif best is not None:
         show_best(going)
@@ -126,8 +121,8 @@ def begin(
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """One process at a time goes on with a sweep."""
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a sweep, so that one process at a time continues it."""
     from cadenza.errors import LockedError
     from cadenza.records.lock import RunLock, describe, holder
 
@@ -142,13 +137,13 @@ def held(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def command_again() -> list[str]:
-    """This command, to go on with: what was to be retried is open by now."""
+def repeated_command() -> list[str]:
+    """Return the command that continues this sweep: without `--retry-failed`, which has taken effect."""
     return ["cadenza", *(word for word in sys.argv[1:] if word != "--retry-failed")]
 
 
 def require_extras(file: SweepFile, on: str) -> None:
-    """A package that is missing is told before anything is made."""
+    """Report a missing package before anything is written."""
     from cadenza.errors import ConfigError, nearest
 
     if on not in PLACES and ":" not in on:
@@ -160,6 +155,7 @@ def require_extras(file: SweepFile, on: str) -> None:
 
 
 def open_engine(on: str, jobs: int) -> Engine:
+    """Return what runs `jobs` trials at a time: processes here, or tasks of a Ray cluster."""
     if on == "local":
         from cadenza.lab.sweeps.local import LocalProcesses
 
@@ -170,6 +166,7 @@ def open_engine(on: str, jobs: int) -> Engine:
 
 
 def show_plan(plan: Plan, json: bool) -> None:
+    """Print the trials that are determined beforehand, and how many runs the sweep makes."""
     if json:
         print_json({"sweep": plan.id, "trials": plan.total, "seeds": plan.seeds, "params": plan.known})
         return
@@ -180,10 +177,11 @@ def show_plan(plan: Plan, json: bool) -> None:
         keys = list(plan.space.dimensions)
         rows = [[str(number), *(shown(params[key]) for key in keys)] for number, params in enumerate(plan.known, 1)]
         print_table(["trial", *keys], rows, ["trial"])
-    say(f"{plan.id}: {runs}; every config is sound", err=True)
+    say(f"{plan.id}: {runs}; every config is valid", err=True)
 
 
 def show_best(going: Sweep) -> None:
+    """Print the best trials."""
     from cadenza.lab.sweeps.sweep_report import trial_table
 
     ranked = going.journal.ranked(going.plan.file.objective.sign)
@@ -192,44 +190,48 @@ def show_best(going: Sweep) -> None:
 
 
 class Progress:
-    """A line for each trial that is over: its value, the best so far, and how long the rest may take."""
+    """The lines on stderr while a sweep runs: each finished trial, the best value so far, the time that is left."""
 
     def __init__(self, plan: Plan, journal: Journal, quiet: bool) -> None:
         self.plan, self.journal, self.quiet = plan, journal, quiet
-        self.began, self.before = time.monotonic(), len(journal.over)
+        self.start_time, self.before = time.monotonic(), len(journal.over)
 
     def start(self, folder: Path, note: str) -> None:
+        """Print the size of the sweep, and where it is stored."""
         if note:
             self._say(note)
-        done = f", {self.before} of them over already" if self.before else ""
+        done = f", {self.before} of them done before" if self.before else ""
         self._say(f"sweep {self.plan.id}: {self.plan.total} trials{done}  ({folder})")
 
     def over(self, trial: Trial) -> None:
+        """Print a line for a trial that is over."""
         from cadenza.base.formatting import duration, number
         from cadenza.lab.sweeps.sweep_report import said
 
         done = len(self.journal.over)
         ranked = self.journal.ranked(self.plan.file.objective.sign)
         best = f"best {number(ranked[0].value)} in {ranked[0].number}" if ranked else "none finished"
-        rest = (time.monotonic() - self.began) / (done - self.before) * (self.plan.total - done)
+        rest = (time.monotonic() - self.start_time) / (done - self.before) * (self.plan.total - done)
         left = f"  {duration(rest)} left" if done < self.plan.total else ""
-        came = trial.message if trial.state == "failed" else f"{number(trial.value)}  ({best})"
-        came += f"  {trial.message}" if trial.state == "finished" and trial.message else ""
+        outcome = trial.message if trial.state == "failed" else f"{number(trial.value)}  ({best})"
+        outcome += f"  {trial.message}" if trial.state == "finished" and trial.message else ""
         state = "" if trial.state == "finished" else f"{trial.state} "
-        self._say(f"[{done}/{self.plan.total}] trial {trial.number}: {state}{came}  {said(trial)}{left}")
+        self._say(f"[{done}/{self.plan.total}] trial {trial.number}: {state}{outcome}  {said(trial)}{left}")
 
     def warn(self, text: str) -> None:
+        """Print a warning."""
         say(f"warning: {text}", err=True)
 
     def stop(self, engine: Engine, number: int) -> None:
+        """Pass a signal on to the runs."""
         os.write(2, b"\nruns save at their next boundary and stop ...\n")
         engine.stop(number)
 
     def end(self, stopped: str | None, going: Sweep) -> None:
+        """Print how to continue an interrupted sweep, or where the results of a finished one are."""
         if stopped:
-            again = command(command_again())
-            done = f"{len(self.journal.over)} of {self.plan.total} trials over"
-            say(f"{stopped}: {done}, nothing is lost; go on with: {again}", err=True)
+            done = f"{len(self.journal.over)} of {self.plan.total} trials done"
+            say(f"{stopped}: {done}, nothing is lost; continue with: {command(repeated_command())}", err=True)
         else:
             self._say(f"report {going.folder.report}")
             self._say(f"best   cadenza train {shell(str(going.folder.best))}")

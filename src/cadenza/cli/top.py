@@ -18,12 +18,14 @@ RIGHT = ("done", "speed", "left", "return", "best", "CPU %", "GB", "GPU %", "ale
 
 
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Print a table and leave.")] = False,
-    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the table once and exit.")] = False,
+    every: Annotated[float, typer.Option(min=0.2, help="Refresh every so many seconds.")] = 2.0,
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
-    """Show the runs that are running: how far, how fast, how good, what they take, what is wrong. Ctrl-C leaves.
+    """Show the runs in progress. Ctrl-C exits.
+
+    The table has progress, speed, returns, memory and alerts.
 
     Example: cadenza top
     Example: cadenza top --once --json
@@ -35,11 +37,11 @@ def top(
     if json:
         print_json({"runs": [vars(run) for run in running(root)]})
     elif once or not sys.stdout.isatty():
-        found = running(root)
-        if found:
-            columns = _columns(found)
-            print_table(*columns, [name for name in RIGHT if name in columns[0]])
-            for text in _alerts(found):
+        current = running(root)
+        if current:
+            head, lines = _columns(current)
+            print_table(head, lines, [name for name in RIGHT if name in head])
+            for text in _alerts(current):
                 say(text)
         else:
             say(f"nothing is running in {root}", err=True)
@@ -57,12 +59,10 @@ def _live(root: Any, every: float) -> None:
     from cadenza.records.live_runs import running
 
     def picture() -> Any:
-        found = running(root)
-        title = Text(
-            f"{len(found)} running in {printable(str(root))}   {time.strftime('%H:%M:%S')}   Ctrl-C leaves", style="dim"
-        )
-        latest = [Text(printable(text), style="yellow") for text in _alerts(found)]
-        return Group(title, *([_table(found)] if found else []), *latest)
+        current = running(root)
+        line = f"{len(current)} running in {printable(str(root))}   {time.strftime('%H:%M:%S')}   Ctrl-C exits"
+        alerts = [Text(printable(text), style="yellow") for text in _alerts(current)]
+        return Group(Text(line, style="dim"), *([_table(current)] if current else []), *alerts)
 
     with Live(picture(), console=Console(), screen=True, auto_refresh=False) as live:
         try:
@@ -73,12 +73,12 @@ def _live(root: Any, every: float) -> None:
             return
 
 
-def _table(found: list[Running]) -> Any:
+def _table(current: list[Running]) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    head, lines = _columns(found)
+    head, lines = _columns(current)
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for name in head:
         table.add_column(name, justify="right" if name in RIGHT else "left", no_wrap=True)
@@ -87,11 +87,11 @@ def _table(found: list[Running]) -> Any:
     return table
 
 
-def _columns(found: list[Running]) -> tuple[list[str], list[list[str]]]:
-    """Head and lines, without the columns that are empty."""
-    lines = [_cells(run) for run in found]
-    kept = [index for index in range(len(HEAD)) if index == 0 or any(cells[index] for cells in lines)]
-    return [HEAD[index] for index in kept], [[cells[index] for index in kept] for cells in lines]
+def _columns(current: list[Running]) -> tuple[list[str], list[list[str]]]:
+    """Return head and lines, without empty columns."""
+    lines = [_cells(run) for run in current]
+    columns = [index for index in range(len(HEAD)) if index == 0 or any(cells[index] for cells in lines)]
+    return [HEAD[index] for index in columns], [[cells[index] for index in columns] for cells in lines]
 
 
 def _cells(run: Running) -> list[str]:
@@ -106,13 +106,12 @@ def _cells(run: Running) -> list[str]:
     speed = rate(run.speed, run.speed_unit)
     machine = [f"{run.cpu_percent:.0f}" if run.cpu_percent is not None else "", shown(run.memory_gb)]
     gpu = f"{run.gpu_percent:.0f}" if run.gpu_percent is not None else ""
-    told = str(run.alerts) if run.alerts else ""
     returns = [shown(run.latest_return), shown(run.best_return), sparkline(run.curve, 20)]
-    return [run.run, done, speed, left, *returns, *machine, gpu, told]
+    return [run.run, done, speed, left, *returns, *machine, gpu, str(run.alerts or "")]
 
 
-def _alerts(found: list[Running]) -> list[str]:
-    """The latest of each run."""
+def _alerts(current: list[Running]) -> list[str]:
+    """Return the latest alert of each run."""
     from cadenza.records.alert_log import line
 
-    return [f"{run.run}: {line(run.alert)}" for run in found if run.alert is not None]
+    return [f"{run.run}: {line(run.alert)}" for run in current if run.alert is not None]

@@ -5,41 +5,42 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, Trust, print_json, say
+from cadenza.cli.output import ConfigDir, Json, Overrides, Quiet, RunsDir, Spec, Trust, print_json, say
 from cadenza.errors import CadenzaError, ConfigError
 
 if TYPE_CHECKING:
     from cadenza.config.schema import RunConfig
 
-# What `--debug` changes, unless told otherwise: the beginning of the run, with a row for every cycle.
+# The settings of `--debug`, which overrides may change: the beginning of the run, with a row for every cycle.
 DEBUG = ("debug.enabled=true", "logging.every_steps=1", "logging.every_updates=1", "evaluation.episodes=4")
 DEBUG_BUDGETS = {"max_timesteps": 5000, "max_updates": 500}
 
 
 def train(
-    spec: Annotated[str, typer.Argument(help="ENV:VARIANT, the name of an experiment, or a YAML or JSON file")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="key=value …", help="settings to change")] = None,
-    seed: Annotated[str | None, typer.Option(help="seed, or several: 1,2,3")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="how many seeds train at the same time")] = 1,
-    max_timesteps: Annotated[int | None, typer.Option(help="budget in env_steps")] = None,
-    max_updates: Annotated[int | None, typer.Option(help="budget in gradient steps")] = None,
-    name: Annotated[str | None, typer.Option(help="a name for the run")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="a word to find the run by; may be repeated")] = None,
-    init_from: Annotated[str | None, typer.Option(help="start from the weights of this run")] = None,
-    config_dir: Annotated[Path | None, typer.Option(help="folder with config groups of your own")] = None,
+    spec: Spec,
+    overrides: Overrides = None,
+    seed: Annotated[str | None, typer.Option(help="Train with this seed, or with several: 1,2,3.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Train so many seeds at the same time.")] = 1,
+    max_timesteps: Annotated[int | None, typer.Option(help="Stop after so many env_steps.")] = None,
+    max_updates: Annotated[int | None, typer.Option(help="Stop after so many gradient steps.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name the run.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Tag the run, to find it by; repeatable.")] = None,
+    init_from: Annotated[str | None, typer.Option(help="Start from the weights of this run.")] = None,
+    config_dir: ConfigDir = None,
     runs_dir: RunsDir = None,
     trust: Trust = False,
-    debug: Annotated[bool, typer.Option("--debug", help="a short run that checks and measures everything")] = False,
-    cfg: Annotated[bool, typer.Option("--cfg", help="print the resolved config and train nothing")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="warnings only")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Make a short run that checks and measures everything.")
+    ] = False,
+    cfg: Annotated[bool, typer.Option("--cfg", help="Print the resolved config and train nothing.")] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Train an agent.
+    """Train an agent, and leave a run folder.
 
     Example: cadenza train CartPole-v1:ppo algorithm.gamma=0.98 --seed 1
     """
@@ -57,18 +58,18 @@ def train(
         "tags": tag,
         "seed": seeds[0] if len(seeds) == 1 else None,
     }
-    given = [override(key, value) for key, value in flags.items() if value is not None]
+    changes = [override(key, value) for key, value in flags.items() if value is not None]
     if max_updates is not None and max_timesteps is None:
-        given.insert(0, "training.max_timesteps=null")  # the run is then counted in updates
+        changes.insert(0, "training.max_timesteps=null")  # the run is then counted in updates
     if not trust:
         require_trust_of_file(spec)
     swept = agent_overrides(os.environ)
     if swept:
         say(f"from the W&B sweep's agent: {' '.join(swept)}", err=True)
         if len(seeds) > 1:  # all of them would write into it
-            raise ConfigError("--seed: what a W&B agent asks for is one run; make the seed a parameter of the sweep")
-    config = load(spec, [*(DEBUG if debug else ()), *(overrides or ()), *swept, *given], config_dir)
-    if debug and not any(setting.startswith("training.max_") for setting in (*(overrides or ()), *given)):
+            raise ConfigError("--seed: a W&B agent trains one run; make the seed a parameter of the sweep")
+    config = load(spec, [*(DEBUG if debug else ()), *(overrides or ()), *swept, *changes], config_dir)
+    if debug and not any(setting.startswith("training.max_") for setting in (*(overrides or ()), *changes)):
         config = shortened(config)
     if cfg:
         say(dump(config), several=True, end="")
@@ -86,7 +87,7 @@ def train(
 
 
 def shortened(config: RunConfig) -> RunConfig:
-    """The first steps of the run as it would be: its schedules reach as far as ever."""
+    """Return the config with a budget for `--debug`, and schedules that keep the length of the whole run."""
     training = config.training
     offline = training.phases is not None and all(phase.type != "online" for phase in training.phases)
     unit = "max_updates" if offline or training.max_timesteps is None else "max_timesteps"
@@ -98,7 +99,7 @@ def shortened(config: RunConfig) -> RunConfig:
 
 
 def finish(signal: str | None, why: str = "") -> None:
-    """End with the exit code of the signal that interrupted a run, if one did, or as a failure if an alert did."""
+    """Exit with the code of the signal that interrupted a run, or as a failure if an alert (`why`) stopped it."""
     if why:
         raise CadenzaError(f"{why} stopped the run; it is saved, and `cadenza resume` goes on with it")
     if signal:
@@ -108,7 +109,7 @@ def finish(signal: str | None, why: str = "") -> None:
 
 
 def parse_seeds(text: str | None) -> list[int]:
-    """`1,2,3` as numbers; nothing where no seed was given."""
+    """Parse `1,2,3`; return an empty list without a text."""
     if text is None:
         return []
     try:

@@ -1,4 +1,4 @@
-"""`cadenza trial`: one run of a sweep, as the sweep calls it; not for people."""
+"""`cadenza trial`: train one run of a sweep; hidden, the sweep calls it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from cadenza.cli.output import RunsDir
 
 
 def trial(
-    config: Annotated[Path, typer.Argument(help="the run's resolved config")],
-    run: Annotated[str, typer.Argument(help="the run's id")],
-    until: Annotated[str | None, typer.Option(metavar="UNIT=AMOUNT", help="stop at the metric's next value")] = None,
-    metric: Annotated[str, typer.Option(help="what must have been measured there")] = "",
+    config: Annotated[Path, typer.Argument(help="The resolved config of the run.")],
+    run: Annotated[str, typer.Argument(help="The id of the run.")],
+    until: Annotated[
+        str | None, typer.Option(metavar="UNIT=AMOUNT", help="Stop at the next value of --metric.")
+    ] = None,
+    metric: Annotated[str, typer.Option(help="Require a value of this metric.")] = "",
     runs_dir: RunsDir = None,
 ) -> None:
-    """Begin a run of a sweep, or go on with it; ends with the process that started it."""
+    """Start or continue a run of a sweep; end when the process that started it ends."""
     from cadenza.cli.train import finish
     from cadenza.engine.signals import STOP
     from cadenza.lab.sweeps.jobs import end_with_starter, train

@@ -18,15 +18,21 @@ if TYPE_CHECKING:
 
 
 def verify(
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="the run to do again")] = None,
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="key=value …", help="settings for --resume")] = None,
-    resume: Annotated[str | None, typer.Option(metavar="SPEC", help="compare a whole run with a killed one")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="how far, in env_steps")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="Repeat this run.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="key=value …", help="Change these settings of --resume.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="Compare a whole run of SPEC with a killed and resumed one.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Compare so many env_steps.")] = None,
     trust: Trust = False,
     runs_dir: RunsDir = None,
     json: Json = False,
 ) -> None:
-    """Prove that a run can be reproduced, or that killing and resuming changes nothing; exit code 1 if not.
+    """Repeat a run, or kill and resume one; compare bit for bit.
+
+    It exits with 1 at the first difference.
 
     Example: cadenza verify @last --steps 5000
     Example: cadenza verify --resume CartPole-v1:ppo
@@ -42,7 +48,7 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="cadenza-verify-") as scratch:
         root = Path(scratch)
         if resume is not None:
-            # what typer took for RUN is the first key=value then
+            # typer takes the first key=value for RUN then
             settings = [*([run] if run else []), *(overrides or [])]
             if not trust:
                 require_trust_of_file(resume)
@@ -51,13 +57,13 @@ def verify(
             whole = proof.uninterrupted(command, root / "whole")
             killed, kills = proof.interrupted(command, root / "killed")
             if not kills:
-                raise CadenzaError(f"{resume} finished before any kill: nothing is proven; give a larger --steps")
+                raise CadenzaError(f"{resume} finished before any kill: nothing is proven; give more --steps")
             difference = proof.compare(whole, killed)
             subject = f"{resume}, killed {kills} times and resumed,"
         elif run is None:
             raise typer.BadParameter("give a RUN, or --resume SPEC")
         elif overrides:
-            raise typer.BadParameter("settings go with --resume alone: a run is repeated as it was")
+            raise typer.BadParameter("settings need --resume SPEC: a RUN is repeated as it was")
         else:
             folder = find(runs_root(runs_dir), run)
             difference, changed = proof.repeat(folder, root, steps, trust)
@@ -69,7 +75,7 @@ def verify(
 def report(
     subject: str, difference: dict[str, Any] | None, changed: Pairs, json: bool, by_hand: Sequence[str] = ()
 ) -> None:
-    """What was found; the exit code is 1 if there is a difference. `by_hand`: changes that may be the reason."""
+    """Print the result, and exit with 1 if there is a difference; `by_hand` are changes that may explain it."""
     if changed and not json:
         lines = [(key, *("-" if value is None else str(value) for value in pair)) for key, pair in changed.items()]
         print_table(("made with", "then", "now"), lines)

@@ -13,7 +13,7 @@ from cadenza.config.load import load
 from cadenza.data.datasets import open_dataset
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError, NotFoundError
 from cadenza.tools.demonstrate import demonstrate
-from cadenza.tools.export import Episodes
+from cadenza.tools.export import EpisodeSelection
 from harness.command import cadenza
 
 COUNTING = """
@@ -60,7 +60,7 @@ def test_an_expert_by_name_goes_both_ways(tmp_path: Path) -> None:
     place = rows(tmp_path / "a")["groups.agent.obs"][:, 0]
     halfway = place[np.abs(place[:, 1]) < 0.05, 0]
     assert 5 < np.count_nonzero(halfway < -0.5) < len(halfway) - 5
-    again = demonstrate(load("toy/fork:diffusion_policy"), "fork", tmp_path / "b", Episodes(40))
+    again = demonstrate(load("toy/fork:diffusion_policy"), "fork", tmp_path / "b", EpisodeSelection(40))
     assert again["digest"] == facts["digest"]
 
 
@@ -68,7 +68,7 @@ def test_a_class_begins_anew_with_each_episode(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "own_experts.py").write_text(COUNTING)
     monkeypatch.chdir(tmp_path)
     config = load("toy/fork:diffusion_policy", ["environment.max_episode_steps=5"])
-    demonstrate(config, "own_experts:Counting", tmp_path / "out", Episodes(10))
+    demonstrate(config, "own_experts:Counting", tmp_path / "out", EpisodeSelection(10))
     counted = rows(tmp_path / "out")["groups.agent.action"][:, 0, 0]
     np.testing.assert_allclose(counted, np.tile([0.01, 0.02, 0.03, 0.04, 0.05, 0], 10), rtol=1e-6)
 
@@ -76,7 +76,7 @@ def test_a_class_begins_anew_with_each_episode(tmp_path: Path, monkeypatch: pyte
 def test_whole_numbers_may_come_as_floats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_experts.py").write_text(COUNTING)
     monkeypatch.chdir(tmp_path)
-    demonstrate(load("CartPole-v1:diffusion_policy"), "own_experts:whole", tmp_path / "out", Episodes(1))
+    demonstrate(load("CartPole-v1:diffusion_policy"), "own_experts:whole", tmp_path / "out", EpisodeSelection(1))
     done = rows(tmp_path / "out")["groups.agent.action"][:, 0]
     assert done[:-1].all()  # in the last row nothing is done
     assert done.dtype == np.int64
@@ -108,7 +108,7 @@ def test_what_cannot_be_is_one_line(
     (tmp_path / "own_experts.py").write_text(COUNTING)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(kind, match=told):
-        demonstrate(load(f"{environment}:diffusion_policy"), expert, tmp_path / "out", Episodes(2))
+        demonstrate(load(f"{environment}:diffusion_policy"), expert, tmp_path / "out", EpisodeSelection(2))
     assert not (tmp_path / "out").exists()
 
 
@@ -116,11 +116,11 @@ def test_an_expert_of_an_extra_says_what_to_install(tmp_path: Path, monkeypatch:
     for module in ("gym_pusht", "gym_pusht.envs", "gym_pusht.envs.pusht"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=r"the expert pusht needs an extra: pip install 'cadenza\[pusht\]'"):
-        demonstrate(load("toy/fork:diffusion_policy"), "pusht", tmp_path / "out", Episodes(1))
+        demonstrate(load("toy/fork:diffusion_policy"), "pusht", tmp_path / "out", EpisodeSelection(1))
     assert not (tmp_path / "out").exists()
 
 
 def test_an_algorithm_beside_the_environment_is_one_too_many(tmp_path: Path) -> None:
     said = cadenza("demonstrate", "toy/fork:ppo", "fork", "--out", tmp_path / "forks")
     assert said.code == 2
-    assert "the expert acts, no algorithm; give toy/fork alone" in said.err
+    assert "the expert acts, not an algorithm; give toy/fork alone" in said.err

@@ -10,7 +10,7 @@ import pytest
 from cadenza.config.load import load
 from cadenza.data.datasets import Dataset, open_dataset
 from cadenza.data.ring_steps import LAST
-from cadenza.tools.export import Episodes, whole_episodes
+from cadenza.tools.export import EpisodeSelection, whole_episodes
 from cadenza.types import SINGLE_GROUP, Acted, Mode, Step, Tree
 from harness.command import TOY, Outcome, cadenza, last, train
 from harness.datasets import SMALL_DQN
@@ -51,7 +51,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_replay_of_the_latest_checkpoint_is_written(trained: Path, tmp_path: Path) -> None:
     line = export(trained, tmp_path / "a").succeeded().out
     assert line.count("\n") == 1
-    assert "604 transitions in 40 episodes (4 of them in part), return " in line
+    assert "604 transitions in 40 episodes (4 of them incomplete), return " in line
     facts = told(export(trained, tmp_path / "b", "--json"))
     assert facts["run"] == last(trained).id
     assert (facts["transitions"], facts["episodes"], facts["unfinished"]) == (604, 40, 4)
@@ -142,7 +142,7 @@ class Counting:
 def test_episodes_are_handed_over_while_others_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cadenza.tools.export.ROWS", 32)
     policy, config = Counting(), load("toy/identity:ppo", ["evaluation.num_envs=2"])
-    episodes = whole_episodes(policy, config, Episodes(41))
+    episodes = whole_episodes(policy, config, EpisodeSelection(41))
     lengths = [len(next(episodes)["flags"])]
     assert policy.calls <= 33
     lengths += [len(rows["flags"]) for rows in episodes]

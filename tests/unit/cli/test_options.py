@@ -13,7 +13,7 @@ import typer.models
 
 import cadenza.cli
 from cadenza.cli.output import visible
-from cadenza.cli.seeds import told
+from cadenza.cli.seeds import last_result
 from cadenza.lab.sweeps.wandb_agent import PARAMETERS, SWEEP
 from harness import command
 
@@ -45,8 +45,8 @@ def test_a_terminal_obeys_nothing_that_a_run_is_called() -> None:
 
 
 def test_a_seed_that_failed_has_no_result_whatever_its_environment_printed() -> None:
-    assert told("hello\n") is told("") is told("[1]\n") is None
-    assert told('hello\n{"run": "a"}\n') == {"run": "a"}
+    assert last_result("hello\n") is last_result("") is last_result("[1]\n") is None
+    assert last_result('hello\n{"run": "a"}\n') == {"run": "a"}
 
 
 def test_what_a_wandb_agent_asks_for_is_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ def test_an_episode_that_comes_out_otherwise_is_reported(folder: RunFolder) -> N
     log.seal(7)
     outcome = cadenza("play", folder.path, "--episode", 0)
     assert outcome.code == 1
-    assert "did not come out as it was recorded" in outcome.err
+    assert "did not repeat as recorded" in outcome.err
 
 
 def test_mistakes_are_one_line(folder: RunFolder, tmp_path: Path) -> None:

@@ -270,7 +270,7 @@ def test_mistakes_on_the_command_line(root: Path) -> None:
         (["--x", "tme"], "did you mean 'time'"),
         (["--plot", "x.gif"], "must end in .png"),
         (["-m", "eval/retrun_mean"], "did you mean 'eval/return_mean'"),
-        (["--at", "5", "--best"], "one of them"),
+        (["--at", "5", "--best"], "exclude each other"),
         (["--plot", "nodir/x.png"], "--plot nodir/x.png: there is no folder nodir"),
     ):
         cadenza("compare", "CartPole*", "--runs-dir", root, *arguments).refused(2, words)

@@ -44,9 +44,9 @@ def test_the_first_step_and_quantity(tmp_path: Path, make_curve: Callable[..., R
     assert found == {"a": a.id, "b": b.id} | told
     text = cadenza("diff", a.id, b.id, "--runs-dir", root).succeeded().out
     assert "algorithm.gamma" in text
-    assert "they part at step 200 in eval/return_mean: 2.0 and 2.5" in text
+    assert "they first differ at step 200 in eval/return_mean: 2.0 and 2.5" in text
     alone = cadenza("diff", a.id, a.id, "--runs-dir", root).succeeded().out
-    assert alone == f"metrics are identical; episodes cannot be compared: {a.id} kept none\n"
+    assert alone == f"metrics are identical; episodes cannot be compared: {a.id} recorded none\n"
     played(a, [0, 1])
     assert cadenza("diff", a.id, a.id, "--runs-dir", root).succeeded().out == "metrics and episodes are identical\n"
 

@@ -346,7 +346,7 @@ def test_memory_that_nobody_has_written_to_is_not_blamed() -> None:
             torch.empty(3).fill_(1.0)
             torch.ones(3).new_empty(3)
             torch.ones(3).log().neg().sqrt()
-            assert watch.found is None
+            assert watch.operation is None
             torch.zeros(3) / 0
     finally:
         torch.use_deterministic_algorithms(before)

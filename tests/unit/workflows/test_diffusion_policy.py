@@ -24,7 +24,7 @@ from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
 from cadenza.ops.diffusion import KEPT, ddim_step, ddpm_step
 from cadenza.tools.demonstrate import demonstrate
-from cadenza.tools.export import Episodes
+from cadenza.tools.export import EpisodeSelection
 from cadenza.tools.verify import compare
 from cadenza.trees import leaves
 from cadenza.types import Mode, Step
@@ -46,7 +46,7 @@ DIFFUSING = ["algorithm.noise_steps=8", "algorithm.sampling_steps=2", "algorithm
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Demonstrations of both ways round."""
     out = tmp_path_factory.mktemp("demonstrations") / "forks"
-    told = demonstrate(load("toy/fork:diffusion_policy"), "fork", out, Episodes(60))
+    told = demonstrate(load("toy/fork:diffusion_policy"), "fork", out, EpisodeSelection(60))
     assert (told["episodes"], told["return_min"]) == (60, 1.0)
     return out
 
