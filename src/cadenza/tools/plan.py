@@ -27,14 +27,8 @@ from cadenza.lab.session import build_quietly
 from cadenza.records.folder import create
 from cadenza.tools.plan_forecast import Forecast, Pace, forecast, paces_of
 from cadenza.tools.plan_measure import Measured, measure
-<<<<<<< HEAD
-from cadenza.types import Acted, EnvSpec, GroupSpec, Mode, PhaseInfo, Sealing, Step, Store, Workflow
-from cadenza.watch.workflow_contents import WorkflowContents
-=======
-from cadenza.tools.workflow_contents import Owned
 from cadenza.types import Acted, EnvSpec, Mode, PhaseInfo, Sealing, Step, Store, Workflow
-from cadenza.watch.console import Console
->>>>>>> 4736017 (refactor(tools): plan says what it computes in plain names, with one path to a replay's footprint)
+from cadenza.watch.workflow_contents import WorkflowContents
 
 EPISODE_ROW = 40  # bytes of a stored episode besides its actions: environment, number, seed, length, return
 EPISODE_FILE = 500  # bytes of a file of episodes besides its rows
@@ -65,20 +59,11 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="cadenza-plan-") as scratch, Signals() as signals:
         assembly = assemble(quiet, spec, {})
         try:
-<<<<<<< HEAD
-            folder = create(Path(scratch), shown, ["cadenza", "plan"])
-            run = build_quietly(assembly, folder, signals)
-            measured = measure(run, seconds)
-            for name, held in stores.items():  # some grow
-                later = held_by(assembly.stores[name], assembly.env and assembly.env.current)
-                stores[name] = max(held, later, key=lambda one: one.bytes)
-=======
             folder = create(Path(scratch), quiet, ["cadenza", "plan"])
-            measured = measure(build(assembly, folder, Console(quiet=True, total=None), signals), seconds)
+            measured = measure(build_quietly(assembly, folder, signals), seconds)
             for name, before in stores.items():  # some stores grow
                 after = footprint(assembly.stores[name], assembly.env and assembly.env.current)
                 stores[name] = max(before, after, key=lambda one: one.memory)
->>>>>>> 4736017 (refactor(tools): plan says what it computes in plain names, with one path to a replay's footprint)
         finally:
             assembly.close()
     phases, decisions = assembly.phases, assembly.decisions
@@ -266,18 +251,11 @@ def named(phases: list[str]) -> str:
     return f"phase{'s' * (len(phases) > 1)} {', '.join(phases)}"
 
 
-<<<<<<< HEAD
-def memory_of(workflow: Workflow, stores: dict[str, Held], beside: int | None) -> dict[str, Any]:
-    owned = WorkflowContents(workflow)
-    parameters = {id(parameter): parameter for parameter in owned.parameters.values()}.values()
-    buffers = [list(module.buffers()) for module in owned.modules.values()]
-=======
 def memory_of(workflow: Workflow, stores: dict[str, Footprint], process: int | None) -> dict[str, Any]:
     """Return the bytes of networks, gradients, optimizers and stores; `process` is everything besides the stores."""
-    contents = Owned(workflow)
+    contents = WorkflowContents(workflow)
     parameters = {id(parameter): parameter for parameter in contents.parameters.values()}.values()
     buffers = [list(module.buffers()) for module in contents.modules.values()]
->>>>>>> 4736017 (refactor(tools): plan says what it computes in plain names, with one path to a replay's footprint)
     networks = system_memory.blocks([list(parameters), buffers])
     state = system_memory.blocks(workflow.state_dict())
     full = sum(store.memory for store in stores.values())

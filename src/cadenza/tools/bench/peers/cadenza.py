@@ -17,27 +17,27 @@ REPLAY = ("warmup_steps", "train_every", "batch_size", "buffer_size", "learning_
 
 def train(task: TaskData, recorder: Recorder) -> dict[str, Any]:
     """Train any of the algorithms below."""
-    import cadenza
-    from cadenza.engine import build
+    from cadenza.config.load import load
+    from cadenza.engine import launch
     from cadenza.engine.events import Event, Saved
+    from cadenza.lab.session import RunAttachments
 
-    make_vector = vars(build)["make_vector"]
+    class RecordedRun(RunAttachments):
+        """The attachments of `cadenza train`, and the recorder of its environments."""
 
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        env = make_vector(*args, **kwargs)
-        recorder.follow(env, read=rewards_and_ends)
-        return env
+        def attach(self, run: Any) -> None:
+            super().attach(run)
+            recorder.follow(run.collector, read=rewards_and_ends)
 
     def listen(event: Event) -> None:
         if isinstance(event, Saved):  # what is written after the last checkpoint is a report, not training
             recorder.end()
 
-    vars(build)["make_vector"] = watched
     file = Path("task.json")
     file.write_text(json.dumps(config_of(task)))
-    run = cadenza.train(str(file), runs_dir=Path("runs"), on_event=listen)
-    status = run.result
-    return recorder.figures(env_steps=status["env_steps"], updates=status["updates"], parameters=parameters(run))
+    folder = launch.train(load(str(file)), Path("runs"), ["cadenza", "bench"], RecordedRun(True, [listen])).folder
+    status = folder.read_status()
+    return recorder.figures(env_steps=status["env_steps"], updates=status["updates"], parameters=parameters(folder))
 
 
 ppo = dqn = sac = mappo = happo = dreamer_v3 = train
@@ -158,11 +158,11 @@ def replay(settings: TaskData) -> dict[str, Any]:
     return {"update_ratio": ratio, **{key: settings[key] for key in REPLAY}}
 
 
-def parameters(run: Any) -> int:
+def parameters(folder: Any) -> int:
     """Count the learned parameters, without target networks."""
     from cadenza.engine.playback import load_policy
     from cadenza.watch.workflow_contents import WorkflowContents
 
-    player, _ = load_policy(run.folder)
+    player, _ = load_policy(folder)
     learned = WorkflowContents(player.workflow).parameters.values()
     return sum(parameter.numel() for parameter in learned if parameter.requires_grad)
