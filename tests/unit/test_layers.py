@@ -32,7 +32,6 @@ BASE = (
 )  # the vocabulary beside the packages; `api` and the rest are above all
 EXCEPTIONS = {  # importing module, imported module: at most three, and may only shrink
     ("nets.numpy.sac_kernel", "workflows.sac"),
-    ("tools.bench.peers.cadenza", ""),
 }
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("__init__").rstrip("."): path
