@@ -1,4 +1,4 @@
-"""A run's policy as an ONNX or TorchScript model, normaliser and memory included, checked to act as the run does."""
+"""Export a policy as an ONNX or TorchScript model, with its normaliser and memory, and check that it acts alike."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -33,12 +34,12 @@ from cadenza.records.folder import RunFolder
 from cadenza.trees import leaves, map_tree
 from cadenza.types import SINGLE_GROUP, Deployable, Mode, Step, Tree
 
-FACTS = "cadenza.json"  # where a model tells what it is
-TOLERANCE = 1e-4  # of the largest number in what is compared, for differences in rounding
-LEAST = 0.1  # what counts as the largest where all are smaller
-NEAR_TIES = 1e-3  # the share of choices that such a difference may turn, beside one in each group
+FACTS = "cadenza.json"  # the key, or file, of a model's metadata
+TOLERANCE = 1e-4  # allowed rounding difference, relative to the largest number compared
+LEAST = 0.1  # the smallest number that differences are relative to
+NEAR_TIES = 1e-3  # share of choices that rounding may change, besides one in each group
 BATCHES = (1, 64, 64, 64)  # observations in each step of the check
-EXAMPLE = 3  # as many as nothing else here counts, so that no other size is taken for the batch
+EXAMPLE = 3  # batch size of the example; no other dimension has it, so that it is not taken for the batch
 
 Arrays = dict[str, np.ndarray]
 Call = Callable[[Arrays], Arrays]
@@ -46,108 +47,105 @@ Call = Callable[[Arrays], Arrays]
 
 @dataclass(frozen=True)
 class Group:
-    """One group of the policy, and the names its part of the model goes by."""
+    """One group of the policy, and how its tensors are named and shaped in the model."""
 
     name: str
     module: Deployed
     observation: spaces.Space[Any]
     action: spaces.Space[Any]
     agents: int
-    masked: int  # how many numbers its action mask has; 0: it has none
-    single: bool  # the only agent there is: no axis for agents, no name before the others
-    stretch: RescaledActions | None = None  # what makes the environment's actions of the policy's
+    mask_size: int  # of its action mask; 0: none
+    alone: bool  # the only agent: its tensors have no axis of agents, and no prefix in their names
+    rescaled: RescaledActions | None = None  # maps the policy's actions to the environment's
 
     @property
     def bounds(self) -> spaces.Space[Any]:
-        """The actions that the environment takes."""
-        return self.action if self.stretch is None else self.stretch.env.action_space
+        """The space of the environment's actions."""
+        return self.action if self.rescaled is None else self.rescaled.env.action_space
 
     @property
     def prefix(self) -> str:
-        return "" if self.single else f"{self.name}."
+        return "" if self.alone else f"{self.name}."
 
-    def of(self, what: str, tree: Tree) -> Iterator[tuple[str, Any]]:
+    def names(self, kind: str, tree: Tree) -> Iterator[tuple[str, Any]]:
+        """Yield the leaves of a tree with their names in the model."""
         for path, leaf in leaves(tree):
-            yield f"{self.prefix}{what}{'.' if path else ''}{path}", leaf
+            yield f"{self.prefix}{kind}{'.' if path else ''}{path}", leaf
+
+    def narrow(self, tree: Tree) -> Tree:
+        """Drop the axis of agents, if there is one agent alone: [N, A, …] to [N, …]."""
+        return map_tree(lambda x: x[:, 0], tree) if self.alone else tree
+
+    def widen(self, tree: Tree) -> Tree:
+        """Add the axis of agents that `narrow` drops."""
+        return map_tree(lambda x: x[:, None], tree) if self.alone else tree
+
+    def inputs(self, obs: Tree, mask: Any) -> Arrays:
+        """Return observations and mask [N, A, …] as inputs of the model."""
+        arrays = dict(self.names("obs", self.narrow(obs)))
+        return arrays | ({f"{self.prefix}mask": self.narrow(mask)} if self.mask_size else {})
 
 
-class Model(nn.Module):
-    """All groups at once: named tensors in, named tensors out, in the order of `inputs` and `outputs`."""
+class PolicyModel(nn.Module):
+    """All groups of a policy: named tensors in, named tensors out, in the order of `inputs` and `outputs`."""
 
     def __init__(self, groups: list[Group], clip: bool) -> None:
         super().__init__()
         self.groups, self.clip = groups, clip
         self.policies = nn.ModuleList([group.module for group in groups])
-        self.remembers = any(group.module.carry is not None for group in groups)
+        self.has_memory = any(group.module.carry is not None for group in groups)
         self.inputs = list(self.example(1))
         self.outputs = [name for group in groups for name in self._outputs(group)]
 
     def example(self, count: int) -> Arrays:
-        """Inputs for so many environments whose episodes begin."""
+        """Return inputs for `count` environments at the beginning of episodes."""
         arrays: Arrays = {}
         for group in self.groups:
-            lead = (count,) if group.single else (count, group.agents)
-            arrays |= group.of("obs", blank(group.observation, lead))
-            if group.masked:
-                arrays[f"{group.prefix}mask"] = np.ones((*lead, group.masked), bool)
-            arrays |= group.of("carry", map_tree(lambda x: x.numpy(), group.module.initial_carry(*lead)))
-        return arrays | ({"is_first": np.ones(count, bool)} if self.remembers else {})
+            lead = (count, group.agents)
+            arrays |= group.inputs(blank(group.observation, lead), np.ones((*lead, group.mask_size), bool))
+            carry = group.module.initial_carry(*(lead[:1] if group.alone else lead))
+            arrays |= group.names("carry", map_tree(lambda x: x.numpy(), carry))
+        return arrays | ({"is_first": np.ones(count, bool)} if self.has_memory else {})
 
     def _outputs(self, group: Group) -> Iterator[str]:
         yield from (f"{group.prefix}action", f"{group.prefix}output")
-        yield from (name for name, _ in group.of("next_carry", group.module.initial_carry(1)))
+        yield from (name for name, _ in group.names("next_carry", group.module.initial_carry(1)))
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        given = dict(zip(self.inputs, tensors, strict=True))
-        found: list[Tensor] = []
+        stream, results = iter(tensors), []
         for group in self.groups:
 
-            def widened(tensor: Tensor, single: bool = group.single) -> Tensor:
-                return tensor.unsqueeze(1) if single else tensor
+            def read(like: Tree, group: Group = group) -> Tree:
+                return group.widen(map_tree(lambda _: next(stream), like))
 
-            obs = map_tree(widened, taken(given, f"{group.prefix}obs", structure(group.observation)))
-            carry = map_tree(widened, taken(given, f"{group.prefix}carry", group.module.initial_carry(1)))
-            mask = widened(given[f"{group.prefix}mask"]) if group.masked else None
-            first = given["is_first"][:, None].expand(-1, group.agents) if self.remembers else torch.empty(0)
+            obs = read(blank(group.observation))
+            mask = read(None) if group.mask_size else None
+            carry = read(group.module.initial_carry(1))
+            first = tensors[-1][:, None].expand(-1, group.agents) if self.has_memory else torch.empty(0)
             action, output, after = group.module(obs, carry, first, mask)
             if self.clip and isinstance(group.action, spaces.Box):
                 low, high = corners(group.action)
                 action = torch.minimum(torch.maximum(action, low), high)
-            if group.stretch is not None:
+            if group.rescaled is not None:
                 low, high = corners(group.bounds)
                 action = (low + high) / 2 + (high - low) / 2 * action
-            made = [action, output, *(leaf for _, leaf in leaves(after))]
-            found += [one.squeeze(1) for one in made] if group.single else made
-        return tuple(found)
+            results += [group.narrow(x) for x in (action, output, *(leaf for _, leaf in leaves(after)))]
+        return tuple(results)
 
 
 def corners(space: Any) -> tuple[Tensor, Tensor]:
-    """The bounds of a box."""
+    """Return the bounds of a box."""
     return torch.from_numpy(space.low).float(), torch.from_numpy(space.high).float()
-
-
-def structure(space: spaces.Space[Any]) -> Tree:
-    """The nesting of a space's observations."""
-    return {key: structure(part) for key, part in space.spaces.items()} if isinstance(space, spaces.Dict) else None
-
-
-def taken(given: dict[str, Tensor], name: str, like: Tree) -> Tree:
-    """The tensors below a name, nested as they were."""
-    return (
-        {key: taken(given, f"{name}.{key}", part) for key, part in like.items()}
-        if isinstance(like, dict)
-        else given[name]
-    )
 
 
 def export_policy(
     folder: RunFolder, format: str, checkpoint: str = "last", trust: bool = False
 ) -> tuple[bytes, dict[str, Any]]:
-    """The model's file, and what is told of it."""
+    """Return the content of the model's file, and the facts that commands print of it."""
     if format == "onnx":
         require_onnx()
     player, name = load_policy(folder, checkpoint, trust)
-    model = assembled(player)
+    model = build_model(player)
     facts = {
         "run": folder.id,
         "checkpoint": name,
@@ -159,43 +157,41 @@ def export_policy(
     }
     content = (as_onnx if format == "onnx" else as_torchscript)(model, dumps(facts))
     call = (onnx_call if format == "onnx" else torchscript_call)(content, model)
-    return content, {**facts, "format": format, "bytes": len(content), **checked(player, model, call)}
+    return content, {**facts, "format": format, "bytes": len(content), **check_model(player, model, call)}
 
 
-def assembled(player: Player) -> Model:
-    """The policy of every group, or one line that says why it is no model."""
-    workflow, algorithm = player.workflow, player.config.algorithm.name
+def build_model(player: Player) -> PolicyModel:
+    """Return the policy of every group as a model; refuse algorithms that do not act by one pass of a network."""
+    workflow, config, spec = player.workflow, player.config, player.spec
     if not isinstance(workflow, Deployable):
         raise ConfigError(
-            f"{algorithm} acts by more than one pass through its networks (a model of the world, a search, a table): "
-            "it cannot be exported as a model; `cadenza.load` gives its policy in Python"
+            f"{config.algorithm.name} does not act by one pass through its networks, but by a world model, a search or "
+            "a table: it cannot be exported as a model; `cadenza.load` gives its policy in Python"
         )
-    environment = make(player.config.environment)
+    environment = make(config.environment)
     try:
-        first = environment.reset(EpisodeSeeds(0, RECORD)(0, 0))
-        masks = Layout.from_frame(environment.spec, first).masks
+        masks = Layout.from_frame(environment.spec, environment.reset(EpisodeSeeds(0, RECORD)(0, 0))).masks
     finally:
         environment.close()
-    alone, stretch = list(player.spec.groups) == [SINGLE_GROUP], stretching(player.config.environment)
+    single, rescaled = list(spec.groups) == [SINGLE_GROUP], rescaling(config.environment)
     groups = [
         Group(
-            name,
-            workflow.deployed(name),
-            group.observation,
-            group.action,
-            len(group.agents),
-            masks.get(name, 0),
-            alone and len(group.agents) == 1,
-            stretch,
+            name=name,
+            module=workflow.deployed(name),
+            observation=group.observation,
+            action=group.action,
+            agents=len(group.agents),
+            mask_size=masks.get(name, 0),
+            alone=single and len(group.agents) == 1,
+            rescaled=rescaled,
         )
-        for name, group in player.spec.groups.items()
+        for name, group in spec.groups.items()
     ]
-    model = Model(groups, player.config.environment.clip_actions)
-    return model.eval().requires_grad_(False)
+    return PolicyModel(groups, config.environment.clip_actions).eval().requires_grad_(False)
 
 
-def stretching(config: EnvironmentConfig) -> RescaledActions | None:
-    """What `environment.rescale_actions` puts around the only agent there then is."""
+def rescaling(config: EnvironmentConfig) -> RescaledActions | None:
+    """Return the wrapper of `environment.rescale_actions`, which only single-agent environments have."""
     if not config.rescale_actions:
         return None
     environment = make(replace(config, groups="auto", teams={}))
@@ -207,17 +203,20 @@ def stretching(config: EnvironmentConfig) -> RescaledActions | None:
 
 
 def require_onnx() -> None:
+    """Refuse ONNX if its packages are not installed."""
     if any(find_spec(package) is None for package in ("onnx", "onnxscript", "onnxruntime")):
         raise MissingExtraError(f"--format onnx needs an extra: {install('onnx')}")
 
 
-def example_tensors(model: Model) -> tuple[Tensor, ...]:
+def example_tensors(model: PolicyModel) -> tuple[Tensor, ...]:
+    """Return inputs to trace the model with."""
     return tuple(torch.from_numpy(x) for x in model.example(EXAMPLE).values())
 
 
-def as_onnx(model: Model, facts: str) -> bytes:
-    any_number = torch.export.Dim("N")
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of packages that nobody needs here
+def as_onnx(model: PolicyModel, facts: str) -> bytes:
+    """Return the model as ONNX, for any batch size."""
+    batch = torch.export.Dim("N")
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports packages that nothing here needs
     try:
         with warnings.catch_warnings(action="ignore"):
             program = torch.onnx.export(
@@ -225,11 +224,11 @@ def as_onnx(model: Model, facts: str) -> bytes:
                 example_tensors(model),
                 input_names=model.inputs,
                 output_names=model.outputs,
-                dynamic_shapes=(tuple({0: any_number} for _ in model.inputs),),
+                dynamic_shapes=(tuple({0: batch} for _ in model.inputs),),
                 dynamo=True,
                 verbose=False,
             )
-    except Exception as problem:  # whatever of a network torch cannot say in ONNX
+    except Exception as problem:  # torch raises anything for what it cannot express
         raise CadenzaError(
             f"torch cannot write this policy as ONNX: {reason(problem)}; --format torchscript may do"
         ) from problem
@@ -239,44 +238,48 @@ def as_onnx(model: Model, facts: str) -> bytes:
     return content
 
 
-def onnx_call(content: bytes, model: Model) -> Call:
+def onnx_call(content: bytes, model: PolicyModel) -> Call:
+    """Return a function that runs an ONNX model."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    wanted = {one.name for one in session.get_inputs()}  # what changes nothing is left out of a model
+    names = {one.name for one in session.get_inputs()}  # inputs without effect are left out of a model
 
-    def call(given: Arrays) -> Arrays:
-        found = session.run(model.outputs, {name: x for name, x in given.items() if name in wanted})
-        return dict(zip(model.outputs, found, strict=True))
+    def call(inputs: Arrays) -> Arrays:
+        outputs = session.run(model.outputs, {name: x for name, x in inputs.items() if name in names})
+        return dict(zip(model.outputs, outputs, strict=True))
 
     return call
 
 
-def as_torchscript(model: Model, facts: str) -> bytes:
+def as_torchscript(model: PolicyModel, facts: str) -> bytes:
+    """Return the model as TorchScript, for any batch size."""
     buffer = io.BytesIO()
-    with warnings.catch_warnings(action="ignore"), torch.no_grad():  # what it warns of is what `checked` finds out
+    with warnings.catch_warnings(action="ignore"), torch.no_grad():  # `check_model` finds what it warns of
         traced = torch.jit.trace(model, example_tensors(model), check_trace=False)  # type: ignore[no-untyped-call]
         torch.jit.save(traced, buffer, _extra_files={FACTS: facts})
     return buffer.getvalue()
 
 
-def torchscript_call(content: bytes, model: Model) -> Call:
+def torchscript_call(content: bytes, model: PolicyModel) -> Call:
+    """Return a function that runs a TorchScript model."""
     with warnings.catch_warnings(action="ignore"):
         loaded = torch.jit.load(io.BytesIO(content))  # type: ignore[no-untyped-call]
+    return partial(run_module, loaded, model.outputs)
 
-    def call(given: Arrays) -> Arrays:
-        with torch.no_grad():
-            found = loaded(*(torch.from_numpy(x) for x in given.values()))
-        return {name: x.numpy() for name, x in zip(model.outputs, found, strict=True)}
 
-    return call
+@torch.no_grad()
+def run_module(module: nn.Module, names: list[str], inputs: Arrays) -> Arrays:
+    """Run a module on arrays."""
+    outputs = module(*map(torch.from_numpy, inputs.values()))
+    return {name: x.numpy() for name, x in zip(names, outputs, strict=True)}
 
 
 def reason(problem: Exception) -> str:
-    """The innermost of what was raised, shortly."""
-    while problem.__cause__ is not None and isinstance(problem.__cause__, Exception):
+    """Return the innermost error, shortened."""
+    while isinstance(problem.__cause__, Exception):
         problem = problem.__cause__
     text = " ".join(str(problem).split())
     return f"{type(problem).__name__}: {text[:160]}{'…' if len(text) > 160 else ''}"
@@ -287,129 +290,116 @@ def reason(problem: Exception) -> str:
 
 @dataclass
 class Differences:
-    """Between what the run does and what its model does, output by output: what is small is held to small numbers."""
+    """The differences between a run's policy and its model, by output."""
 
-    observations: int = 0
-    gaps: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    scales: dict[str, float] = field(default_factory=lambda: defaultdict(lambda: LEAST))
+    gaps: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # largest difference of numbers
+    scales: dict[str, float] = field(default_factory=lambda: defaultdict(lambda: LEAST))  # largest number
     choices: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # discrete actions
-    turned: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # of those, differing
+    changed: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # those that differ
 
     def numbers(self, name: str, ours: np.ndarray, theirs: np.ndarray) -> None:
+        """Compare numbers of the run with those of the model."""
         if ours.size:
             gap = float(np.abs(ours.astype(np.float64) - theirs).max())
             self.gaps[name] = max(self.gaps[name], gap if np.isfinite(gap) else np.inf)
             self.scales[name] = max(self.scales[name], float(np.abs(ours).max()))
 
     def discrete(self, name: str, ours: np.ndarray, theirs: np.ndarray) -> None:
+        """Compare discrete actions of the run with those of the model."""
         self.choices[name] += ours.size
-        self.turned[name] += int(np.count_nonzero(ours != theirs))
+        self.changed[name] += int(np.count_nonzero(ours != theirs))
 
     def refuse(self, shares: dict[str, float]) -> None:
-        """One line about the first that differs by more than rounding, or than chance where the run acts by chance."""
+        """Raise an error at a difference beyond rounding, or beyond the share of actions that the run draws."""
         for name, gap in self.gaps.items():
             if gap > TOLERANCE * self.scales[name]:
                 raise CadenzaError(f"the model does not act as the run does: its {name} differs by up to {gap:.3g}")
         for name, choices in self.choices.items():
-            random = choices * shares[name]
-            if self.turned[name] > 1 + choices * NEAR_TIES + random + 4 * math.sqrt(random):  # four deviations
-                told = f"{self.turned[name]} of {choices} choices are others"
-                raise CadenzaError(f"the model does not act as the run does: of its {name}, {told}")
+            random, changed = choices * shares[name], self.changed[name]
+            if changed > 1 + choices * NEAR_TIES + random + 4 * math.sqrt(random):  # four standard deviations
+                another = f"it chose another {name} in {changed} of {choices} cases"
+                raise CadenzaError(f"the model does not act as the run does: {another}")
 
 
-def checked(player: Player, model: Model, call: Call) -> dict[str, Any]:
-    """Steps of random observations through the run's own policy and through the model; an error if they part."""
-    random, found = np.random.default_rng(0), Differences()
-    for group in model.groups:
-        group.observation.seed(0)
-    if player.spec.state is not None:
-        player.spec.state.seed(0)
+def check_model(player: Player, model: PolicyModel, call: Call) -> dict[str, Any]:
+    """Compare the run's policy with the exported model on random observations; raise an error if they differ."""
+    random, differences = np.random.default_rng(0), Differences()
+    for space in (*(group.observation for group in model.groups), player.spec.state):
+        if space is not None:
+            space.seed(0)
     mode = Mode(False, player.phase, Streams(0, branch=(EVALUATION,)))
-    for step, count in enumerate(BATCHES):
-        begins = step == 0 or count != BATCHES[step - 1]
-        if begins:
-            given, carry = model.example(count), player.workflow.initial_carry(count)
-        seen = shown(player, model, count, random, begins)
-        given |= named(model, seen)
-        acted = player.workflow.act(seen, carry, mode)
-        carry = acted.carry
-        made = call(given)
-        expected = dict(
-            zip(model.outputs, (x.numpy() for x in model(*map(torch.from_numpy, given.values()))), strict=True)
-        )
-        found.observations += count
+    for number, count in enumerate(BATCHES):
+        starts = number == 0 or count != BATCHES[number - 1]
+        if starts:
+            inputs, carry = model.example(count), player.workflow.initial_carry(count)
+        step = random_step(player, model, count, random, starts)
         for group in model.groups:
-            compare(found, model, group, acted.action[group.name], expected, made)
-        given |= {name.replace("next_", ""): np.array(x) for name, x in made.items() if "next_carry" in name}
+            inputs |= group.inputs(step.obs[group.name], step.mask.get(group.name))
+        inputs |= {"is_first": step.is_first} if model.has_memory else {}
+        acted = player.workflow.act(step, carry, mode)
+        carry = acted.carry
+        expected, outputs = run_module(model, model.outputs, inputs), call(inputs)
+        for group in model.groups:
+            compare(differences, model, group, acted.action[group.name], expected, outputs)
+        inputs |= {name.replace("next_", ""): np.array(x) for name, x in outputs.items() if "next_carry" in name}
     shares = {f"{group.prefix}action": group.module.random_share for group in model.groups}
-    found.refuse(shares)
+    differences.refuse(shares)
     return {
-        "observations_checked": found.observations,
-        "largest_difference": max(found.gaps.values()),
-        "differences": dict(found.gaps),
-        "choices_checked": sum(found.choices.values()),
-        "choices_differing": sum(found.turned.values()),
+        "observations_checked": sum(BATCHES),
+        "largest_difference": max(differences.gaps.values()),
+        "differences": dict(differences.gaps),
+        "choices_checked": sum(differences.choices.values()),
+        "choices_differing": sum(differences.changed.values()),
         "random_share": max(shares.values()),
     }
 
 
-def compare(found: Differences, model: Model, group: Group, acted: np.ndarray, expected: Arrays, made: Arrays) -> None:
-    action, output = f"{group.prefix}action", f"{group.prefix}output"
-    ours = acted[:, 0] if group.single else acted
+def compare(
+    differences: Differences, model: PolicyModel, group: Group, action: np.ndarray, expected: Arrays, outputs: Arrays
+) -> None:
+    """Compare the model's actions with the run's, and its other outputs with those of the module before export."""
+    name, ours = f"{group.prefix}action", group.narrow(action)
     if isinstance(group.action, spaces.Box):
         if model.clip:
             ours = np.clip(ours, group.action.low, group.action.high)
-        if group.stretch is not None:
-            ours = group.stretch.action(ours)
-        found.numbers(action, ours, made[action])
+        if group.rescaled is not None:
+            ours = group.rescaled.action(ours)
+        differences.numbers(name, ours, outputs[name])
     else:
-        found.discrete(action, ours, made[action])
-    for name in model.outputs:
-        if name == output or name.startswith(f"{group.prefix}next_carry"):
-            found.numbers(name, expected[name], made[name])
+        differences.discrete(name, ours, outputs[name])
+    for other in outputs:
+        if other == f"{group.prefix}output" or other.startswith(f"{group.prefix}next_carry"):
+            differences.numbers(other, expected[other], outputs[other])
 
 
-def shown(player: Player, model: Model, count: int, random: np.random.Generator, begins: bool) -> Step:
-    """Random elements of the spaces, random masks, and some episodes that begin."""
+def random_step(player: Player, model: PolicyModel, count: int, random: np.random.Generator, starts: bool) -> Step:
+    """Return a step of random observations and masks, in which some episodes begin, or all with `starts`."""
     obs, masks = {}, {}
     for group in model.groups:
-        lead = (count, group.agents)
-        obs[group.name] = drawn(group.observation, lead)
-        if group.masked:
-            masks[group.name] = random.random((*lead, group.masked)) < 0.5
+        obs[group.name] = sample(group.observation, (count, group.agents))
+        if group.mask_size:
+            masks[group.name] = random.random((count, group.agents, group.mask_size)) < 0.5
             masks[group.name][..., 0] = True
-    state = None if player.spec.state is None else drawn(player.spec.state, (count,))
-    nothing = {name: np.zeros((count, len(spec.agents)), np.float32) for name, spec in player.spec.groups.items()}
+    state = None if player.spec.state is None else sample(player.spec.state, (count,))
+    shapes = {name: (count, len(spec.agents)) for name, spec in player.spec.groups.items()}
     return Step(
         obs=obs,
         final_obs=obs,
-        reward=nothing,
+        reward={name: np.zeros(shape, np.float32) for name, shape in shapes.items()},
         terminated=np.zeros(count, bool),
         truncated=np.zeros(count, bool),
-        is_first=np.ones(count, bool) if begins else random.random(count) < 0.2,
-        active={name: np.ones(rewards.shape, bool) for name, rewards in nothing.items()},
-        died={name: np.zeros(rewards.shape, bool) for name, rewards in nothing.items()},
+        is_first=np.ones(count, bool) if starts else random.random(count) < 0.2,
+        active={name: np.ones(shape, bool) for name, shape in shapes.items()},
+        died={name: np.zeros(shape, bool) for name, shape in shapes.items()},
         mask=masks,
         state=state,
         final_state=state,
     )
 
 
-def drawn(space: spaces.Space[Any], lead: tuple[int, ...]) -> Tree:
+def sample(space: spaces.Space[Any], lead: tuple[int, ...]) -> Tree:
+    """Return random elements [*lead, …] of a space."""
     batch = allocate_space(space, lead)
     for index in np.ndindex(*lead):
-        one = space.sample()
-        map_tree(lambda array, value, at=index: array.__setitem__(at, value), batch, one)
+        map_tree(lambda array, value, at=index: array.__setitem__(at, value), batch, space.sample())
     return batch
-
-
-def named(model: Model, seen: Step) -> Arrays:
-    """What is shown as inputs of the model."""
-    arrays: Arrays = {}
-    for group in model.groups:
-        tree = seen.obs[group.name]
-        arrays |= group.of("obs", map_tree(lambda x: x[:, 0], tree) if group.single else tree)
-        if group.masked:
-            mask = seen.mask[group.name]
-            arrays[f"{group.prefix}mask"] = mask[:, 0] if group.single else mask
-    return arrays | ({"is_first": seen.is_first} if model.remembers else {})

@@ -14,7 +14,7 @@ import torch
 import cadenza as library
 from cadenza.engine.playback import load_policy
 from cadenza.errors import CadenzaError
-from cadenza.tools.export_policy import FACTS, Differences, as_torchscript, assembled, checked, torchscript_call
+from cadenza.tools.export_policy import FACTS, Differences, as_torchscript, build_model, check_model, torchscript_call
 from harness.command import cadenza, last, train
 
 ROLLOUT = ["algorithm.n_steps=16", "algorithm.n_epochs=1", "algorithm.batch_size=32", "environment.num_envs=2"]
@@ -85,11 +85,11 @@ def test_onnx_acts_as_the_run_does_with_its_normaliser_and_its_memory(tmp_path: 
 def test_a_model_that_acts_otherwise_is_not_taken(tmp_path: Path) -> None:
     train(tmp_path, *NORMALISED).succeeded()
     player, _ = load_policy(last(tmp_path))
-    model, other = assembled(player), assembled(load_policy(last(tmp_path))[0])
-    assert checked(player, model, torchscript_call(as_torchscript(other, "{}"), model))["largest_difference"] < 1e-5
+    model, other = build_model(player), build_model(load_policy(last(tmp_path))[0])
+    assert check_model(player, model, torchscript_call(as_torchscript(other, "{}"), model))["largest_difference"] < 1e-5
     next(other.parameters()).add_(0.1)
     with pytest.raises(CadenzaError, match="does not act as the run does: its action differs by up to 0"):
-        checked(player, model, torchscript_call(as_torchscript(other, "{}"), model))
+        check_model(player, model, torchscript_call(as_torchscript(other, "{}"), model))
 
 
 def test_every_output_is_held_to_its_own_size_and_every_group_to_its_own_choices() -> None:
@@ -109,7 +109,7 @@ def test_every_output_is_held_to_its_own_size_and_every_group_to_its_own_choices
     found.refuse({"scout.action": 0.0, "rest.action": 0.0})
     other[:4] = 1
     found.discrete("scout.action", few, other)
-    with pytest.raises(CadenzaError, match=r"of its scout\.action, 5 of 40 choices are others"):
+    with pytest.raises(CadenzaError, match=r"it chose another scout\.action in 5 of 40 cases"):
         found.refuse({"scout.action": 0.0, "rest.action": 0.0})
     found.refuse({"scout.action": 0.1, "rest.action": 0.0})
 
