@@ -1,4 +1,4 @@
-"""cadenza: a reinforcement-learning lab. Importing it is quick and has no effect."""
+"""cadenza: a reinforcement-learning lab. Importing it is quick and has no side effects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Run", "events", "load", "register_algorithm", "register_environment", "register_wrapper", "runs", "train"]
 
-_HOMES = {
+_ORIGINS = {
     "Run": "cadenza.api",
     "events": "cadenza.engine",
     "load": "cadenza.api",
@@ -29,10 +29,10 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when first used, so that `import cadenza` does not import torch."""
-    if name not in _HOMES:
+    """Import public names when they are first used, so that `import cadenza` does not import torch."""
+    if name not in _ORIGINS:
         raise AttributeError(f"module 'cadenza' has no attribute '{name}'")
     from importlib import import_module
 
-    home = import_module(_HOMES[name])
-    return getattr(home, name) if hasattr(home, name) else import_module(f"{_HOMES[name]}.{name}")
+    origin = import_module(_ORIGINS[name])
+    return getattr(origin, name) if hasattr(origin, name) else import_module(f"{_ORIGINS[name]}.{name}")

@@ -1,4 +1,4 @@
-"""cadenza from Python: `train`, `load`, `runs`, and what can be done with a run."""
+"""The Python interface: `train`, `load`, `runs`, and the methods of a run."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ class Run:
 
     @classmethod
     def find(cls, ref: str | Path, runs_dir: Path | str | None = None) -> Run:
-        """The run that an id, a unique prefix, a path, `@last` or `@best` names."""
+        """Return the run with this id, unique prefix or path, or `@last` or `@best[:SPEC]`."""
         return cls(find(_root(runs_dir), str(ref)))
 
     @property
     def id(self) -> str:
+        """The run's id, the name of its folder."""
         return self.folder.id
 
     @property
     def result(self) -> dict[str, Any]:
-        """Status, env_steps, eval/return_mean and the like, as they stand now."""
+        """The current status: `status`, `env_steps`, `eval/return_mean` and others."""
         return self.folder.read_status()
 
     @property
@@ -58,9 +59,9 @@ class Run:
         trust: bool = False,
         accept_changes: bool = False,
     ) -> Run:
-        """Go on exactly where the last checkpoint left it, to the end or to a longer budget.
+        """Continue exactly from the last checkpoint, to the end or to a longer budget.
 
-        What was changed in its files by hand is refused, unless `accept_changes`; each change is then a warning.
+        Changes made to its files by hand are refused; with `accept_changes` each becomes a warning.
         """
         from cadenza.lab.session import resume
 
@@ -71,13 +72,13 @@ class Run:
     def evaluate(
         self, episodes: int = 20, seed: int = 0, checkpoint: str | int = "last", trust: bool = False
     ) -> dict[str, Any]:
-        """Measure its policy: `return_mean`, `returns` and the like."""
+        """Measure the policy and return `return_mean`, `returns` and others, as `cadenza evaluate --json` prints them."""
         from cadenza.engine.playback import evaluate_run
 
         return evaluate_run(self.folder, episodes, seed, str(checkpoint), trust)
 
     def load(self, checkpoint: str | int = "last", trust: bool = False) -> Policy:
-        """Its policy, to be called with observations."""
+        """Load the policy of a checkpoint, to be called with observations."""
         from cadenza.engine.playback import load_policy
 
         player, _ = load_policy(self.folder, str(checkpoint), trust)
@@ -94,11 +95,11 @@ def train(
     trust: bool = False,
     **overrides: Any,
 ) -> Run:
-    """Train to the end: `train("CartPole-v1:ppo")`, or an environment and an algorithm: `train(make_my_env, "ppo")`.
+    """Train to the end and return the run: `train("CartPole-v1:ppo")`, or `train(make_my_env, "ppo")`.
 
-    The environment is an id, an import path, a function or class that makes a gymnasium.Env, or such an Env if
-    Gymnasium can make more of it. Overrides have dotted keys: `train("CartPole-v1:ppo", **{"algorithm.gamma": 0.98})`.
-    A stranger's stored config that names code is taken with `trust` alone.
+    The environment is an id, an import path, a function or class that returns a gymnasium.Env, or an Env of which
+    Gymnasium can make copies. Overrides have dotted keys: `train("CartPole-v1:ppo", **{"algorithm.gamma": 0.98})`.
+    A stored config from elsewhere that names code needs `trust`.
     """
     from cadenza.config.load import load as load_config
     from cadenza.config.load import override
@@ -117,18 +118,20 @@ def train(
 def load(
     run: str | Path | Run, checkpoint: str | int = "last", runs_dir: Path | str | None = None, trust: bool = False
 ) -> Policy:
-    """The policy of a run, to be called with observations. A checkpoint is `last`, `best` or a number of env_steps."""
-    found = run if isinstance(run, Run) else Run.find(run, runs_dir)
-    return found.load(checkpoint, trust)
+    """Load the policy of a run, to be called with observations.
+
+    A checkpoint is `last`, `best` or a number of env_steps.
+    """
+    return (run if isinstance(run, Run) else Run.find(run, runs_dir)).load(checkpoint, trust)
 
 
 def runs(
     runs_dir: Path | str | None = None, *, sort: str | None = None, limit: int | None = None, **filters: Any
 ) -> list[Run]:
-    """Runs whose columns, config keys or metrics have these values, newest first: `runs(environment="CartPole-v1")`.
+    """Return the runs with these columns, config keys or metrics, newest first: `runs(environment="CartPole-v1")`.
 
-    A value may be a comparison, several, or a function: `runs(tag="paper", status=["finished", "crashed"],
-    **{"return": ">400", "algorithm.gamma": lambda gamma: gamma < 0.99}, sort="return")`.
+    A value may also be a comparison, a list of values, or a function: `runs(tag="paper",
+    status=["finished", "crashed"], **{"return": ">400", "algorithm.gamma": lambda gamma: gamma < 0.99}, sort="return")`.
     """
     from cadenza.records.index import rows
 
@@ -137,7 +140,7 @@ def runs(
 
 
 class Policy:
-    """`policy(obs) -> action` for an environment with a single agent; carries its own normaliser and memory."""
+    """A trained policy for a single agent, `policy(obs) -> action`, with its normaliser and memory."""
 
     def __init__(self, player: Player) -> None:
         if list(player.spec.groups) != [SINGLE_GROUP]:
@@ -146,11 +149,11 @@ class Policy:
 
         self._player = player
         self.spec = player.spec
-        self.reset = player.reset  # call it when an episode begins
+        self.reset = player.reset  # to be called when an episode begins
         self._action = action_for(self.spec.groups[SINGLE_GROUP].action, player.config.environment.clip_actions)
 
     def __call__(self, obs: Any, mask: Any = None, explore: bool = False) -> Any:
-        """The action for one observation as the environment gave it; the most likely one unless asked to explore."""
+        """Return the action for one raw observation: the most likely one, or a drawn one with `explore`."""
         import numpy as np
 
         from cadenza.envs.families.gym import as_seen
@@ -161,25 +164,25 @@ class Policy:
         return self._action(self._player.act(frame, explore)[SINGLE_GROUP][0])
 
     def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
-        """The environment the policy was trained in, with its wrappers and its time limit, for a loop of one's own."""
+        """Return the training environment, with its wrappers and time limit, for a loop of your own."""
         from gymnasium.wrappers import TimeLimit
 
         from cadenza.envs.catalog import make
         from cadenza.envs.families.gym import Gym
 
-        made = make(self._player.config.environment, render)
-        if not isinstance(made, Gym):
-            raise ConfigError(f"{self.spec.id} is no Gymnasium environment: use cadenza evaluate or cadenza play")
-        limit = made.spec.max_episode_steps
-        return made.env if limit is None else TimeLimit(made.env, limit)
+        environment = make(self._player.config.environment, render)
+        if not isinstance(environment, Gym):
+            raise ConfigError(f"{self.spec.id} is not a Gymnasium environment: use cadenza evaluate or cadenza play")
+        limit = environment.spec.max_episode_steps
+        return environment.env if limit is None else TimeLimit(environment.env, limit)
 
 
 def _root(runs_dir: Path | str | None) -> Path:
     return runs_root(Path(runs_dir) if runs_dir is not None else None)
 
 
-def _listeners(given: Any) -> list[Listener]:
-    listeners = list(given) if isinstance(given, Iterable) and not callable(given) else [given]
+def _listeners(on_event: Any) -> list[Listener]:
+    listeners = list(on_event) if isinstance(on_event, Iterable) and not callable(on_event) else [on_event]
     for listener in listeners:
         if not callable(listener):
             raise ConfigError(f"on_event={listener!r}: must be a function of one event, or several of them")
@@ -187,7 +190,7 @@ def _listeners(given: Any) -> list[Listener]:
 
 
 def _outcome(result: Result) -> Run:
-    """The run, unless a signal ended it: then what the signal would have done, now that the run is saved."""
+    """Return the run; if a signal interrupted it, let the signal take effect now that the run is saved."""
     if result.signal == "SIGINT":
         folder = result.folder
         raise KeyboardInterrupt(f"run {folder.id} was saved: cadenza.Run.find({folder.handle!r}).resume()")
@@ -197,11 +200,11 @@ def _outcome(result: Result) -> Run:
 
 
 def _spec(env: Any, algorithm: str | type | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
-    """The spec of what `train` was given, the settings that come with it, and what to note about it."""
+    """Return the spec for an environment and an algorithm, the settings that it implies, and notes about it."""
     if isinstance(env, str) and algorithm is None:
         return env, {}, ()
     if algorithm is None:
-        raise ConfigError("cadenza.train needs an algorithm besides the environment: train(make_env, 'ppo')")
+        raise ConfigError("cadenza.train needs an algorithm with the environment: train(make_env, 'ppo')")
     variant = algorithm if isinstance(algorithm, str) else _name_of_algorithm(algorithm)
     if isinstance(env, str):
         return f"{env}:{variant}", {}, ()
@@ -212,7 +215,7 @@ def _spec(env: Any, algorithm: str | type | None) -> tuple[str, dict[str, Any], 
 
 
 def _name_of_algorithm(workflow: Any) -> str:
-    """The name of a workflow class: the one it is registered under, or its import path."""
+    """Return the registered name of a workflow class, or its import path."""
     from cadenza.config import registry
 
     for entry in registry.ALGORITHMS.values():
@@ -221,5 +224,5 @@ def _name_of_algorithm(workflow: Any) -> str:
     path = registry.import_path(workflow)
     if path is None:
         name = getattr(workflow, "__name__", workflow)
-        raise ConfigError(f"algorithm={name!r}: give a name, or a workflow class made known by @register_algorithm")
+        raise ConfigError(f"algorithm={name!r}: give a name, or a workflow class registered with @register_algorithm")
     return path

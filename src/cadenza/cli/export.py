@@ -53,8 +53,8 @@ def export(
     if format not in FORMATS:
         from cadenza.errors import nearest
 
-        known = f"{nearest(format, FORMATS)} (there are: {', '.join(FORMATS)})"
-        raise typer.BadParameter(f"--format {format}: unknown{known}" if format else f"--format is missing{known}")
+        formats = f"{nearest(format, FORMATS)} (there are: {', '.join(FORMATS)})"
+        raise typer.BadParameter(f"--format {format}: unknown{formats}" if format else f"--format is missing{formats}")
     selects = bool(filters or metrics or by) or len(runs or []) != 1
     plays = explore or (episodes, seed) != (None, None)
     root, run = runs_root(runs_dir), (runs or [""])[0]
