@@ -72,7 +72,7 @@ class Run:
     def evaluate(
         self, episodes: int = 20, seed: int = 0, checkpoint: str | int = "last", trust: bool = False
     ) -> dict[str, Any]:
-        """Measure the policy and return `return_mean`, `returns` and others, as `cadenza evaluate --json` prints them."""
+        """Measure the policy; return `return_mean`, `returns` and others, as `cadenza evaluate --json` prints them."""
         from cadenza.engine.playback import evaluate_run
 
         return evaluate_run(self.folder, episodes, seed, str(checkpoint), trust)
