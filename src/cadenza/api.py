@@ -130,8 +130,8 @@ def runs(
 ) -> list[Run]:
     """Return the runs with these columns, config keys or metrics, newest first: `runs(environment="CartPole-v1")`.
 
-    A value may also be a comparison, a list of values, or a function: `runs(tag="paper",
-    status=["finished", "crashed"], **{"return": ">400", "algorithm.gamma": lambda gamma: gamma < 0.99}, sort="return")`.
+    A value may also be a comparison, a list, or a function: `runs(tag="paper", status=["finished", "crashed"],
+    **{"return": ">400", "algorithm.gamma": lambda gamma: gamma < 0.99}, sort="return")`.
     """
     from cadenza.records.index import rows
 

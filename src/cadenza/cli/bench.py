@@ -39,9 +39,7 @@ class WithDefault(TyperGroup):
 
 
 app = typer.Typer(
-    cls=WithDefault,
-    help="Measure speed: training beside other libraries, or its parts.",
-    rich_markup_mode=None,
+    cls=WithDefault, help="Measure speed: training beside other libraries, or its parts.", rich_markup_mode=None
 )
 
 

@@ -129,14 +129,7 @@ def describe_model(where: str, result: dict[str, Any]) -> list[str]:
 
 
 def export_table(
-    root: Path,
-    runs: list[str],
-    filters: list[str],
-    format: str,
-    out: Path | None,
-    metrics: str,
-    by: str,
-    json: bool,
+    root: Path, runs: list[str], filters: list[str], format: str, out: Path | None, metrics: str, by: str, json: bool
 ) -> None:
     """Write the metrics or scores of runs as a table."""
     if by and format != "latex":

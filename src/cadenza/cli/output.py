@@ -66,7 +66,9 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Seque
     right = [visible(name) for name in right]
     widths = [max(map(width, column)) for column in zip(head, *rows, strict=True)]
     if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > shutil.get_terminal_size().columns:
-        return print_folded(head, rows, right)
+        from rich.console import Console
+
+        return Console().print(folded_table(head, rows, right))
 
     def line(cells: Sequence[str]) -> str:
         padding = [" " * (room - width(cell)) for room, cell in zip(widths, cells, strict=True)]
@@ -98,10 +100,9 @@ def width(cell: str) -> int:
     return cell_len(cell)
 
 
-def print_folded(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
-    """Print a table for a narrow terminal: the longest texts continue on the next line."""
+def folded_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> Any:
+    """Return a table of rich's for a narrow terminal: the longest texts continue on the next line."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -112,4 +113,4 @@ def print_folded(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
         table.add_column(Text(name), justify="right" if name in right else "left", no_wrap=whole, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    return table

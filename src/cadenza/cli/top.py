@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cadenza.base.text import printable
-from cadenza.cli.output import Json, RunsDir, print_json, print_table, say
+from cadenza.cli.output import Json, RunsDir, folded_table, print_json, print_table, say
 
 if TYPE_CHECKING:
     from cadenza.records.live_runs import Running
@@ -58,11 +58,15 @@ def _live(root: Any, every: float) -> None:
 
     from cadenza.records.live_runs import running
 
+    def table(current: list[Running]) -> Any:
+        head, rows = _columns(current)
+        return folded_table(head, [[printable(cell) for cell in row] for row in rows], RIGHT)
+
     def picture() -> Any:
         current = running(root)
         line = f"{len(current)} running in {printable(str(root))}   {time.strftime('%H:%M:%S')}   Ctrl-C exits"
         alerts = [Text(printable(text), style="yellow") for text in _alerts(current)]
-        return Group(Text(line, style="dim"), *([_table(current)] if current else []), *alerts)
+        return Group(Text(line, style="dim"), *([table(current)] if current else []), *alerts)
 
     with Live(picture(), console=Console(), screen=True, auto_refresh=False) as live:
         try:
@@ -71,20 +75,6 @@ def _live(root: Any, every: float) -> None:
                 live.update(picture(), refresh=True)
         except KeyboardInterrupt:
             return
-
-
-def _table(current: list[Running]) -> Any:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    head, lines = _columns(current)
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for name in head:
-        table.add_column(name, justify="right" if name in RIGHT else "left", no_wrap=True)
-    for cells in lines:
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    return table
 
 
 def _columns(current: list[Running]) -> tuple[list[str], list[list[str]]]:

@@ -24,6 +24,7 @@ sys.path = [folder for folder in sys.path if folder]  # a local folder of that n
 print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name)]))
 """
 COMMON = ("torch", "numpy", "gymnasium", "mujoco")  # packages whose versions affect the speed of all
+NO_DIAGNOSTICS = "computes no diagnostics but losses"
 PATIENCE = 3600  # seconds after which a contestant is stopped
 LINE = 300  # characters of an error message that are stored
 
@@ -63,24 +64,16 @@ PEERS = {
             "skrl",
             "skrl",
             ("skrl",),
-            {
-                "ppo": (
-                    "standardises advantages over the rollout, not each minibatch",
-                    "computes no diagnostics but losses",
-                )
-            },
+            {"ppo": ("standardises advantages over the rollout, not each minibatch", NO_DIAGNOSTICS)},
         ),
-        Contestant("tianshou", "tianshou", ("tianshou",), {"ppo": ("computes no diagnostics but losses",)}),
+        Contestant("tianshou", "tianshou", ("tianshou",), {"ppo": (NO_DIAGNOSTICS,)}),
         Contestant(
             "sheeprl",
             "sheeprl",
             ("sheeprl", "lightning"),
             {
-                "ppo": (
-                    "has a standard deviation for each state where actions are continuous",
-                    "computes no diagnostics but losses",
-                ),
-                "dreamer_v3": ("has no bias before a layer norm", "computes no diagnostics but losses"),
+                "ppo": ("has a standard deviation for each state where actions are continuous", NO_DIAGNOSTICS),
+                "dreamer_v3": ("has no bias before a layer norm", NO_DIAGNOSTICS),
             },
         ),
         Contestant("torchrl", "torchrl", ("torchrl", "tensordict"), {"ppo": ()}),
