@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from cadenza.lab.inspector.messages import Message, Rows, State
 from cadenza.lab.inspector.run_catalog import Catalog
 from cadenza.lab.inspector.server import ADDRESS, Inspector
 
@@ -43,6 +44,29 @@ class Client:
         status, _, content = self.send(f"/api/{what}?{urlencode(query, doseq=True)}")
         assert status == 200, content
         return json.loads(content)
+
+
+class Sent:
+    """What the child that plays an episode sends, collected in this process."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {}
+        self._messages: list[Message] = []
+
+    def __call__(self, message: Message) -> None:
+        if isinstance(message, State):
+            self.state |= message.changes
+        else:
+            self._messages.append(message)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [message for message in self._messages if isinstance(message, kind)]
+
+    def pieces(self, table: str) -> list[list[dict[str, Any]]]:
+        return [message.rows for message in self.of(Rows) if message.table == table]
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return [row for piece in self.pieces(table) for row in piece]
 
 
 @contextmanager

@@ -1,42 +1,51 @@
-"""Frames of one episode: kept while it goes on, and put in a row, so that a policy can look at many at once."""
+"""Frames of one episode: copied while it goes on, stacked for the policy, and as what a page shows of them."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
-from cadenza.trees import map_tree
+from cadenza.trees import leaves, map_tree
 from cadenza.types import Frame, Step
 
+NUMBERS = 64  # of an observation or action that a page shows, at most
+SMALL = 256  # pixels: pictures smaller than this in both directions are sent without the losses of JPEG
+LARGEST = 960  # pixels of a picture in either direction
 FIELDS = attrgetter(*(field.name for field in fields(Frame)))
 
 
-def own(frame: Frame) -> Frame:
-    """With arrays of its own: an environment may write into those it gave."""
+def copied(frame: Frame) -> Frame:
+    """Copy the arrays of a frame, into which the environment may write later."""
     return Frame(*(map_tree(lambda x: x.copy() if isinstance(x, np.ndarray) else x, part) for part in FIELDS(frame)))
+
+
+def size(frame: Frame) -> int:
+    """Return the bytes of a frame's observations and state."""
+    return sum(leaf.nbytes for tree in (frame.obs, frame.state) if tree is not None for _, leaf in leaves(tree))
 
 
 def stack(*arrays: np.ndarray) -> np.ndarray:
     return np.stack(arrays)
 
 
-def in_a_row(frames: list[Frame], is_first: bool) -> Step:
-    """Frames that follow each other as what a vector of so many environments would show."""
+def as_step(frames: list[Frame], is_first: bool) -> Step:
+    """Stack N consecutive frames as the step of N environments; `is_first`: an episode begins with the first."""
 
-    def column(of: Callable[[Frame], Any], otherwise: Callable[[np.ndarray], np.ndarray]) -> Any:
-        """Where some have nothing, what stands for it; where none has, nothing."""
-        parts = [of(frame) for frame in frames]
-        given = next((part for part in parts if part is not None), None)
-        if given is None:
+    def column(name: str, default: Callable[[np.ndarray], np.ndarray]) -> Any:
+        """Stack a field, with defaults in frames that lack it; None where all do."""
+        parts = [getattr(frame, name) for frame in frames]
+        example = next((part for part in parts if part is not None), None)
+        if example is None:
             return None
-        return map_tree(stack, *(map_tree(otherwise, given) if part is None else part for part in parts))
+        return map_tree(stack, *(map_tree(default, example) if part is None else part for part in parts))
 
-    reward = map_tree(stack, *(frame.reward for frame in frames))
-    obs = map_tree(stack, *(frame.obs for frame in frames))
+    reward, obs = (map_tree(stack, *(getattr(frame, name) for frame in frames)) for name in ("reward", "obs"))
     return Step(
         obs=obs,
         final_obs=obs,
@@ -44,8 +53,66 @@ def in_a_row(frames: list[Frame], is_first: bool) -> Step:
         terminated=np.array([frame.terminated for frame in frames]),
         truncated=np.array([frame.truncated for frame in frames]),
         is_first=np.array([is_first and n == 0 for n in range(len(frames))]),
-        active=column(lambda frame: frame.active, np.ones_like) or map_tree(lambda x: np.ones(x.shape, bool), reward),
-        died=column(lambda frame: frame.died, np.zeros_like) or map_tree(lambda x: np.zeros(x.shape, bool), reward),
-        mask=column(lambda frame: frame.mask, np.ones_like) or {},
-        state=column(lambda frame: frame.state, np.zeros_like),
+        active=column("active", np.ones_like) or map_tree(lambda x: np.ones(x.shape, bool), reward),
+        died=column("died", np.zeros_like) or map_tree(lambda x: np.zeros(x.shape, bool), reward),
+        mask=column("mask", np.ones_like) or {},
+        state=column("state", np.zeros_like),
     )
+
+
+def describe_action(space: spaces.Space[Any]) -> dict[str, Any]:
+    """Describe an action space for the page."""
+    if isinstance(space, spaces.Discrete):
+        return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"kind": "several", "counts": space.nvec.ravel().tolist()}
+    if isinstance(space, spaces.Box):
+        low, high = (np.where(np.isfinite(x), x, 0.0).ravel()[:NUMBERS].tolist() for x in (space.low, space.high))
+        return {"kind": "box", "low": low, "high": high}
+    return {"kind": "switches", "n": int(np.prod(space.shape or (1,)))}
+
+
+def first_numbers(obs: Any) -> list[list[Any]]:
+    """List the first numbers of observations [N, A, …] without images, [N][A][n]."""
+    parts = [x.reshape(*x.shape[:2], -1) for _, x in leaves(obs) if not (x.dtype == np.uint8 and x.ndim > 3)]
+    return rounded(np.concatenate(parts, -1)[..., :NUMBERS]) if parts else []
+
+
+def rounded(x: np.ndarray) -> Any:
+    """List numbers with the five digits that a page shows."""
+    if x.dtype.kind in "biu":
+        return x.tolist()
+    wide = x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        scale = 10.0 ** (4 - np.floor(np.log10(np.abs(wide))))
+        short = np.round(wide * scale) / scale
+    return np.where(np.isfinite(short), short, wide).tolist()
+
+
+def image_of(obs: Any) -> np.ndarray | None:
+    """Return the first image among the observations [A, …] of the first agent, or None."""
+    images = (as_image(leaf[0]) for _, leaf in leaves(obs))
+    return next((image for image in images if image is not None), None)
+
+
+def as_image(leaf: np.ndarray) -> np.ndarray | None:
+    """Return bytes of an image [H, W, C], [C, H, W] or [H, W] as [H, W, 3], the newest of a stack; None for others."""
+    if leaf.dtype != np.uint8 or leaf.ndim not in (2, 3) or min(sorted(leaf.shape)[-2:]) < 8:
+        return None
+    if leaf.ndim == 2:
+        return np.repeat(leaf[..., None], 3, -1)
+    image = leaf if leaf.shape[-1] <= leaf.shape[0] else np.moveaxis(leaf, 0, -1)
+    return image[..., -3:] if image.shape[-1] % 3 == 0 else np.repeat(image[..., -1:], 3, -1)
+
+
+def encoded(picture: np.ndarray, lossless: bool = False) -> bytes:
+    """Encode a picture as PNG if it is small or must be `lossless`, else as JPEG."""
+    from PIL import Image
+
+    image, file = Image.fromarray(np.ascontiguousarray(picture, np.uint8)), io.BytesIO()
+    if lossless or max(image.size) <= SMALL:
+        image.save(file, "PNG", compress_level=1)
+    else:
+        image.thumbnail((LARGEST, LARGEST))
+        image.convert("RGB").save(file, "JPEG", quality=85)
+    return file.getvalue()

@@ -1,133 +1,139 @@
-"""How the inspector's child tells what it sees: messages, numbers short enough for a page, pictures as files."""
+"""What the inspector and the child that plays an episode send each other: a length, a JSON head, perhaps a picture."""
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Any, BinaryIO
-
-import numpy as np
-from gymnasium import spaces
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any, Literal
 
 from cadenza.base.json_text import dumps
-from cadenza.trees import leaves
 
-NUMBERS = 64  # of an observation or action that are told, at most
-SMALL = 256  # pixels: what is smaller in both directions is kept as it is, without the losses of JPEG
-LARGEST = 960  # pixels of a picture in either direction
-NEAR = 60  # steps ahead that are sooner reached than by beginning anew
-
-Tell = Callable[..., None]
+NEAR = 60  # steps ahead that are reached sooner than by playing the episode from its beginning
 
 
-def described(space: spaces.Space[Any]) -> dict[str, Any]:
-    """An action space in words that the page knows."""
-    if isinstance(space, spaces.Discrete):
-        return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
-    if isinstance(space, spaces.MultiDiscrete):
-        return {"kind": "several", "counts": space.nvec.ravel().tolist()}
-    if isinstance(space, spaces.Box):
-        low, high = (np.where(np.isfinite(x), x, 0.0).ravel()[:NUMBERS].tolist() for x in (space.low, space.high))
-        return {"kind": "box", "low": low, "high": high}
-    return {"kind": "switches", "n": int(np.prod(space.shape or (1,)))}
+@dataclass(frozen=True)
+class State:
+    """Changed entries of what a page shows about the whole episode."""
+
+    changes: dict[str, Any]
 
 
-def as_picture(leaf: np.ndarray) -> np.ndarray | None:
-    """Bytes in the shape of an image, [H, W, C] or [C, H, W]; of a stack of frames the newest."""
-    if leaf.dtype != np.uint8 or leaf.ndim not in (2, 3) or min(sorted(leaf.shape)[-2:]) < 8:
-        return None
-    if leaf.ndim == 2:
-        return np.repeat(leaf[..., None], 3, -1)
-    image = leaf if leaf.shape[-1] <= leaf.shape[0] else np.moveaxis(leaf, 0, -1)
-    return image[..., -3:] if image.shape[-1] % 3 == 0 else np.repeat(image[..., -1:], 3, -1)
+@dataclass(frozen=True)
+class Rows:
+    """What follows the steps, or the opinions about them, that were sent before."""
+
+    table: Literal["steps", "opinions"]
+    rows: list[dict[str, Any]]
 
 
-def numbers(obs: Any) -> list[list[Any]]:
-    """The first numbers of what each agent sees at each step, images aside: [N, A, …] to [N][A][n]."""
-    parts = [x.reshape(*x.shape[:2], -1) for _, x in leaves(obs) if not (x.dtype == np.uint8 and x.ndim > 3)]
-    return rounded(np.concatenate(parts, -1)[..., :NUMBERS]) if parts else []
+@dataclass(frozen=True)
+class Advantages:
+    """The advantages [T][A] of a group."""
+
+    group: str
+    values: list[list[float]]
 
 
-def rounded(x: np.ndarray) -> Any:
-    """Five digits, as lists: a page shows no more."""
-    if x.dtype.kind in "biu":
-        return x.tolist()
-    wide = x.astype(np.float64)
-    with np.errstate(all="ignore"):
-        size = 10.0 ** (4 - np.floor(np.log10(np.abs(wide))))
-        short = np.round(wide * size) / size
-    return np.where(np.isfinite(short), short, wide).tolist()
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a step: the `frame`, what the agent has `seen`, or a `dream`."""
+
+    what: str
+    step: int
+    content: bytes
+    evenly: bool = False  # one of those that stay, evenly over the episode
 
 
-def encoded(picture: np.ndarray, lossless: bool = False) -> bytes:
-    from PIL import Image
+@dataclass(frozen=True)
+class Dream:
+    """What a world model predicted from a step on, beside what happened."""
 
-    image, file = Image.fromarray(np.ascontiguousarray(picture, np.uint8)), io.BytesIO()
-    if lossless or max(image.size) <= SMALL:
-        image.save(file, "PNG", compress_level=1)
-    else:
-        image.thumbnail((LARGEST, LARGEST))
-        image.convert("RGB").save(file, "JPEG", quality=85)
-    return file.getvalue()
-
-
-def teller(stream: BinaryIO) -> Tell:
-    def tell(kind: str, payload: bytes = b"", **head: Any) -> None:
-        message = {"kind": kind, **head, "bytes": len(payload)}
-        try:
-            text = json.dumps(message, allow_nan=False).encode()
-        except (ValueError, TypeError):  # no numbers, or arrays, somewhere in it: rare, and slow to look for
-            text = dumps(message).encode()
-        stream.write(len(text).to_bytes(4, "big") + text + payload)
-        stream.flush()
-
-    return tell
+    step: int
+    begin: int
+    end: int
+    numbers: list[Any]
+    rewards: list[Any]
 
 
-class Wishes:
-    """What is asked for, read by a thread, so that work on an old wish can end when a new one comes."""
+@dataclass(frozen=True)
+class Request:
+    """Pictures from `begin` to `end`, or what a model imagines at `begin`; the child sends it back when it is done."""
 
-    def __init__(self) -> None:
-        self._lines: deque[dict[str, Any] | None] = deque()
-        self._come = threading.Condition()
-        threading.Thread(target=self._read, daemon=True).start()
+    what: Literal["show", "imagine"]
+    begin: int
+    end: int = 0
 
-    def _read(self) -> None:
-        for line in sys.stdin:
-            self._put(json.loads(line))
+
+Message = State | Rows | Advantages | Picture | Dream | Request
+KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in (State, Rows, Advantages, Picture, Dream, Request)}
+
+
+def send(stream: IO[bytes], message: Message) -> None:
+    content = message.content if isinstance(message, Picture) else b""
+    head = {"kind": type(message).__name__, "bytes": len(content), **vars(message)}
+    head.pop("content", None)
+    try:
+        text = json.dumps(head, allow_nan=False).encode()
+    except (ValueError, TypeError):  # NaN or arrays somewhere in it: rare, and slow to look for
+        text = dumps(head).encode()
+    stream.write(len(text).to_bytes(4, "big") + text + content)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> Iterator[Message]:
+    """Yield messages until the stream ends; an unfinished one is dropped."""
+    while len(length := stream.read(4)) == 4:
+        text = stream.read(int.from_bytes(length, "big"))
+        if len(text) < int.from_bytes(length, "big"):
+            return
+        head = json.loads(text)
+        kind, count = KINDS[head.pop("kind")], head.pop("bytes")
+        if kind is Picture:
+            head["content"] = stream.read(count)
+            if len(head["content"]) < count:
+                return
+        yield kind(**head)
+
+
+class Requests:
+    """Requests of the parent, read by a thread, so that work on an old one can stop when a new one comes."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._queue: deque[Request | None] = deque()  # None: the parent has closed the stream
+        self._change = threading.Condition()
+        threading.Thread(target=self._read, args=(stream,), daemon=True).start()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        for message in receive(stream):
+            if isinstance(message, Request):
+                self._put(message)
         self._put(None)
 
-    def _put(self, wish: dict[str, Any] | None) -> None:
-        with self._come:
-            self._lines.append(wish)
-            self._come.notify()
+    def _put(self, request: Request | None) -> None:
+        with self._change:
+            self._queue.append(request)
+            self._change.notify()
 
-    def next(self) -> dict[str, Any] | None:
-        """None: nobody is there any more."""
-        with self._come:
-            self._come.wait_for(lambda: self._lines)
-            return self._lines.popleft()
+    def next(self) -> Request | None:
+        """Wait for a request; None once the parent is gone."""
+        with self._change:
+            self._change.wait_for(lambda: self._queue)
+            return self._queue.popleft()
 
     def waiting(self) -> bool:
-        with self._come:
-            return bool(self._lines)
+        with self._change:
+            return bool(self._queue)
 
-    def elsewhere(self, at: int) -> bool:
-        """Whether the newest wish is none that the work from here on leads to."""
-        with self._come:
-            if not self._lines:
-                return False
-            newest = self._lines[-1]
-            return newest is None or not at <= newest.get("show", [-1])[0] <= at + NEAR
+    def superseded(self, at: int, showing: bool = False) -> bool:
+        """Whether the newest request is about a step that is not on the way from `at` on.
 
-    def left(self, step: int) -> bool:
-        """Whether the newest wish is about other steps than one that work is on its way to."""
-        with self._come:
-            if not self._lines:
+        While `showing` pictures from `at` on, only a request for pictures can be.
+        """
+        with self._change:
+            if not self._queue:
                 return False
-            newest = self._lines[-1]
-            return newest is None or not step <= newest.get("imagine", newest.get("show", [-1])[0]) <= step + NEAR
+            newest = self._queue[-1]
+            return newest is None or (showing and newest.what != "show") or not at <= newest.begin <= at + NEAR

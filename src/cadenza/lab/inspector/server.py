@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hmac
 import io
+import json
 import os
 import secrets
+import subprocess
 import sys
 import threading
 import traceback
@@ -22,7 +24,7 @@ from cadenza.base.json_text import dumps
 from cadenza.errors import CadenzaError, ConfigError, NotFoundError, StorageError
 from cadenza.lab.inspector.connections import Connections, HeadReader, HeadTooLarge, refuse
 from cadenza.lab.inspector.run_catalog import Catalog, checkpoints
-from cadenza.lab.inspector.sessions import WAITING, Replay, Replays, origins
+from cadenza.lab.inspector.sessions import CHILD, WAIT_SECONDS, WAITING, EpisodeSession, Sessions
 
 ADDRESS = "127.0.0.1"
 NAMES = (ADDRESS, "localhost")
@@ -62,7 +64,7 @@ class Inspector(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(self, catalog: Catalog, port: int | None = None, trust: bool = False) -> None:
-        self.catalog, self.trust, self.replays = catalog, trust, Replays(trust)
+        self.catalog, self.trust, self.sessions = catalog, trust, Sessions(trust)
         self.token = secrets.token_urlsafe(24)
         self.static = {f"/static/{name}": (read(name), kind) for name, kind in (PAGE | SHARED).items()}
         self.connections = Connections()
@@ -97,7 +99,7 @@ class Inspector(ThreadingHTTPServer):
             traceback.print_exc()
 
     def server_close(self) -> None:
-        self.replays.close()
+        self.sessions.close()
         super().server_close()
 
 
@@ -330,7 +332,14 @@ def curves(inspector: Inspector, query: Query) -> Any:
 
 
 def sources(inspector: Inspector, query: Query) -> Any:
-    return origins(inspector.catalog.folder(text(query, "run")).path, inspector.trust)
+    """Where each value of the config came from, by a child of its own."""
+    run = str(inspector.catalog.folder(text(query, "run")).path.absolute())
+    command = [*CHILD, "cadenza.lab.inspector.setting_sources", run, *(["trust"] if inspector.trust else [])]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_SECONDS, check=False)
+        return json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError, subprocess.TimeoutExpired):
+        raise CadenzaError("where its values came from cannot be told") from None
 
 
 def episodes(inspector: Inspector, query: Query) -> Any:
@@ -342,30 +351,30 @@ def episodes(inspector: Inspector, query: Query) -> Any:
 def episode(inspector: Inspector, query: Query) -> Any:
     which = episode_of(inspector, query)
     if "progress" in query:
-        known = inspector.replays.find(*which)
+        known = inspector.sessions.find(*which)
         return {"stage": "closed"} if known is None else known.progress()
-    replay = inspector.replays.open(*which)
-    return WAITING if replay is None else replay.outline()
+    session = inspector.sessions.open(*which)
+    return WAITING if session is None else session.outline()
 
 
 def steps(inspector: Inspector, query: Query) -> Any:
     begin = number(query, "begin")
-    return open_replay(inspector, query).window(begin, begin + min(1000, number(query, "count", 200)))
+    return open_session(inspector, query).window(begin, begin + min(1000, number(query, "count", 200)))
 
 
 def picture(inspector: Inspector, query: Query) -> Any:
-    found = open_replay(inspector, query).picture(text(query, "what"), number(query, "step"), "near" not in query)
+    found = open_session(inspector, query).picture(text(query, "what"), number(query, "step"), "near" not in query)
     if found is None:
         return Picture(b"", "")
     return Picture(found[1], "image/png" if found[1].startswith(b"\x89PNG") else "image/jpeg", found[0])
 
 
 def dream(inspector: Inspector, query: Query) -> Any:
-    return open_replay(inspector, query).dream(number(query, "step"))
+    return open_session(inspector, query).dream(number(query, "step"))
 
 
-def open_replay(inspector: Inspector, query: Query) -> Replay:
-    found = inspector.replays.find(*episode_of(inspector, query))
+def open_session(inspector: Inspector, query: Query) -> EpisodeSession:
+    found = inspector.sessions.find(*episode_of(inspector, query))
     if found is None:
         raise Gone("the episode was closed to make room for others")
     return found

@@ -21,11 +21,13 @@ from cadenza.engine.playback import PLAYING
 from cadenza.engine.runtime import decide_runtime
 from cadenza.envs.catalog import make
 from cadenza.lab.inspector import player
-from cadenza.lab.inspector.frames import in_a_row, own
-from cadenza.lab.inspector.player import Replay, columns
+from cadenza.lab.inspector.frames import as_step, copied
+from cadenza.lab.inspector.messages import Advantages, Picture
+from cadenza.lab.inspector.player import EpisodePlayer, columns
 from cadenza.records.folder import RunFolder
 from cadenza.types import Credit, Explained, Frame, Mode, Opinion, Step, Tree
 from harness.command import last, train
+from harness.inspecting import Sent
 from harness.memory import Memory, MemoryConfig
 
 SMALL_DREAM = [
@@ -80,7 +82,7 @@ def played(config: Any) -> tuple[list[Frame], list[dict[str, np.ndarray]]]:
         group.action.seed(3)
     frame = env.reset(7)
     while True:
-        frames.append(own(frame))
+        frames.append(copied(frame))
         done = {
             name: np.stack([group.action.sample(mask=_mask(frame, name, agent)) for agent in range(len(group.agents))])
             for name, group in env.spec.groups.items()
@@ -102,7 +104,7 @@ def judged(workflow: Any, pieces: list[tuple[list[Frame], list[dict[str, np.ndar
     mode = Mode(False, PLAYING, Streams(0, branch=(EVALUATION,)))
     for number, (frames, actions) in enumerate(pieces):
         done = {name: np.stack([one[name] for one in actions]) for name in actions[0]}
-        explained = workflow.explain(in_a_row(frames, number == 0), carry, replace(mode, forced=done))
+        explained = workflow.explain(as_step(frames, number == 0), carry, replace(mode, forced=done))
         carry = explained.carry
         row: dict[str, np.ndarray] = {}
         for group, opinion in explained.opinions.items():
@@ -111,33 +113,30 @@ def judged(workflow: Any, pieces: list[tuple[list[Frame], list[dict[str, np.ndar
     return {key: np.concatenate([one[key] for one in told]) for key in told[0]}
 
 
-@pytest.mark.parametrize("kept", [0, 1 << 20])
-def test_an_episode_told_in_pieces_is_the_same(whole: RunFolder, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether what was seen waited for the policy or was played once more."""
-    in_one = told(whole)
+@pytest.mark.parametrize("held", [0, 1 << 20])
+def test_an_episode_sent_in_pieces_is_the_same(whole: RunFolder, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether frames waited for the policy or were played once more."""
+    in_one = play_and_judge(whole)
     monkeypatch.setattr(player, "PIECE", 5)
-    monkeypatch.setattr(player, "KEPT", kept)
-    in_pieces = told(whole)
-    for kind in ("steps", "opinions"):
-        assert [one["begin"] for one in in_one[kind]] == [0]
-        assert [one["begin"] for one in in_pieces[kind]] == [0, 5, 10, 15]
-        first, second = ([step for one in found[kind] for step in one["steps"]] for found in (in_one, in_pieces))
-        assert len(first) == 17
-        for step, other in zip(first, second, strict=True):
+    monkeypatch.setattr(player, "HELD", held)
+    in_pieces = play_and_judge(whole)
+    for table in ("steps", "opinions"):
+        assert [len(piece) for piece in in_one.pieces(table)] == [17]
+        assert [len(piece) for piece in in_pieces.pieces(table)] == [5, 5, 5, 2]
+        for step, other in zip(in_one.rows(table), in_pieces.rows(table), strict=True):
             assert step["agent"].keys() == other["agent"].keys()
             for key, values in step["agent"].items():
                 np.testing.assert_allclose(values, other["agent"][key], rtol=1e-4)
-    assert in_pieces["happened"][0]["identical"]
+    assert in_pieces.state["identical"]
 
 
-def told(folder: RunFolder) -> dict[str, list[Any]]:
-    """What the child would tell of an episode, by kind."""
-    found: dict[str, list[Any]] = {}
-    replaying = Replay(folder, 1, False, lambda kind, payload=b"", **head: found.setdefault(kind, []).append(head))
-    replaying.happened(judged=True)
-    replaying.judge("last")
-    replaying.env.close()
-    return found
+def play_and_judge(folder: RunFolder) -> Sent:
+    sent = Sent()
+    playing = EpisodePlayer(folder, 1, False, sent)
+    playing.play(hold=True)
+    playing.judge("last")
+    playing.env.close()
+    return sent
 
 
 TEAM = ["skirmish/3m:mappo", "environment.num_envs=2", "algorithm.n_steps=64", "algorithm.n_epochs=1"]
@@ -160,25 +159,23 @@ def test_every_step_of_a_rendered_run(command: list[str], pictures: set[str], tm
     """Its return is the recorded one; pictures come with some steps, and the others when there is time."""
     quick = ["evaluation.every_steps=null", "evaluation.at_end=false", "--quiet"]
     train(tmp_path, *command, *quick).succeeded()
-    seen: dict[str, list[Any]] = {}
-    replaying = Replay(
-        last(tmp_path), 1, False, lambda kind, payload=b"", **head: seen.setdefault(kind, []).append(head)
-    )
-    replaying.happened(judged=True)
-    replaying.judge("last")
-    assert seen["happened"][0]["identical"]
-    length, few = replaying.episode.length, len(seen["picture"])
-    assert few < length
-    while replaying.missing:
-        replaying.fill(lambda: False)
-    shown = {what: sorted(one["step"] for one in seen["picture"] if one["what"] == what) for what in pictures}
-    assert {one["what"] for one in seen["picture"]} == pictures
+    sent = Sent()
+    playing = EpisodePlayer(last(tmp_path), 1, False, sent)
+    playing.play(hold=True)
+    playing.judge("last")
+    assert sent.state["identical"]
+    length = playing.episode.length
+    assert len(sent.of(Picture)) < length
+    while playing.missing:
+        playing.send_missing(lambda: False)
+    shown = {what: sorted(one.step for one in sent.of(Picture) if one.what == what) for what in pictures}
+    assert {one.what for one in sent.of(Picture)} == pictures
     assert all(steps == list(range(length + 1)) for steps in shown.values())
-    for group, spec in replaying.env.spec.groups.items():
-        for one in [step[group] for told in seen["opinions"] for step in told["steps"]]:
+    for group, spec in playing.env.spec.groups.items():
+        for one in [step[group] for step in sent.rows("opinions")]:
             assert len(one["value"]) == len(one["probs"]) == len(spec.agents)
             assert np.sum(one["probs"], -1) == pytest.approx(1, abs=1e-3)
-    replaying.env.close()
+    playing.env.close()
 
 
 @pytest.mark.parametrize("algorithm", ["mappo", "ippo"])
@@ -189,21 +186,19 @@ def test_advantages_are_of_the_rewards_that_are_learned_from_and_end_with_a_life
     sizes = ["environment.num_envs=2", "algorithm.n_steps=64", "algorithm.n_epochs=1", "algorithm.batch_size=1"]
     quick = ["evaluation.every_steps=null", "evaluation.at_end=false", "--max-timesteps", "512", "--quiet"]
     train(tmp_path, f"skirmish/3m:{algorithm}", *sizes, *quick).succeeded()
-    seen: dict[str, list[Any]] = {}
-    replaying = Replay(
-        last(tmp_path), 1, False, lambda kind, payload=b"", **head: seen.setdefault(kind, []).append(head)
-    )
-    replaying.happened(judged=True)
-    replaying.judge("last")
-    (group,), episode, config = replaying.env.spec.groups, replaying.episode, replaying.config.algorithm
-    env, frames = make(replaying.config.environment), []
+    sent = Sent()
+    playing = EpisodePlayer(last(tmp_path), 1, False, sent)
+    playing.play(hold=True)
+    playing.judge("last")
+    (group,), episode, config = playing.env.spec.groups, playing.episode, playing.config.algorithm
+    env, frames = make(playing.config.environment), []
     env.reset(episode.seed)
     for at in range(episode.length):
-        frames.append(own(env.step({group: episode.actions[group][at]})))
+        frames.append(copied(env.step({group: episode.actions[group][at]})))
     env.close()
-    replaying.env.close()
+    playing.env.close()
     assert any(frame.died is not None for frame in frames)
-    value = [step[group]["value"] for told in seen["opinions"] for step in told["steps"]]
+    value = [step[group]["value"] for step in sent.rows("opinions")]
     expected = np.zeros((episode.length + 1, 3))
     for t in reversed(range(episode.length)):
         frame = frames[t]
@@ -213,8 +208,8 @@ def test_advantages_are_of_the_rewards_that_are_learned_from_and_end_with_a_life
             over = frame.terminated or (alone and frame.died is not None and frame.died[group][agent])
             error = reward + config.gamma * (0 if over else value[t + 1][agent]) - value[t][agent]
             expected[t, agent] = error + config.gamma * config.gae_lambda * (0 if over else expected[t + 1, agent])
-    (found,) = seen["advantages"]
-    np.testing.assert_allclose(found["values"], expected[:-1], atol=2e-2, rtol=1e-2)
+    (found,) = sent.of(Advantages)
+    np.testing.assert_allclose(found.values, expected[:-1], atol=2e-2, rtol=1e-2)
 
 
 def test_an_algorithm_from_outside_is_shown_what_it_explains(tmp_path: Path, forgotten: None) -> None:
@@ -230,16 +225,14 @@ def test_an_algorithm_from_outside_is_shown_what_it_explains(tmp_path: Path, for
         cadenza.register_algorithm(name, config=MemoryConfig)(workflow)
         settings: dict[str, Any] = {"environment.num_envs": 1, "training.max_timesteps": 64, "evaluation.at_end": False}
         folder = cadenza.train(f"toy/identity:{name}", runs_dir=tmp_path, **settings).folder
-        messages = told(folder)
-        assert messages["judged"]
+        sent = play_and_judge(folder)
         if name == "silent":
-            assert messages["note"][-1]["text"] == "silent explains no steps: only actions and rewards are shown"
-            assert "opinions" not in messages
+            assert sent.state["notes"][-1] == "silent explains no steps: only actions and rewards are shown"
+            assert sent.rows("opinions") == []
             continue
-        steps = [step["agent"] for one in messages["opinions"] for step in one["steps"]]
-        assert [step["value"] for step in steps] == [[float(n)] for n in range(17)]
-        reward = [step["agent"]["reward"][0] for one in messages["steps"] for step in one["steps"][:-1]]
-        assert messages["advantages"][0]["values"] == [[r + 1.0] for r in reward]  # its end is a time limit
+        assert [step["agent"]["value"] for step in sent.rows("opinions")] == [[float(n)] for n in range(17)]
+        reward = [step["agent"]["reward"][0] for step in sent.rows("steps")[:-1]]
+        assert sent.of(Advantages)[0].values == [[r + 1.0] for r in reward]  # its end is a time limit
 
 
 def test_what_is_not_allowed_is_worth_nothing() -> None:

@@ -292,7 +292,7 @@ def test_an_episode_is_played_again_in_a_process_of_its_own(client: Client, whol
         assert sum(opinion["agent"]["probs"][0]) == pytest.approx(1, abs=1e-3)
         assert step["agent"]["action"][0][0] in (0, 1)
     assert psutil.Process().children(), "it is played in this process"
-    client.server.replays.close()
+    client.server.sessions.close()
 
 
 def _when_ready(client: Client, query: dict[str, Any]) -> Any:

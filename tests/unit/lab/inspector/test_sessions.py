@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,18 +23,18 @@ from cadenza.engine.launch import check
 from cadenza.engine.playback import PLAYING
 from cadenza.errors import ConfigError
 from cadenza.lab.inspector import player, sessions
-from cadenza.lab.inspector.messages import Wishes, teller
-from cadenza.lab.inspector.player import Replay, advantages, columns
-from cadenza.lab.inspector.sessions import Replays, messages
+from cadenza.lab.inspector.messages import Advantages, Message, Picture, Request, Requests, State, receive, send
+from cadenza.lab.inspector.player import EpisodePlayer, advantages, columns
+from cadenza.lab.inspector.sessions import Sessions
 from cadenza.records.folder import RunFolder
 from cadenza.types import Credit, Mode, Opinion
 from harness.command import last, train
-from harness.inspecting import inspecting
+from harness.inspecting import Sent, inspecting
 
 
 @pytest.fixture
-def open_ones() -> Iterator[Replays]:
-    found = Replays(trust=False)
+def open_ones() -> Iterator[Sessions]:
+    found = Sessions(trust=False)
     yield found
     found.close()
 
@@ -48,14 +46,14 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_one_that_is_waited_for_makes_no_room(whole: RunFolder, open_ones: Replays) -> None:
+def test_one_that_is_waited_for_makes_no_room(whole: RunFolder, open_ones: Sessions) -> None:
     first, second = (open_ones.open(whole.path, number, "") for number in (0, 1))
     assert first is not None
     assert second is not None
     first.state["stage"] = second.state["stage"] = "playing"
     assert open_ones.open(whole.path, 2, "") is None
     assert open_ones.open(whole.path, 1, "") is second
-    first.asked -= sessions.LOOKED_AT  # its page was closed
+    first.last_look -= sessions.LOOKED_AT  # its page was closed
     third = open_ones.open(whole.path, 2, "")
     assert third is not None
     assert first._child.returncode is not None, "its process was not taken leave of"
@@ -63,7 +61,7 @@ def test_one_that_is_waited_for_makes_no_room(whole: RunFolder, open_ones: Repla
     assert open_ones.find(whole.path, 1, "") is second
 
 
-def test_one_whose_child_is_killed_says_so_and_can_be_opened_again(whole: RunFolder, open_ones: Replays) -> None:
+def test_one_whose_child_is_killed_says_so_and_can_be_opened_again(whole: RunFolder, open_ones: Sessions) -> None:
     first = open_ones.open(whole.path, 0, "")
     assert first is not None
     first._child.kill()
@@ -73,16 +71,31 @@ def test_one_whose_child_is_killed_says_so_and_can_be_opened_again(whole: RunFol
     assert open_ones.open(whole.path, 0, "") is not first
 
 
-@pytest.mark.parametrize("left", [2, 9, -3])
-def test_half_a_message_is_the_end(left: int) -> None:
+MESSAGES: list[Message] = [
+    State({"stage": "ready", "notes": ["one"]}),
+    Picture("frame", 3, b"12345"),
+    Request("show", 3, 9),
+    Advantages("agent", [[1.0], [float("nan")]]),
+]
+
+
+def test_messages_arrive_as_they_were_sent() -> None:
     stream = io.BytesIO()
-    tell = teller(stream)
-    tell("note", text="one")
-    whole_ones = stream.tell()
-    tell("picture", b"12345", step=1)
+    for message in MESSAGES:
+        send(stream, message)
+    stream.seek(0)
+    assert list(receive(stream)) == [*MESSAGES[:-1], Advantages("agent", [[1.0], [None]])]
+
+
+@pytest.mark.parametrize("left", [2, 9, -3])
+def test_an_unfinished_message_is_dropped(left: int) -> None:
+    stream = io.BytesIO()
+    send(stream, MESSAGES[0])
+    finished = stream.tell()
+    send(stream, MESSAGES[1])
     text = stream.getvalue()
-    cut = text[: whole_ones + left] if left > 0 else text[:left]
-    assert [head["kind"] for head, _ in messages(io.BytesIO(cut))] == ["note"]
+    cut = text[: finished + left] if left > 0 else text[:left]
+    assert list(receive(io.BytesIO(cut))) == MESSAGES[:1]
 
 
 def test_asking_how_far_an_episode_is_begins_nothing(whole: RunFolder) -> None:
@@ -91,93 +104,96 @@ def test_asking_how_far_an_episode_is_begins_nothing(whole: RunFolder) -> None:
         assert client.ask("episode", run=whole.id, episode=0, checkpoint="", progress=1) == {"stage": "closed"}
         for what in ("steps?begin=0", "picture?what=frame&step=0", "dream?step=0"):
             assert client.send(f"/api/{what}&{query}")[0] == 410
-        assert client.server.replays.find(whole.path, 0, "") is None
+        assert client.server.sessions.find(whole.path, 0, "") is None
 
 
 # work that is left when somebody is elsewhere
 
 
 def test_a_way_to_a_step_is_left_and_gone_on_with(whole: RunFolder) -> None:
-    replaying = Replay(whole, 1, False, lambda *told, **head: None)
+    playing = EpisodePlayer(whole, 1, False, Sent())
     calls = itertools.count()
-    assert not replaying.seek(12, lambda: next(calls) == 5)
-    assert replaying.at == 5
-    assert replaying.seek(12)
-    assert replaying.at == 12
-    assert not replaying.seek(3, lambda: True)
-    assert replaying.at == 12, "it went to the beginning for nothing"
-    replaying.missing = {3}
-    replaying.fill(lambda: True)
-    assert replaying.missing == {3}
-    replaying.env.close()
+    assert not playing.seek(12, lambda: next(calls) == 5)
+    assert playing.at == 5
+    assert playing.seek(12)
+    assert playing.at == 12
+    assert not playing.seek(3, lambda: True)
+    assert playing.at == 12, "it went to the beginning for nothing"
+    playing.missing = {3}
+    playing.send_missing(lambda: True)
+    assert playing.missing == {3}
+    playing.env.close()
 
 
 def test_what_waits_to_be_judged_is_bounded(whole: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(player, "PIECE", 4)
 
-    def kept(judged: bool) -> list[int]:
-        replaying = Replay(whole, 1, False, lambda *told, **head: None)
-        replaying.happened(judged)
-        found = list(replaying.kept)
-        if judged:
-            replaying.judge("last")
-            assert not replaying.kept
-        replaying.env.close()
+    def held(hold: bool) -> list[int]:
+        playing = EpisodePlayer(whole, 1, False, Sent())
+        playing.play(hold)
+        found = list(playing.held)
+        if hold:
+            playing.judge("last")
+            assert not playing.held
+        playing.env.close()
         return found
 
-    assert kept(judged=False) == []
-    assert kept(judged=True) == [0, 4, 8, 12]
-    one = Replay(whole, 1, False, lambda *told, **head: None).frame.obs["agent"].nbytes
-    monkeypatch.setattr(player, "KEPT", 10 * one + 1)  # two pieces of five frames
-    assert kept(judged=True) == [0, 4]
+    assert held(hold=False) == []
+    assert held(hold=True) == [0, 4, 8, 12]
+    one = EpisodePlayer(whole, 1, False, Sent()).frame.obs["agent"].nbytes
+    monkeypatch.setattr(player, "HELD", 10 * one + 1)  # two pieces of five frames
+    assert held(hold=True) == [0, 4]
+
+
+def requests(newest: Request) -> Requests:
+    stream = io.BytesIO()
+    send(stream, newest)
+    stream.seek(0)
+    queue = Requests(stream)
+    until(lambda: len(queue._queue) == 2)
+    assert queue._queue.pop() is None  # the end
+    return queue
 
 
 @pytest.mark.parametrize(
-    ("newest", "left", "elsewhere"),
+    ("newest", "on_the_way", "while_showing"),
     [
-        ({"show": [500, 540]}, False, True),
-        ({"show": [520, 560]}, False, True),
-        ({"imagine": 500}, False, True),
-        ({"show": [100, 140]}, True, False),
-        ({"imagine": 100}, True, True),
+        (Request("show", 500, 540), False, True),
+        (Request("show", 520, 560), False, True),
+        (Request("imagine", 500), False, True),
+        (Request("show", 100, 140), True, False),
+        (Request("imagine", 100), True, True),
     ],
 )
-def test_the_newest_wish_says_where_somebody_is(
-    newest: dict[str, Any], left: bool, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On the way to step 500, and showing step 90 and those behind it."""
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(newest) + "\n"))
-    wishes = Wishes()
-    until(lambda: len(wishes._lines) == 2)
-    assert wishes._lines.pop() is None  # the end
-    assert wishes.left(500) == left
-    assert wishes.elsewhere(90) == elsewhere
+def test_the_newest_request_says_where_a_page_is(newest: Request, on_the_way: bool, while_showing: bool) -> None:
+    """On the way to step 500, and showing step 90 and those after it."""
+    queue = requests(newest)
+    assert queue.superseded(500) == on_the_way
+    assert queue.superseded(90, showing=True) == while_showing
 
 
-@pytest.mark.parametrize(("newest", "dreamt"), [({"imagine": 17}, True), ({"show": [0, 4]}, False)])
+@pytest.mark.parametrize(("newest", "dreamt"), [(Request("imagine", 17), True), (Request("show", 0, 4), False)])
 def test_a_dream_is_given_up_for_another_place(
-    newest: dict[str, Any], dreamt: bool, whole: RunFolder, monkeypatch: pytest.MonkeyPatch
+    newest: Request, dreamt: bool, whole: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the way to what a model imagines at step 15: a wish near it leaves it alone, one far away does not."""
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(newest) + "\n"))
-    monkeypatch.setattr(player, "KNOWN", 3)
-    wishes = Wishes()
-    until(lambda: len(wishes._lines) == 2)
-    wishes._lines.pop()
-    replaying = Replay(whole, 1, False, lambda *told, **head: None)
+    """On the way to what a model imagines at step 15: a request near it leaves it alone, one far away does not."""
+    monkeypatch.setattr(player, "CONTEXT", 3)
+    queue = requests(newest)
+    playing = EpisodePlayer(whole, 1, False, Sent())
 
     class Arrived(Exception):
         pass
 
-    def stretch(begin: int, end: int) -> None:
+    def sequence(begin: int, end: int) -> None:
         raise Arrived
 
-    replaying.workflow = SimpleNamespace(device="cpu")
-    monkeypatch.setattr(replaying, "stretch", stretch)
+    workflow: Any = SimpleNamespace(imagines=True, imagine=lambda *_: None)
+    playing.workflow = workflow
+    monkeypatch.setattr(playing, "sequence", sequence)
     with pytest.raises(Arrived) if dreamt else contextlib.nullcontext():
-        replaying.imagine(15, wishes)
-    assert replaying.at == (12 if dreamt else 0)
-    replaying.env.close()
+        playing.imagine(15, queue)
+    assert playing.at == (12 if dreamt else 0)
+    playing.env.close()
 
 
 def test_a_picture_far_away_is_given_up_for_one_that_is_looked_at(tmp_path: Path) -> None:
@@ -185,7 +201,7 @@ def test_a_picture_far_away_is_given_up_for_one_that_is_looked_at(tmp_path: Path
     length = ["environment.num_envs=1", "environment.max_episode_steps=3000", "algorithm.n_steps=3000"]
     quick = ["algorithm.n_epochs=1", "algorithm.batch_size=1", "evaluation.every_steps=null", "evaluation.at_end=false"]
     train(tmp_path, "Pendulum-v1:ppo", *length, *quick, "--max-timesteps", "3000", "--quiet").succeeded()
-    open_ones = Replays(trust=False)
+    open_ones = Sessions(trust=False)
     try:
         found = open_ones.open(last(tmp_path).path, 0, "")
         assert found is not None
@@ -193,7 +209,7 @@ def test_a_picture_far_away_is_given_up_for_one_that_is_looked_at(tmp_path: Path
         far: list[tuple[int, bytes] | None] = []
         waiting = threading.Thread(target=lambda: far.append(found.picture("frame", 2999, exact=True)))
         waiting.start()
-        until(lambda: bool(found._asked) or not waiting.is_alive())
+        until(lambda: bool(found._requests) or not waiting.is_alive())
         near = found.picture("frame", 7, exact=True)
         assert near is not None
         assert near[0] == 7
@@ -261,17 +277,17 @@ def test_advantages_count_rewards_where_the_values_do(variant: str, arrival: boo
     sizes = [f"algorithm.model.{key}=8" for key in ("deter", "hidden", "units")]
     only_random = ["environment.num_envs=1", "algorithm.warmup_steps=40", "evaluation.at_end=false"]
     train(tmp_path, f"toy/identity_box:{variant}", *sizes, *only_random, "--max-timesteps", "40").succeeded()
-    told: list[dict[str, Any]] = []
-    replaying = Replay(last(tmp_path), 0, False, lambda kind, *_, **head: told.append({"kind": kind, **head}))
-    replaying.happened(judged=True)
-    replaying.judge("last")
-    value = [step["agent"]["value"] for one in told if one["kind"] == "opinions" for step in one["steps"]]
-    (found,) = (one["values"] for one in told if one["kind"] == "advantages")
-    replaying.begin()
-    reward = np.stack([replaying.advance().reward["agent"] for _ in range(replaying.episode.length)])
-    replaying.env.close()
-    over, settings = np.zeros(reward.shape, bool), replaying.config.algorithm
-    over[-1] = replaying.terminated
+    sent = Sent()
+    playing = EpisodePlayer(last(tmp_path), 0, False, sent)
+    playing.play(hold=True)
+    playing.judge("last")
+    value = [step["agent"]["value"] for step in sent.rows("opinions")]
+    (found,) = (message.values for message in sent.of(Advantages))
+    playing.restart()
+    reward = np.stack([playing.advance().reward["agent"] for _ in range(playing.episode.length)])
+    playing.env.close()
+    over, settings = np.zeros(reward.shape, bool), playing.config.algorithm
+    over[-1] = playing.terminated
     credit = Credit(settings.gamma, settings.return_lambda, on_arrival=arrival)
     expected = advantages(np.array(value), reward, over, credit)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
