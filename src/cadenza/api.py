@@ -156,9 +156,9 @@ class Policy:
         """Return the action for one raw observation: the most likely one, or a drawn one with `explore`."""
         import numpy as np
 
-        from cadenza.envs.families.gym import as_seen
+        from cadenza.envs.families.gym import as_declared_tree
 
-        tree = map_tree(lambda x: x[None], as_seen(self.spec.groups[SINGLE_GROUP].observation, obs))
+        tree = map_tree(lambda x: x[None], as_declared_tree(self.spec.groups[SINGLE_GROUP].observation, obs))
         allowed = None if mask is None else {SINGLE_GROUP: np.asarray(mask, bool)[None]}
         frame = Frame({SINGLE_GROUP: tree}, {SINGLE_GROUP: np.zeros(1, np.float32)}, mask=allowed)
         return self._action(self._player.act(frame, explore)[SINGLE_GROUP][0])
@@ -208,9 +208,9 @@ def _spec(env: Any, algorithm: str | type | None) -> tuple[str, dict[str, Any], 
     variant = algorithm if isinstance(algorithm, str) else _name_of_algorithm(algorithm)
     if isinstance(env, str):
         return f"{env}:{variant}", {}, ()
-    from cadenza.envs.families.from_python import name_of
+    from cadenza.envs.families.from_python import reference_to
 
-    id, settings, notes = name_of(env)
+    id, settings, notes = reference_to(env)
     return f"{id}:{variant}", settings, notes
 
 

@@ -26,7 +26,7 @@ from cadenza.config.schema import RunConfig
 from cadenza.data.batches import Past
 from cadenza.data.datasets import episode_rows, merged, write_dataset
 from cadenza.envs.families.gym import observer
-from cadenza.envs.images import as_asked, is_image
+from cadenza.envs.images import image_change, is_image
 from cadenza.errors import ConfigError, MissingExtraError, install
 from cadenza.types import EnvSpec, Tree
 
@@ -146,7 +146,7 @@ class Source:
         name = self.observed(space, path)
         if not is_image(space):
             return self.numbers(space, name, f"this environment shows{told(path)}")
-        change = as_asked(self.config.environment)
+        change = image_change(self.config.environment)
 
         def pictures(number: int, rows: Any) -> np.ndarray:
             seen = [change(picture) for picture in self.pictures(name, number, rows)]

@@ -1,4 +1,4 @@
-"""What actions are called where an environment says so: FIRE, left, gas. Others go by number."""
+"""Names of actions where an environment has some, such as FIRE, left or gas; elsewhere actions go by number."""
 
 from __future__ import annotations
 
@@ -37,38 +37,38 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "BipedalWalkerHardcore": ("hip 1", "knee 1", "hip 2", "knee 2"),
     "CarRacing": ("steering", "gas", "brake"),
 }
-KEEPING = (RescaledActions, RescaleAction, ClipAction, StickyAction)  # they change how far, not which
+KEEPS_NAMES = (RescaledActions, RescaleAction, ClipAction, StickyAction)  # wrappers that change only the amount
 
 
-def of_gymnasium(id: str, space: spaces.Space[Any]) -> tuple[str, ...]:
-    """Of one that Gymnasium has registered."""
+def gymnasium_names(id: str, space: spaces.Space[Any]) -> tuple[str, ...]:
+    """Return the action names of an environment that Gymnasium has registered; empty where the table has none."""
     table = CHOICES if isinstance(space, spaces.Discrete) else NUMBERS
     return table.get(id.rpartition("-v")[0], ())
 
 
-def names_for(env: gymnasium.Env[Any, Any], given: Sequence[str]) -> tuple[str, ...]:
-    """Those given, or what the environment says itself; none where a wrapper may have changed what actions mean."""
+def names_for(env: gymnasium.Env[Any, Any], names: Sequence[str]) -> tuple[str, ...]:
+    """Return `names`, or those the environment has itself; none where a wrapper may change what actions mean."""
     layer = env
     while isinstance(layer, gymnasium.Wrapper):
-        changes = isinstance(layer, gymnasium.ActionWrapper) and not isinstance(layer, KEEPING)
+        changes = isinstance(layer, gymnasium.ActionWrapper) and not isinstance(layer, KEEPS_NAMES)
         if changes or type(layer).step.__module__.partition(".")[0] not in ("gymnasium", "cadenza"):
             return ()
         layer = layer.env
     try:
-        names = tuple(given) or _said(layer) or _actuators(layer)
-    except Exception:  # a stranger's: nothing shall fail for the want of names
+        names = tuple(names) or _meanings(layer) or _actuators(layer)
+    except Exception:  # a user's environment: missing names are no reason to fail
         return ()
     return names if len(names) == _count(env.action_space) else ()
 
 
-def _said(env: Any) -> tuple[str, ...]:
-    """By a method of its own, as Atari's environments always have had it."""
+def _meanings(env: Any) -> tuple[str, ...]:
+    """Return the names from `get_action_meanings`, a method that Atari's environments introduced."""
     meanings = getattr(env, "get_action_meanings", None)
     return tuple(map(str, meanings())) if callable(meanings) else ()
 
 
 def _actuators(env: Any) -> tuple[str, ...]:
-    """The motors of a MuJoCo model, where each is a number of the action and has a name."""
+    """Return the names of a MuJoCo model's motors, which are the numbers of the action; empty where one has none."""
     model: Any = getattr(env, "model", None)
     if not hasattr(model, "actuator") or not hasattr(model, "nu"):
         return ()
@@ -77,13 +77,13 @@ def _actuators(env: Any) -> tuple[str, ...]:
 
 
 def _count(space: spaces.Space[Any]) -> int:
-    """Of what is named: choices, or numbers."""
+    """Count what a name stands for: the choices of a discrete action, or the numbers of a continuous one."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     return 0 if isinstance(space, spaces.MultiDiscrete) else int(np.prod(space.shape or (1,)))
 
 
 def name_of(group: GroupSpec, choice: int) -> str:
-    """What one of the choices is called."""
+    """Return the name of a discrete choice, or its number where it has none."""
     place = choice - int(getattr(group.action, "start", 0))
     return group.action_names[place] if 0 <= place < len(group.action_names) else str(choice)

@@ -18,6 +18,7 @@ from cadenza.config import registry
 from cadenza.config.environments import families, family_of, missing, resolve
 from cadenza.config.registry import load_own
 from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.arguments import check_arguments
 from cadenza.envs.layout import describe
 from cadenza.errors import CadenzaError, ConfigError, EnvironmentFault
 from cadenza.types import Environment, EnvSpec
@@ -118,7 +119,7 @@ def tuned_variants(id: str) -> list[str]:
 
 def _make_user_env(config: EnvironmentConfig, render: bool) -> Environment:
     """Make a user's environment, registered or behind an import path, and adapt it by its type."""
-    from cadenza.envs.families.gym import Gym, check_arguments
+    from cadenza.envs.families.gym import Gym
     from cadenza.envs.families.pettingzoo import adapted, is_pettingzoo
 
     factory = load_own(config.id) if ":" in config.id else registry.ENVIRONMENTS[config.id]

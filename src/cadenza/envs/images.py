@@ -1,4 +1,4 @@
-"""Images as networks take them: channels first, once and for all; grayscale, resizing and stacking of frames.
+"""Images as networks take them: channels first, perhaps grayscale, resized and stacked.
 
 Every image an agent sees is a uint8 array [C, H, W], also inside dict and tuple observations.
 """
@@ -24,7 +24,7 @@ LUMA = np.array([77, 150, 29], np.uint16).reshape(3, 1, 1)  # ITU-R BT.601 in 25
 
 
 def is_image(space: spaces.Space[Any]) -> bool:
-    """Bytes from 0 to 255 in two dimensions (grayscale), three, or four (a stack of frames)."""
+    """Return whether a space holds bytes from 0 to 255 in two (grayscale), three or four (stacked) dimensions."""
     return (
         isinstance(space, spaces.Box)
         and space.dtype == np.uint8
@@ -34,11 +34,11 @@ def is_image(space: spaces.Space[Any]) -> bool:
 
 
 def channels_first(picture: Array) -> Array:
-    """The rule for every image, whatever order its axes come in:
+    """Return an image as [C, H, W], whatever the order of its axes.
 
     [H, W] is one channel. Of three axes the smaller of the first and the last is the channels, the first where they are
     equal: [H, W, C] is turned, [C, H, W] and a stack of grayscale frames [S, H, W] stay. Four axes are a stack of such
-    images, whose channels are put one behind the other: [S, H, W, C] and [S, C, H, W] become [S*C, H, W].
+    images, whose channels are concatenated: [S, H, W, C] and [S, C, H, W] become [S*C, H, W].
     """
     if picture.ndim == 2:
         return picture[None]
@@ -48,7 +48,7 @@ def channels_first(picture: Array) -> Array:
 
 
 def as_declared(space: spaces.Space[Any], value: Any) -> Array:
-    """An observation's array in the layout its space declares: images may come as the bare environment gives them."""
+    """Return an observation as an array in its space's layout; images may have that of the bare environment."""
     array = np.asarray(value)
     if array.shape != space.shape and is_image(space) and 2 <= array.ndim <= 4:
         array = channels_first(array)
@@ -56,23 +56,23 @@ def as_declared(space: spaces.Space[Any], value: Any) -> Array:
 
 
 def with_images_first(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """The environment with its images channels first; itself where all of them are, or where that has been done."""
+    """Wrap an environment so that its images are channels first; return it as it is where they are already."""
     if layer(env, OnImages) is not None or on_images(env.observation_space, channels_first)[0] == env.observation_space:
         return env
     return OnImages(env, channels_first)
 
 
 def with_pictures(env: gymnasium.Env[Any, Any], config: EnvironmentConfig) -> gymnasium.Env[Any, Any]:
-    """The environment under `grayscale`, `resize` and `frame_stack`, in this order."""
-    asked = [name for name in ("grayscale", "resize") if getattr(config, name)]
-    if asked and not has_images(env.observation_space):
-        raise ConfigError(f"environment.{asked[0]}: {config.id} shows no images (bytes from 0 to 255, [H, W, C])")
-    env = OnImages(env, as_asked(config))
+    """Wrap an environment in `grayscale`, `resize` and `frame_stack`, in this order, as far as `config` sets them."""
+    changes = [name for name in ("grayscale", "resize") if getattr(config, name)]
+    if changes and not has_images(env.observation_space):
+        raise ConfigError(f"environment.{changes[0]}: {config.id} shows no images (bytes from 0 to 255, [H, W, C])")
+    env = OnImages(env, image_change(config))
     return FrameStack(env, config.frame_stack) if config.frame_stack else env
 
 
-def as_asked(config: EnvironmentConfig) -> Change:
-    """What `grayscale` and `resize` make of a picture, channels first in any case."""
+def image_change(config: EnvironmentConfig) -> Change:
+    """Return the function that turns a picture channels first and applies `grayscale` and `resize`."""
     changes: list[Change] = [channels_first]
     if config.grayscale:
         changes.append(grayscale)
@@ -96,7 +96,7 @@ def has_images(space: spaces.Space[Any]) -> bool:
 
 
 class OnImages(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Changes every image of the observations, and the space with it; all else passes."""
+    """A wrapper that changes every image of the observations, and the space with it."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], change: Change) -> None:
         super().__init__(env)
@@ -107,7 +107,7 @@ class OnImages(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 def on_images(space: spaces.Space[Any], change: Change) -> tuple[spaces.Space[Any], See]:
-    """The space after a change of its images, and the function that makes it in an observation."""
+    """Return the space after a change of its images, and the function that changes an observation accordingly."""
     if isinstance(space, spaces.Dict):
         parts = {key: on_images(part, change) for key, part in space.spaces.items()}
         changed = spaces.Dict({key: part for key, (part, _) in parts.items()})
@@ -123,7 +123,7 @@ def on_images(space: spaces.Space[Any], change: Change) -> tuple[spaces.Space[An
 
 
 def grayscale(picture: Array) -> Array:
-    """The brightness [1, H, W] of an image [3, H, W]; one that has no colours stays."""
+    """Return the brightness [1, H, W] of an image [3, H, W]; an image of one channel stays."""
     if len(picture) == 1:
         return picture
     if len(picture) != 3:
@@ -134,9 +134,9 @@ def grayscale(picture: Array) -> Array:
 
 
 def resize(picture: Array, height: int, width: int) -> Array:
-    """An image [C, H, W] in another size, each new pixel the mean of the area it covers.
+    """Resize an image [C, H, W]; each new pixel is the mean of the area it covers.
 
-    Sums of whole numbers, small enough to be exact in whatever order they are added: the same bits on every machine.
+    The sums are of whole numbers, small enough to be exact in any order: the same bits on every machine.
     """
     rows, columns = picture.shape[-2:]
     if (rows, columns) == (height, width):
@@ -151,17 +151,17 @@ def resize(picture: Array, height: int, width: int) -> Array:
 
 @lru_cache(maxsize=32)
 def overlaps(size: int, new: int, dtype: type) -> Array:
-    """[new, size]: how much of each old pixel a new one covers, in units that make all of them whole numbers."""
-    old, made = np.arange(size), np.arange(new)[:, None]
-    ends = np.minimum((made + 1) * size, (old + 1) * new)
-    shared: Array = np.maximum(0, ends - np.maximum(made * size, old * new)).astype(dtype)
+    """Return [new, size]: how much of each old pixel a new one covers, in units in which all are whole numbers."""
+    old, fresh = np.arange(size), np.arange(new)[:, None]
+    ends = np.minimum((fresh + 1) * size, (old + 1) * new)
+    shared: Array = np.maximum(0, ends - np.maximum(fresh * size, old * new)).astype(dtype)
     return shared
 
 
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """The last `count` observations at once, the newest last; an episode begins with its first one repeated.
+    """A wrapper that returns the last `count` observations, the newest last; an episode starts with its first repeated.
 
-    Images are put together along their channels, other arrays along a new first axis.
+    Images are concatenated along their channels, other arrays stacked along a new first axis.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], count: int) -> None:
@@ -172,39 +172,41 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
-        self._stack = pushed(self._space, None, obs, self._count)
+        self._stack = push_frame(self._space, None, obs, self._count)
         return self._stack, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self._stack = pushed(self._space, self._stack, obs, self._count)
+        self._stack = push_frame(self._space, self._stack, obs, self._count)
         return self._stack, reward, terminated, truncated, info
 
 
 def stacked_space(space: spaces.Space[Any], count: int) -> spaces.Space[Any]:
+    """Return the space of `count` stacked observations; refuse parts that are no Box."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: stacked_space(part, count) for key, part in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([stacked_space(part, count) for part in space.spaces])
     if not isinstance(space, spaces.Box):
         raise ConfigError(f"environment.frame_stack: {type(space).__name__} observations cannot be stacked (Box can)")
-    low, high = (np.concatenate([stackable(space, bound)] * count) for bound in (space.low, space.high))
+    low, high = (np.concatenate([with_stack_axis(space, bound)] * count) for bound in (space.low, space.high))
     return spaces.Box(low, high, dtype=space.dtype)
 
 
-def pushed(space: spaces.Space[Any], stack: Any, obs: Any, count: int) -> Any:
-    """A new stack with the observation as its newest; without an old one, with nothing else."""
+def push_frame(space: spaces.Space[Any], stack: Any, obs: Any, count: int) -> Any:
+    """Return a new stack with `obs` as its newest; without an old stack, `obs` repeated."""
     if isinstance(space, spaces.Dict):
         return {
-            key: pushed(part, None if stack is None else stack[key], obs[key], count)
+            key: push_frame(part, None if stack is None else stack[key], obs[key], count)
             for key, part in space.spaces.items()
         }
     if isinstance(space, spaces.Tuple):
         olds = [None] * len(obs) if stack is None else stack
-        return tuple(pushed(part, old, new, count) for part, old, new in zip(space.spaces, olds, obs, strict=True))
-    new = stackable(space, obs)
+        return tuple(push_frame(part, old, new, count) for part, old, new in zip(space.spaces, olds, obs, strict=True))
+    new = with_stack_axis(space, obs)
     return np.concatenate([new] * count if stack is None else [stack[len(new) :], new])
 
 
-def stackable(space: spaces.Space[Any], obs: Any) -> Array:
+def with_stack_axis(space: spaces.Space[Any], obs: Any) -> Array:
+    """Return an observation with the axis along which frames are stacked: an image's channels, else a new one."""
     return np.asarray(obs) if is_image(space) else np.asarray(obs)[None]

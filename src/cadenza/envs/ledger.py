@@ -1,4 +1,4 @@
-"""What a vector environment remembers of its episodes: enough to report them and to come back to them."""
+"""The record of a vector environment's episodes: enough to report finished ones and to restore running ones."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cadenza.types import EnvSpec, Episode
 
 
 class Ledger:
-    """Numbers, rewards and actions of the running episodes; finished ones as records.
+    """Numbers, rewards and actions of the running episodes, and the finished episodes that were not taken yet.
 
-    All environments share one log [time, N, A, …]; an episode is the stretch since its environment's start.
+    All environments share one log [time, N, A, …]; a running episode is the part since its environment's last start.
     """
 
     def __init__(self, spec: EnvSpec, num_envs: int, seeds: EpisodeSeeds) -> None:
@@ -36,7 +36,7 @@ class Ledger:
         return self._time - self._starts
 
     def seed(self, index: int, ahead: int = 0) -> int:
-        """The seed of an environment's running episode, or of one to come."""
+        """Return the seed of an environment's running episode, or of the one that follows `ahead` episodes later."""
         return self._seeds(index, int(self.numbers[index]) + ahead)
 
     def record(
@@ -48,7 +48,7 @@ class Ledger:
             time = self._make_room()
         for group, actions in self._actions.items():
             actions[time] = action[group]
-            self._rewards[group][time] = reward[group]  # added up when asked: a sum at every step is dearer
+            self._rewards[group][time] = reward[group]  # added up at the end: a sum at every step costs more
         self._time = time + 1
         for index in ended:
             self._finish(index, None if won is None else bool(won[index]))
@@ -58,17 +58,17 @@ class Ledger:
         self._starts[indices] = self._time
 
     def take(self) -> list[Episode]:
-        """The episodes finished since last asked."""
+        """Return the episodes finished since the last call."""
         taken, self._finished = self._finished, []
         return taken
 
     def state_dict(self) -> dict[str, Any]:
-        """The running episodes; their actions are concatenated environment after environment."""
+        """Return the running episodes; their actions are concatenated in the order of the environments."""
         return {
             "numbers": self.numbers.copy(),
             "lengths": self.lengths,
             "returns": {
-                group: np.stack([self._earned(group, index) for index in range(self._num_envs)])
+                group: np.stack([self._return_so_far(group, index) for index in range(self._num_envs)])
                 for group in self._rewards
             },
             "actions": {
@@ -89,19 +89,19 @@ class Ledger:
         for group, log in self._actions.items():
             for index, (start, end) in enumerate(zip(ends - lengths, ends, strict=True)):
                 log[self._starts[index] : self._time, index] = state["actions"][group][start:end]
-                if end > start:  # all of it as if it had been earned at the first step
+                if end > start:  # the whole return is booked at the first step
                     self._rewards[group][self._starts[index], index] = state["returns"][group][index]
         self._finished = []
 
     def restart(self, numbers: Array) -> None:
-        """Give up the running episodes; the environments begin those of these numbers."""
-        nothing = {
+        """Abandon the running episodes; every environment starts the episode with its entry of `numbers`."""
+        empty = {
             "numbers": numbers,
             "lengths": np.zeros(self._num_envs, np.int64),
             "returns": {},
             "actions": {group: log[:0, 0] for group, log in self._actions.items()},
         }
-        self.load_state_dict(nothing)
+        self.load_state_dict(empty)
 
     def _finish(self, index: int, won: bool | None) -> None:
         start = int(self._starts[index])
@@ -111,7 +111,7 @@ class Ledger:
                 number=int(self.numbers[index]),
                 seed=self.seed(index),
                 length=self._time - start,
-                returns={group: self._earned(group, index) for group in self._rewards},
+                returns={group: self._return_so_far(group, index) for group in self._rewards},
                 actions={group: log[start : self._time, index].copy() for group, log in self._actions.items()},
                 won=won,
             )
@@ -119,14 +119,14 @@ class Ledger:
         self.numbers[index] += 1
         self._starts[index] = self._time
 
-    def _earned(self, group: str, index: int) -> Array:
-        """The return of a running episode, [A]; added up in the order it came, so that a resumed run agrees."""
+    def _return_so_far(self, group: str, index: int) -> Array:
+        """Return a running episode's return [A], added up in the order of steps, so that a resumed run agrees."""
         rewards = self._rewards[group][self._starts[index] : self._time, index]
         total: Array = rewards.cumsum(axis=0)[-1].copy() if len(rewards) else np.zeros(rewards.shape[1:])
         return total
 
     def _make_room(self) -> int:
-        """Drop what no running episode needs; twice the room when that is little. Returns the new time."""
+        """Drop the log before the oldest running episode, double the room if need be; return the new time."""
         drop = int(self._starts.min())
         keep = self._time - drop
         before = (self._actions, self._rewards)

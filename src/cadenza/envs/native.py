@@ -1,4 +1,4 @@
-"""Environments as array operations, all N in one go; their episodes are the scalar environment's, bit for bit."""
+"""Environments as array operations over all N; their episodes equal the scalar environment's bit for bit."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from cadenza.types import SINGLE_GROUP, EnvSpec
 
 @dataclass(frozen=True)
 class MakeNative:
-    """A native version and the number of environments from which it beats stepping them one by one."""
+    """A native version, and the number of environments from which it beats stepping them one by one."""
 
     make: Callable[[int, EpisodeSeeds], Vector]
     worthwhile_from: int
-    restore: str = "snapshot"  # how it comes back
+    restore: str = "snapshot"  # how a running episode is restored
 
 
 def cartpole(config: EnvironmentConfig, spec: Callable[[], EnvSpec]) -> MakeNative:
-    """CartPole with the facts of the scalar environment."""
+    """Return CartPole's native version; `spec` makes the scalar environment's spec."""
     sutton_barto = bool(config.kwargs.get("sutton_barto_reward", False))
     return MakeNative(lambda num_envs, seeds: CartPole(spec(), num_envs, seeds, sutton_barto), worthwhile_from=2)
 
@@ -78,11 +78,11 @@ class CartPole(Vector):
 
 
 def start(seed: int) -> Array:
-    """Where an episode with this seed begins."""
+    """Return the initial state [4] of the episode with this seed."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed))).uniform(-0.05, 0.05, 4)
 
 
-# As arrays, because NumPy would make one of a Python number in every operation, which takes as long as the operation.
+# As arrays, because NumPy would convert a Python number in every operation, which takes as long as the operation.
 STEP_SECONDS, GRAVITY, TOTAL_MASS, POLE_MASS, HALF_LENGTH = map(np.array, (0.02, 9.8, 1.1, 0.1, 0.5))
 POLE_MOMENT, FOUR_THIRDS = map(np.array, (0.05, 4.0 / 3.0))
 FORCES = np.array((-10.0, 10.0))  # by action
@@ -90,9 +90,9 @@ TRACK, TILT = map(np.array, (2.4, 12 * 2 * math.pi / 360))
 
 
 def push(physics: Array, action: Array) -> Array:
-    """Push every cart left (0) or right (1) for 0.02 s, in place; says which poles fell or carts left the track.
+    """Push every cart left (0) or right (1) for 0.02 s, in place; return which fell or left the track, [N].
 
-    The order of operations is the scalar environment's: any other would round differently.
+    The order of operations is the scalar environment's; any other would round differently.
     """
     x, theta, theta_dot = physics[0], physics[2], physics[3]
     cos, sin = np.cos(theta), np.sin(theta)

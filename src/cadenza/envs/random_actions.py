@@ -1,4 +1,4 @@
-"""Actions drawn at random, for warm-up phases."""
+"""Random actions, for warm-up phases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cadenza.types import GroupSpec, Step
 
 
 def random_actions(groups: Mapping[str, GroupSpec], step: Step, random: np.random.Generator) -> dict[str, np.ndarray]:
-    """Uniform actions for every agent (normal ones where an action has no bounds), respecting masks."""
+    """Draw uniform actions [N, A, …] for every group (normal ones where an action has no bounds), respecting masks."""
     return {name: _random_group(group, step, name, random) for name, group in groups.items()}
 
 
@@ -30,8 +30,8 @@ def _random_group(group: GroupSpec, step: Step, name: str, random: np.random.Gen
     if isinstance(space, spaces.MultiDiscrete) and name in step.mask:
         scores = np.where(step.mask[name], random.random((*shape, int(space.nvec.sum()))), -1.0)
         columns = np.split(scores, np.cumsum(space.nvec.ravel())[:-1], -1)
-        chosen = np.stack([column.argmax(-1) for column in columns], -1)
-        return np.asarray(chosen.reshape(*shape, *space.shape) + space.start)
+        choices = np.stack([column.argmax(-1) for column in columns], -1)
+        return np.asarray(choices.reshape(*shape, *space.shape) + space.start)
     if isinstance(space, spaces.MultiDiscrete):
         return np.asarray(np.floor(random.random((*shape, *space.shape)) * space.nvec).astype(np.int64) + space.start)
     if isinstance(space, spaces.MultiBinary):

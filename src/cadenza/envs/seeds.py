@@ -1,4 +1,4 @@
-"""A seed for every episode, derived from the run's seed: what makes each episode repeatable on its own."""
+"""A seed for every episode, derived from the run's seed, so that each episode can be repeated on its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EpisodeSeeds:
         return _derive(self.run_seed, self.stream, self.first_env + env_index_local, episode)
 
 
-@lru_cache(maxsize=1024)  # asked for at a reset and again when the episode is recorded
+@lru_cache(maxsize=1024)  # needed at a reset and again when the episode is recorded
 def _derive(run_seed: int, stream: int, env: int, episode: int) -> int:
-    """31 bits, so that every environment takes it."""
+    """Return a seed of 31 bits, which every environment accepts."""
     return int(SeedSequence(entropy=run_seed, spawn_key=(stream, env, episode)).generate_state(1)[0] >> 1)

@@ -1,4 +1,4 @@
-"""Our own wrappers, by name in `environment.wrappers` or behind a field of `environment`."""
+"""cadenza's own wrappers, named in `environment.wrappers` or used by a field of `environment`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cadenza.errors import ConfigError
 
 W = TypeVar("W", bound=gymnasium.Wrapper[Any, Any, Any, Any])
 
-# Where in the observation velocities stand, by class of environment.
+# Indices of the velocities in the observation, by class of environment.
 VELOCITIES = {
     "CartPoleEnv": (1, 3),
     "PendulumEnv": (2,),
@@ -26,7 +26,7 @@ VELOCITIES = {
 
 
 class HideVelocity(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Leaves the velocities out of the observation, so that a policy needs a memory."""
+    """A wrapper that leaves velocities out of the observation, so that a policy needs a memory."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], indices: Sequence[int] | None = None) -> None:
         super().__init__(env)
@@ -35,25 +35,25 @@ class HideVelocity(gymnasium.ObservationWrapper[Any, Any, Any]):
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
             raise ConfigError(f"HideVelocity needs a vector as observation, not {space}")
         if hidden is None:
-            raise ConfigError(f"HideVelocity does not know where {kind} has its velocities: say indices: [...]")
+            raise ConfigError(f"HideVelocity does not know the velocities of {kind}: set indices: [...]")
         if not set(hidden) < set(range(space.shape[0])):
             raise ConfigError(f"indices={list(hidden)}: must be some of 0 to {space.shape[0] - 1}, and not all")
-        self._kept = [index for index in range(space.shape[0]) if index not in hidden]
-        self.observation_space = spaces.Box(space.low[self._kept], space.high[self._kept], dtype=space.dtype)
+        self._visible = [index for index in range(space.shape[0]) if index not in hidden]
+        self.observation_space = spaces.Box(space.low[self._visible], space.high[self._visible], dtype=space.dtype)
 
     def observation(self, observation: Any) -> Array:
-        return np.asarray(observation)[self._kept]
+        return np.asarray(observation)[self._visible]
 
 
 class SignReward(gymnasium.RewardWrapper[Any, Any]):
-    """-1, 0 or 1 for the reward, as on Atari (Mnih et al. 2015)."""
+    """A wrapper that replaces rewards by their sign, -1, 0 or 1, as on Atari (Mnih et al. 2015)."""
 
     def reward(self, reward: Any) -> float:
         return float(np.sign(reward))
 
 
 class RescaledActions(gymnasium.ActionWrapper[Any, Any, Any]):
-    """Actions from -1 to 1 stretched over the environment's own bounds."""
+    """A wrapper that stretches actions from [-1, 1] over the environment's own bounds."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -69,25 +69,25 @@ class RescaledActions(gymnasium.ActionWrapper[Any, Any, Any]):
 
 
 class RawReward(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Closest to the environment: adds up what it truly gave, whatever the wrappers around make of it."""
+    """The innermost wrapper: it adds up the environment's own rewards, which wrappers around it may change."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        self._earned = 0.0
+        self._sum = 0.0
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         outcome = self.env.step(action)
-        self._earned += float(outcome[1])
+        self._sum += float(outcome[1])
         return outcome
 
     def take(self) -> Array:
-        """What was earned since last asked, [1]."""
-        earned, self._earned = self._earned, 0.0
-        return np.array((earned,), np.float32)
+        """Return the sum of rewards since the last call, [1]."""
+        total, self._sum = self._sum, 0.0
+        return np.array((total,), np.float32)
 
 
 def layer(env: gymnasium.Env[Any, Any], kind: type[W]) -> W | None:
-    """The outermost wrapper of a kind among those around an environment."""
+    """Return the outermost wrapper of type `kind` around an environment, or None."""
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, kind):
             return env

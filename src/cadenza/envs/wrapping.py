@@ -12,7 +12,8 @@ from gymnasium.error import DependencyNotInstalled
 
 from cadenza.config import registry
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.families.gym import Gym, check_arguments
+from cadenza.envs.arguments import check_arguments
+from cadenza.envs.families.gym import Gym
 from cadenza.envs.images import with_pictures
 from cadenza.envs.wrappers import RawReward, RescaledActions, layer
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError, NotFoundError, nearest

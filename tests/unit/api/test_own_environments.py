@@ -16,7 +16,7 @@ import cadenza
 from cadenza.config import registry
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.catalog import make
-from cadenza.envs.families.from_python import name_of
+from cadenza.envs.families.from_python import reference_to
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.toys import toy
 from cadenza.envs.vector import make_vector
@@ -99,7 +99,7 @@ def test_an_environment_of_gymnasiums_registry_goes_by_its_id(tmp_path: Path) ->
     few: dict[str, Any] = {key: value for key, value in SMALL.items() if key != "environment.max_episode_steps"}
     lake = gymnasium.make("FrozenLake-v1", is_slippery=False, max_episode_steps=20, render_mode="rgb_array")
     run = cadenza.train(lake, "ppo", runs_dir=tmp_path, **few)
-    assert "FrozenLake-v1 is made anew as Gymnasium registered it" in run.folder.log.read_text()
+    assert "FrozenLake-v1 is made again as Gymnasium registered it" in run.folder.log.read_text()
     config = run.folder.read_config().environment
     assert (config.id, config.kwargs["is_slippery"], config.max_episode_steps) == ("FrozenLake-v1", False, 20)
     assert "render_mode" not in config.kwargs
@@ -115,7 +115,7 @@ def test_an_environment_of_gymnasiums_registry_goes_by_its_id(tmp_path: Path) ->
 
 def test_a_window_is_not_opened_for_every_environment_that_is_made_of_one(tmp_path: Path) -> None:
     shown = gymnasium.wrappers.TimeAwareObservation(gymnasium.make("CartPole-v1", render_mode="human"))
-    id = name_of(shown).id
+    id = reference_to(shown).id
     assert registry.ENVIRONMENTS[id]().render_mode is None
 
 
@@ -167,12 +167,12 @@ def not_everything(**kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 
 def test_a_factory_that_takes_anything_is_asked_for_pictures() -> None:
-    env = make(EnvironmentConfig(id=name_of(anything).id), render=True)
+    env = make(EnvironmentConfig(id=reference_to(anything).id), render=True)
     env.reset(0)
     picture = env.render()
     assert picture is not None
     assert picture.shape == (400, 600, 3)
-    make(EnvironmentConfig(id=name_of(not_everything).id), render=True).reset(0)  # without, then
+    make(EnvironmentConfig(id=reference_to(not_everything).id), render=True).reset(0)  # without, then
 
 
 def test_the_algorithm_may_not_be_forgotten() -> None:

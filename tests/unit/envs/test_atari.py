@@ -134,7 +134,7 @@ def test_games_of_one_console_come_back_from_episodes_of_unequal_lengths() -> No
     old = vector("native", frame_stack=2, **kwargs)
     walked(old, 80, np.random.default_rng(0))
     saved = old.state_dict()
-    assert isinstance(old._games, atari.Joined)
+    assert isinstance(old._games, atari.SharedConsole)
     assert len(set(saved["lengths"].tolist())) == 2
     shown = old.current.obs["agent"].copy()
     new = vector("native", frame_stack=2, **kwargs)

@@ -141,7 +141,7 @@ print(run(["train", "dmc/cartpole-balance:sac", "environment.kwargs.sees=pixels"
 @pytest.mark.parametrize(
     ("kwargs", "told"),
     [
-        ({"sees": "pixel"}, "sees=pixel: must be state, pixels or both; did you mean 'pixels'"),
+        ({"sees": "pixel"}, "sees=pixel: must be one of state, pixels, both; did you mean 'pixels'"),
         ({"size": 0}, "size=0: must be a whole number, at least 1"),
         ({"action_repeat": 1.5}, "action_repeat=1.5: must be a whole number"),
         ({"camera": 9}, "camera=9: must be a number below 2, or of"),

@@ -72,8 +72,8 @@ def test_ataris_settings_are_told_in_its_words() -> None:
     ("key", "value", "told"),
     [
         ("clip_rewards", True, "clip_rewards=false"),
-        ("terminal_on_life_loss", True, "goes on with the game after a lost life"),
-        ("noop_max", 0, "noop_max=0: EnvPool begins with one frame of nothing at least; give 1 or more"),
+        ("terminal_on_life_loss", True, "continues the game after a lost life"),
+        ("noop_max", 0, "noop_max=0: EnvPool begins with at least one frame without an action; give 1 or more"),
     ],
 )
 def test_what_it_would_play_otherwise_is_refused(key: str, value: Any, told: str) -> None:

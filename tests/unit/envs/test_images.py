@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
-from cadenza.envs.families.gym import as_dict_space, as_seen, observer
+from cadenza.envs.families.gym import as_declared_tree, as_dict_space, observer
 from cadenza.envs.images import channels_first, grayscale, has_images, is_image, resize
 from cadenza.errors import ConfigError
 
@@ -147,7 +147,7 @@ def test_impossible_sizes_are_refused(resize: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "see", [lambda space: observer(space, axis=None), lambda space: lambda obs: as_seen(space, obs)]
+    "see", [lambda space: observer(space, axis=None), lambda space: lambda obs: as_declared_tree(space, obs)]
 )
 def test_parts_of_an_observation_are_taken_alike_in_training_and_from_a_policy(see: Any) -> None:
     pair = see(as_dict_space(spaces.Tuple([spaces.Discrete(3), spaces.Discrete(4)])))
@@ -166,14 +166,14 @@ def test_observations_of_the_bare_environment_are_understood() -> None:
     declared = made(id="harness.own_wrappers:Pixels").spec.groups["agent"].observation
     assert declared.shape == (3, 6, 8)
     first = spaces.Box(0, 255, (3, 9, 8), np.uint8)
-    assert np.array_equal(as_seen(first, frame), np.moveaxis(frame, -1, 0))
-    assert np.array_equal(as_seen(first, np.moveaxis(frame, -1, 0)), np.moveaxis(frame, -1, 0))
+    assert np.array_equal(as_declared_tree(first, frame), np.moveaxis(frame, -1, 0))
+    assert np.array_equal(as_declared_tree(first, np.moveaxis(frame, -1, 0)), np.moveaxis(frame, -1, 0))
     pair = as_dict_space(spaces.Tuple([spaces.Discrete(3), first]))
-    tree = as_seen(pair, (2, frame))
+    tree = as_declared_tree(pair, (2, frame))
     assert tree["0"] == 2
     assert tree["1"].shape == (3, 9, 8)
     assert picture.contains(frame)
     with pytest.raises(ValueError, match=r"an observation \[1\] has the shape \(3, 9, 8\), not \(4,\)"):
-        as_seen(pair, (2, np.zeros(4)))
+        as_declared_tree(pair, (2, np.zeros(4)))
     with pytest.raises(ValueError, match=r"has the parts \['0', '1'\], not \['0'\]"):
-        as_seen(pair, (2,))
+        as_declared_tree(pair, (2,))

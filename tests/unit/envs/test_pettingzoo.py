@@ -28,7 +28,7 @@ def published(id: str) -> Any:
     """The module that publishes an environment."""
     prefix, _, name = id.partition("/")
     package = {first: package for first, package, _ in pettingzoo_families.FAMILIES.values()}[prefix]
-    return pettingzoo_families._quietly(lambda: __import__(f"{package}.{name}", fromlist=["env"]))
+    return pettingzoo_families._without_warnings(lambda: __import__(f"{package}.{name}", fromlist=["env"]))
 
 
 def allowed(env: Any, frame: Any, random: np.random.Generator) -> Any:
@@ -78,7 +78,7 @@ def test_an_agent_is_credited_once_with_what_it_collected_since_its_last_turn(na
         return (
             Relay(late=name.endswith("late"))
             if name.startswith("relay")
-            else pettingzoo_families._quietly(published(name).env)
+            else pettingzoo_families._without_warnings(published(name).env)
         )
 
     env, random, deaths = adapted(make(), EnvironmentConfig(id="own")), np.random.default_rng(0), 0
@@ -331,7 +331,7 @@ def test_arguments_reach_the_constructor_and_the_time_limit_is_theirs() -> None:
     ("id", "kwargs", "message"),
     [
         ("sisl/pursuit", {"n_evader": 3}, r"environment\.kwargs\.n_evader: .*did you mean 'n_evaders'"),
-        ("mamujoco/Ant-4x2", {"agent_conf": "2x4"}, r"environment\.kwargs\.agent_conf: mamujoco/Ant-4x2 says it"),
+        ("mamujoco/Ant-4x2", {"agent_conf": "2x4"}, r"environment\.kwargs\.agent_conf: is set by the id mamujoco/Ant-4x2"),
         ("mamujoco/Ant-4x2", {"healthy": 1}, r"environment\.kwargs: mamujoco/Ant-4x2 refuses {'healthy': 1}"),
     ],
 )

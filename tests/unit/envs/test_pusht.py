@@ -11,7 +11,7 @@ from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
 from cadenza.envs.families.gym import Gym
-from cadenza.envs.families.pusht_expert import AHEAD, GOAL, Expert, away, nearest_on
+from cadenza.envs.families.pusht_expert import AHEAD, GOAL, Expert, goal_distance, nearest_on
 from cadenza.errors import ConfigError, MissingExtraError
 from cadenza.trees import leaves, map_tree
 
@@ -74,7 +74,7 @@ def test_the_expert_sees_the_same_in_corners_as_in_place_and_angle() -> None:
     kinds = ("state", "environment_state_agent_pos")
     envs = [catalog.make(EnvironmentConfig(id=ID, kwargs={"obs_type": kind})) for kind in kinds]
     (agent, pose), (same, corners) = (
-        Expert()._see(map_tree(lambda x: x[0], env.reset(5).obs["agent"])) for env in envs
+        Expert()._parse(map_tree(lambda x: x[0], env.reset(5).obs["agent"])) for env in envs
     )
     np.testing.assert_allclose(agent, same)
     np.testing.assert_allclose(pose[:2], corners[:2], atol=1e-3)
@@ -89,7 +89,7 @@ def test_the_expert_does_not_see_pictures() -> None:
 
 def test_a_block_is_away_by_how_far_its_corners_are() -> None:
     moved, turned = GOAL + np.array([3, 4, 0]), GOAL + np.array([0, 0, np.pi])
-    place, beside, round_about = away(np.array([GOAL, moved, turned]))
+    place, beside, round_about = goal_distance(np.array([GOAL, moved, turned]))
     assert (place, beside) == (pytest.approx(0), pytest.approx(5))
     assert round_about > 100
 

@@ -44,7 +44,7 @@ def test_a_game_without_its_rom_says_so_and_one_with_it_is_listed() -> None:
     assert retro.ids("Retro") == [ID]
     with pytest.raises(EnvironmentFault, match=r"needs its ROM: python -m stable_retro\.import"):
         catalog.make(EnvironmentConfig(id="Retro/SonicTheHedgehog-Genesis-v0"))
-    with pytest.raises(ConfigError, match=r"kwargs\.actions=button: must be discrete or buttons; did you mean"):
+    with pytest.raises(ConfigError, match=r"kwargs\.actions=button: must be one of discrete, buttons; did you mean"):
         catalog.make(EnvironmentConfig(id=ID, kwargs={"actions": "button"}))
     for none in ("Retro/", "Retro/../stable", "Retro/."):
         with pytest.raises(NotFoundError, match="unknown environment"):

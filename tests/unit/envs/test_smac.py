@@ -106,7 +106,7 @@ def test_the_second_challenge_draws_armies_of_any_size(installed: None) -> None:
 
 
 def test_mistakes_are_told(installed: None) -> None:
-    with pytest.raises(ConfigError, match=r"environment\.kwargs\.map_name: smac/3m says it already"):
+    with pytest.raises(ConfigError, match=r"environment\.kwargs\.map_name: is set by the id smac/3m"):
         battles("smac/3m", kwargs={"map_name": "8m"})
     with pytest.raises(ConfigError, match=r"dificulty"):
         battles("smac/3m", kwargs={"dificulty": "3"})

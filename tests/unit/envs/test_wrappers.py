@@ -69,7 +69,7 @@ def test_velocities_can_be_hidden(id: str, kept: list[int]) -> None:
 def test_which_numbers_are_velocities_can_be_said() -> None:
     env = made("InvertedPendulum-v5", wrappers=[{"id": "HideVelocity", "indices": [2, 3]}])
     assert env.spec.groups["agent"].observation.shape == (2,)
-    with pytest.raises(ConfigError, match=r"wrappers\[0\]: HideVelocity does not know where Inv.* say indices"):
+    with pytest.raises(ConfigError, match=r"wrappers\[0\]: HideVelocity does not know the velocities of Inv.* set indices"):
         made("InvertedPendulum-v5", wrappers=["HideVelocity"])
 
 

@@ -1,6 +1,6 @@
 """Atari games through the Arcade Learning Environment (Machado et al. 2018); ids are `ALE/Pong-v5`.
 
-What is seen is made by ALE's own vectorised code, as Gymnasium's AtariPreprocessing makes it.
+Observations come from ALE's own vectorised code and equal those of Gymnasium's AtariPreprocessing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import numpy as np
 from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.families.gym import Gym, check_arguments
+from cadenza.envs.arguments import check_arguments, require_choice, require_flag, require_whole
+from cadenza.envs.families.gym import Gym
 from cadenza.envs.layout import Array, Layout, allocate_buffer
 from cadenza.envs.native import MakeNative
 from cadenza.envs.seeds import EpisodeSeeds
 from cadenza.envs.vector import Vector
 from cadenza.envs.wrappers import RawReward, SignReward
-from cadenza.errors import ConfigError, MissingExtraError, nearest
+from cadenza.errors import ConfigError, MissingExtraError
 from cadenza.types import SINGLE_GROUP, EnvSpec
 
 GAMES = (
@@ -36,14 +37,14 @@ GAMES = (
     "TimePilot Trondead Turmoil Tutankham UpNDown Venture VideoCheckers VideoChess VideoCube VideoPinball WizardOfWor "
     "WordZapper YarsRevenge Zaxxon"
 )
-Sees = Literal["grayscale", "rgb", "ram", "objects"]
-SCREEN = (210, 160)  # height and width of a television, for pictures that people look at
+ObsType = Literal["grayscale", "rgb", "ram", "objects"]
+SCREEN = (210, 160)  # height and width of the console's picture
 MOST_FRAMES = 108_000  # half an hour of play, after which published results end an episode
 FOREVER = 2**30
-# Games that play alike from every reset, in long episodes too (benchmarks/repeatable.py). Others keep something over a
-# reset, and some show it: Assault and BeamRider then go on otherwise than when just loaded.
-UNKEEPING = frozenset(("breakout", "pong"))
-NATIVE_DRESSING = ("frame_stack",)  # what the native version does itself
+# Games that play alike after every reset, in long episodes too (benchmarks/repeatable.py). Others keep state over a
+# reset, and in some it shows: Assault and BeamRider then continue differently than when just loaded.
+STATELESS = frozenset(("breakout", "pong"))
+NATIVE_DRESSING = ("frame_stack",)  # the wrapper settings that the native version applies itself
 STRENGTH = [1.0]
 OBJECTS = (
     "needs OCAtari, whose own requirements (numpy below 2) cannot be met here: pip install --no-deps ocatari, "
@@ -56,48 +57,42 @@ def ids(family: str) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """`environment.kwargs`. Frames are the emulator's, 60 in a second."""
+class AtariSettings:
+    """Atari's `environment.kwargs`. Frames are the emulator's, 60 per second."""
 
-    obs_type: Sees = "grayscale"
-    screen_size: int | None = 84  # height and width of images; none: as on a television
-    frameskip: int = 4  # frames that an action is held; of images, the brighter of the last two
-    repeat_action_probability: float = 0.25  # sticky actions: how likely a frame takes the action before
-    noop_max: int = 30  # an episode begins with up to so many frames of nothing
-    terminal_on_life_loss: bool = False  # a lost life ends the episode, and the next begins a new game
+    obs_type: ObsType = "grayscale"
+    screen_size: int | None = 84  # height and width of images; none: the console's own
+    frameskip: int = 4  # frames that an action is held; images show the brighter of the last two
+    repeat_action_probability: float = 0.25  # sticky actions: the probability that a frame repeats the previous action
+    noop_max: int = 30  # an episode starts with up to so many frames without an action
+    terminal_on_life_loss: bool = False  # a lost life ends the episode, and the next starts a new game
     clip_rewards: bool = False  # -1, 0 or 1 to learn from; returns stay the game's own
     fire_reset: bool = False  # press FIRE first, where the game has it
-    full_action_space: bool = False  # all 18 actions instead of those the game knows
+    full_action_space: bool = False  # all 18 actions instead of those that the game uses
 
     def __post_init__(self) -> None:
-        where = "environment.kwargs"
-        if self.obs_type not in get_args(Sees):
-            allowed = f"must be one of {', '.join(get_args(Sees))}{nearest(str(self.obs_type), get_args(Sees))}"
-            raise ConfigError(f"{where}.obs_type={self.obs_type}: {allowed}")
+        require_choice("obs_type", self.obs_type, get_args(ObsType))
         for key, least in (("screen_size", 1), ("frameskip", 1), ("noop_max", 0)):
-            value = getattr(self, key)
-            if (value is None and key == "screen_size") or (type(value) is int and value >= least):
-                continue
-            raise ConfigError(f"{where}.{key}={value}: must be a whole number, at least {least}")
+            if key != "screen_size" or self.screen_size is not None:
+                require_whole(key, getattr(self, key), least)
         value = self.repeat_action_probability
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-            raise ConfigError(f"{where}.repeat_action_probability={value}: must be at least 0 and below 1")
+            raise ConfigError(f"environment.kwargs.repeat_action_probability={value}: must be at least 0 and below 1")
         for key in ("terminal_on_life_loss", "clip_rewards", "fire_reset", "full_action_space"):
-            if not isinstance(getattr(self, key), bool):
-                raise ConfigError(f"{where}.{key}={getattr(self, key)}: must be true or false")
+            require_flag(key, getattr(self, key))
 
     @property
     def limit(self) -> int:
         return MOST_FRAMES // self.frameskip
 
 
-def settings_of(config: EnvironmentConfig) -> Settings:
-    check_arguments(Settings, config.kwargs, config.id)
-    return Settings(**config.kwargs)
+def settings_of(config: EnvironmentConfig) -> AtariSettings:
+    check_arguments(AtariSettings, config.kwargs, config.id)
+    return AtariSettings(**config.kwargs)
 
 
 def rom_of(id: str) -> str:
-    """`ALE/MsPacman-v5` is ms_pacman, `UpNDown` up_n_down, `TicTacToe3D` tic_tac_toe_3d."""
+    """Return the ROM's name: `ALE/MsPacman-v5` is ms_pacman, `TicTacToe3D` tic_tac_toe_3d."""
     name = id.removeprefix("ALE/").removesuffix("-v5")
     return re.sub(r"(?<=[a-z])(?=[A-Z]|\d[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
@@ -106,9 +101,9 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     settings = settings_of(config)
     env: gymnasium.Env[Any, Any]
     if settings.obs_type in ("grayscale", "rgb"):
-        env = Screen(rom_of(config.id), settings, render)
+        env = ScreenGame(rom_of(config.id), settings, render)
     else:
-        env = Memory(rom_of(config.id), settings)
+        env = MemoryGame(rom_of(config.id), settings)
         env = Objects(env, config.id) if settings.obs_type == "objects" else env
     if settings.clip_rewards:
         env = SignReward(RawReward(env))
@@ -117,33 +112,33 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
 
 
 def native(config: EnvironmentConfig) -> MakeNative | None:
-    """Emulators that work at the same time, for images; what they stack themselves is `environment.frame_stack`."""
+    """Return the vectorised version for images, which also stacks frames (`environment.frame_stack`)."""
     settings = settings_of(config)
     if settings.obs_type not in ("grayscale", "rgb"):
         return None
     from cadenza.envs.wrapping import wrap_all
 
-    def facts() -> EnvSpec:
+    def make_spec() -> EnvSpec:
         env = wrap_all(make(config), config)
         env.close()
         return env.spec
 
     rom = rom_of(config.id)
-    return MakeNative(lambda count, seeds: Screens(facts(), rom, settings, count, seeds), 2, "replay")
+    return MakeNative(lambda count, seeds: ScreenGames(make_spec(), rom, settings, count, seeds), 2, "replay")
 
 
 def pool_options(config: EnvironmentConfig) -> dict[str, Any]:
-    """The same settings in EnvPool's words."""
+    """Return the same settings as EnvPool's options; refuse those that EnvPool does otherwise."""
     settings = settings_of(config)
     if settings.clip_rewards or settings.obs_type not in ("grayscale", "rgb") or settings.screen_size is None:
-        few = "only images of some screen_size, and rewards as they are (clip_rewards=false)"
-        raise ConfigError(f"environment.vectorize=envpool: for Atari {few}")
+        limits = "only images of some screen_size, and rewards as they are (clip_rewards=false)"
+        raise ConfigError(f"environment.vectorize=envpool: for Atari {limits}")
     if settings.terminal_on_life_loss:
-        its = "EnvPool goes on with the game after a lost life, where a new one begins here"
-        raise ConfigError(f"environment.kwargs.terminal_on_life_loss=true: {its}; use environment.vectorize=auto")
+        reason = "EnvPool continues the game after a lost life, where a new one begins here"
+        raise ConfigError(f"environment.kwargs.terminal_on_life_loss=true: {reason}; use environment.vectorize=auto")
     if not settings.noop_max:
-        its = "EnvPool begins with one frame of nothing at least"
-        raise ConfigError(f"environment.kwargs.noop_max=0: {its}; give 1 or more, or environment.vectorize=auto")
+        reason = "EnvPool begins with at least one frame without an action"
+        raise ConfigError(f"environment.kwargs.noop_max=0: {reason}; give 1 or more, or environment.vectorize=auto")
     return {
         "stack_num": config.frame_stack or 1,
         "gray_scale": settings.obs_type == "grayscale",
@@ -158,35 +153,35 @@ def pool_options(config: EnvironmentConfig) -> dict[str, Any]:
     }
 
 
-def seeded(rom: str, settings: Settings) -> bool:
-    """Whether a game takes a seed for every episode, and so is loaded for it."""
-    return settings.repeat_action_probability > 0 or rom not in UNKEEPING
+def seeded(rom: str, settings: AtariSettings) -> bool:
+    """Return whether each episode is seeded by loading the game again: for sticky actions, or state that survives."""
+    return settings.repeat_action_probability > 0 or rom not in STATELESS
 
 
-def drawn_here(rom: str, settings: Settings) -> bool:
-    """Whether how long an episode begins with nothing is not left to ALE, which would not draw it by a seed."""
+def draws_noops(rom: str, settings: AtariSettings) -> bool:
+    """Return whether the initial frames without an action are drawn here: ALE repeats its draw only with a seed."""
     return settings.noop_max > 0 and not seeded(rom, settings)
 
 
-def interface(rom: str, settings: Settings, count: int, *, height: int, width: int, gray: bool) -> Any:
-    """ALE's vectorised code for so many games."""
+def interface(rom: str, settings: AtariSettings, count: int, *, height: int, width: int, gray: bool) -> Any:
+    """Make ALE's vectorised interface for `count` games."""
     import ale_py
     from ale_py import roms
 
     path = roms.get_rom_path(rom)
     assert path is not None
-    beginnings = settings.frameskip + settings.fire_reset  # of which ALE draws one, enough for every remainder
+    beginnings = settings.frameskip + settings.fire_reset  # ALE draws from so many: enough for every remainder
     return ale_py.ALEVectorInterface(
         rom_path=path,
         num_envs=count,
-        num_threads=count,  # it takes no more than there are processors
+        num_threads=count,  # ALE uses at most as many as there are processors
         stack_num=1,
         img_height=height,
         img_width=width,
         grayscale=gray,
         frame_skip=settings.frameskip,
         maxpool=settings.frameskip > 1,
-        noop_max=beginnings if drawn_here(rom, settings) else settings.noop_max,
+        noop_max=beginnings if draws_noops(rom, settings) else settings.noop_max,
         use_fire_reset=settings.fire_reset,
         episodic_life=settings.terminal_on_life_loss,
         life_loss_info=False,
@@ -196,21 +191,24 @@ def interface(rom: str, settings: Settings, count: int, *, height: int, width: i
         full_action_space=settings.full_action_space,
         batch_size=0,
         thread_affinity_offset=-1,
-        autoreset_mode="NextStep",  # but it is reset before that step comes
+        autoreset_mode="NextStep",  # it is always reset before that step
     )
 
 
 class Emulator:
-    """One console with a thread of its own: told what to do at one time, asked what came of it at another."""
+    """One console with a thread of its own: `send` starts an action, `receive` waits for its result.
 
-    def __init__(self, rom: str, settings: Settings, people: bool = False) -> None:
-        # A seed loads the game anew, which takes as long as 300 steps. A game that keeps nothing needs it for sticky
-        # actions alone; how many frames nothing is done is then drawn here.
-        self._seeded, self._drawn_here = seeded(rom, settings), drawn_here(rom, settings)
+    `for_display` makes pictures in the console's size and colours.
+    """
+
+    def __init__(self, rom: str, settings: AtariSettings, for_display: bool = False) -> None:
+        # A seed loads the game again, which takes as long as 300 steps. A stateless game needs it for sticky actions
+        # alone; otherwise the initial frames without an action are drawn here.
+        self._seeded, self._draws_noops = seeded(rom, settings), draws_noops(rom, settings)
         self._noop_max, self._skip, self._fires = settings.noop_max, settings.frameskip, int(settings.fire_reset)
         size = settings.screen_size
-        height, width = SCREEN if people or size is None else (size, size)
-        gray = settings.obs_type == "grayscale" and not people
+        height, width = SCREEN if for_display or size is None else (size, size)
+        gray = settings.obs_type == "grayscale" and not for_display
         self._ale = interface(rom, settings, 1, height=height, width=width, gray=gray)
         self.actions = tuple(action.name for action in self._ale.get_action_set())
         self._choices = [[action] for action in range(len(self.actions))]
@@ -219,8 +217,8 @@ class Emulator:
         self.shape = (3, height, width) if self.channels_last else (1, height, width)
 
     def begin(self, seed: int) -> Array:
-        """The first picture of an episode, which follows from the seed alone."""
-        if not self._drawn_here:
+        """Start an episode, which depends on the seed alone; return its first picture [C, H, W]."""
+        if not self._draws_noops:
             return self._reset(seed if self._seeded else -1)[0]
         frames = max(self._fires, int(np.random.default_rng(seed).integers(self._noop_max)))
         picture, passed = self._reset_before(frames)
@@ -232,38 +230,41 @@ class Emulator:
         return picture
 
     def _reset_before(self, frames: int) -> tuple[Array, int]:
-        """Anew, until whole steps are left up to this frame; no step is shorter, and ALE's draw cannot be told."""
+        """Reset until a whole number of steps remains up to this frame; return the picture and the frames passed.
+
+        A step cannot be shorter than the frame skip, and ALE draws by itself how many frames a reset passes.
+        """
         while True:
             picture, passed = self._reset(-1)
             if (frames - passed) % self._skip == 0:
                 return picture, passed
 
     def _reset(self, seed: int) -> tuple[Array, int]:
-        """The picture, and the frames that have passed."""
-        pictures, told = self._ale.reset(np.zeros(1, np.int64), np.array([seed]))
-        return self._seen(pictures), int(told["episode_frame_number"][0])
+        """Reset the game; return the picture and the frames passed."""
+        pictures, info = self._ale.reset(np.zeros(1, np.int64), np.array([seed]))
+        return self._channels_first(pictures), int(info["episode_frame_number"][0])
 
     def send(self, action: int) -> None:
-        self._ale.send(self._choices[action], STRENGTH)  # lists, which it reads twice as fast as arrays
+        self._ale.send(self._choices[action], STRENGTH)  # lists, which ALE reads twice as fast as arrays
 
     def receive(self) -> tuple[Array, float, bool]:
-        """The picture [C, H, W], the reward, and whether that was the end."""
+        """Return the picture [C, H, W], the reward, and whether the game ended."""
         pictures, reward, terminated, _, _ = self._ale.recv()
-        return self._seen(pictures), float(reward[0]), bool(terminated[0])
+        return self._channels_first(pictures), float(reward[0]), bool(terminated[0])
 
-    def _seen(self, pictures: Array) -> Array:
+    def _channels_first(self, pictures: Array) -> Array:
         picture: Array = pictures[0]
         return np.moveaxis(picture[0], -1, 0) if self.channels_last else picture
 
 
-class Screen(gymnasium.Env[Any, Any]):
-    """One game, seen as images."""
+class ScreenGame(gymnasium.Env[Any, Any]):
+    """One game, observed as images."""
 
     render_mode = "rgb_array"
 
-    def __init__(self, rom: str, settings: Settings, render: bool) -> None:
+    def __init__(self, rom: str, settings: AtariSettings, render: bool) -> None:
         self._emulator = Emulator(rom, settings)
-        self._shown = Emulator(rom, settings, people=True) if render else None  # plays along, for people to look at
+        self._display = Emulator(rom, settings, for_display=True) if render else None  # plays the same game
         self._picture: Array | None = None
         self.observation_space = spaces.Box(0, 255, self._emulator.shape, np.uint8)
         self.action_space = spaces.Discrete(len(self._emulator.actions))
@@ -274,32 +275,32 @@ class Screen(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         seed = int(self.np_random.integers(2**31)) if seed is None else seed
-        if self._shown is not None:
-            self._picture = self._shown.begin(seed)
+        if self._display is not None:
+            self._picture = self._display.begin(seed)
         return self._emulator.begin(seed), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        for emulator in (self._emulator, self._shown):
+        for emulator in (self._emulator, self._display):
             if emulator is not None:
                 emulator.send(int(action))
         picture, reward, over = self._emulator.receive()
-        if self._shown is not None:
-            self._picture = self._shown.receive()[0]
+        if self._display is not None:
+            self._picture = self._display.receive()[0]
         return picture, reward, over, False, {}
 
     def render(self) -> Any:
         return None if self._picture is None else np.ascontiguousarray(np.moveaxis(self._picture, 0, -1))
 
 
-class Apart:
-    """Games with a console each: one can be told to do nothing while the others stand still."""
+class SeparateConsoles:
+    """Games with a console each, so that one can act while the others stand still."""
 
-    def __init__(self, rom: str, settings: Settings, count: int) -> None:
+    def __init__(self, rom: str, settings: AtariSettings, count: int) -> None:
         self._emulators = [Emulator(rom, settings) for _ in range(count)]
         self._playing: list[int] = []
 
     def begin(self, seeds: Mapping[int, int]) -> list[Array]:
-        """The first pictures [C, H, W] of episodes, by the games that begin them."""
+        """Start an episode in each game of `seeds`; return their first pictures [C, H, W]."""
         return [self._emulators[index].begin(seed) for index, seed in seeds.items()]
 
     def send(self, actions: Sequence[int | None]) -> None:
@@ -312,50 +313,51 @@ class Apart:
             pictures[index], reward[index], over[index] = self._emulators[index].receive()
 
 
-class Joined:
-    """Games with one console for all: as quick as ALE is by itself, but none can stand still while others play."""
+class SharedConsole:
+    """Games in one ALE interface: as fast as ALE itself, but none can stand still while others play."""
 
-    def __init__(self, rom: str, settings: Settings, count: int) -> None:
+    def __init__(self, rom: str, settings: AtariSettings, count: int) -> None:
         height, width = SCREEN if settings.screen_size is None else (settings.screen_size, settings.screen_size)
         self._gray, self._seeded = settings.obs_type == "grayscale", seeded(rom, settings)
         self._ale = interface(rom, settings, count, height=height, width=width, gray=self._gray)
         self._strengths = STRENGTH * count
 
     def begin(self, seeds: Mapping[int, int]) -> Array:
-        given = list(seeds.values()) if self._seeded else [-1] * len(seeds)
-        return self._seen(self._ale.reset(list(seeds), given)[0])[list(seeds)]
+        """Start an episode in each game of `seeds`; return their first pictures [C, H, W]."""
+        ale_seeds = list(seeds.values()) if self._seeded else [-1] * len(seeds)
+        return self._channels_first(self._ale.reset(list(seeds), ale_seeds)[0])[list(seeds)]
 
     def send(self, actions: Sequence[int | None]) -> None:
-        """Those that are not told anything press nothing; they begin anew before they are looked at."""
+        """Send actions to all games; those without one press nothing, and are reset before their pictures matter."""
         self._ale.send([action or 0 for action in actions], self._strengths)
 
     def receive(self, pictures: Array, reward: Array, over: Array) -> None:
-        seen, reward[:], over[:], _, _ = self._ale.recv()
-        pictures[:] = self._seen(seen)
+        received, reward[:], over[:], _, _ = self._ale.recv()
+        pictures[:] = self._channels_first(received)
 
-    def _seen(self, pictures: Array) -> Array:
-        """[N, 1, H, W] of gray ones stay, [N, 1, H, W, 3] are turned."""
+    def _channels_first(self, pictures: Array) -> Array:
+        """Return gray pictures [N, 1, H, W] as they are, and colour pictures [N, 1, H, W, 3] as [N, 3, H, W]."""
         return pictures if self._gray else np.moveaxis(pictures[:, 0], -1, 1)
 
 
-class Screens(Vector):
-    """Many games at the same time, each as `Screen` plays it; frames are stacked in place."""
+class ScreenGames(Vector):
+    """Many games stepped together, with the episodes of `ScreenGame`; frames are stacked in place."""
 
-    def __init__(self, spec: EnvSpec, rom: str, settings: Settings, num_envs: int, seeds: EpisodeSeeds) -> None:
+    def __init__(self, spec: EnvSpec, rom: str, settings: AtariSettings, num_envs: int, seeds: EpisodeSeeds) -> None:
         layout = Layout(spec, {}, raw_reward=settings.clip_rewards)
         buffers = [allocate_buffer(layout, num_envs) for _ in range(2)]
         self._limit = spec.max_episode_steps or FOREVER
         self._clip = settings.clip_rewards
-        self._games = (Apart if drawn_here(rom, settings) else Joined)(rom, settings, num_envs)
+        self._games = (SeparateConsoles if draws_noops(rom, settings) else SharedConsole)(rom, settings, num_envs)
         self._channels = 1 if settings.obs_type == "grayscale" else 3
         self._begin(buffers[0].step.obs[SINGLE_GROUP], {index: seeds(index, 0) for index in range(num_envs)})
         super().__init__(layout, num_envs, seeds, buffers)
 
     def close(self) -> None:
-        vars(self).pop("_games", None)  # the consoles end with it; there may be none any more
+        vars(self).pop("_games", None)  # the consoles are closed with it; closing twice is allowed
 
     def _begin(self, obs: Array, seeds: Mapping[int, int]) -> None:
-        """An episode begins with its first picture repeated. obs: [N, 1, S*C, H, W]"""
+        """Start episodes; write their first pictures, repeated over the stack, into obs [N, 1, S*C, H, W]."""
         for index, picture in zip(seeds, self._games.begin(seeds), strict=True):
             obs[index, 0].reshape(-1, *picture.shape)[:] = picture
 
@@ -379,33 +381,33 @@ class Screens(Vector):
         return ended
 
     def _restore(self, state: dict[str, Any] | None) -> None:
-        """The running episodes played once more at the same time, begun such that all arrive at the end together."""
+        """Repeat the running episodes together, started at different times so that all arrive at their last step."""
         running, obs = self._ledger.state_dict(), self._buffers[0].step.obs[SINGLE_GROUP]
         lengths, channels = running["lengths"], self._channels
         played = np.split(running["actions"][SINGLE_GROUP][:, 0], np.cumsum(lengths)[:-1])
         longest = int(lengths.max())
         starts: list[int] = (longest - lengths).tolist()
-        earned, over = np.empty(self.num_envs, np.float32), np.empty(self.num_envs, bool)
-        for at in range(longest + 1):
-            if begun := {i: self._ledger.seed(i) for i, start in enumerate(starts) if start == at}:
-                self._begin(obs, begun)
-            if at < longest:
-                now = [at - start for start in starts]
-                self._games.send([int(done[t]) if t >= 0 else None for done, t in zip(played, now, strict=True)])
+        rewards, over = np.empty(self.num_envs, np.float32), np.empty(self.num_envs, bool)
+        for time in range(longest + 1):
+            if new := {i: self._ledger.seed(i) for i, start in enumerate(starts) if start == time}:
+                self._begin(obs, new)
+            if time < longest:
+                ages = [time - start for start in starts]
+                self._games.send([int(log[age]) if age >= 0 else None for log, age in zip(played, ages, strict=True)])
                 obs[:, 0, :-channels] = obs[:, 0, channels:].copy()
-                self._games.receive(obs[:, 0, -channels:], earned, over)
+                self._games.receive(obs[:, 0, -channels:], rewards, over)
 
 
-class Memory(gymnasium.Env[Any, Any]):
-    """One game, seen as the console's 128 bytes of memory."""
+class MemoryGame(gymnasium.Env[Any, Any]):
+    """One game, observed as the console's 128 bytes of memory."""
 
     render_mode = "rgb_array"
 
-    def __init__(self, rom: str, settings: Settings) -> None:
+    def __init__(self, rom: str, settings: AtariSettings) -> None:
         import ale_py
         from ale_py.env import AtariEnv
 
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # before it says hello
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # else it prints a greeting
         self._env = AtariEnv(
             rom,
             obs_type="ram",
@@ -428,8 +430,8 @@ class Memory(gymnasium.Env[Any, Any]):
         obs: Any = self._env.reset(seed=seed)[0]
         if self._fire is not None:
             obs = self._env.step(self._fire)[0]
-        nothing = int(self.np_random.integers(self._settings.noop_max)) if self._settings.noop_max else 0
-        for _ in range(nothing):
+        noops = int(self.np_random.integers(self._settings.noop_max)) if self._settings.noop_max else 0
+        for _ in range(noops):
             self.ale.act(0)
             if self.ale.game_over():
                 self._env.reset()
@@ -451,9 +453,9 @@ class Memory(gymnasium.Env[Any, Any]):
 
 
 class Objects(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """The memory read as things, by OCAtari (Delfosse et al. 2024): x, y, width and height of each, zeros if absent."""
+    """The objects that OCAtari (Delfosse et al. 2024) finds in memory: x, y, width and height of each, or zeros."""
 
-    def __init__(self, env: Memory, id: str) -> None:
+    def __init__(self, env: MemoryGame, id: str) -> None:
         super().__init__(env)
         self._game = id.removeprefix("ALE/").removesuffix("-v5")
         try:
@@ -462,15 +464,15 @@ class Objects(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise MissingExtraError(f"environment.kwargs.obs_type=objects {OBJECTS}") from None
         self._reader = extract_ram_info
         try:
-            self._things: list[Any] = extract_ram_info.init_objects(self._game, False)
+            self._objects: list[Any] = extract_ram_info.init_objects(self._game, False)
         except (KeyError, AttributeError):
-            problem = f"OCAtari knows no objects in {self._game}"
+            problem = f"OCAtari finds no objects in {self._game}"
             raise ConfigError(f"environment.kwargs.obs_type=objects: {problem}; use ram") from None
-        self.observation_space = spaces.Box(-np.inf, np.inf, (4 * len(self._things),), np.float32)
+        self.observation_space = spaces.Box(-np.inf, np.inf, (4 * len(self._objects),), np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         memory, info = self.env.reset(seed=seed, options=options)
-        self._things = self._reader.init_objects(self._game, False)
+        self._objects = self._reader.init_objects(self._game, False)
         return self._read(memory), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -478,6 +480,6 @@ class Objects(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._read(memory), reward, terminated, truncated, info
 
     def _read(self, memory: Array) -> Array:
-        self._reader.detect_objects_ram(self._things, memory, self._game, False)
-        found = [(*thing.xy, *thing.wh) if thing else (0, 0, 0, 0) for thing in self._things]
-        return np.array(found, np.float32).reshape(-1)
+        self._reader.detect_objects_ram(self._objects, memory, self._game, False)
+        boxes = [(*item.xy, *item.wh) if item else (0, 0, 0, 0) for item in self._objects]
+        return np.array(boxes, np.float32).reshape(-1)

@@ -1,4 +1,4 @@
-"""Bandits: arms with noisy rewards and nothing else, as in Sutton & Barto's testbed (2018, chapter 2)."""
+"""Bandits: arms with noisy rewards, as in Sutton & Barto's testbed (2018, chapter 2)."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import numpy as np
 from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.families.gym import Gym, check_arguments
+from cadenza.envs.arguments import check_arguments, require_whole
+from cadenza.envs.families.gym import Gym
 from cadenza.errors import ConfigError
 
 Returned = tuple[int, float, bool, bool, dict[str, Any]]
 
 
 class Bandit(gymnasium.Env[Any, Any]):
-    """Pull an arm: the reward is normal with deviation 1 around the arm's mean.
+    """A bandit whose arms give normal rewards with deviation 1 around their means.
 
-    The means are normal with deviation 1, drawn once for each `problem`; an episode's seed makes only its noise.
+    The means are drawn once for each `problem`, normal with deviation 1; an episode's seed decides only the noise.
     """
 
     def __init__(self, arms: int = 10, problem: int = 0, pulls: int = 1000) -> None:
         self._set_up(arms, problem, pulls)
 
     def _set_up(self, arms: int, problem: int, pulls: int, contexts: int = 1) -> None:
-        least = {"arms": (arms, 1), "problem": (problem, 0), "pulls": (pulls, 1), "contexts": (contexts, 1)}
-        for name, (value, lowest) in least.items():
-            if not isinstance(value, int) or value < lowest:
-                raise ConfigError(f"environment.kwargs.{name}={value}: must be a whole number, at least {lowest}")
+        for key, value in (("arms", arms), ("pulls", pulls), ("contexts", contexts)):
+            require_whole(key, value, 1)
+        require_whole("problem", problem, 0)
         self.observation_space = spaces.Discrete(contexts)
         self.action_space = spaces.Discrete(arms)
         self.means = np.random.default_rng(problem).normal(size=(contexts, arms))
@@ -49,7 +49,7 @@ class Bandit(gymnasium.Env[Any, Any]):
 
 
 class Nonstationary(Bandit):
-    """The means start as in `Bandit` and wander: at each pull by normal steps of deviation `walk`."""
+    """A bandit whose means start as in `Bandit` and change at each pull by normal steps of deviation `walk`."""
 
     def __init__(self, arms: int = 10, problem: int = 0, pulls: int = 1000, walk: float = 0.05) -> None:
         self._set_up(arms, problem, pulls)
@@ -69,7 +69,7 @@ class Nonstationary(Bandit):
 
 
 class Contextual(Bandit):
-    """One of several bandits at each pull, drawn at random; the observation says which."""
+    """A bandit drawn at random from several at each pull; the observation says which."""
 
     def __init__(self, arms: int = 10, problem: int = 0, pulls: int = 1000, contexts: int = 4) -> None:
         self._set_up(arms, problem, pulls, contexts)
@@ -91,7 +91,7 @@ def ids(family: str) -> list[str]:
 
 
 def make(config: EnvironmentConfig, render: bool = False) -> Gym:
-    """A bandit whose episodes are `pulls` long; there is nothing to show, so `render` changes nothing."""
+    """Make a bandit with episodes of `pulls` steps. Bandits draw nothing, so `render` has no effect."""
     creator = KINDS[config.id]
     check_arguments(creator, config.kwargs, config.id)
     env = creator(**config.kwargs)

@@ -1,6 +1,6 @@
 """Brax (Freeman et al. 2021) and MuJoCo's MJX: robots simulated by JAX, all environments in one compiled step.
 
-Ids are `brax/ant`; `environment.kwargs.backend` says who simulates it: generalized, spring, positional, or mjx.
+Ids are `brax/ant`; `environment.kwargs.backend` is the simulator: generalized, spring, positional, or mjx.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.arguments import check_arguments, require_choice
 from cadenza.envs.families import mujoco
-from cadenza.envs.families.gym import check_arguments
 from cadenza.envs.layout import Array, Layout, allocate_buffer
 from cadenza.envs.native import MakeNative
 from cadenza.envs.seeds import EpisodeSeeds
 from cadenza.envs.vector import Vector
-from cadenza.errors import ConfigError, EnvironmentFault, nearest
+from cadenza.errors import ConfigError, EnvironmentFault
 from cadenza.types import SINGLE_GROUP, EnvSpec, Frame, GroupSpec
 
 PREFIX = "brax/"
@@ -32,8 +32,8 @@ NAMES = (
     "swimmer walker2d"
 )
 BACKENDS = ("generalized", "spring", "positional", "mjx")
-STEPS = 1000  # an episode is at most, as in Brax's own training; by themselves they have no limit
-SHOWN = 480  # pixels of a picture for people
+STEPS = 1000  # the default time limit, as in Brax's own training; the environments have none
+DISPLAY_SIZE = 480  # height and width of a rendered picture
 
 
 def ids(family: str) -> list[str]:
@@ -41,29 +41,29 @@ def ids(family: str) -> list[str]:
 
 
 def composed(id: str) -> bool:
-    """One of the user's own, known to Brax by `brax.envs.register_environment`."""
+    """Return whether a user registered the environment with `brax.envs.register_environment`."""
     return id.startswith(PREFIX) and id.removeprefix(PREFIX) in _registered()
 
 
 def make(config: EnvironmentConfig, render: bool = False) -> Brax:
     if render:
         mujoco.prepare(render)
-    return Brax(Worlds(config, 1))
+    return Brax(BraxWorlds(config, 1))
 
 
 def native(config: EnvironmentConfig) -> MakeNative:
-    return MakeNative(lambda count, seeds: BraxVector(Worlds(config, count), seeds), worthwhile_from=1)
+    return MakeNative(lambda count, seeds: BraxVector(BraxWorlds(config, count), seeds), worthwhile_from=1)
 
 
-class Worlds:
-    """N environments as one tree of JAX's arrays, [N, …] each: stepped, or some of them begun anew, in one call."""
+class BraxWorlds:
+    """N environments as one tree of JAX arrays [N, …]; one call steps all of them, or resets some."""
 
     def __init__(self, config: EnvironmentConfig, num: int) -> None:
         registered = _registered()
         with _quiet():
             import jax
 
-            self.env = _made(registered[config.id.removeprefix(PREFIX)], config)
+            self.env = _make(registered[config.id.removeprefix(PREFIX)], config)
         self.num, self._jax = num, jax
         self.limit = config.max_episode_steps or STEPS
         self._clip = config.clip_actions
@@ -74,36 +74,36 @@ class Worlds:
         self.state: Any = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
         def exact(state: Any) -> Any:
-            """With the types of a first state, so that nothing is ever compiled twice."""
+            """Convert to the dtypes of the first state, so that nothing is compiled twice."""
             return jax.tree.map(lambda leaf, shape: jax.lax.convert_element_type(leaf, shape.dtype), state, shapes)
 
-        def begin(state: Any, seeds: Any, anew: Any) -> Any:
+        def begin(state: Any, seeds: Any, fresh: Any) -> Any:
             def choose(new: Any, old: Any) -> Any:
-                return jax.numpy.where(anew.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+                return jax.numpy.where(fresh.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
             return jax.tree.map(choose, exact(start(seeds)), state)
 
         self._begin = jax.jit(begin)
         self._step = jax.jit(lambda state, action: exact(jax.vmap(self.env.step)(state, action)))
         action = spaces.Box(-1, 1, (self.env.action_size,), np.float32)
-        seen = spaces.Box(-np.inf, np.inf, shapes.obs.shape[1:], np.float32)
-        groups = {SINGLE_GROUP: GroupSpec((SINGLE_GROUP,), seen, action)}
+        observation = spaces.Box(-np.inf, np.inf, shapes.obs.shape[1:], np.float32)
+        groups = {SINGLE_GROUP: GroupSpec((SINGLE_GROUP,), observation, action)}
         self.spec = EnvSpec(config.id, groups, max_episode_steps=self.limit)
 
     def begin(self, seeds: Mapping[int, int]) -> None:
-        """These environments anew, each by its seed; the others stay as they are."""
-        given, anew = np.zeros(self.num, np.int32), np.zeros(self.num, bool)
-        given[list(seeds)], anew[list(seeds)] = list(seeds.values()), True
-        self.state = self._begin(self.state, given, anew)
+        """Reset the environments of `seeds`, each to its seed; the others stay as they are."""
+        all_seeds, fresh = np.zeros(self.num, np.int32), np.zeros(self.num, bool)
+        all_seeds[list(seeds)], fresh[list(seeds)] = list(seeds.values()), True
+        self.state = self._begin(self.state, all_seeds, fresh)
 
     def advance(self, action: Array) -> tuple[Array, Array]:
-        """All of them by a step: what it earned [N], and which ended [N]."""
+        """Step all environments; return rewards [N] and which episodes terminated [N]."""
         self.state = self._step(self.state, np.clip(action, -1, 1) if self._clip else action)
         return np.asarray(self.state.reward), np.asarray(self.state.done) != 0
 
     @property
     def obs(self) -> Array:
-        """[N, …]; JAX's own memory where that is the processor's, no copy."""
+        """The observations [N, …], on a CPU without a copy."""
         return np.asarray(self.state.obs)
 
     def snapshot(self) -> dict[str, Array]:
@@ -115,9 +115,9 @@ class Worlds:
 
 
 class Brax:
-    """One environment."""
+    """One Brax environment."""
 
-    def __init__(self, worlds: Worlds) -> None:
+    def __init__(self, worlds: BraxWorlds) -> None:
         self.worlds, self.spec = worlds, worlds.spec
         self._length = 0
         self._renderer: Any = None
@@ -133,7 +133,7 @@ class Brax:
         return self._frame(reward.astype(np.float32), bool(done[0]))
 
     def render(self) -> Array | None:
-        """Drawn by MuJoCo, whoever simulates."""
+        """Draw a picture with MuJoCo, whatever the simulator; return None where the environment has no MuJoCo model."""
         model = getattr(getattr(self.worlds.env, "sys", None), "mj_model", None)
         if model is None:
             return None
@@ -142,11 +142,11 @@ class Brax:
         import mujoco as simulator
 
         if self._renderer is None:
-            self._renderer, self._drawn = simulator.Renderer(model, SHOWN, SHOWN), simulator.MjData(model)
+            self._renderer, self._data = simulator.Renderer(model, DISPLAY_SIZE, DISPLAY_SIZE), simulator.MjData(model)
         physics = self.worlds.state.pipeline_state
-        self._drawn.qpos[:], self._drawn.qvel[:] = physics.q[0], physics.qd[0]
-        simulator.mj_forward(model, self._drawn)
-        self._renderer.update_scene(self._drawn, camera=0 if model.ncam else -1)
+        self._data.qpos[:], self._data.qvel[:] = physics.q[0], physics.qd[0]
+        simulator.mj_forward(model, self._data)
+        self._renderer.update_scene(self._data, camera=0 if model.ncam else -1)
         picture: Array = self._renderer.render()
         return picture
 
@@ -164,9 +164,9 @@ class Brax:
 
 
 class BraxVector(Vector):
-    """N environments in one go; running episodes come back from a snapshot of JAX's arrays."""
+    """N Brax environments stepped together; running episodes are restored from a snapshot of JAX's arrays."""
 
-    def __init__(self, worlds: Worlds, seeds: EpisodeSeeds) -> None:
+    def __init__(self, worlds: BraxWorlds, seeds: EpisodeSeeds) -> None:
         layout = Layout(replace(worlds.spec, restore="snapshot"), {})
         buffers = [allocate_buffer(layout, worlds.num) for _ in range(2)]
         self.worlds = worlds
@@ -204,20 +204,18 @@ class BraxVector(Vector):
 
 
 def _registered() -> dict[str, Any]:
-    """What Brax knows by name. JAX takes most of a graphics card's memory unless told otherwise."""
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    """Return Brax's registered environments by name."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else JAX takes most of a GPU's memory
     with _quiet():
         from brax import envs
 
-    known: dict[str, Any] = envs._envs
-    return known
+    registered: dict[str, Any] = envs._envs
+    return registered
 
 
-def _made(creator: Any, config: EnvironmentConfig) -> Any:
-    backend = config.kwargs.get("backend")
-    if backend is not None and backend not in BACKENDS:
-        near = nearest(str(backend), BACKENDS)
-        raise ConfigError(f"environment.kwargs.backend={backend}: must be one of {', '.join(BACKENDS)}{near}")
+def _make(creator: Any, config: EnvironmentConfig) -> Any:
+    if config.kwargs.get("backend") is not None:
+        require_choice("backend", config.kwargs["backend"], BACKENDS)
     check_arguments(creator, config.kwargs, config.id)
     try:
         return creator(**config.kwargs)
@@ -227,8 +225,8 @@ def _made(creator: Any, config: EnvironmentConfig) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """It prints about packages that it can do without, and warns that MJX is the newer of its backends."""
-    unread = io.StringIO()
-    with contextlib.redirect_stdout(unread), contextlib.redirect_stderr(unread), warnings.catch_warnings():
+    """Hide what Brax prints about optional packages and its warnings about older backends."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""EnvPool (Weng et al. 2022): environments of other families in C++, fast and not to be brought back in mid-episode."""
+"""EnvPool (Weng et al. 2022): environments of other families in C++, fast, without restore of running episodes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ WHERE = "environment.vectorize=envpool"
 
 
 class Pool(GymnasiumVector):
-    """It takes its seed when it is made, so it is made anew where episodes of other numbers begin."""
+    """A pool of environments. EnvPool takes its seed when it is made, so a reset to other episodes makes it again."""
 
     def __init__(self, make: Callable[[int], Any], seeds: EpisodeSeeds, config: EnvironmentConfig) -> None:
         self._make, self._used = make, False
         envs = make(seeds(0, 0))
-        seen = as_dict_space(envs.single_observation_space)
+        space = as_dict_space(envs.single_observation_space)
         facts = EnvSpec(
             config.id,
-            {SINGLE_GROUP: GroupSpec((SINGLE_GROUP,), seen, envs.single_action_space)},
+            {SINGLE_GROUP: GroupSpec((SINGLE_GROUP,), space, envs.single_action_space)},
             max_episode_steps=envs.spec.config.max_episode_steps,
             return_threshold=envs.spec.reward_threshold,
         )
@@ -37,16 +37,16 @@ class Pool(GymnasiumVector):
             self._envs.close()
             self._envs = self._make(seeds[0])
         self._used = True
-        told: tuple[Any, dict[str, Any]] = self._envs.reset()
-        return told
+        outcome: tuple[Any, dict[str, Any]] = self._envs.reset()
+        return outcome
 
 
 def pooled(config: EnvironmentConfig, num_envs: int, seeds: EpisodeSeeds) -> Pool:
-    """EnvPool's version of an environment, under the same settings."""
+    """Make EnvPool's version of an environment under the same settings; refuse those that EnvPool does not have."""
     family = environments.family_of(config.id)
-    own = getattr(family[1], "pool_options", None) if family else None
+    translate = getattr(family[1], "pool_options", None) if family else None
     for name in config.dressing:
-        if own is None or name not in family[1].NATIVE_DRESSING:  # type: ignore[index]
+        if translate is None or name not in family[1].NATIVE_DRESSING:  # type: ignore[index]
             raise ConfigError(f"{WHERE}: cannot be used with environment.{name}; use auto")
     try:
         import envpool
@@ -55,7 +55,7 @@ def pooled(config: EnvironmentConfig, num_envs: int, seeds: EpisodeSeeds) -> Poo
     name, offered = config.id.removeprefix("ALE/"), envpool.list_all_envs()
     if name not in offered:
         raise ConfigError(f"{WHERE}: EnvPool has no {config.id}; use auto")
-    options = dict(config.kwargs) if own is None else own(config)
+    options = dict(config.kwargs) if translate is None else translate(config)
     if config.max_episode_steps:
         options["max_episode_steps"] = config.max_episode_steps
 

@@ -1,4 +1,4 @@
-"""Gymnasium environments (its own families, and any environment of one's own) as `Environment`s.
+"""Gymnasium's environments, and users' environments of its kind, as `Environment`s.
 
 Tuple observations become dicts keyed "0", "1", …; discrete observations stay integers; images are channels first.
 """
@@ -6,7 +6,6 @@ Tuple observations become dicts keyed "0", "1", …; discrete observations stay 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,19 +16,20 @@ from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.action_names import names_for, of_gymnasium
+from cadenza.envs.action_names import gymnasium_names, names_for
+from cadenza.envs.arguments import check_arguments
 from cadenza.envs.families import mujoco
 from cadenza.envs.families.box2d import with_fresh_worlds
 from cadenza.envs.images import as_declared, with_images_first
 from cadenza.envs.layout import Array, shape_of
 from cadenza.envs.wrappers import RawReward, layer
-from cadenza.errors import ConfigError, nearest
+from cadenza.errors import ConfigError
 from cadenza.types import SINGLE_GROUP, EnvSpec, Frame, GroupSpec, Tree
 
 if TYPE_CHECKING:
     from cadenza.envs.native import MakeNative
 
-# Where the classes of a family are, and what their ids look like. MuJoCo's v4 and older ones are kept for old results.
+# The module prefix of each family's classes, and the suffix of its ids. Gymnasium keeps older MuJoCo for old results.
 REGISTERED = {
     "classic": ("gymnasium.envs.classic_control.", ""),
     "toy_text": ("gymnasium.envs.toy_text.", ""),
@@ -39,14 +39,14 @@ REGISTERED = {
 
 
 def ids(family: str) -> list[str]:
-    """What Gymnasium has registered for the family, its packages installed or not."""
+    """Return the ids that Gymnasium has registered for the family, whether or not its packages are installed."""
     place, version = REGISTERED[family]
     registered = gymnasium.registry.items()
     return [id for id, spec in registered if str(spec.entry_point).startswith(place) and id.endswith(version)]
 
 
 def make(config: EnvironmentConfig, render: bool = False) -> Gym:
-    """One environment of Gymnasium's registry, without its wrappers: order, checks and time limits are ours."""
+    """Make an environment of Gymnasium's registry without its wrappers: order, checks and time limits are cadenza's."""
     spec = gymnasium.spec(config.id)
     if str(spec.entry_point).startswith(REGISTERED["mujoco"][0]):
         mujoco.prepare(render)
@@ -61,12 +61,12 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
         max_episode_steps=config.max_episode_steps or spec.max_episode_steps,
         return_threshold=spec.reward_threshold,
         clip_actions=config.clip_actions,
-        action_names=of_gymnasium(config.id, env.action_space),
+        action_names=gymnasium_names(config.id, env.action_space),
     )
 
 
 def native(config: EnvironmentConfig) -> MakeNative | None:
-    """A vectorised version of our own, where one exists."""
+    """Return cadenza's own vectorised version, where one exists."""
     if not config.id.startswith("CartPole-v"):
         return None
     from cadenza.envs.native import cartpole
@@ -74,31 +74,11 @@ def native(config: EnvironmentConfig) -> MakeNative | None:
     return cartpole(config, lambda: make(config).spec)
 
 
-def check_arguments(
-    creator: Callable[..., Any],
-    kwargs: Mapping[str, Any],
-    name: str,
-    where: str = "environment.kwargs",
-    positional: int = 0,
-) -> None:
-    """Refuse keyword arguments that what a config names does not take, beyond the positional ones it is given."""
-    parameters = inspect.signature(creator).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    takes = list(parameters)[positional:]
-    for key in kwargs:
-        if key not in takes:
-            raise ConfigError(
-                f"{where}.{key}: {name} takes no such argument{nearest(key, takes)} "
-                f"(it takes: {', '.join(takes) or 'none'})"
-            )
-
-
-Outcome = tuple[Any, Any, bool, bool, Mapping[str, Any]]  # of Gymnasium's `step`; time limits are in it
+Outcome = tuple[Any, Any, bool, bool, Mapping[str, Any]]  # what Gymnasium's `step` returns, with the time limit applied
 
 
 class Gym:
-    """A gymnasium.Env as the group `agent` with one agent. It owns the time limit; it never resets by itself."""
+    """A gymnasium.Env as the group `agent` with one agent. It applies the time limit and never resets by itself."""
 
     def __init__(
         self,
@@ -111,17 +91,17 @@ class Gym:
         frame_stack: int = 1,
         action_names: Sequence[str] = (),
     ) -> None:
-        self.bare = env  # for wrappers, which want images as the environment gives them
+        self.bare = env  # for wrappers, which expect images as the environment returns them
         self.env = env = with_images_first(with_fresh_worlds(env))
         self._raw = layer(env, RawReward)
-        seen = as_dict_space(env.observation_space)
-        self._observe = observer(seen)
+        space = as_dict_space(env.observation_space)
+        self._observe = observer(space)
         self._action = action_for(env.action_space, clip_actions)
         self.actions = actions_for(env.action_space, clip_actions)
         self._limit = max_episode_steps or 2**63
         self._steps = 0
         self._no_reward = np.zeros(1, np.float32)
-        group = GroupSpec((SINGLE_GROUP,), seen, env.action_space, action_names=names_for(env, action_names))
+        group = GroupSpec((SINGLE_GROUP,), space, env.action_space, action_names=names_for(env, action_names))
         self.spec = EnvSpec(
             id=id,
             groups={SINGLE_GROUP: group},
@@ -135,7 +115,7 @@ class Gym:
         self._steps = 0
         frame = Frame({SINGLE_GROUP: self._observe(obs)}, {SINGLE_GROUP: self._no_reward}, mask=_mask(info))
         if self._raw is not None:
-            self._raw.take()  # a wrapper may have stepped on its way to the first observation
+            self._raw.take()  # a wrapper may step before it returns the first observation
             frame.raw_reward = frame.reward
         return frame
 
@@ -143,18 +123,19 @@ class Gym:
         return self.frame(self.act(self._action(action[SINGLE_GROUP][0])))
 
     def act(self, action: Any) -> Outcome:
-        """A step without its frame, by an action as the environment takes it."""
+        """Take a step with an action in the environment's own form; return its outcome without building a frame."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._steps += 1
         return obs, reward, bool(terminated), bool(truncated) or self._steps >= self._limit, info
 
     def frame(self, outcome: Outcome) -> Frame:
+        """Build the frame of an outcome."""
         obs, reward, terminated, truncated, info = outcome
-        earned = self._no_reward.copy()
-        earned[:] = reward  # a number, or an array of one
+        rewards = self._no_reward.copy()
+        rewards[:] = reward  # a number, or an array of one
         frame = Frame(
             {SINGLE_GROUP: self._observe(obs)},
-            {SINGLE_GROUP: earned},
+            {SINGLE_GROUP: rewards},
             terminated,
             truncated,
             mask=_mask(info) if info else None,
@@ -172,12 +153,12 @@ class Gym:
 
 
 def close(env: Any, name: str) -> None:
-    """An environment that cannot be closed is only warned of: what it was made for is done."""
+    """Close an environment; only warn if that fails, since its results are there."""
     try:
         env.close()
     except Exception as problem:
-        told = f"environment {name} raised {type(problem).__name__} when it was closed: {problem}"
-        warnings.warn(told, stacklevel=3)
+        message = f"environment {name} raised {type(problem).__name__} when it was closed: {problem}"
+        warnings.warn(message, stacklevel=3)
 
 
 def _mask(info: Mapping[str, Any]) -> dict[str, Array] | None:
@@ -186,7 +167,7 @@ def _mask(info: Mapping[str, Any]) -> dict[str, Array] | None:
 
 
 def as_dict_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """The space of the trees that `observer` makes."""
+    """Return the space of the trees that `observer` makes: tuples become dicts. Refuse unsupported spaces."""
     if isinstance(space, spaces.Tuple):
         return spaces.Dict({str(index): as_dict_space(part) for index, part in enumerate(space.spaces)})
     if isinstance(space, spaces.Dict):
@@ -195,11 +176,11 @@ def as_dict_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
     return space
 
 
-def as_seen(space: spaces.Space[Any], obs: Any, where: str = "") -> Tree:
-    """An observation of the bare environment as the tree that `as_dict_space` declares, without an agent axis."""
+def as_declared_tree(space: spaces.Space[Any], obs: Any, where: str = "") -> Tree:
+    """Return a bare environment's observation as the tree of `space`, without an agent axis; refuse wrong shapes."""
     if isinstance(space, spaces.Dict):
-        given = parts_of(space, obs, where)
-        return {key: as_seen(part, given[key], f"{where} [{key}]") for key, part in space.spaces.items()}
+        parts = parts_of(space, obs, where)
+        return {key: as_declared_tree(part, parts[key], f"{where} [{key}]") for key, part in space.spaces.items()}
     array = as_declared(space, obs)
     if array.shape != space.shape:
         raise ValueError(f"an observation{where} has the shape {space.shape}, not {np.shape(obs)}")
@@ -207,38 +188,38 @@ def as_seen(space: spaces.Space[Any], obs: Any, where: str = "") -> Tree:
 
 
 def parts_of(space: spaces.Dict, obs: Any, where: str = "") -> Mapping[str, Any]:
-    """An observation of several parts by key; those that its space does not declare are nobody's business."""
-    several = isinstance(obs, tuple | list | np.ndarray)  # as Gymnasium's Tuple takes them
-    given = {str(index): part for index, part in enumerate(obs)} if several else obs
-    if not isinstance(given, Mapping) or not given.keys() >= space.spaces.keys():
-        found = list(given) if isinstance(obs, Mapping | tuple | list) else type(obs).__name__
-        raise ValueError(f"an observation{where} has the parts {list(space.spaces)}, not {found}")
-    return given
+    """Return the parts of an observation by key; refuse one that lacks a part. Parts beyond the space are ignored."""
+    indexed = isinstance(obs, tuple | list | np.ndarray)  # as Gymnasium's Tuple takes them
+    parts = {str(index): part for index, part in enumerate(obs)} if indexed else obs
+    if not isinstance(parts, Mapping) or not parts.keys() >= space.spaces.keys():
+        actual = list(parts) if isinstance(obs, Mapping | tuple | list) else type(obs).__name__
+        raise ValueError(f"an observation{where} has the parts {list(space.spaces)}, not {actual}")
+    return parts
 
 
 def observer(space: spaces.Space[Any], axis: int | None = 0) -> Callable[[Any], Tree]:
-    """A function from the environment's observation to a tree of arrays, with an agent axis put in at `axis`."""
+    """Return the function from an observation to a tree of arrays, with an agent axis at `axis` (None: none)."""
     if isinstance(space, spaces.Dict):
-        parts = [(key, observer(part, axis)) for key, part in space.spaces.items()]
+        observers = [(key, observer(part, axis)) for key, part in space.spaces.items()]
 
-        def see_parts(obs: Any) -> Tree:
-            given = parts_of(space, obs)
-            return {key: see(given[key]) for key, see in parts}
+        def observe_parts(obs: Any) -> Tree:
+            parts = parts_of(space, obs)
+            return {key: observe(parts[key]) for key, observe in observers}
 
-        return see_parts
+        return observe_parts
     dtype = shape_of(space)[1]
 
-    def see(obs: Any) -> Array:
+    def observe(obs: Any) -> Array:
         array = np.asarray(obs)
         if array.dtype != dtype:  # float64 for float32 is common; a float where a byte is declared is a fault
             array = array.astype(dtype, casting="same_kind")
         return array if axis is None else array[None] if axis == 0 else np.expand_dims(array, axis)
 
-    return see
+    return observe
 
 
 def action_for(space: spaces.Space[Any], clip: bool) -> Callable[[Array], Any]:
-    """A function from a policy's action (of one agent) to the one the environment takes."""
+    """Return the function from a policy's action of one agent to the form the environment takes."""
     if isinstance(space, spaces.Discrete):
         return int
     if isinstance(space, spaces.Box):
@@ -246,12 +227,12 @@ def action_for(space: spaces.Space[Any], clip: bool) -> Callable[[Array], Any]:
         return (lambda action: np.minimum(np.maximum(action, low), high)) if clip else (lambda action: action)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         return lambda action: action
-    known = "Discrete, Box, MultiDiscrete and MultiBinary"
-    raise ConfigError(f"{type(space).__name__} actions are not supported ({known} are)")
+    supported = "Discrete, Box, MultiDiscrete and MultiBinary"
+    raise ConfigError(f"{type(space).__name__} actions are not supported ({supported} are)")
 
 
 def actions_for(space: spaces.Space[Any], clip: bool) -> Callable[[Array], Sequence[Any]]:
-    """The same for the actions [N, …] of many environments at once."""
+    """Return the function from actions [N, …] to a sequence of N actions in the form the environment takes."""
     if isinstance(space, spaces.Discrete):
         return lambda actions: actions.tolist()
     one = action_for(space, clip)

@@ -1,7 +1,8 @@
-"""Gymnasium's vector environments, in each of their three autoreset modes, under our same-step contract.
+"""Gymnasium's vector environments, in each of their three autoreset modes, under cadenza's same-step contract.
 
-Where the vector environment takes a reset mask, ended environments are reset at once with their own episode seed in
-every mode: no dummy transitions, and the same episodes as in process. Elsewhere Gymnasium seeds once and resets itself.
+Where the vector environment takes a reset mask, ended environments are reset in the same step with their own episode
+seed, in every mode: no dummy transitions, and the same episodes as in process. Elsewhere Gymnasium seeds once and
+resets by itself.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ MODES = {
 
 
 def synchronous(make_env: MakeEnv, num_envs: int, seeds: EpisodeSeeds, config: EnvironmentConfig) -> GymnasiumVector:
-    """Gymnasium's SyncVectorEnv around environments of its kind."""
+    """Put Gymnasium's SyncVectorEnv around Gymnasium environments; refuse any other kind."""
     first = make_env()
     if not isinstance(first, Gym):
         raise ConfigError(
             f"environment.vectorize=gymnasium: {config.id} is not one of Gymnasium's; use auto or workers"
         )
-    spec, earns = first.spec, layer(first.bare, RawReward)
+    spec, raw_reward = first.spec, layer(first.bare, RawReward)
     first.close()
-    if earns is not None:  # the vector's steps have no place for the environment's own reward beside another
-        told = f"{config.id} changes its rewards (environment.kwargs), and its own would be lost"
-        raise ConfigError(f"environment.vectorize=gymnasium: {told}; use auto")
+    if raw_reward is not None:  # the vector's steps cannot carry the environment's own reward beside the changed one
+        reason = f"{config.id} changes its rewards (environment.kwargs), and its own would be lost"
+        raise ConfigError(f"environment.vectorize=gymnasium: {reason}; use auto")
 
     def bare() -> Any:
         env = make_env().env  # type: ignore[attr-defined]
@@ -55,7 +56,7 @@ def synchronous(make_env: MakeEnv, num_envs: int, seeds: EpisodeSeeds, config: E
 
 
 class GymnasiumVector(Vector):
-    """Any gymnasium.vector.VectorEnv. A running episode cannot be brought back: on resume new ones begin."""
+    """Any gymnasium.vector.VectorEnv. Running episodes cannot be restored: on resume new ones begin."""
 
     def __init__(
         self,
@@ -68,16 +69,16 @@ class GymnasiumVector(Vector):
     ) -> None:
         self._envs, self._clip = envs, clip_actions
         self._mode = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
-        known = isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv)  # others may reset everything, mask or not
-        self._masked = known if masked_reset is None else masked_reset
+        heeds_mask = isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv)  # others may ignore the reset mask
+        self._masked = heeds_mask if masked_reset is None else masked_reset
         if self._mode is AutoresetMode.DISABLED and not self._masked:
             raise ConfigError(f"{type(envs).__name__} neither resets by itself nor takes a reset mask")
-        seen = as_dict_space(envs.single_observation_space)
-        self._observe, self._observe_one = observer(seen, axis=1), observer(seen, axis=None)
+        space = as_dict_space(envs.single_observation_space)
+        self._observe, self._observe_one = observer(space, axis=1), observer(space, axis=None)
         self._waiting = np.zeros(envs.num_envs, bool)  # ended in the last step; the next one only resets them
         facts = spec or EnvSpec(
             envs.spec.id if envs.spec else type(envs).__name__,
-            {SINGLE_GROUP: GroupSpec((SINGLE_GROUP,), seen, envs.single_action_space)},
+            {SINGLE_GROUP: GroupSpec((SINGLE_GROUP,), space, envs.single_action_space)},
             max_episode_steps=envs.spec.max_episode_steps if envs.spec else None,
             return_threshold=envs.spec.reward_threshold if envs.spec else None,
         )
@@ -85,7 +86,7 @@ class GymnasiumVector(Vector):
         mask = info.get("action_mask")
         layout = Layout(replace(facts, restore="restart"), {} if mask is None else {SINGLE_GROUP: mask.shape[-1]})
         buffers = [allocate_buffer(layout, envs.num_envs) for _ in range(2)]
-        _see(buffers[0].step, self._observe(obs), info)
+        _write_observations(buffers[0].step, self._observe(obs), info)
         super().__init__(layout, envs.num_envs, seeds, buffers)
 
     def step(self, action: dict[str, Array]) -> Step:
@@ -95,7 +96,7 @@ class GymnasiumVector(Vector):
         return step
 
     def episodes(self) -> list[Episode]:
-        """Like the other vectors'; the seed is -1 where Gymnasium keeps it to itself."""
+        """Return the episodes finished since the last call; the seed is -1 where Gymnasium chose it."""
         taken = super().episodes()
         return taken if self._masked else [replace(episode, seed=-1) for episode in taken]
 
@@ -103,7 +104,7 @@ class GymnasiumVector(Vector):
         self._envs.close()
 
     def _reset(self, seeds: list[int], only: Array | None = None) -> tuple[Any, dict[str, Any]]:
-        """Vector environments that are not made of single ones take a single seed."""
+        """Reset with one seed per environment, or with a single one where the vector takes no reset mask."""
         options = None if only is None else {"reset_mask": only.copy()}
         return self._envs.reset(seed=seeds if self._masked else seeds[0], options=options)  # type: ignore[arg-type]
 
@@ -112,7 +113,7 @@ class GymnasiumVector(Vector):
         step = self._buffers[0].step
         self._waiting[:] = False
         step.active[SINGLE_GROUP].fill(True)
-        _see(step, self._observe(obs), info)
+        _write_observations(step, self._observe(obs), info)
 
     def _advance(self, action: dict[str, Array], turn: int) -> list[int]:
         buffer, step = self._buffers[turn], self._buffers[turn].step
@@ -127,12 +128,12 @@ class GymnasiumVector(Vector):
         step.terminated[:], step.truncated[:] = terminated, truncated
         done = step.terminated | step.truncated
         ended: list[int] = np.flatnonzero(done).tolist()
-        _see(step, self._observe(obs), info)
+        _write_observations(step, self._observe(obs), info)
         if ended:
-            self._keep_last(buffer, info, ended)
+            self._write_final(buffer, info, ended)
             if self._masked:
                 obs, info = self._reset([self._ledger.seed(i, ahead=1) for i in range(self.num_envs)], done)
-                _see(step, self._observe(obs), info)
+                _write_observations(step, self._observe(obs), info)
         started = self._waiting.copy()
         self._waiting[:] = done & (self._mode is AutoresetMode.NEXT_STEP and not self._masked)
         step.active[SINGLE_GROUP][:, 0] = ~self._waiting
@@ -143,8 +144,8 @@ class GymnasiumVector(Vector):
         space = self._envs.action_space
         return np.clip(action, space.low, space.high) if self._clip and isinstance(space, Box) else action
 
-    def _keep_last(self, buffer: Buffer, info: dict[str, Any], ended: list[int]) -> None:
-        """The true last observations: in `info` where Gymnasium has already reset, otherwise what was just seen."""
+    def _write_final(self, buffer: Buffer, info: dict[str, Any], ended: list[int]) -> None:
+        """Write the final observations: those in `info` where Gymnasium has already reset, else the current ones."""
         final, obs = buffer.final_obs[SINGLE_GROUP], buffer.step.obs[SINGLE_GROUP]
         for index in ended:
             if self._mode is AutoresetMode.SAME_STEP:
@@ -154,10 +155,10 @@ class GymnasiumVector(Vector):
             map_tree(lambda rows, value, index=index: rows.__setitem__(index, value), final, last)
 
 
-def _see(step: Step, obs: Tree, info: dict[str, Any]) -> None:
+def _write_observations(step: Step, obs: Tree, info: dict[str, Any]) -> None:
     for (_, rows), (_, array) in zip(leaves(step.obs[SINGLE_GROUP]), leaves(obs), strict=True):
         rows[...] = array
     for rows in step.mask.values():
         if "action_mask" in info:
-            told = info.get("_action_mask", np.ones(len(rows), bool))
-            rows[told, 0] = info["action_mask"][told]
+            present = info.get("_action_mask", np.ones(len(rows), bool))
+            rows[present, 0] = info["action_mask"][present]

@@ -1,7 +1,7 @@
-"""MaMuJoCo (Peng et al. 2021) as Gymnasium-Robotics publishes it: a robot's joints are moved by several agents.
+"""MaMuJoCo (Peng et al. 2021) as Gymnasium-Robotics publishes it: several agents move a robot's joints.
 
 Ids are `mamujoco/SCENARIO-PARTITION`, e.g. `mamujoco/Ant-4x2`: four agents with two joints each. The robot's reward is
-parted equally among them, so that the team's return is the robot's.
+divided equally among them, so that the team's return is the robot's.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 
 from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.arguments import check_arguments, refuse_reserved
 from cadenza.envs.families import mujoco
-from cadenza.envs.families.gym import check_arguments
 from cadenza.envs.families.pettingzoo import Parallel, Turns, adapted
 from cadenza.envs.layout import Array
-from cadenza.errors import ConfigError
 
 PARTITIONS = {
     "Ant": ("2x4", "2x4d", "4x2"),
@@ -38,36 +37,34 @@ PARTITIONS = {
     "ManySegmentAnt": ("2x3",),
     "ManySegmentSwimmer": ("10x2",),
 }
-GROWN = {"ManySegmentAnt": "Ant", "ManySegmentSwimmer": "Swimmer"}  # of as many segments as the partition says
-# Their agents see some of the robot's own observation as it is; others' velocities or forces are clipped only there.
+GROWN = {"ManySegmentAnt": "Ant", "ManySegmentSwimmer": "Swimmer"}  # the partition says the number of segments
+# Agents of these see entries of the robot's observation unchanged; others see velocities or forces that it clips.
 SELECTED = ("Ant", "HalfCheetah", "Humanoid", "HumanoidStandup", "Swimmer", "ManySegmentSwimmer")
 RESERVED = ("scenario", "agent_conf", "gym_env", "render_mode")
 
 
 def ids(family: str) -> list[str]:
-    return [f"mamujoco/{scenario}-{partition}" for scenario, known in PARTITIONS.items() for partition in known]
+    return [f"mamujoco/{scenario}-{name}" for scenario, names in PARTITIONS.items() for name in names]
 
 
 def composed(id: str) -> bool:
-    """Whether it is an id beyond the listed ones: AGENTSxSEGMENTS of those that are grown."""
+    """Return whether the id is a many-segment robot, AGENTSxSEGMENTS of any size."""
     return re.fullmatch(rf"mamujoco/({'|'.join(GROWN)})-[1-9]\d*x[1-9]\d*", id) is not None
 
 
 def make(config: EnvironmentConfig, render: bool = False) -> Parallel | Turns:
     mujoco.prepare(render)
-    with contextlib.redirect_stderr(io.StringIO()):  # importing it prints news about other environments
+    with contextlib.redirect_stderr(io.StringIO()):  # the import prints news about other environments
         from gymnasium_robotics.envs.multiagent_mujoco.mujoco_multi import MultiAgentMujocoEnv
 
     scenario, _, partition = config.id.partition("/")[2].partition("-")
     takes = inspect.signature(MultiAgentMujocoEnv).parameters
-    for key in config.kwargs:
-        if key in RESERVED:
-            raise ConfigError(f"environment.kwargs.{key}: {config.id} says it already")
-    split = {key: value for key, value in config.kwargs.items() if key in takes}
-    of_robot = {key: value for key, value in config.kwargs.items() if key not in takes}
-    robot, limit = _robot(scenario, partition, of_robot, render, config.id)
-    team: Any = MultiAgentMujocoEnv(scenario, partition, gym_env=robot, **split)
-    # Two joints of the Pusher bear one name, and their order in an observation would change from process to process.
+    refuse_reserved(config.kwargs, RESERVED, f"is set by the id {config.id}")
+    team_kwargs = {key: value for key, value in config.kwargs.items() if key in takes}
+    robot_kwargs = {key: value for key, value in config.kwargs.items() if key not in takes}
+    robot, limit = _robot(scenario, partition, robot_kwargs, render, config.id)
+    team: Any = MultiAgentMujocoEnv(scenario, partition, gym_env=robot, **team_kwargs)
+    # Two joints of the Pusher share a name, and their order in an observation would change from process to process.
     team.k_dicts = [
         {distance: sorted(joints, key=lambda joint: (joint.label, joint.qpos_ids)) for distance, joints in near.items()}
         for near in team.k_dicts
@@ -80,7 +77,7 @@ def make(config: EnvironmentConfig, render: bool = False) -> Parallel | Turns:
 
 
 def _robot(scenario: str, partition: str, kwargs: dict[str, Any], render: bool, id: str) -> tuple[Any, int | None]:
-    """The bare environment of one agent that has all the joints, and its time limit."""
+    """Make the bare environment of a single agent with all joints; return it and its time limit."""
     spec = gymnasium.spec(f"{GROWN.get(scenario, scenario)}-v5")
     check_arguments(load_env_creator(str(spec.entry_point)), kwargs, id)
     kwargs = {**kwargs, "render_mode": "rgb_array" if render else None}
@@ -89,16 +86,16 @@ def _robot(scenario: str, partition: str, kwargs: dict[str, Any], render: bool, 
             from gymnasium_robotics.envs.multiagent_mujoco import many_segment_ant, many_segment_swimmer
 
             agents, segments = map(int, partition.split("x"))
-            drawn = Path(folder) / "robot.xml"
+            model = Path(folder) / "robot.xml"
             grow = many_segment_ant if scenario == "ManySegmentAnt" else many_segment_swimmer
-            grow.gen_asset(n_segs=agents * segments, asset_path=str(drawn))
-            kwargs["xml_file"] = str(drawn)
+            grow.gen_asset(n_segs=agents * segments, asset_path=str(model))
+            kwargs["xml_file"] = str(model)
         env = gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **kwargs)
     return env.unwrapped, spec.max_episode_steps
 
 
 class Selecting:
-    """The same team, quicker: each agent's observation is picked out of the robot's, each action put in its place."""
+    """A faster MultiAgentMujocoEnv: it selects observations from the robot's and writes actions into the robot's."""
 
     def __init__(self, team: Any) -> None:
         self.robot = team.single_agent_env

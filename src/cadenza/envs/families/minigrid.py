@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from typing import Any, Literal, get_args
 
@@ -11,9 +10,10 @@ import numpy as np
 from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.arguments import require_choice
+from cadenza.envs.display import prepare_pygame
 from cadenza.envs.families.gym import Gym
 from cadenza.envs.layout import Array
-from cadenza.errors import ConfigError, nearest
 
 NAMES = (
     "BlockedUnlockPickup LavaCrossingS9N1 LavaCrossingS9N2 LavaCrossingS9N3 LavaCrossingS11N5 SimpleCrossingS9N1 "
@@ -29,33 +29,31 @@ NAMES = (
     "PutNear-6x6-N2 PutNear-8x8-N3 RedBlueDoors-6x6 RedBlueDoors-8x8 Unlock UnlockPickup"
 )
 SECOND = ("MultiRoom-N4-S5", "ObstructedMaze-2Dlhb", "ObstructedMaze-1Q", "ObstructedMaze-2Q", "ObstructedMaze-Full")
-HIGHEST = 10  # of the numbers that stand for kinds of things; colours, states and letters have lower ones
+HIGHEST = 10  # the highest code of an object type; colours, states and letters have lower ones
 Sees = Literal["flat", "grid", "pixels", "pixels_full"]
 
 
 def ids(family: str) -> list[str]:
-    """All but those made by wave function collapse, which need a package of their own."""
+    """Return all ids but those of wave function collapse, which need a further package."""
     return [f"MiniGrid-{name}-v0" for name in NAMES.split()] + [f"MiniGrid-{name}-v1" for name in SECOND]
 
 
 def make(config: EnvironmentConfig, render: bool = False) -> Gym:
-    """`environment.kwargs.sees` is ours, the others are the environment's own."""
+    """Make an environment; `environment.kwargs.sees` is cadenza's, the other arguments go to the environment."""
     sees = config.kwargs.get("sees", "flat")
-    if sees not in get_args(Sees):
-        allowed = f"must be one of {', '.join(get_args(Sees))}{nearest(str(sees), get_args(Sees))}"
-        raise ConfigError(f"environment.kwargs.sees={sees}: {allowed}")
+    require_choice("sees", sees, get_args(Sees))
     kwargs = {key: value for key, value in config.kwargs.items() if key != "sees"}
-    if config.max_episode_steps:  # rewards fall towards it, so the environment has to know
+    if config.max_episode_steps:  # rewards shrink towards the limit, so the environment needs it
         kwargs["max_steps"] = config.max_episode_steps
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    prepare_pygame()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about ids that others register
-        import minigrid  # noqa: F401  (it registers its environments)
+        import minigrid  # noqa: F401  (the import registers its environments)
 
         env = gymnasium.make(config.id, render_mode="rgb_array", disable_env_checker=True, **kwargs).unwrapped
     limit: int = env.max_steps  # type: ignore[attr-defined]
     return Gym(
-        seen(env, sees),
+        observed(env, sees),
         id=config.id,
         max_episode_steps=limit,
         clip_actions=config.clip_actions,
@@ -63,7 +61,8 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     )
 
 
-def seen(env: gymnasium.Env[Any, Any], sees: Sees) -> gymnasium.Env[Any, Any]:
+def observed(env: gymnasium.Env[Any, Any], sees: Sees) -> gymnasium.Env[Any, Any]:
+    """Wrap an environment so that it returns the kind of observation that `sees` names."""
     from minigrid import wrappers
 
     if sees == "flat":
@@ -71,12 +70,12 @@ def seen(env: gymnasium.Env[Any, Any], sees: Sees) -> gymnasium.Env[Any, Any]:
     if sees == "grid":
         return Grid(env)
     pictured = wrappers.RGBImgPartialObsWrapper if sees == "pixels" else wrappers.RGBImgObsWrapper
-    made: gymnasium.Env[Any, Any] = wrappers.ImgObsWrapper(pictured(env))  # type: ignore[no-untyped-call]
-    return made
+    images: gymnasium.Env[Any, Any] = wrappers.ImgObsWrapper(pictured(env))  # type: ignore[no-untyped-call]
+    return images
 
 
 class Flat(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """What FlatObsWrapper makes, without writing out a mission again that has not changed."""
+    """A wrapper with FlatObsWrapper's observations, which encodes a mission only when it changes."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], flat: gymnasium.ObservationWrapper[Any, Any, Any]) -> None:
         super().__init__(env)
@@ -88,13 +87,13 @@ class Flat(gymnasium.ObservationWrapper[Any, Any, Any]):
     def observation(self, observation: Any) -> Array:
         if observation["mission"] != self._mission:
             self._mission, self._last = observation["mission"], self._whole(observation)
-        seen: Array = self._last.copy()
-        seen[: self._cells] = observation["image"].reshape(-1)
-        return seen
+        flat: Array = self._last.copy()
+        flat[: self._cells] = observation["image"].reshape(-1)
+        return flat
 
 
 class Grid(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """The 7 x 7 cells in sight as numbers (kind, colour, state), and where the agent looks; not its mission."""
+    """A wrapper that shows the visible 7 x 7 cells as codes (type, colour, state) and the direction; no mission."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -102,7 +101,7 @@ class Grid(gymnasium.ObservationWrapper[Any, Any, Any]):
         self.observation_space = spaces.Box(0, HIGHEST, (self._cells + 1,), np.uint8)
 
     def observation(self, observation: Any) -> Array:
-        seen = np.empty(self._cells + 1, np.uint8)
-        seen[:-1] = observation["image"].reshape(-1)
-        seen[-1] = observation["direction"]
-        return seen
+        codes = np.empty(self._cells + 1, np.uint8)
+        codes[:-1] = observation["image"].reshape(-1)
+        codes[-1] = observation["direction"]
+        return codes

@@ -1,4 +1,4 @@
-"""MPE2's worlds stepped for all agents at once: PettingZoo's way, by turns, asks every agent twice what it sees."""
+"""MPE2's worlds stepped for all agents at once; PettingZoo steps them in turns and computes every observation twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOVES = ("nothing", "left", "right", "down", "up")
 
 
 class Simultaneous:
-    """A ParallelEnv around one of MPE2's raw environments; what it shows is bit for bit what `parallel_env` shows."""
+    """A ParallelEnv around one of MPE2's raw environments; its results equal `parallel_env`'s bit for bit."""
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
@@ -22,7 +22,7 @@ class Simultaneous:
         self.observation_space, self.action_space = raw.observation_space, raw.action_space
         self.state_space = raw.state_space
         self.render, self.close = raw.render, raw.close
-        self._seen: dict[str, Array] = {}
+        self._obs: dict[str, Array] = {}
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Array], dict[str, Any]]:
         self.raw.reset(seed=seed, options=options)
@@ -44,15 +44,15 @@ class Simultaneous:
         return self._observe(), raw.rewards, ended, cut, raw.infos
 
     def state(self) -> Array:
-        """What all of them see; they have just been asked."""
-        return np.concatenate(list(self._seen.values()))
+        """Return the last observations of all agents as one vector."""
+        return np.concatenate(list(self._obs.values()))
 
     @staticmethod
     def action_names(space: Space[Any]) -> tuple[str, ...]:
-        """Of those who move and are silent; the others' choices are words, too."""
+        """Return the names of moves for agents that only move; those that speak have no names."""
         return MOVES if isinstance(space, Discrete) and space.n == len(MOVES) else ()
 
     def _observe(self) -> dict[str, Array]:
         observe = self.raw.observe
-        self._seen = {agent: observe(agent) for agent in self.possible_agents}
-        return self._seen
+        self._obs = {agent: observe(agent) for agent in self.possible_agents}
+        return self._obs

@@ -1,4 +1,4 @@
-"""What MuJoCo needs around it: a renderer where there is no screen, and warnings that go where all others go."""
+"""MuJoCo's surroundings: a renderer that works without a screen, and warnings through Python's `warnings`."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ DEVICES, EGL_PLATFORM_DEVICE = 16, 0x313F
 
 
 def prepare(render: bool) -> None:
-    """Before an environment is made. Importing mujoco here is what fails where the extra is missing."""
+    """Prepare this process before an environment is made; raise ImportError where the extra is missing."""
     if render:
         choose_renderer()
     import mujoco
 
-    told = mujoco.get_mju_user_warning()
-    # nobody: it prints them and leaves MUJOCO_LOG.TXT in the working folder; DeepMind Control's prints them, too
-    if told is None or type(told).__module__ == "ctypes":
+    handler = mujoco.get_mju_user_warning()
+    # without one MuJoCo prints and writes MUJOCO_LOG.TXT; DeepMind Control's handler (ctypes) prints, too
+    if handler is None or type(handler).__module__ == "ctypes":
         mujoco.set_mju_user_warning(_warn)
 
 
 def choose_renderer() -> str | None:
-    """What pictures are drawn with, here and in whatever is imported next: a screen, EGL, OSMesa, or nothing."""
-    chosen = os.environ.get(GL)
-    if chosen is None and has_display():
+    """Return what draws pictures: MUJOCO_GL if set, else a screen, EGL, OSMesa or None; set MUJOCO_GL accordingly."""
+    renderer = os.environ.get(GL)
+    if renderer is None and has_display():
         return "glfw"
-    if chosen is None:
-        chosen = "egl" if egl_works() else "osmesa" if ctypes.util.find_library("OSMesa") else OFF[0]
-        os.environ[GL] = chosen
-    return None if chosen.lower() in OFF else chosen
+    if renderer is None:
+        renderer = "egl" if egl_works() else "osmesa" if ctypes.util.find_library("OSMesa") else OFF[0]
+        os.environ[GL] = renderer
+    return None if renderer.lower() in OFF else renderer
 
 
 def egl_works() -> bool:
-    """Whether a device can be opened. The library alone says little: without a driver, it is there and of no use."""
-    name = ctypes.util.find_library("EGL")
-    if name is None:
+    """Return whether an EGL device can be opened; without a driver the library is there but useless."""
+    library = ctypes.util.find_library("EGL")
+    if library is None:
         return False
-    egl = ctypes.CDLL(name)
+    egl = ctypes.CDLL(library)
     egl.eglGetProcAddress.restype = ctypes.c_void_p
-    found = [egl.eglGetProcAddress(wanted) for wanted in (b"eglQueryDevicesEXT", b"eglGetPlatformDisplayEXT")]
-    if not all(found):
+    addresses = [egl.eglGetProcAddress(name) for name in (b"eglQueryDevicesEXT", b"eglGetPlatformDisplayEXT")]
+    if not all(addresses):
         return False
     pointer, devices, count = ctypes.c_void_p, (ctypes.c_void_p * DEVICES)(), ctypes.c_int()
-    query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, pointer, pointer)(found[0])
-    display_of = ctypes.CFUNCTYPE(pointer, ctypes.c_uint, pointer, pointer)(found[1])
+    query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, pointer, pointer)(addresses[0])
+    display_of = ctypes.CFUNCTYPE(pointer, ctypes.c_uint, pointer, pointer)(addresses[1])
     if not query(DEVICES, devices, ctypes.byref(count)):
         return False
     egl.eglInitialize.argtypes, egl.eglTerminate.argtypes = [pointer] * 3, [pointer]

@@ -32,14 +32,15 @@ def adapted(
     shared: bool = False,
     prepare: Callable[[Any], object] = lambda env: None,
 ) -> Parallel | Turns:
-    """An environment of PettingZoo's, by what it is. `time_limit` is kept here, `max_episode_steps` by the environment.
+    """Adapt a Parallel or AEC environment; refuse one without `possible_agents`.
 
-    `prepare` is called before each reset, for an environment that would else keep something from episode to episode.
-    `shared`: it gives every agent what the team earned; here each gets an equal part, so that their sum is the team's.
+    `time_limit` is applied here, `max_episode_steps` by the environment itself. `prepare` is called before each reset,
+    to clear what the environment would keep from one episode to the next. `shared`: the environment gives every agent
+    the team's reward; here each gets an equal part, so that the sum is the team's.
     """
     agents = getattr(env, "possible_agents", None)
     if not agents:
-        raise ConfigError(f"{config.id}: names no possible_agents, so its groups cannot be known beforehand")
+        raise ConfigError(f"{config.id}: has no possible_agents, from which its groups are made")
     roster = Roster(env, team, config, 1 / len(agents) if shared else 1.0)
     time_limit = config.max_episode_steps or time_limit
     in_turns = hasattr(env, "agent_iter")
@@ -54,72 +55,74 @@ def adapted(
     return kind(env, spec, roster, time_limit or NEVER, prepare)
 
 
-def is_pettingzoo(made: Any) -> bool:
-    """Whether a user's object is one, without importing PettingZoo to find out."""
-    return hasattr(made, "possible_agents") and hasattr(made, "observation_space") and hasattr(made, "action_space")
+def is_pettingzoo(env: Any) -> bool:
+    """Return whether an object is a PettingZoo environment, without importing PettingZoo."""
+    return hasattr(env, "possible_agents") and hasattr(env, "observation_space") and hasattr(env, "action_space")
 
 
 def _state_space(env: Any) -> spaces.Space[Any] | None:
-    """The space of `state()`; none where it is a picture, which would take longer to draw than all else."""
+    """Return the space of `state()`, or None where it is a picture, which would take longer to draw than all else."""
     space = getattr(env, "state_space", None)
     return space if isinstance(space, spaces.Box) and not is_image(space) else None
 
 
 class Roster:
-    """The agents of an environment in their groups: what each of them has, as arrays of the group."""
+    """The agents of an environment in their groups; it turns dicts by agent into arrays by group, and back."""
 
     def __init__(
         self, env: Any, team: Callable[[str], str], config: EnvironmentConfig, reward_share: float = 1.0
     ) -> None:
         agents = []
         self._share = reward_share
-        self._see: dict[str, Callable[[Any], Any]] = {}
-        self._widths: dict[str, int] = {}  # of masks that observations come with
-        self._do: dict[str, Callable[[Array], Any]] = {}
+        self._extract: dict[str, Callable[[Any], Any]] = {}  # agent -> what takes the mask out of an observation
+        self._mask_widths: dict[str, int] = {}  # agent -> width, of masks inside observations
+        self._to_env: dict[str, Callable[[Array], Any]] = {}  # agent -> what converts an action
         for name in env.possible_agents:
-            seen, see, width = _without_mask(env.observation_space(name))
+            space, extract, width = _without_mask(env.observation_space(name))
             action = env.action_space(name)
             names = env.action_names(action) if isinstance(env, Simultaneous) else ()
-            agents.append(Agent(name, seen, action, team(name), names))
-            self._do[name] = action_for(action, config.clip_actions)
-            if see is not None:
-                self._see[name] = see
+            agents.append(Agent(name, space, action, team(name), names))
+            self._to_env[name] = action_for(action, config.clip_actions)
+            if extract is not None:
+                self._extract[name] = extract
             if width is not None:
-                self._widths[name] = width
+                self._mask_widths[name] = width
         self.groups: dict[str, GroupSpec] = arrange(by_kind(agents), config)
         self.place = {
             agent: (name, row) for name, group in self.groups.items() for row, agent in enumerate(group.agents)
         }
         self._stack = {name: _stacker(group.observation) for name, group in self.groups.items()}
-        self._nothing = {name: blank(group.observation) for name, group in self.groups.items()}
+        self._blank = {name: blank(group.observation) for name, group in self.groups.items()}
         self._masked: dict[str, int] = {}  # group -> width
 
-    def known(self, agents: Collection[str]) -> set[str]:
-        """The agents as a set, once all of them are ones that were announced."""
-        found = set(agents)
-        if not found <= self.place.keys():
-            strangers = ", ".join(sorted(map(str, found - self.place.keys())))
+    def checked(self, agents: Collection[str]) -> set[str]:
+        """Return the agents as a set; refuse any that `possible_agents` does not name."""
+        names = set(agents)
+        if not names <= self.place.keys():
+            strangers = ", ".join(sorted(map(str, names - self.place.keys())))
             raise ValueError(f"agent {strangers} appeared, which possible_agents does not name")
-        return found
+        return names
 
     def action(self, agent: str, actions: dict[str, Array]) -> Any:
+        """Return one agent's action in the environment's form."""
         group, row = self.place[agent]
-        return self._do[agent](actions[group][row])
+        return self._to_env[agent](actions[group][row])
 
     def actions(self, actions: dict[str, Array], acting: Collection[str]) -> dict[str, Any]:
+        """Return the actions of the acting agents in the environment's form, by agent."""
         return {
-            agent: self._do[agent](actions[name][row])
+            agent: self._to_env[agent](actions[name][row])
             for name, group in self.groups.items()
             for row, agent in enumerate(group.agents)
             if agent in acting
         }
 
     def observations(self, obs: Mapping[str, Any]) -> dict[str, Tree]:
-        """Those who see nothing see zeros."""
-        see = self._see
-        seen = {agent: see[agent](value) for agent, value in obs.items()} if see else obs
+        """Stack observations by agent into arrays [A, …] by group; agents without one get zeros."""
+        extract = self._extract
+        bare = {agent: extract[agent](value) for agent, value in obs.items()} if extract else obs
         return {
-            name: self._stack[name]([seen[agent] if agent in seen else self._nothing[name] for agent in group.agents])
+            name: self._stack[name]([bare[agent] if agent in bare else self._blank[name] for agent in group.agents])
             for name, group in self.groups.items()
         }
 
@@ -135,11 +138,11 @@ class Roster:
             name: np.array([agent in agents for agent in group.agents], bool) for name, group in self.groups.items()
         }
 
-    def look_for_masks(self, infos: Mapping[str, Any]) -> None:
-        """Which groups have masks, as the first observation and what comes with it tell; from then on they do."""
+    def find_masks(self, infos: Mapping[str, Any]) -> None:
+        """Decide at the first reset which groups have masks, by observation spaces and infos; they then always have."""
         if self._masked:
             return
-        self._masked = {self.place[agent][0]: width for agent, width in self._widths.items()}
+        self._masked = {self.place[agent][0]: width for agent, width in self._mask_widths.items()}
         if any(MASK in info for info in infos.values()):
             for name, group in self.groups.items():
                 if isinstance(group.action, spaces.Discrete):
@@ -148,22 +151,22 @@ class Roster:
     def masks(
         self, obs: Mapping[str, Any], infos: Mapping[str, Any], acting: Collection[str]
     ) -> dict[str, Array] | None:
-        """What those who act may do; whoever does not may do anything, for it changes nothing."""
+        """Return the masks [A, n] by group; agents that do not act may do anything. Refuse empty masks."""
         if not self._masked:
             return None
         masks = {name: np.ones((len(self.groups[name].agents), width), bool) for name, width in self._masked.items()}
         for agent in acting:
-            given = obs[agent][MASK] if agent in self._widths else infos.get(agent, {}).get(MASK)
-            if given is not None:
+            mask = obs[agent][MASK] if agent in self._mask_widths else infos.get(agent, {}).get(MASK)
+            if mask is not None:
                 name, row = self.place[agent]
-                masks[name][row] = given
+                masks[name][row] = mask
                 if not masks[name][row].any():
                     raise ValueError(f"the action mask of {agent} allows nothing")
         return masks
 
 
 class Adapted:
-    """What both kinds have in common."""
+    """The base of both adapters."""
 
     def __init__(self, env: Any, spec: EnvSpec, roster: Roster, limit: int, prepare: Callable[[Any], object]) -> None:
         self.env, self.spec = env, spec
@@ -180,21 +183,21 @@ class Adapted:
 
 
 class Parallel(Adapted):
-    """All agents act at once. Who dies is inactive from then on, and sees zeros."""
+    """An environment whose agents act simultaneously. A dead agent is inactive and sees zeros."""
 
     def reset(self, seed: int) -> Frame:
         self._prepare(self.env)
         obs, infos = self.env.reset(seed=seed)
-        self._living = self._roster.known(self.env.agents)
+        self._living = self._roster.checked(self.env.agents)
         self._steps = 0
-        self._roster.look_for_masks(infos)
+        self._roster.find_masks(infos)
         return self._frame(obs, {}, infos, self._living)
 
     def step(self, action: dict[str, Array]) -> Frame:
         acted = self._living
         obs, reward, terminated, truncated, infos = self.env.step(self._roster.actions(action, acted))
         self._steps += 1
-        living = self._roster.known(self.env.agents)
+        living = self._roster.checked(self.env.agents)
         living -= {agent for agent in living if terminated.get(agent) or truncated.get(agent)}
         self._living = living
         if not living:
@@ -202,7 +205,7 @@ class Parallel(Adapted):
             frame = self._frame(obs, reward, infos, acted, over=True)
             frame.terminated = all(left.values())
             frame.truncated = any(truncated.get(agent, False) for agent in acted)
-            if any(left.values()) and not frame.terminated:  # the rest were cut off, and their values go on
+            if any(left.values()) and not frame.terminated:  # the rest were truncated: their values bootstrap
                 frame.died = self._roster.flags([agent for agent, ended in left.items() if ended])
             return frame
         limit = self._steps >= self._limit
@@ -217,14 +220,14 @@ class Parallel(Adapted):
         obs: Mapping[str, Any],
         reward: Mapping[str, float],
         infos: Mapping[str, Any],
-        seeing: set[str],
+        observers: set[str],
         over: bool = False,
     ) -> Frame:
-        """`seeing` are the living or, at the end of an episode, those who lived to see it; others see zeros."""
+        """Build a frame. `observers` are the living, or at the end those who lived until then; others see zeros."""
         roster, everyone = self._roster, len(self._roster.place)
         return Frame(
             roster.observations(
-                obs if len(seeing) == everyone else {agent: obs[agent] for agent in seeing if agent in obs}
+                obs if len(observers) == everyone else {agent: obs[agent] for agent in observers if agent in obs}
             ),
             roster.rewards(reward),
             active=None if len(self._living) == everyone else roster.flags(self._living),
@@ -234,26 +237,26 @@ class Parallel(Adapted):
 
 
 class Turns(Adapted):
-    """One agent acts at a time, and the others wait.
+    """An environment in which one agent acts at a time and the others wait.
 
-    An agent's reward is what it collected since its last turn, given when its next turn comes, it dies or all ends.
+    An agent's reward is the sum since its last turn, paid when its next turn comes, when it dies or the episode ends.
     """
 
     def reset(self, seed: int) -> Frame:
         self._prepare(self.env)
         self.env.reset(seed=seed)
-        self._living = self._roster.known(self.env.agents)
+        self._living = self._roster.checked(self.env.agents)
         self._turn: str = self.env.agent_selection
-        self._paid: dict[str, float] = {}  # what the dead were given when they died, till PettingZoo removes them
+        self._paid: dict[str, float] = {}  # the last rewards of dead agents, until PettingZoo removes these
         self._steps = 0
-        self._roster.look_for_masks(self.env.infos)
+        self._roster.find_masks(self.env.infos)
         return self._frame({})
 
     def step(self, action: dict[str, Array]) -> Frame:
         env, acted = self.env, self._living
         env.step(self._roster.action(self._turn, action))
         self._steps += 1
-        # each of these is looked up once: a published environment has several wrappers, and each passes the question on
+        # read once each: a published environment has several wrappers, and every access passes through all of them
         agents, terminated, truncated = env.agents, env.terminations, env.truncations
         collected = env._cumulative_rewards  # by PettingZoo, since each agent's last turn
         left = {
@@ -261,7 +264,7 @@ class Turns(Adapted):
             for agent in acted
             if agent not in agents or terminated[agent] or truncated[agent]
         }
-        living = self._living = self._roster.known(agents) - left.keys() - self._paid.keys()
+        living = self._living = self._roster.checked(agents) - left.keys() - self._paid.keys()
         reward = {agent: float(collected.get(agent, 0.0)) for agent in left}
         if not living:
             frame = self._frame(reward, over=True)
@@ -304,7 +307,7 @@ def _state(env: Any, space: spaces.Space[Any]) -> Array:
 
 
 def _without_mask(space: spaces.Space[Any]) -> tuple[spaces.Space[Any], Callable[[Any], Any] | None, int | None]:
-    """What an agent sees beside its mask, the function that takes that out of an observation, the mask's width."""
+    """Return the space without the mask, the function that takes an observation's mask out, and the mask's width."""
     steps: list[Callable[[Any], Any]] = []
     width = None
     if isinstance(space, spaces.Dict) and MASK in space.spaces:
@@ -320,28 +323,28 @@ def _without_mask(space: spaces.Space[Any]) -> tuple[spaces.Space[Any], Callable
         space, first = on_images(space, channels_first)
         steps.append(first)
 
-    def see(obs: Any) -> Any:
+    def extract(obs: Any) -> Any:
         for step in steps:
             obs = step(obs)
         return obs
 
-    return as_dict_space(space), see if steps else None, width
+    return as_dict_space(space), extract if steps else None, width
 
 
 def _stacker(space: spaces.Space[Any]) -> Callable[[list[Any]], Tree]:
-    """A function from the observations of a group's agents to one tree of arrays [A, …]."""
+    """Return the function from the observations of a group's agents to one tree of arrays [A, …]."""
     if isinstance(space, spaces.Dict):
         parts = [(key, _stacker(part)) for key, part in space.spaces.items()]
 
         def stack_parts(values: list[Any]) -> Tree:
-            given = [{str(i): part for i, part in enumerate(v)} if isinstance(v, tuple) else v for v in values]
-            return {key: stack([value[key] for value in given]) for key, stack in parts}
+            dicts = [{str(i): part for i, part in enumerate(v)} if isinstance(v, tuple) else v for v in values]
+            return {key: stack([value[key] for value in dicts]) for key, stack in parts}
 
         return stack_parts
     dtype = shape_of(space)[1]
 
     def stack(values: list[Any]) -> Array:
-        array = np.array(values)  # a copy: some environments change what they returned before
+        array = np.array(values)  # a copy: some environments reuse the arrays they return
         return array if array.dtype == dtype else array.astype(dtype, casting="same_kind")
 
     return stack

@@ -1,17 +1,16 @@
-"""The families of environments for many agents that PettingZoo and MPE2 publish: ids, teams, how each is made."""
+"""The families of PettingZoo and MPE2: their ids, their teams, and how each environment is made."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.display import has_display
-from cadenza.envs.families.gym import check_arguments
+from cadenza.envs.arguments import check_arguments
+from cadenza.envs.display import prepare_pygame
 from cadenza.envs.families.mpe import Simultaneous
 from cadenza.envs.families.pettingzoo import Parallel, Turns, adapted
 
@@ -37,7 +36,7 @@ FAMILIES = {
     ),
 }
 
-# The types of agents that play against the rest.
+# Prefixes of the agents that play against the rest.
 ADVERSARIES = {
     "simple_adversary_v3": ("adversary_",),
     "simple_crypto_v3": ("eve_",),
@@ -46,12 +45,13 @@ ADVERSARIES = {
     "simple_world_comm_v3": ("adversary_", "leadadversary_"),
 }
 STATELESS = ("multiwalker_v9",)  # its state() fails once a walker has fallen
-# What they would else keep from episode to episode: how long ago a zombie came.
+# Resets of what an environment would keep from one episode to the next: the time since the last zombie.
 PREPARE: dict[str, Callable[[Any], object]] = {
     "knights_archers_zombies_v11": lambda env: env.unwrapped.zombie_spawn_interval.reset()
 }
-# Where raw_env hands its arguments on: what in its module takes them, and how many it is given beside.
-TAKERS = {"cooperative_pong_v6": ("CooperativePong", 1), "multiwalker_v9": ("_env", 0), "pursuit_v5": ("_env", 0)}
+# For environments whose raw_env passes its arguments on: the class in its module that takes them, and how many
+# positional arguments that class gets besides.
+CREATORS = {"cooperative_pong_v6": ("CooperativePong", 1), "multiwalker_v9": ("_env", 0), "pursuit_v5": ("_env", 0)}
 
 
 def ids(family: str) -> list[str]:
@@ -60,16 +60,14 @@ def ids(family: str) -> list[str]:
 
 
 def make(config: EnvironmentConfig, render: bool = False) -> Parallel | Turns:
-    """One of them; simultaneous where it is published so, else turn by turn."""
+    """Make an environment: with simultaneous actions where PettingZoo publishes it so, else turn by turn."""
     prefix, _, name = config.id.partition("/")
     package = next(package for first, package, _ in FAMILIES.values() if first == prefix)
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # it would be printed to stdout
-    if not has_display():
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    module: Any = _quietly(lambda: importlib.import_module(f"{package}.{name}"))
-    taker, given = TAKERS.get(name, ("raw_env", 0))
-    creator = getattr(inspect.getmodule(module.raw_env), taker)
-    check_arguments(creator, config.kwargs, config.id, positional=given)
+    prepare_pygame()
+    module: Any = _without_warnings(lambda: importlib.import_module(f"{package}.{name}"))
+    class_name, positional = CREATORS.get(name, ("raw_env", 0))
+    creator = getattr(inspect.getmodule(module.raw_env), class_name)
+    check_arguments(creator, config.kwargs, config.id, positional=positional)
     takes = inspect.signature(creator).parameters
     kwargs = {**config.kwargs, **({"render_mode": "rgb_array"} if render else {})}
     if "max_cycles" in takes and config.max_episode_steps:
@@ -79,7 +77,7 @@ def make(config: EnvironmentConfig, render: bool = False) -> Parallel | Turns:
     if prefix == "mpe":
         env: Any = Simultaneous(module.raw_env(**kwargs))
     else:
-        env = _quietly(lambda: getattr(module, "parallel_env", module.env)(**kwargs))
+        env = _without_warnings(lambda: getattr(module, "parallel_env", module.env)(**kwargs))
     return adapted(
         env,
         config,
@@ -90,15 +88,15 @@ def make(config: EnvironmentConfig, render: bool = False) -> Parallel | Turns:
     )
 
 
-def _quietly(do: Callable[[], Any]) -> Any:
-    """Without warnings about how they are published and how they declare their spaces."""
+def _without_warnings(action: Callable[[], Any]) -> Any:
+    """Run `action` without PettingZoo's warnings about its own packaging and spaces."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return do()
+        return action()
 
 
 def _team_of(prefix: str, name: str) -> Callable[[str], str]:
-    """A player of a classic game is a team of its own."""
+    """Return the function from an agent to its team; every player of a classic game is a team of its own."""
     if prefix == "classic":
         return lambda agent: agent
     if name in ADVERSARIES:

@@ -1,8 +1,7 @@
-"""PushT (Chi et al. 2023): push a block in the shape of a T onto its outline; the id is `gym_pusht/PushT-v0`."""
+"""PushT (Chi et al. 2023): a T-shaped block has to be pushed onto its outline; the id is `gym_pusht/PushT-v0`."""
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +9,9 @@ import gymnasium
 import numpy as np
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.display import has_display
-from cadenza.envs.families.gym import Gym, check_arguments
+from cadenza.envs.arguments import check_arguments
+from cadenza.envs.display import prepare_pygame
+from cadenza.envs.families.gym import Gym
 
 STEPS = 300
 
@@ -21,19 +21,17 @@ def ids(family: str) -> list[str]:
 
 
 def make(config: EnvironmentConfig, render: bool = False) -> Gym:
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    if not has_display():
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    prepare_pygame()
     from gym_pusht.envs.pusht import PushTEnv
 
-    as_before()
+    restore_old_names()
     check_arguments(PushTEnv, config.kwargs, config.id)
     env, limit = Pusher(PushTEnv(**config.kwargs)), config.max_episode_steps or STEPS
     return Gym(env, id=config.id, max_episode_steps=limit, clip_actions=config.clip_actions)
 
 
-def as_before() -> None:
-    """Let the environment find what pymunk 7 and NumPy 2.5 have no more: contacts, which it only counts, and rows."""
+def restore_old_names() -> None:
+    """Add names that PushT uses and newer packages removed: pymunk 7's collision handler and NumPy 2.5's row_stack."""
     import pymunk
 
     if not hasattr(pymunk.Space, "add_collision_handler"):
@@ -43,7 +41,7 @@ def as_before() -> None:
 
 
 class Pusher(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Actions in double precision, as the environment computes with them: where the agent is to go, in pixels."""
+    """A wrapper that passes actions (the agent's target in pixels) in double precision, as the environment computes."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(np.asarray(action, np.float64))

@@ -1,4 +1,4 @@
-"""Games of old consoles through stable-retro: ids are `Retro/Airstriker-Genesis-v0`, whose ROM comes with the package.
+"""Games of old consoles through stable-retro; ids are `Retro/Airstriker-Genesis-v0`, whose ROM the package contains.
 
 Others need their ROMs imported (`python -m stable_retro.import FOLDER`). A process can hold one game at a time.
 """
@@ -11,23 +11,24 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.families.gym import Gym, check_arguments
-from cadenza.errors import ConfigError, EnvironmentFault, nearest
+from cadenza.envs.arguments import check_arguments, require_choice
+from cadenza.envs.families.gym import Gym
+from cadenza.errors import EnvironmentFault
 
 PREFIX = "Retro/"
 BUILT_IN = "Airstriker-Genesis-v0"
 ONE_PER_PROCESS = True  # the emulators keep their state in globals
-Pressed = Literal["discrete", "buttons"]
+ActionKind = Literal["discrete", "buttons"]
 
 
 def ids(family: str) -> list[str]:
-    """Those whose ROM is here; looked up as files, since importing the package takes a while."""
+    """Return the games whose ROM is installed, found by their files, since importing the package takes a while."""
     games = _games()
     return [PREFIX + name for name, rom in games.items() if rom] if games else [PREFIX + BUILT_IN]
 
 
 def composed(id: str) -> bool:
-    """Known, its ROM here or not."""
+    """Return whether the package knows the game, even without its ROM."""
     return id.startswith(PREFIX) and id.removeprefix(PREFIX) in _games()
 
 
@@ -35,16 +36,14 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     game = config.id.removeprefix(PREFIX)
     if not _games().get(game, True):
         raise EnvironmentFault(f"{config.id} needs its ROM: python -m stable_retro.import FOLDER")
-    check_arguments(_made, config.kwargs, config.id, positional=1)
-    env = _made(game, **config.kwargs)
+    check_arguments(_make, config.kwargs, config.id, positional=1)
+    env = _make(game, **config.kwargs)
     return Gym(env, id=config.id, max_episode_steps=config.max_episode_steps, clip_actions=config.clip_actions)
 
 
-def _made(game: str, actions: Pressed = "discrete", state: str | None = None, scenario: str | None = None) -> Any:
-    """`actions`: combinations of buttons that make sense as numbers, or every button on its own."""
-    if actions not in get_args(Pressed):
-        near = nearest(str(actions), get_args(Pressed))
-        raise ConfigError(f"environment.kwargs.actions={actions}: must be discrete or buttons{near}")
+def _make(game: str, actions: ActionKind = "discrete", state: str | None = None, scenario: str | None = None) -> Any:
+    """Make a game; `actions` are sensible combinations of buttons by number, or every button on its own."""
+    require_choice("actions", actions, get_args(ActionKind))
     import stable_retro
 
     kinds = {"discrete": stable_retro.Actions.DISCRETE, "buttons": stable_retro.Actions.FILTERED}
@@ -58,13 +57,13 @@ def _made(game: str, actions: Pressed = "discrete", state: str | None = None, sc
 
 
 def _games() -> dict[str, bool]:
-    """Every game that the package knows, and whether its ROM is here; nothing without the package."""
-    found = importlib.util.find_spec("stable_retro")
-    return _looked_up(Path(found.origin).parent / "data" / "stable") if found is not None and found.origin else {}
+    """Return every game of the package, and whether its ROM is installed; empty without the package."""
+    spec = importlib.util.find_spec("stable_retro")
+    return _scan(Path(spec.origin).parent / "data" / "stable") if spec is not None and spec.origin else {}
 
 
 @lru_cache
-def _looked_up(folder: Path) -> dict[str, bool]:
-    """Once in a process: there are a thousand folders, and ids are asked for often."""
+def _scan(folder: Path) -> dict[str, bool]:
+    """Scan the folders of games once per process: there are a thousand, and ids are needed often."""
     games = sorted(path for path in folder.iterdir() if path.is_dir())
     return {game.name: any(path.suffix != ".sha" for path in game.glob("rom.*")) for game in games}

@@ -1,4 +1,4 @@
-"""Gymnasium-Robotics' mazes, where a ball or an ant is to reach a place; ids are `PointMaze_UMaze-v3`."""
+"""Gymnasium-Robotics' mazes, in which a ball or an ant has to reach a place; ids are `PointMaze_UMaze-v3`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAZES = ("UMaze", *(f"{size}{drawn}" for size in SIZES for drawn in ("", "_Diver
 
 
 def ids(family: str) -> list[str]:
-    """Each with the reward 1 at the goal and 0 elsewhere, and with one that grows towards it (Dense)."""
+    """Return the ids: each maze with a reward of 1 at the goal and 0 elsewhere, and with one that grows towards it."""
     return [
         f"{robot}_{maze}{reward}-{version}"
         for robot, version in ROBOTS.items()
@@ -30,14 +30,14 @@ def ids(family: str) -> list[str]:
 
 def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     mujoco.prepare(render)
-    with contextlib.redirect_stderr(io.StringIO()):  # importing it prints news about other environments
+    with contextlib.redirect_stderr(io.StringIO()):  # the import prints news about other environments
         import gymnasium_robotics
 
         gymnasium.register_envs(gymnasium_robotics)
     spec = gymnasium.spec(config.id)
     kwargs: dict[str, Any] = {**config.kwargs, **({"render_mode": "rgb_array"} if render else {})}
     env = gymnasium.make(config.id, max_episode_steps=-1, disable_env_checker=True, **kwargs).unwrapped
-    Path(env.tmp_xml_file_path).unlink(missing_ok=True)  # type: ignore[attr-defined]  # read, and else left behind
+    Path(env.tmp_xml_file_path).unlink(missing_ok=True)  # type: ignore[attr-defined]  # it is read once and then left
     return Gym(
         env,
         id=config.id,

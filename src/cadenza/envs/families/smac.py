@@ -1,7 +1,7 @@
 """SMAC and SMACv2 (Samvelyan et al. 2019, Ellis et al. 2023): StarCraft II's battles, where the game is installed.
 
 Ids are `smac/MAP` and `smacv2/RACE_N_vs_M`. The game takes its seed once, when it is launched, so a running battle
-cannot be had again: a resumed run begins new ones (`restart`).
+cannot be restored: a resumed run begins new ones (`restart`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.families.gym import check_arguments
+from cadenza.envs.arguments import check_arguments, refuse_reserved
 from cadenza.envs.layout import Array
-from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec, Frame, GroupSpec
 
 MAPS = (
@@ -24,7 +23,7 @@ MAPS = (
     "1c3s5z 2m_vs_1z corridor 6h_vs_8z 2s_vs_1sc so_many_baneling bane_vs_bane 2c_vs_64zg"
 )
 SIZES = ("5_vs_5", "10_vs_10", "10_vs_11", "20_vs_20", "20_vs_23")
-# race -> its units, how often each is drawn, those of which no army consists alone
+# race -> its units, their probabilities, and the units that cannot form an army alone
 RACES: dict[str, tuple[tuple[str, ...], tuple[float, ...], tuple[str, ...]]] = {
     "terran": (("marine", "marauder", "medivac"), (0.45, 0.45, 0.1), ("medivac",)),
     "protoss": (("stalker", "zealot", "colossus"), (0.45, 0.45, 0.1), ()),
@@ -33,7 +32,7 @@ RACES: dict[str, tuple[tuple[str, ...], tuple[float, ...], tuple[str, ...]]] = {
 COMPOSED = re.compile(rf"smacv2/({'|'.join(RACES)})_([1-9]\d*)_vs_([1-9]\d*)")
 RESERVED = ("map_name", "seed", "continuing_episode", "capability_config")
 GROUP = "agent"
-ORDERS = ("nothing", "stop", "north", "south", "east", "west")  # then whom to attack, or to heal
+ORDERS = ("nothing", "stop", "north", "south", "east", "west")  # followed by the targets to attack or heal
 
 
 def ids(family: str) -> list[str]:
@@ -43,7 +42,7 @@ def ids(family: str) -> list[str]:
 
 
 def composed(id: str) -> bool:
-    """Armies of other sizes."""
+    """Return whether the id names armies of a size that is not listed."""
     return COMPOSED.fullmatch(id) is not None
 
 
@@ -52,11 +51,9 @@ def make(config: EnvironmentConfig, render: bool = False) -> StarCraft:
 
 
 def launchable(config: EnvironmentConfig, seed: int | None) -> Any:
-    """A battlefield; the game itself starts at its first reset."""
-    for key in config.kwargs:
-        if key in RESERVED:
-            raise ConfigError(f"environment.kwargs.{key}: {config.id} says it already")
-    # So that it tells a battle that was cut off from one that was decided in its last step.
+    """Make the environment; the game itself starts at its first reset."""
+    refuse_reserved(config.kwargs, RESERVED, f"is set by the id {config.id}")
+    # Under continuing_episode the game's info tells a truncated battle from one decided in its last step.
     kwargs = {**config.kwargs, "seed": seed, "continuing_episode": True}
     if config.id.startswith("smac/"):
         from smac.env import StarCraft2Env
@@ -77,7 +74,7 @@ def launchable(config: EnvironmentConfig, seed: int | None) -> Any:
 
 
 def capabilities(race: str, units: int, enemies: int) -> dict[str, Any]:
-    """How armies are drawn and placed, as in the paper."""
+    """Return SMACv2's settings for drawing and placing armies, as in the paper."""
     types, weights, never_alone = RACES[race]
     team: dict[str, Any] = {
         "dist_type": "weighted_teams",
@@ -92,7 +89,7 @@ def capabilities(race: str, units: int, enemies: int) -> dict[str, Any]:
 
 
 class StarCraft:
-    """One battle. The dead may only do nothing (action 0), which the living may not."""
+    """One battle. Dead units can only take action 0 (nothing), which living units cannot take."""
 
     metadata: Mapping[str, Any] = {"render_fps": 8}
 
@@ -129,15 +126,15 @@ class StarCraft:
 
     def step(self, action: dict[str, Array]) -> Frame:
         orders = np.where(self._living, action[GROUP], 0)
-        earned, ended, facts = self._game.step(orders.tolist())
+        reward, ended, info = self._game.step(orders.tolist())
         self._steps += 1
         before = self._living
-        # each gets an equal part of what the team earned, alive or not, so that their sum is the team's
-        frame = self._frame(np.full(len(before), earned, np.float32) * self._share)
-        decided = ended and "battle_won" in facts and not facts.get("episode_limit", False)
+        # every unit, alive or not, gets an equal part, so that the sum is the team's reward
+        frame = self._frame(np.full(len(before), reward, np.float32) * self._share)
+        decided = ended and "battle_won" in info and not info.get("episode_limit", False)
         frame.terminated = bool(decided)
-        frame.truncated = not decided and (bool(ended) or self._steps >= self._limit)  # or the game broke down
-        frame.won = bool(decided and facts["battle_won"])
+        frame.truncated = not decided and (bool(ended) or self._steps >= self._limit)  # also when the game crashed
+        frame.won = bool(decided and info["battle_won"])
         if not frame.terminated and not frame.truncated and (before & ~self._living).any():
             frame.died = {GROUP: before & ~self._living}
         return frame

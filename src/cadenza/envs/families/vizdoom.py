@@ -1,4 +1,4 @@
-"""ViZDoom (Kempka et al. 2016): Doom's scenarios through the player's eyes; ids are `VizDoom-basic`, after their files.
+"""ViZDoom (Kempka et al. 2016): Doom's scenarios seen by the player; ids are `VizDoom-basic`, after their files.
 
 Scenarios are the `.cfg` files of the package, of `VIZDOOM_SCENARIOS_DIR`, and `environment.kwargs.config_path`.
 """
@@ -21,20 +21,21 @@ import numpy as np
 from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.families.gym import Gym, check_arguments
+from cadenza.envs.arguments import check_arguments, require_whole
+from cadenza.envs.families.gym import Gym
 from cadenza.envs.layout import Array
 from cadenza.errors import ConfigError, nearest
 
 PREFIX = "VizDoom-"
 FOLDER = "VIZDOOM_SCENARIOS_DIR"
-# What the package comes with for one player; the others are whole games without rewards, or for several.
+# The package's scenarios for one player; its other files are whole games without rewards, or for several players.
 SHIPPED = (
     "basic basic_audio basic_notifications deadly_corridor deathmatch defend_the_center defend_the_line "
     "health_gathering health_gathering_supreme my_way_home predict_position rocket_basic simpler_basic take_cover"
 )
-RULE = re.compile(r"\+sv_\w+ [\w.]+")  # a rule of the game: all that a scenario may tell the program it is played by
-# A game waits for its player forever. The kernel ends it with whoever started it, if it asks before it becomes a game.
-FAITHFUL = (
+RULE = re.compile(r"\+sv_\w+ [\w.]+")  # a rule of the game: the only arguments that a scenario may pass to the program
+# A game would outlive this process. Its launcher asks the kernel to kill it with its parent, then becomes the game.
+LAUNCHER = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
     "os.getppid() == {parent} or sys.exit(1); os.execv({program!r}, [{program!r}, *sys.argv[1:]])"
 )
@@ -42,12 +43,12 @@ WAD = re.compile(r"^\s*doom_(?:scenario|game)_path\s*=\s*(\S+)", re.IGNORECASE |
 
 
 def ids(family: str) -> list[str]:
-    own = sorted(path.stem for path in _own_folder().glob("*.cfg")) if os.environ.get(FOLDER) else []
-    return [PREFIX + name for name in dict.fromkeys((*SHIPPED.split(), *own))]
+    users = sorted(path.stem for path in _user_folder().glob("*.cfg")) if os.environ.get(FOLDER) else []
+    return [PREFIX + name for name in dict.fromkeys((*SHIPPED.split(), *users))]
 
 
 def composed(id: str) -> bool:
-    """`VizDoom-custom` stands for whatever `environment.kwargs.config_path` names."""
+    """Return whether it is `VizDoom-custom`, the scenario that `environment.kwargs.config_path` names."""
     return id == PREFIX + "custom"
 
 
@@ -59,31 +60,34 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     return Gym(env, id=config.id, max_episode_steps=limit, clip_actions=config.clip_actions)
 
 
-def _own_folder() -> Path:
+def _user_folder() -> Path:
     return Path(os.environ[FOLDER]).expanduser()
 
 
 def _package() -> Path:
-    found = importlib.util.find_spec("vizdoom")
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).parent
+    spec = importlib.util.find_spec("vizdoom")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
 
 
-def _scenario(id: str, given: str | None) -> Path:
-    """The file of a scenario: what is given, or one of the user's folder or the package's."""
-    if given is None and composed(id):
+def _scenario(id: str, config_path: str | None) -> Path:
+    """Return a scenario's file: `config_path`, or the file of that name in the user's folder or the package.
+
+    Refuse a file that is missing, that needs a missing .wad file, or that has the name of a scenario of the package.
+    """
+    if config_path is None and composed(id):
         raise ConfigError(f"environment.kwargs.config_path: {id} needs it, the .cfg file of a scenario")
     name = id.removeprefix(PREFIX) + ".cfg"
-    places = [Path(given).expanduser()] if given is not None else [_package() / "scenarios" / name]
-    if given is None and os.environ.get(FOLDER):
-        places.insert(0, _own_folder() / name)
-    found = [place for place in places if place.is_file()]
-    if len(found) > 1:
-        raise ConfigError(f"{id}: {found[0]} has the name of a scenario of the package; call yours otherwise")
-    path = found[0] if found else None
+    places = [Path(config_path).expanduser()] if config_path is not None else [_package() / "scenarios" / name]
+    if config_path is None and os.environ.get(FOLDER):
+        places.insert(0, _user_folder() / name)
+    files = [place for place in places if place.is_file()]
+    if len(files) > 1:
+        raise ConfigError(f"{id}: {files[0]} has the name of a scenario of the package; rename yours")
+    path = files[0] if files else None
     if path is None:
-        key = "environment.kwargs.config_path" if given is not None else id
+        key = "environment.kwargs.config_path" if config_path is not None else id
         near = nearest(places[-1].name, [each.name for each in places[-1].parent.glob("*.cfg")])
         raise ConfigError(f"{key}: no file '{places[-1]}'{near}")
     for wad in WAD.findall(path.read_text()):
@@ -93,9 +97,9 @@ def _scenario(id: str, given: str | None) -> Path:
 
 
 class Doom(gymnasium.Env[Any, Any]):
-    """A scenario for one player. An action presses no button, or up to `max_buttons` at once, for `frame_skip` tics.
+    """A scenario for one player. An action holds up to `max_buttons` buttons, or none, for `frame_skip` tics.
 
-    Its time limit is the scenario's, counted in actions by the adapter. Buttons that turn by an amount are left out.
+    Buttons that turn by an amount are left out. The adapter counts the scenario's time limit, in actions.
     """
 
     render_mode = "rgb_array"
@@ -111,17 +115,16 @@ class Doom(gymnasium.Env[Any, Any]):
     ) -> None:
         import vizdoom
 
-        for key, value in (("frame_skip", frame_skip), ("max_buttons", max_buttons)):
-            if type(value) is not int or value < 1:
-                raise ConfigError(f"environment.kwargs.{key}={value}: must be a whole number, at least 1")
+        require_whole("frame_skip", frame_skip, 1)
+        require_whole("max_buttons", max_buttons, 1)
         sizes = list(vizdoom.ScreenResolution.__members__)
         if resolution not in sizes:
-            known = f"must be one of ViZDoom's resolutions{nearest(str(resolution), sizes)}"
-            raise ConfigError(f"environment.kwargs.resolution={resolution}: {known}")
+            allowed = f"must be one of ViZDoom's resolutions{nearest(str(resolution), sizes)}"
+            raise ConfigError(f"environment.kwargs.resolution={resolution}: {allowed}")
         self._game = game = vizdoom.DoomGame()
         program, settings = game.get_vizdoom_path(), game.get_doom_config_path()
         game.load_config(str(path))
-        game.set_vizdoom_path(program)  # a file may name any other program to start
+        game.set_vizdoom_path(program)  # a scenario's file may name any other program
         game.set_doom_config_path(settings)
         game.set_game_args(" ".join(RULE.findall(game.get_game_args())))
         game.set_window_visible(False)
@@ -132,25 +135,24 @@ class Doom(gymnasium.Env[Any, Any]):
         game.set_screen_resolution(getattr(vizdoom.ScreenResolution, resolution))
         buttons = [button for button in game.get_available_buttons() if not vizdoom.is_delta_button(button)]
         if not buttons:
-            raise ConfigError(f"{path}: has no buttons that are pressed or not")
+            raise ConfigError(f"{path}: defines no binary buttons (available_buttons)")
         game.set_available_buttons(buttons)
-        sets = [chosen for size in range(min(max_buttons, len(buttons)) + 1) for chosen in subsets(len(buttons), size)]
-        self._presses = [[float(button in chosen) for button in range(len(buttons))] for chosen in sets]
-        pressed = [button.name for button in buttons]
-        self._meanings = ["+".join(pressed[button] for button in chosen) or "nothing" for chosen in sets]
+        sets = [subset for size in range(min(max_buttons, len(buttons)) + 1) for subset in subsets(len(buttons), size)]
+        self._presses = [[float(button in subset) for button in range(len(buttons))] for subset in sets]
+        self._meanings = ["+".join(buttons[button].name for button in subset) or "nothing" for subset in sets]
         self._skip = frame_skip
         timeout = game.get_episode_timeout()
         self.max_episode_steps = -(-timeout // frame_skip) if timeout else None
-        game.set_episode_timeout(0)  # it ends an episode without saying what was seen last
+        game.set_episode_timeout(0)  # the game's own limit would hide the last observation
         self.action_space = spaces.Discrete(len(sets))
         screen = spaces.Box(0, 255, (3, game.get_screen_height(), game.get_screen_width()), np.uint8)
         self._variables = len(game.get_available_game_variables()) if variables else 0
         if variables and not self._variables:
-            raise ConfigError(f"environment.kwargs.variables: {path.stem} tells none")
-        told = spaces.Box(-np.inf, np.inf, (self._variables,), np.float32)
-        self.observation_space = spaces.Dict({"screen": screen, "variables": told}) if variables else screen
-        self._seen: Any = None
-        self._place = tempfile.TemporaryDirectory(prefix="cadenza-doom-")  # the game leaves files where it is started
+            raise ConfigError(f"environment.kwargs.variables: {path.stem} defines none (available_game_variables)")
+        numbers = spaces.Box(-np.inf, np.inf, (self._variables,), np.float32)
+        self.observation_space = spaces.Dict({"screen": screen, "variables": numbers}) if variables else screen
+        self._obs: Any = None
+        self._folder = tempfile.TemporaryDirectory(prefix="cadenza-doom-")  # the game writes files where it is started
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -159,47 +161,47 @@ class Doom(gymnasium.Env[Any, Any]):
             self._game.new_episode()
         else:
             self._start()
-        return self._look(), {}
+        return self._observe(), {}
 
     def get_action_meanings(self) -> list[str]:
         return self._meanings
 
     def _start(self) -> None:
-        """In a folder of its own, and where that can be had (Linux) not to outlive this process, however it ends."""
-        place = Path(self._place.name)
+        """Start the game in a folder of its own, and on Linux so that it does not outlive this process."""
+        folder = Path(self._folder.name)
         if sys.platform == "linux":
-            code = FAITHFUL.format(parent=os.getpid(), program=str(_package() / "vizdoom"))
-            launcher = place / "launch"
+            code = LAUNCHER.format(parent=os.getpid(), program=str(_package() / "vizdoom"))
+            launcher = folder / "launch"
             launcher.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-ISc", code])} "$@"\n')
             launcher.chmod(0o700)
-            if os.access(launcher, os.X_OK):  # not where temporary files may not be run
+            if os.access(launcher, os.X_OK):  # false where temporary files may not be executed
                 self._game.set_vizdoom_path(str(launcher))
-        with contextlib.chdir(place):
+        with contextlib.chdir(folder):
             self._game.init()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         game = self._game
         reward = game.make_action(self._presses[int(action)], self._skip)
-        return self._look(), reward, game.is_episode_finished(), False, {}
+        return self._observe(), reward, game.is_episode_finished(), False, {}
 
-    def _look(self) -> Any:
-        """What is seen; after the end nothing is, and what was seen last stands for it."""
+    def _observe(self) -> Any:
+        """Return the observation; after the end the game has none, and the last one is returned again."""
         state = self._game.get_state()
         if state is not None:
-            screen = state.screen_buffer  # an array of its own, which later states leave alone
+            screen = state.screen_buffer  # a new array for every state
             if self._variables:
-                self._seen = {"screen": screen, "variables": np.asarray(state.game_variables, np.float32)}
+                self._obs = {"screen": screen, "variables": np.asarray(state.game_variables, np.float32)}
             else:
-                self._seen = screen
-        return self._seen
+                self._obs = screen
+        return self._obs
 
     def render(self) -> Array:
-        screen: Array = self._seen["screen"] if self._variables else self._seen
+        screen: Array = self._obs["screen"] if self._variables else self._obs
         return np.ascontiguousarray(np.moveaxis(screen, 0, -1))
 
     def close(self) -> None:
         self._game.close()
-        self._place.cleanup()
+        self._folder.cleanup()
 
 
 def subsets(buttons: int, size: int) -> list[tuple[int, ...]]:

@@ -1,7 +1,7 @@
-"""VMAS (Bettini et al. 2022): many environments of many agents at once, as batched tensors in this process.
+"""VMAS (Bettini et al. 2022): environments of many agents as batched tensors in this process.
 
-Ids are `vmas/SCENARIO`. An episode's seed decides how it begins. What a scenario draws afterwards (football's scripted
-players, noise) it draws for all environments together: a resumed run repeats that, a single recorded episode does not.
+Ids are `vmas/SCENARIO`. An episode's seed decides how it begins. What a scenario draws later (football's scripted
+players, noise) it draws for all environments together: a resumed run repeats it, a single recorded episode does not.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.arguments import refuse_reserved
 from cadenza.envs.grouping import Agent, arrange, by_kind
 from cadenza.envs.layout import Array, Layout, allocate_buffer
 from cadenza.envs.native import MakeNative
@@ -31,7 +32,7 @@ SCENARIOS = (
     "transport wheel wind_flocking simple simple_adversary simple_crypto simple_push simple_reference "
     "simple_speaker_listener simple_spread simple_tag simple_world_comm"
 )
-STEPS = 100  # an episode is at most: VMAS itself never ends most of them
+STEPS = 100  # the default time limit: most scenarios never end by themselves
 OPPONENTS = ("adversary", "lead_adversary", "leadadversary", "eve", "agent_red")
 RESERVED = ("scenario", "num_envs", "device", "seed", "max_steps", "clamp_actions", "dict_spaces", "wrapper")
 
@@ -41,41 +42,39 @@ def ids(family: str) -> list[str]:
 
 
 def make(config: EnvironmentConfig, render: bool = False) -> VMAS:
-    return VMAS(Worlds(config, 1))
+    return VMAS(VMASWorlds(config, 1))
 
 
 def native(config: EnvironmentConfig) -> MakeNative:
-    return MakeNative(lambda count, seeds: VMASVector(Worlds(config, count), seeds), worthwhile_from=1)
+    return MakeNative(lambda count, seeds: VMASVector(VMASWorlds(config, count), seeds), worthwhile_from=1)
 
 
-class Worlds:
-    """N environments of a scenario: made, begun one by one by their seeds, stepped together."""
+class VMASWorlds:
+    """N environments of a scenario; each is reset to its own seed, and all are stepped together."""
 
     def __init__(self, config: EnvironmentConfig, num: int) -> None:
         import torch
 
-        for key in config.kwargs:
-            if key in RESERVED:
-                raise ConfigError(f"environment.kwargs.{key}: is set by the other settings of environment")
+        refuse_reserved(config.kwargs, RESERVED, "is set by the other settings of environment")
         self.num, self._torch = num, torch
-        with self._drawing(torch.Generator().manual_seed(0).get_state()):
-            self.env = _made(config, num)
+        with self._rng_state(torch.Generator().manual_seed(0).get_state()):
+            self.env = _make(config, num)
         self.limit = config.max_episode_steps or STEPS
         agents = [
-            Agent(agent.name, _space(seen), _space(done), _team(agent.name))
-            for agent, seen, done in zip(
+            Agent(agent.name, _space(observation), _space(action), _team(agent.name))
+            for agent, observation, action in zip(
                 self.env.agents, self.env.observation_space, self.env.action_space, strict=True
             )
         ]
         groups: dict[str, GroupSpec] = arrange(by_kind(agents), config)
         self.spec = EnvSpec(config.id, groups, max_episode_steps=self.limit)
         place = {agent: (name, row) for name, group in groups.items() for row, agent in enumerate(group.agents)}
-        self._agents = [(agent, *place[agent.name]) for agent in self.env.agents]  # in the order that VMAS asks them
-        self.draws: Any = torch.Generator().manual_seed(0).get_state()  # what scenarios draw from while they run
+        self._agents = [(agent, *place[agent.name]) for agent in self.env.agents]  # in VMAS's order
+        self.draws: Any = torch.Generator().manual_seed(0).get_state()  # the RNG state of running scenarios
 
     @contextlib.contextmanager
-    def _drawing(self, state: Any) -> Iterator[None]:
-        """With torch's generator, the only one VMAS offers, in that state; afterwards it is as it was."""
+    def _rng_state(self, state: Any) -> Iterator[None]:
+        """Run with torch's global RNG set to `state`, then restore it (VMAS draws from nothing else)."""
         outside = self._torch.get_rng_state()
         self._torch.set_rng_state(state)
         try:
@@ -85,25 +84,25 @@ class Worlds:
             self._torch.set_rng_state(outside)
 
     def begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
-        """These environments anew, each by its seed; the others draw on as before."""
+        """Reset the environments `rows`, each to its seed; the RNG state of the others is left as it is."""
         scenario, draws = self.env.scenario, self.draws
         everyone = len(rows) == self.num
         if everyone:
-            scenario.world.reset(None)  # to zeros; at once, for one by one it takes longer than all else here
+            scenario.world.reset(None)  # to zeros, all together: one by one it takes longer than all else here
         for row, seed in zip(rows, seeds, strict=True):
-            with self._drawing(self._torch.Generator().manual_seed(seed % 2**63).get_state()):
+            with self._rng_state(self._torch.Generator().manual_seed(seed % 2**63).get_state()):
                 (scenario.reset_world_at if everyone else scenario.env_reset_world_at)(row)
             if everyone and row == rows[0]:
-                draws = self.draws  # from here on all draw as the first would alone
+                draws = self.draws  # from here on all draw what the first would draw alone
         self.draws = draws
 
     def advance(self, action: Mapping[str, Array]) -> None:
-        """All of them by a step."""
+        """Step all environments."""
         env, scenario = self.env, self.env.scenario
-        with self._drawing(self.draws):
+        with self._rng_state(self.draws):
             for agent, group, row in self._agents:
-                given = self._torch.from_numpy(np.ascontiguousarray(action[group][:, row]))
-                env._set_action(given if given.ndim > 1 else given[:, None], agent)
+                tensor = self._torch.from_numpy(np.ascontiguousarray(action[group][:, row]))
+                env._set_action(tensor if tensor.ndim > 1 else tensor[:, None], agent)
             for agent in env.world.agents:  # scripted ones act here
                 scenario.env_process_action(agent)
             scenario.pre_step()
@@ -111,23 +110,23 @@ class Worlds:
             scenario.post_step()
 
     def judge(self, reward: dict[str, Array], terminated: Array) -> None:
-        """What the step earned; taken at once, for a scenario may use its tensor again for the next agent."""
-        with self._drawing(self.draws):
+        """Write the step's rewards and ends; each reward is copied before a scenario may reuse its tensor."""
+        with self._rng_state(self.draws):
             for agent, group, row in self._agents:
                 reward[group][:, row] = self.env.scenario.reward(agent).numpy().reshape(-1)
             terminated[...] = self.env.scenario.done().numpy()
 
     def show(self, obs: dict[str, Array], rows: list[int] | slice = slice(None)) -> None:
-        """What the agents see, in some of the environments."""
-        with self._drawing(self.draws):
+        """Write the observations of the environments `rows`."""
+        with self._rng_state(self.draws):
             for agent, group, row in self._agents:
                 obs[group][rows, row] = self.env.scenario.observation(agent).numpy()[rows]
 
 
 class VMAS:
-    """One environment."""
+    """One VMAS environment."""
 
-    def __init__(self, worlds: Worlds) -> None:
+    def __init__(self, worlds: VMASWorlds) -> None:
         self.worlds, self.spec = worlds, worlds.spec
         self._step = allocate_buffer(Layout(self.spec, {}), 1).step
         self._length = 0
@@ -167,9 +166,9 @@ class VMAS:
 
 
 class VMASVector(Vector):
-    """N environments in one go; running episodes come back from a snapshot of the simulator's tensors."""
+    """N VMAS environments stepped together; running episodes are restored from a snapshot of the tensors."""
 
-    def __init__(self, worlds: Worlds, seeds: EpisodeSeeds) -> None:
+    def __init__(self, worlds: VMASWorlds, seeds: EpisodeSeeds) -> None:
         layout = Layout(replace(worlds.spec, restore="snapshot"), {})
         buffers = [allocate_buffer(layout, worlds.num) for _ in range(2)]
         self.worlds = worlds
@@ -184,7 +183,7 @@ class VMASVector(Vector):
         from cadenza.envs.families.vmas_state import snapshot
 
         state = {"draws": self.worlds.draws, **snapshot(self.worlds.env.scenario)}
-        shown = {name: array.copy() for name, array in self.current.obs.items()}  # asking again might draw again
+        shown = {name: array.copy() for name, array in self.current.obs.items()}  # observing again might draw again
         return {**super().state_dict(), "worlds": state, "shown": shown}
 
     def _restore(self, state: dict[str, Any] | None) -> None:
@@ -218,23 +217,23 @@ class VMASVector(Vector):
         return ended
 
 
-def _made(config: EnvironmentConfig, num: int) -> Any:
-    """A simulator, with arguments that a scenario does not know refused instead of passed over."""
-    with contextlib.redirect_stderr(io.StringIO()):  # Gym, which it imports, prints that it is old
+def _make(config: EnvironmentConfig, num: int) -> Any:
+    """Make a simulator; refuse arguments that its scenario would ignore."""
+    with contextlib.redirect_stderr(io.StringIO()):  # Gym, which VMAS imports, prints that it is unmaintained
         from vmas import make_env
 
     options = {"continuous_actions": True, **config.kwargs, "clamp_actions": config.clip_actions}
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         env = make_env(config.id.partition("/")[2], num_envs=num, device="cpu", **options)
-    for warning in told:
+    for warning in caught:
         if "kwargs" in str(warning.message):
             raise ConfigError(f"environment.kwargs: {config.id}: {warning.message}")
     return env
 
 
 def _space(space: Any) -> spaces.Space[Any]:
-    """One of Gym's as Gymnasium's."""
+    """Convert one of Gym's spaces to Gymnasium's."""
     kind = type(space).__name__
     if kind == "Box":
         return spaces.Box(space.low, space.high, space.shape, space.dtype)

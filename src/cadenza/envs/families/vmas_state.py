@@ -1,4 +1,4 @@
-"""What a VMAS simulator holds, found by walking through its objects: tensors and numbers by the path to them."""
+"""The state of a VMAS simulator, collected by walking through its objects: tensors and numbers by their path."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Any
 import torch
 
 LEAVES = (torch.Tensor, bool, int, float)
-KINDS = ("vmas.", "torch.distributions.")  # modules of objects that are walked through; a scenario's has no name
+KINDS = ("vmas.", "torch.distributions.")  # modules whose objects are walked through; a scenario's module has no name
 
 
 def snapshot(scenario: Any) -> dict[str, Any]:
-    """Tensors, numbers, which entities are referred to, and which places hold the same tensor as another."""
-    found: dict[str, dict[str, Any]] = {"tensors": {}, "numbers": {}, "entities": {}, "shared": {}}
+    """Return the tensors, numbers and references to entities by path, and the paths that share another's tensor."""
+    state: dict[str, dict[str, Any]] = {"tensors": {}, "numbers": {}, "entities": {}, "shared": {}}
     first: dict[int, str] = {}
     for path, value in _everything(scenario):
         if isinstance(value, str):
-            found["entities"][path] = value
+            state["entities"][path] = value
         elif not isinstance(value, torch.Tensor):
-            found["numbers"][path] = value
+            state["numbers"][path] = value
         elif id(value) in first:  # writing into one writes into both
-            found["shared"][path] = first[id(value)]
+            state["shared"][path] = first[id(value)]
         else:
             first[id(value)] = path
-            found["tensors"][path] = value.detach().clone(memory_format=torch.contiguous_format)
-    return found
+            state["tensors"][path] = value.detach().clone(memory_format=torch.contiguous_format)
+    return state
 
 
 def restore(scenario: Any, state: dict[str, Any]) -> None:
-    """Put everything where it was found, in a simulator made from the same settings."""
+    """Put a snapshot back into a simulator made from the same settings."""
     entities = {entity.name: entity for entity in scenario.world.entities}
     tensors = {path: torch.as_tensor(value).clone() for path, value in state["tensors"].items()}
     shared = {path: tensors[original] for path, original in state["shared"].items()}
     references = {path: entities[name] for path, name in state["entities"].items()}
     for path, value in {**references, **state["numbers"], **tensors, **shared}.items():
-        *way, last = path.split("/")
+        *keys, last = path.split("/")
         place: Any = {"": scenario, **entities}
-        for key in way:
+        for key in keys:
             place = _part(place, key, entities)
         if isinstance(place, list):
             place[int(last)] = value
@@ -46,17 +46,17 @@ def restore(scenario: Any, state: dict[str, Any]) -> None:
 
 
 def _everything(scenario: Any) -> Iterator[tuple[str, Any]]:
-    """From the scenario and each entity on; entities that are met on the way are only named."""
+    """Yield `(path, value)` of everything under the scenario and each entity; references to entities yield names."""
     named = {id(entity): entity.name for entity in scenario.world.entities}
-    seen: set[int] = set()
-    yield from _walk(scenario, "", named, seen)
+    visited: set[int] = set()
+    yield from _walk(scenario, "", named, visited)
     for entity in scenario.world.entities:
-        yield from _walk(entity, entity.name, named, seen)
+        yield from _walk(entity, entity.name, named, visited)
 
 
-def _walk(thing: Any, path: str, named: dict[int, str], seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Depth first; each object once, each tensor, number and reference wherever it is."""
-    seen.add(id(thing))
+def _walk(thing: Any, path: str, named: dict[int, str], visited: set[int]) -> Iterator[tuple[str, Any]]:
+    """Walk depth first: through each object once, to each tensor, number and reference at every place."""
+    visited.add(id(thing))
     parts: Any = vars(thing).items() if hasattr(thing, "__dict__") else ()
     if isinstance(thing, list):
         parts = enumerate(thing)
@@ -69,8 +69,8 @@ def _walk(thing: Any, path: str, named: dict[int, str], seen: set[int]) -> Itera
             yield where, named[id(part)]
         elif isinstance(part, LEAVES):
             yield where, part
-        elif id(part) not in seen and _has_parts(part):
-            yield from _walk(part, where, named, seen)
+        elif id(part) not in visited and _has_parts(part):
+            yield from _walk(part, where, named, visited)
 
 
 def _has_parts(thing: Any) -> bool:
@@ -84,10 +84,10 @@ def _part(place: Any, key: str, entities: dict[str, Any]) -> Any:
     if isinstance(place, list):
         return place[int(key)]
     parts = place if isinstance(place, dict) else vars(place)
-    return parts.setdefault(_key(place, key, entities), {})  # what a simulator makes at its first step are dicts
+    return parts.setdefault(_key(place, key, entities), {})  # a simulator creates some dicts only at its first step
 
 
 def _key(place: Any, key: str, entities: dict[str, Any]) -> Any:
-    """Dicts may be keyed by entities."""
+    """Return the entity of that name where a dict is keyed by entities, else the key itself."""
     by_entity = isinstance(place, dict) and key not in place and key in entities
     return entities[key] if by_entity else key

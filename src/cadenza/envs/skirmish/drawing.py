@@ -17,7 +17,7 @@ RADIUS = {"marine": 7, "bruiser": 10, "healer": 7, "scout": 6, "guard": 10}  # p
 
 
 def draw(fights: Battles, battle: int = 0) -> Array:
-    """[height, width, 3] bytes. The fallen stay as grey discs."""
+    """Draw a battle as bytes [height, width, 3]; fallen units stay as grey discs."""
     picture = background().copy()
     health, names = fights.health[battle], [unit.name for unit in (*fights.armies.allies, *fights.armies.enemies)]
     columns = MARGIN + np.rint(fights.x[battle] * SCALE).astype(int)
@@ -47,14 +47,14 @@ def background() -> Array:
 
 @cache
 def disc(radius: int) -> Array:
-    """A square stencil of an odd side."""
+    """Return a disc as a square stencil with sides of 2 radius + 1."""
     across = np.arange(-radius, radius + 1)
     return np.asarray(across[:, None] ** 2 + across**2 <= (radius + 0.3) ** 2)
 
 
 @cache
 def mark(name: str) -> Array:
-    """A marine has a dot, a bruiser a square, a healer a cross, a scout a bar, a guard a ring."""
+    """Return the stencil of a unit type: marine dot, bruiser square, healer cross, scout bar, guard ring."""
     across = np.abs(np.arange(-4, 5))
     high, wide = across[:, None], across[None]
     shapes = {
@@ -68,12 +68,13 @@ def mark(name: str) -> Array:
 
 
 def paint(picture: Array, row: int, column: int, stencil: Array, colour: tuple[int, int, int]) -> None:
-    """Lay a stencil on the picture, centred; it never reaches over the margin."""
+    """Paint a stencil centred on a pixel; it must not reach over the picture's edge."""
     half = len(stencil) // 2
     picture[row - half : row + half + 1, column - half : column + half + 1][stencil] = colour
 
 
 def bar(picture: Array, row: int, column: int, width: int, share: float) -> None:
+    """Paint a health bar, filled up to `share`."""
     left = column - width // 2
     picture[row - 1 : row + 2, left : left + width] = EMPTY
     picture[row - 1 : row + 2, left : left + max(1, round(width * share))] = FULL

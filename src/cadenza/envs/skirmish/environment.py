@@ -1,4 +1,4 @@
-"""Skirmish: two small armies of unlike units, one led by the agents and one by a script. Rules: `docs/skirmish.md`."""
+"""Skirmish: a battle of two small armies, one led by the agents and one by a script. Rules: `docs/skirmish.md`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.families.gym import check_arguments
+from cadenza.envs.arguments import check_arguments, require_choice, require_flag
 from cadenza.envs.layout import Array, Layout, allocate_buffer
 from cadenza.envs.native import MakeNative
 from cadenza.envs.seeds import EpisodeSeeds
@@ -18,10 +18,10 @@ from cadenza.envs.skirmish.drawing import draw
 from cadenza.envs.skirmish.maps import MAPS, PREFIX, parse
 from cadenza.envs.skirmish.rules import PERFECT, Battles, Opponent
 from cadenza.envs.vector import Vector
-from cadenza.errors import ConfigError, nearest
+from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec, Frame, GroupSpec
 
-STEPS = 60  # an episode is at most
+STEPS = 60  # the default time limit
 
 
 def ids(family: str) -> list[str]:
@@ -29,7 +29,7 @@ def ids(family: str) -> list[str]:
 
 
 def composed(id: str) -> bool:
-    """Whether the id names a composition, though it is not listed; says what is wrong with one that nearly does."""
+    """Return whether the id names a composition of units; refuse a skirmish id that names none."""
     return id.startswith(PREFIX) and bool(parse(id))
 
 
@@ -42,24 +42,22 @@ def native(config: EnvironmentConfig) -> MakeNative:
 
 
 def battles(config: EnvironmentConfig, num: int) -> Battles:
-    """The configured battles, with a group for each type of unit; `padded` puts all into one, for comparison."""
+    """Make the configured battles, with a group for each type of unit, or with `padded` one group of all."""
 
-    def of(opponent: Opponent = "nearest", strength: float = 0.8, types: bool = True, padded: bool = False) -> Battles:
-        if opponent not in get_args(Opponent):
-            known = get_args(Opponent)
-            near = nearest(str(opponent), known)
-            raise ConfigError(f"environment.kwargs.opponent={opponent}: must be one of {', '.join(known)}{near}")
+    def fight(
+        opponent: Opponent = "nearest", strength: float = 0.8, types: bool = True, padded: bool = False
+    ) -> Battles:
+        require_choice("opponent", opponent, get_args(Opponent))
         if isinstance(strength, bool) or not isinstance(strength, int | float) or not 0 < strength <= 10:
             raise ConfigError(f"environment.kwargs.strength={strength}: must be a number above 0, at most 10")
-        for name, value in (("types", types), ("padded", padded)):
-            if not isinstance(value, bool):
-                raise ConfigError(f"environment.kwargs.{name}={value}: must be true or false")
+        require_flag("types", types)
+        require_flag("padded", padded)
         armies = parse(config.id)
         groups = {"unit": list(range(len(armies.allies)))} if padded else armies.members()
         return Battles(armies, num, config.max_episode_steps or STEPS, groups, opponent, strength, types, padded)
 
-    check_arguments(of, config.kwargs, config.id)
-    return of(**config.kwargs)
+    check_arguments(fight, config.kwargs, config.id)
+    return fight(**config.kwargs)
 
 
 def spec_of(fights: Battles, id: str) -> EnvSpec:
@@ -83,7 +81,7 @@ def layout_of(spec: EnvSpec) -> Layout:
 
 
 class Skirmish:
-    """One battle, by the same arrays as many."""
+    """One battle, computed as a batch of one."""
 
     metadata: Mapping[str, Any] = {"render_fps": 8}
 
@@ -130,12 +128,12 @@ class Skirmish:
 
 
 def _first(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Of the only battle, and not touched by its next step."""
+    """Copy the arrays of the only battle, so that its next step does not change them."""
     return {name: array[0].copy() for name, array in arrays.items()}
 
 
 class SkirmishVector(Vector):
-    """N battles in one go; a running one comes back from a snapshot."""
+    """N battles stepped together; running battles are restored from a snapshot."""
 
     def __init__(self, fights: Battles, id: str, seeds: EpisodeSeeds) -> None:
         layout = layout_of(replace(spec_of(fights, id), restore="snapshot"))

@@ -1,4 +1,4 @@
-"""Who fights in a skirmish: the types of units, and maps by name or by composition."""
+"""The armies of a skirmish: the types of units, and maps by name or by composition."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ MOST = 32  # units on a side
 
 @dataclass(frozen=True)
 class UnitType:
-    """Distances in field units, times in steps; health, damage and healing are whole points."""
+    """A type of unit. Distances are in field units, times in steps; health, damage and healing are whole points."""
 
     letter: str
     name: str
     health: int
-    armour: int  # taken off every hit, of which at least 1 is left
+    armour: int  # subtracted from every hit, which costs at least 1
     sight: float
     reach: float  # of attacks, or of healing
-    speed: float  # a step's way
+    speed: float  # distance per step
     damage: int
     period: int  # steps from one attack to the next
-    heals: int = 0  # points at a time, instead of attacking
-    energy: int = 0  # how often it can heal
-    braces: bool = False  # may brace itself: hits hurt half as much
-    agile: bool = False  # moves diagonally, too
+    heals: int = 0  # points per healing, instead of attacking
+    energy: int = 0  # the number of times it can heal
+    braces: bool = False  # can brace itself, which halves hits
+    agile: bool = False  # can move diagonally
 
 
 TYPES = (
@@ -53,17 +53,17 @@ class Armies:
 
     @property
     def types(self) -> tuple[UnitType, ...]:
-        """Those that take part, in the order of `TYPES`."""
+        """The types in either army, in the order of `TYPES`."""
         return tuple(kind for kind in TYPES if kind in self.allies + self.enemies)
 
     def members(self) -> dict[str, list[int]]:
-        """Type name -> numbers of the allied units of that type."""
+        """Return type name -> numbers of the allied units of that type."""
         kinds = [kind for kind in TYPES if kind in self.allies]
         return {kind.name: [i for i, unit in enumerate(self.allies) if unit is kind] for kind in kinds}
 
 
 def parse(id: str) -> Armies:
-    """The armies of `skirmish/<map>`; without `_vs_` the enemy has the same."""
+    """Return the armies of `skirmish/<map>`; without `_vs_` both are the same. Refuse what is no composition."""
     name = id.removeprefix(PREFIX)
     sides = name.split("_vs_")
     if len(sides) > 2:

@@ -1,4 +1,4 @@
-"""Skirmish for other libraries: a PettingZoo Parallel environment."""
+"""Skirmish for other libraries, as a PettingZoo Parallel environment."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Infos = dict[str, dict[str, Any]]
 
 
 class parallel_env(ParallelEnv[str, dict[str, Array], int]):  # type: ignore[misc]
-    """A battle on `map`; `opponent`, `strength` and `padded` as in docs/skirmish.md.
+    """A battle on `map`; the keyword arguments `opponent`, `strength`, `types` and `padded` are in docs/skirmish.md.
 
-    Observations are `{"observation", "action_mask"}`. Every living agent is given the whole team's reward. The fallen
-    leave. Infos of the last step say whether the battle was `won`.
+    Observations are `{"observation", "action_mask"}`. Every living agent gets the whole team's reward. Fallen units
+    leave. The infos of the last step say whether the battle was `won`.
     """
 
     def __init__(
@@ -44,13 +44,15 @@ class parallel_env(ParallelEnv[str, dict[str, Array], int]):  # type: ignore[mis
         self._places = {agent: (name, k) for name, group in groups.items() for k, agent in enumerate(group.agents)}
         self.possible_agents = list(self._places)
         self.agents: list[str] = []
-        self.observation_spaces = {agent: self._seen(groups[name]) for agent, (name, _) in self._places.items()}
+        self.observation_spaces = {
+            agent: self._observation_space(groups[name]) for agent, (name, _) in self._places.items()
+        }
         self.action_spaces = {agent: groups[name].action for agent, (name, _) in self._places.items()}
         self.state_space = self._env.spec.state
         self._random = np.random.default_rng()
 
     @staticmethod
-    def _seen(group: Any) -> Dict:
+    def _observation_space(group: Any) -> Dict:
         return Dict({"observation": group.observation, "action_mask": Box(0, 1, (int(group.action.n),), np.int8)})
 
     def observation_space(self, agent: str) -> Space[Any]:
@@ -60,7 +62,7 @@ class parallel_env(ParallelEnv[str, dict[str, Array], int]):  # type: ignore[mis
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observations, Infos]:
-        """Without a seed the next one is drawn, by the last that was given."""
+        """Start a battle; without a seed, draw one from the generator that the last seed started."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self.agents = list(self.possible_agents)
@@ -70,15 +72,15 @@ class parallel_env(ParallelEnv[str, dict[str, Array], int]):  # type: ignore[mis
     def step(
         self, actions: dict[str, int]
     ) -> tuple[Observations, dict[str, float], dict[str, bool], dict[str, bool], Infos]:
-        taken = {name: np.zeros(len(group.agents), np.int64) for name, group in self._env.spec.groups.items()}
+        by_group = {name: np.zeros(len(group.agents), np.int64) for name, group in self._env.spec.groups.items()}
         for agent in self.agents:
             name, place = self._places[agent]
-            taken[name][place] = actions[agent]
-        self._frame = frame = self._env.step(taken)
+            by_group[name][place] = actions[agent]
+        self._frame = frame = self._env.step(by_group)
         team = float(sum(rewards.sum() for rewards in frame.reward.values()))
         over = frame.terminated or frame.truncated
-        fell = {agent: bool(not self._of(frame.active, agent)) for agent in self.agents}
-        told = (
+        fell = {agent: bool(not self._row(frame.active, agent)) for agent in self.agents}
+        outcome = (
             self._observations(frame),
             dict.fromkeys(self.agents, team),
             {agent: frame.terminated or fell[agent] for agent in self.agents},
@@ -86,10 +88,10 @@ class parallel_env(ParallelEnv[str, dict[str, Array], int]):  # type: ignore[mis
             {agent: {"won": frame.won} if over else {} for agent in self.agents},
         )
         self.agents = [] if over else [agent for agent in self.agents if not fell[agent]]
-        return told
+        return outcome
 
     def state(self) -> Array:
-        """Everything: every unit's health, place, cooldown and energy, and the time."""
+        """Return the central state: every unit's health, position, cooldown and energy, and the time."""
         assert self._frame.state is not None
         return self._frame.state
 
@@ -102,14 +104,14 @@ class parallel_env(ParallelEnv[str, dict[str, Array], int]):  # type: ignore[mis
     def _observations(self, frame: Frame) -> Observations:
         return {
             agent: {
-                "observation": self._of(frame.obs, agent),
-                "action_mask": self._of(frame.mask, agent).astype(np.int8),
+                "observation": self._row(frame.obs, agent),
+                "action_mask": self._row(frame.mask, agent).astype(np.int8),
             }
             for agent in self.agents
         }
 
-    def _of(self, arrays: Any, agent: str) -> Array:
-        """An agent's part of what is kept by groups."""
+    def _row(self, arrays: Any, agent: str) -> Array:
+        """Return an agent's row of arrays by group."""
         name, place = self._places[agent]
-        part: Array = arrays[name][place]
-        return part
+        row: Array = arrays[name][place]
+        return row

@@ -1,8 +1,8 @@
-"""The rules of a skirmish on arrays, all battles in one go: what is allowed, what happens, what is seen.
+"""The rules of a skirmish as array operations over all battles: action masks, steps and observations.
 
 Letters in shapes: N battles, n allied units, E enemies, U = n + E; allies come first.
-Health, damage and time are whole numbers and distances are never added up, so that a battle is the same bit for bit
-whichever others are fought beside it.
+Health, damage and time are whole numbers and distances are never added up, so that a battle does not depend on which
+other battles are computed with it, to the last bit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cadenza.envs.layout import Array
 from cadenza.envs.skirmish.maps import Armies, UnitType
 from cadenza.types import Step
 
-SIZE = 24.0  # of the square field
+SIZE = 24.0  # side of the square field
 DIAGONAL = 0.5**0.5
 MOVES = {  # name -> direction
     "north": (0.0, 1.0),
@@ -29,12 +29,12 @@ MOVES = {  # name -> direction
     "southeast": (DIAGONAL, -DIAGONAL),
     "southwest": (-DIAGONAL, -DIAGONAL),
 }
-STRAIGHT = 4  # the first of them, which everybody has
-# Everything a unit can do, in one row: hold, moves, brace, attack enemy k, heal ally k. A type has some of it.
+STRAIGHT = 4  # the number of moves that every type has, the first ones
+# All actions in one row: hold, moves, brace, then one per unit: heal this ally or attack this enemy. A type has some.
 HOLD, MOVE, BRACE, ATTACK = 0, 1, 1 + len(MOVES), 2 + len(MOVES)
-KILL_POINTS, WIN_POINTS, PERFECT = 10, 200, 20.0  # beside a point for each of health; scaled to this in all
-OWN = ("health", "x", "y", "cooldown", "energy", "threat")
-OTHERS = ("dx", "dy", "distance", "health", "cooldown")  # then a column per type, or one where all look alike
+KILL_POINTS, WIN_POINTS, PERFECT = 10, 200, 20.0  # besides a point per health; a perfect battle is scaled to PERFECT
+SELF_COLUMNS = ("health", "x", "y", "cooldown", "energy", "threat")
+OTHER_COLUMNS = ("dx", "dy", "distance", "health", "cooldown")  # then one per type, or one where types are hidden
 EVERYONE = slice(None)
 
 Opponent = Literal["nearest", "weakest"]
@@ -44,14 +44,17 @@ Opponent = Literal["nearest", "weakest"]
 class Squad:
     """Allied units whose observations and actions have the same columns: a group of agents."""
 
-    units: Array  # [A] their numbers
-    features: Array  # [A, D] where in a battle's table of what is seen
-    actions: Array  # [A, k] which of everything a unit can do
-    allowed: Array  # [A, k] where in a battle's table of what is allowed
+    units: Array  # [A] the units' numbers
+    features: Array  # [A, D] indices into a battle's flat table of observations
+    actions: Array  # [A, k] the actions, as columns of the row of all actions
+    allowed: Array  # [A, k] indices into a battle's flat table of allowed actions
 
 
 class Battles:
-    """N battles between the same armies. The opponent advances on whoever is nearest and attacks what it reaches."""
+    """N battles between the same armies. The scripted enemy advances on the nearest ally and attacks what it reaches.
+
+    `types`: observations show the units' types. `padded`: all allied units have the same columns and actions.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Battles:
         self.x, self.y = (np.zeros((num, self.units), np.float32) for _ in range(2))
         self.health, self.cooldown, self.energy = (np.zeros((num, self.units), np.int32) for _ in range(3))
         self.time = np.zeros(num, np.int32)
-        self._apart = np.zeros((num, self.allies, self.units), np.float32)  # distances from each ally
+        self._distances = np.zeros((num, self.allies, self.units), np.float32)  # from each ally
         self._allowed = np.zeros((num, self.allies, ATTACK + self.units), bool)
         self.squads = {name: self._squad(members) for name, members in groups.items()}
 
@@ -90,10 +93,9 @@ class Battles:
         damage = each("damage")
         self._fights = damage > 0
         damage[n:] = np.floor(damage[n:] * strength)
-        # a hit of the one on the other, [from, to]
-        hurt = np.where(self._fights[:, None], np.maximum(damage[:, None] - each("armour"), 1), 0)
-        self._hit_enemy, self._hit_ally = hurt[:n, n:], hurt[n:, :n]
-        self._steps = np.zeros((2, n, ATTACK + self.units), np.float32)  # where each action takes a unit
+        hits = np.where(self._fights[:, None], np.maximum(damage[:, None] - each("armour"), 1), 0)  # [from, to]
+        self._hit_enemy, self._hit_ally = hits[:n, n:], hits[n:, :n]
+        self._steps = np.zeros((2, n, ATTACK + self.units), np.float32)  # the displacement of each action, x and y
         self._steps[:, :, MOVE:BRACE] = np.array(list(MOVES.values()), np.float32).T[:, None] * self._speed[:n, None]
         self._can_move = np.ones((n, len(MOVES)), bool)
         self._can_move[:, STRAIGHT:] = self._agile[:n, None]
@@ -105,47 +107,47 @@ class Battles:
         perfect = sum(unit.health + KILL_POINTS for unit in enemies) + WIN_POINTS
         self._point = PERFECT / perfect
         self._start = formation(n, 7.0, -1.5), formation(self.units - n, SIZE - 7.0, 1.5)
-        self._width = len(OWN) + (len(OTHERS) + len(self._looks)) * self.units
+        self._width = len(SELF_COLUMNS) + (len(OTHER_COLUMNS) + len(self._looks)) * self.units
 
-    # what a unit sees and can do, by name and column
+    # observations and actions of a unit, by name and column
 
     def features(self, unit: int) -> dict[str, int]:
-        """Name -> column of everything an allied unit sees. Types see differently, unless padded."""
+        """Return name -> column of what an allied unit observes; without padding it depends on the type."""
         kind, names = self.armies.allies[unit], self.unit_names()
-        own = {"cooldown": kind.period > 1, "energy": kind.heals > 0, "threat": kind.braces}
-        found = {f"self.{name}": column for column, name in enumerate(OWN) if self.padded or own.get(name, True)}
+        shows = {"cooldown": kind.period > 1, "energy": kind.heals > 0, "threat": kind.braces}
+        columns = {f"self.{name}": k for k, name in enumerate(SELF_COLUMNS) if self.padded or shows.get(name, True)}
         for other, name in enumerate(names):
             if other == unit:
                 continue
             enemy = other >= self.allies
-            unseen = {"cooldown": not (enemy and kind.agile), "health": enemy and kind.heals > 0}
-            labels = [*OTHERS, *self._looks]
-            found |= {
-                f"{name}.{label}": len(OWN) + place * self.units + other
+            hidden = {"cooldown": not (enemy and kind.agile), "health": enemy and kind.heals > 0}
+            labels = [*OTHER_COLUMNS, *self._looks]
+            columns |= {
+                f"{name}.{label}": len(SELF_COLUMNS) + place * self.units + other
                 for place, label in enumerate(labels)
-                if self.padded or not unseen.get(label)
+                if self.padded or not hidden.get(label)
             }
-        return found
+        return columns
 
     def actions(self, unit: int) -> dict[str, int]:
-        """Name -> column of everything an allied unit can do; if padded, of what any could."""
+        """Return name -> column of the actions of an allied unit; with padding, of every type's actions."""
         kind, names = self.armies.allies[unit], self.unit_names()
-        found = {"hold": HOLD}
-        found |= {name: MOVE + k for k, name in enumerate(MOVES) if self.padded or kind.agile or k < STRAIGHT}
-        found |= {"brace": BRACE} if self.padded or kind.braces else {}
+        columns = {"hold": HOLD}
+        columns |= {name: MOVE + k for k, name in enumerate(MOVES) if self.padded or kind.agile or k < STRAIGHT}
+        columns |= {"brace": BRACE} if self.padded or kind.braces else {}
         if self.padded or not kind.heals:
-            found |= {f"attack {names[k]}": ATTACK + k for k in range(self.allies, self.units)}
+            columns |= {f"attack {names[k]}": ATTACK + k for k in range(self.allies, self.units)}
         if self.padded or kind.heals:
-            found |= {f"heal {names[k]}": ATTACK + k for k in range(self.allies) if k != unit}
-        return found
+            columns |= {f"heal {names[k]}": ATTACK + k for k in range(self.allies) if k != unit}
+        return columns
 
     def action_names(self, squad: Squad) -> tuple[str, ...]:
-        """Those of all its units; whom one of several heals depends on who it is."""
+        """Return the names of a squad's actions, without the target where it differs between its units."""
         every = zip(*(self.actions(unit) for unit in squad.units), strict=True)
         return tuple(names[0] if len(set(names)) == 1 else names[0].partition(" ")[0] for names in every)
 
     def unit_names(self) -> list[str]:
-        """`marine_0`, … of the allies; `enemy_marine_0`, … of the others."""
+        """Return the names of all units: `marine_0`, … for allies, `enemy_marine_0`, … for enemies."""
         names = []
         for prefix, side in (("", self.armies.allies), ("enemy_", self.armies.enemies)):
             names += [f"{prefix}{unit.name}_{side[:k].count(unit)}" for k, unit in enumerate(side)]
@@ -158,10 +160,10 @@ class Battles:
         row = units[:, None]
         return Squad(units, row * self._width + features, actions, row * self._allowed.shape[2] + actions)
 
-    # a battle's beginning
+    # the start of a battle
 
     def begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
-        """Start the battles `rows` anew, each as its seed says: who stands where in the files, and how far off."""
+        """Reset the battles `rows`, each to its seed: it decides each unit's place in the formation, with noise."""
         for row, seed in zip(rows, seeds, strict=True):
             random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
             places = np.concatenate([random.permutation(side) for side in self._start])
@@ -172,22 +174,22 @@ class Battles:
     # a step
 
     def advance(self, action: Mapping[str, Array], step: Step) -> None:
-        """Everybody acts at once on what was shown last; fills in what came of it, but not what is seen next."""
+        """Step all battles; write rewards, deaths and ends into `step`. `show` writes the observations."""
         n = self.allies
         alive = self.health > 0
-        chosen = self._choose(action)
-        x, y = (axis[self._numbers, chosen] for axis in self._steps)
+        choices = self._choices(action)
+        x, y = (axis[self._numbers, choices] for axis in self._steps)
         lost = np.empty_like(self.health)
-        attacks = chosen[:, :, None] == self._columns[n:]  # [N, n, E]
+        attacks = choices[:, :, None] == self._columns[n:]  # [N, n, E]
         lost[:, n:] = (attacks * self._hit_enemy).sum(1)
         healed = np.zeros_like(self.health)
         if self._heals[:n].any():
-            healed[:, :n] = ((chosen[:, :, None] == self._columns[:n]) * self._heals[:n, None]).sum(1)
+            healed[:, :n] = ((choices[:, :, None] == self._columns[:n]) * self._heals[:n, None]).sum(1)
         targets, fires, enemy_x, enemy_y = self._fighters(alive)
         hits = (targets[:, :, None] == self._numbers) & fires[:, :, None]  # [N, E, n]
         lost[:, :n] = (hits * self._hit_ally).sum(1)
-        lost[:, :n] >>= chosen == BRACE
-        acted = np.concatenate([chosen >= ATTACK, fires], axis=1)
+        lost[:, :n] >>= choices == BRACE
+        acted = np.concatenate([choices >= ATTACK, fires], axis=1)
         if len(self._healers):
             self._heal_enemies(alive, acted, healed, enemy_x, enemy_y)
 
@@ -200,34 +202,34 @@ class Battles:
         self.time += 1
         self._judge(before, step)
 
-    def _choose(self, action: Mapping[str, Array]) -> Array:
-        """[N, n] what each ally does; what it may not do is left undone."""
-        chosen = np.zeros((self.num, self.allies), np.intp)
+    def _choices(self, action: Mapping[str, Array]) -> Array:
+        """Return the column of each ally's action [N, n]; an action that is not allowed becomes hold."""
+        choices = np.zeros((self.num, self.allies), np.intp)
         for name, squad in self.squads.items():
-            chosen[:, squad.units] = squad.actions[np.arange(len(squad.units)), action[name]]
-        chosen *= np.take_along_axis(self._allowed, chosen[:, :, None], 2)[:, :, 0]
-        return chosen
+            choices[:, squad.units] = squad.actions[np.arange(len(squad.units)), action[name]]
+        choices *= np.take_along_axis(self._allowed, choices[:, :, None], 2)[:, :, 0]
+        return choices
 
     def _fighters(self, alive: Array) -> tuple[Array, Array, Array, Array]:
-        """The enemy's attackers, [N, E] each: at whom, whether they fire, and where they go."""
+        """Return the enemy attackers' targets, whether they fire, and their displacement in x and y, [N, E] each."""
         n = self.allies
-        away = np.where(alive[:, :n, None], self._apart[:, :, n:], np.float32(np.inf))
-        nearest = away.argmin(1)
-        gap = np.take_along_axis(away, nearest[:, None], 1)[:, 0]
+        distances = np.where(alive[:, :n, None], self._distances[:, :, n:], np.float32(np.inf))
+        nearest = distances.argmin(1)
+        gap = np.take_along_axis(distances, nearest[:, None], 1)[:, 0]
         reached = gap <= self._reach[n:]
         able = alive[:, n:] & self._fights[n:]
         target = nearest
         if self.opponent == "weakest":
-            weak = np.where(away <= self._reach[n:], self.health[:, :n, None], np.iinfo(np.int32).max).argmin(1)
+            weak = np.where(distances <= self._reach[n:], self.health[:, :n, None], np.iinfo(np.int32).max).argmin(1)
             target = np.where(reached, weak, nearest)
         fires = able & reached & (self.cooldown[:, n:] == 0)
-        # whoever is out of reach is more than a step away
+        # an ally out of reach is more than a step away
         stride = np.where(able & ~reached, self._speed[n:] / np.maximum(gap, np.float32(1)), np.float32(0))
         x, y = (np.take_along_axis(axis[:, :n], nearest, 1) - axis[:, n:] for axis in (self.x, self.y))
         return target, fires, x * stride, y * stride
 
     def _heal_enemies(self, alive: Array, acted: Array, healed: Array, enemy_x: Array, enemy_y: Array) -> None:
-        """The enemy's healers go to whoever is hurt worst and heal it; all arrays but the first are added to."""
+        """Move the enemy's healers to the worst hurt unit and heal it; the last four arguments are changed in place."""
         n, healers = self.allies, self._healers
         x, y = (axis[:, None, n:] - axis[:, n + healers, None] for axis in (self.x, self.y))  # [N, healers, E]
         fraction = (self.health[:, n:] / self.full_health[n:].astype(np.float32)).astype(np.float32)
@@ -242,8 +244,8 @@ class Battles:
         stride = np.where(able & ~reached, self._speed[n + healers] / np.maximum(gap, np.float32(1)), np.float32(0))
         enemy_x[:, healers], enemy_y[:, healers] = x * stride, y * stride
         acted[:, n + healers] = heals
-        chosen = (target == np.arange(self.units - n)) & heals[:, :, None]
-        healed[:, n:] += (chosen * self._heals[n + healers, None]).sum(1)
+        patients = (target == np.arange(self.units - n)) & heals[:, :, None]
+        healed[:, n:] += (patients * self._heals[n + healers, None]).sum(1)
 
     def _judge(self, before: Array, step: Step) -> None:
         n, alive = self.allies, self.health > 0
@@ -262,48 +264,48 @@ class Battles:
             step.reward[name][...] = share
             step.died[name][...] = fell[:, squad.units]
 
-    # what is seen
+    # observations
 
     def show(self, step: Step, rows: Array | slice = EVERYONE) -> None:
-        """Fill in what the battles `rows` show now: observations, masks, who is alive, the state."""
+        """Write observations, masks, activity and central state of the battles `rows` into `step`."""
         n = self.allies
         x, y, health = self.x[rows], self.y[rows], self.health[rows]
         alive = health > 0
         dx, dy = x[:, None] - x[:, :n, None], y[:, None] - y[:, :n, None]  # [N, n, U]
-        apart = np.sqrt(dx * dx + dy * dy)
-        self._apart[rows] = apart
-        seen = self._seen(rows, alive, dx, dy, apart).reshape(len(x), -1)
-        allowed = self._possible(rows, alive, apart)
+        distances = np.sqrt(dx * dx + dy * dy)
+        self._distances[rows] = distances
+        table = self._observations(rows, alive, dx, dy, distances).reshape(len(x), -1)
+        allowed = self._possible(rows, alive, distances)
         self._allowed[rows] = allowed
         allowed = allowed.reshape(len(x), -1)
         for name, squad in self.squads.items():
-            step.obs[name][rows] = seen.take(squad.features, axis=1)
+            step.obs[name][rows] = table.take(squad.features, axis=1)
             step.mask[name][rows] = allowed.take(squad.allowed, axis=1)
             step.active[name][rows] = alive[:, squad.units]
         assert step.state is not None
-        step.state[rows] = self._everything(rows)
+        step.state[rows] = self._central_state(rows)
 
-    def _seen(self, rows: Array | slice, alive: Array, dx: Array, dy: Array, apart: Array) -> Array:
-        """[N, n, width] every column that any type may see; nothing beyond sight, nothing for the dead."""
+    def _observations(self, rows: Array | slice, alive: Array, dx: Array, dy: Array, distances: Array) -> Array:
+        """Return the columns of every type [N, n, width], with zeros beyond sight and for the dead."""
         n, sight = self.allies, self._sight[: self.allies, None]
-        own, others = len(OWN), len(OWN) + len(OTHERS) * self.units
+        first, last = len(SELF_COLUMNS), len(SELF_COLUMNS) + len(OTHER_COLUMNS) * self.units
         table = np.zeros((len(alive), n, self._width), np.float32)
         states = self._states(rows)
         table[:, :, : len(states)] = np.stack([state[:, :n] for state in states], axis=2)
         if self._braces[:n].any():
-            near = (apart[:, :, n:] <= self._reach[n:]) & alive[:, None, n:]
-            table[:, :, OWN.index("threat")] = near.sum(2) / np.float32(self.units - n) * alive[:, :n]
-        visible = (apart <= sight) & alive[:, None] & alive[:, :n, None]
+            near = (distances[:, :, n:] <= self._reach[n:]) & alive[:, None, n:]
+            table[:, :, SELF_COLUMNS.index("threat")] = near.sum(2) / np.float32(self.units - n) * alive[:, :n]
+        visible = (distances <= sight) & alive[:, None] & alive[:, :n, None]
         health, cooldown = states[0][:, None], states[3][:, None]
-        columns = table[:, :, own:others].reshape(len(alive), n, len(OTHERS), self.units)
-        for place, column in enumerate((dx / sight, dy / sight, apart / sight, health, cooldown)):
+        columns = table[:, :, first:last].reshape(len(alive), n, len(OTHER_COLUMNS), self.units)
+        for place, column in enumerate((dx / sight, dy / sight, distances / sight, health, cooldown)):
             np.multiply(column, visible, out=columns[:, :, place])
-        kinds = table[:, :, others:].reshape(len(alive), n, len(self._look), self.units)
+        kinds = table[:, :, last:].reshape(len(alive), n, len(self._look), self.units)
         np.multiply(self._look, visible[:, :, None], out=kinds)
         return table
 
-    def _possible(self, rows: Array | slice, alive: Array, apart: Array) -> Array:
-        """[N, n, everything] what each ally could do now: inside the field, in reach, alive, ready, with energy."""
+    def _possible(self, rows: Array | slice, alive: Array, distances: Array) -> Array:
+        """Return which actions each ally could take [N, n, all]: in the field, in reach, alive, ready, with energy."""
         n = self.allies
         allowed = np.zeros((len(alive), n, ATTACK + self.units), bool)
         allowed[:, :, HOLD] = True
@@ -313,7 +315,7 @@ class Battles:
             inside &= (place >= 0) & (place <= SIZE)
         allowed[:, :, MOVE:BRACE] = inside
         allowed[:, :, BRACE] = alive[:, :n] & self._braces[:n]
-        reached = (apart <= self._reach[:n, None]) & alive[:, None]
+        reached = (distances <= self._reach[:n, None]) & alive[:, None]
         ready = alive[:, :n] & (self.cooldown[rows, :n] == 0) & self._fights[:n]
         allowed[:, :, ATTACK + n :] = reached[:, :, n:] & ready[:, :, None]
         if self._heals[:n].any():
@@ -323,7 +325,7 @@ class Battles:
         return allowed
 
     def _states(self, rows: Array | slice) -> list[Array]:
-        """Health, place, cooldown and energy of every unit on a common scale, [N, U] each; zero for the dead."""
+        """Return health, x, y, cooldown and energy of every unit, scaled, [N, U] each; zero for the dead."""
         alive = self.health[rows] > 0
         return [
             (self.health[rows] / self.full_health).astype(np.float32),
@@ -333,12 +335,12 @@ class Battles:
             (self.energy[rows] / np.maximum(self._full_energy, 1)).astype(np.float32) * alive,
         ]
 
-    def _everything(self, rows: Array | slice) -> Array:
-        """[N, 5 U + 1] the state of every unit and how much of the time is over."""
+    def _central_state(self, rows: Array | slice) -> Array:
+        """Return the state of every unit and the share of the time limit that has passed, [N, 5 U + 1]."""
         states = np.concatenate(self._states(rows), axis=1)
         return np.concatenate([states, (self.time[rows] / self.limit).astype(np.float32)[:, None]], axis=1)
 
-    # coming back
+    # saving and restoring
 
     def snapshot(self) -> dict[str, Array]:
         return {name: getattr(self, name).copy() for name in ("x", "y", "health", "cooldown", "energy", "time")}
@@ -349,7 +351,7 @@ class Battles:
 
 
 def formation(count: int, x: float, behind: float) -> Array:
-    """[count, 2] places in files of eight across the field, each file `behind` the one before."""
+    """Return positions [count, 2] in columns of eight across the field, each column `behind` the one before."""
     place = np.zeros((count, 2))
     for first in range(0, count, 8):
         file = np.arange(min(8, count - first))

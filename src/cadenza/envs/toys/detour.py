@@ -1,4 +1,4 @@
-"""A way that forks round an obstacle: two answers are right, their mean is wrong. And an expert that takes both."""
+"""A toy with two ways round an obstacle, and an expert that takes both: the mean of the two answers is wrong."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SIDE = 0.7  # how far from the middle the expert passes
 
 
 class Fork(gymnasium.Env[Any, Any]):
-    """A point goes from the bottom to the goal at the top, and a round obstacle lies in the middle.
+    """A point that moves from the bottom to the goal at the top, with a round obstacle in the middle.
 
-    Seen is where it is; an action moves it by a tenth at most each way. The goal earns 1 and ends the episode, the
-    obstacle ends it with nothing.
+    The observation is its position [2]; an action [2] moves it by at most 0.1 along each axis. The goal gives 1 and
+    ends the episode; the obstacle ends it with 0.
     """
 
     REACH, OBSTACLE, NEAR, EDGE = 0.1, 0.35, 0.15, 1.5
@@ -39,7 +39,7 @@ class Fork(gymnasium.Env[Any, Any]):
 
 
 def either_way(obs: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """An expert for it: left or right by the toss of a coin at the start, then on along that side, a little shaky."""
+    """Return a scripted expert's action: a random side at the start, then along that side, with a little noise."""
     x, y = obs
     at_start = y < START[1] + 0.02
     side = random.choice([-1.0, 1.0]) if at_start else np.sign(x)

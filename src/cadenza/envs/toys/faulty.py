@@ -1,4 +1,4 @@
-"""A toy environment that fails on demand, to prove that failures are caught, named and cleaned up after."""
+"""A toy environment that fails on demand, for tests of how failures are caught, named and cleaned up after."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from gymnasium import spaces
 
 
 class Faulty(gymnasium.Env[Any, Any]):
-    """Behaves until the given step (or reset) of its life; `in_seed` confines the fault to one episode."""
+    """An environment that works until the step (or reset) named for a fault; `in_seed` limits faults to one episode.
+
+    Steps and resets are counted over its whole life.
+    """
 
     def __init__(
         self,

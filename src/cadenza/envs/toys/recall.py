@@ -1,4 +1,4 @@
-"""A toy of pictures that asks for a memory: where did the light flash?"""
+"""A toy of images that needs a memory: the side on which a light flashed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cadenza.envs.layout import Array
 
 
 class Glimpse(gymnasium.Env[Any, Any]):
-    """A light flashes left or right, it is dark for a while, and at the sign (a bar below) its side is to be told.
+    """A light flashes left or right; after `delay` dark steps a bar asks for its side.
 
-    The answer earns 1 if it is right, and the light shows once more where it was. A policy that sees the present
-    picture alone cannot do better than half; a model that predicts the next picture has to remember the flash.
+    The right answer gives 1 and ends the episode, and the last image shows the light again. A policy without a memory
+    earns half of that on average; a model that predicts the next image has to remember the flash.
     """
 
     SIDE, LIGHT = 16, 6
@@ -31,10 +31,10 @@ class Glimpse(gymnasium.Env[Any, Any]):
         return self._picture(lit=True), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        asked = self._step == self._delay
+        answers = self._step == self._delay
         self._step += 1
-        picture = self._picture(lit=asked, sign=self._step == self._delay)
-        return picture, float(asked and bool(action) == self._right), asked, False, {}
+        picture = self._picture(lit=answers, sign=self._step == self._delay)
+        return picture, float(answers and bool(action) == self._right), answers, False, {}
 
     def _picture(self, lit: bool, sign: bool = False) -> Array:
         picture = np.full((1, self.SIDE, self.SIDE), 32, np.uint8)

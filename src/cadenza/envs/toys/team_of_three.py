@@ -1,4 +1,4 @@
-"""A toy team of three unlike groups, some of whose agents die on the way."""
+"""A toy team of three unlike groups, in which one agent of two groups dies during the episode."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from cadenza.types import EnvSpec, Frame, GroupSpec
 
 
 class Trio:
-    """Two scouts name the largest number among those allowed (masked), a gunner aims at a point, two engineers each
-    set two dials to the signs that they see. Everyone's reward is at most 1 a step.
+    """Two scouts, a gunner and two engineers, each rewarded for its own task with at most 1 per step.
 
-    The second scout and the first engineer die at steps drawn for the episode; dead, they see zeros and earn nothing.
-    `state`: whether there is a central one, which is all that they see.
+    Scouts name the largest number that their mask allows, the gunner aims at a point, engineers set two dials to the
+    signs they see. The second scout and the first engineer die at random steps; dead, they see zeros and earn 0.
+    With `state` there is a central state: all observations.
     """
 
     def __init__(self, max_episode_steps: int = 12, state: bool = True) -> None:
@@ -41,12 +41,12 @@ class Trio:
 
     def step(self, action: dict[str, Array]) -> Frame:
         alive = self._alive()
-        best = np.where(self._mask, self._seen["scout"], -np.inf).argmax(1)
+        best = np.where(self._mask, self._obs["scout"], -np.inf).argmax(1)
         aim = np.clip(action["gunner"][0], -1, 1)
-        set_right = (action["engineer"] == (self._seen["engineer"] > 0)).mean(1)
+        set_right = (action["engineer"] == (self._obs["engineer"] > 0)).mean(1)
         reward = {
             "scout": (action["scout"] == best) * alive["scout"],
-            "gunner": 1 - np.square(aim - self._seen["gunner"][:, :2]).sum(1),
+            "gunner": 1 - np.square(aim - self._obs["gunner"][:, :2]).sum(1),
             "engineer": set_right * alive["engineer"],
         }
         self._steps += 1
@@ -66,14 +66,14 @@ class Trio:
     def _draw(self) -> None:
         alive = self._alive()
         numbers = {name: self._rng.uniform(-1, 1, (len(alive[name]), size)) for name, size in SIZES.items()}
-        self._seen = {name: (x * alive[name][:, None]).astype(np.float32) for name, x in numbers.items()}
+        self._obs = {name: (x * alive[name][:, None]).astype(np.float32) for name, x in numbers.items()}
         forbidden = self._rng.integers(0, 4, 2)
         self._mask = np.arange(4) != forbidden[:, None]
 
     def _frame(self, reward: dict[str, Array]) -> Frame:
         scout, engineer = np.equal(self._deaths, self._steps)
         return Frame(
-            obs=self._seen,
+            obs=self._obs,
             reward={name: np.asarray(x, np.float32) for name, x in reward.items()},
             truncated=self._steps >= self._limit,
             active=self._alive(),
@@ -83,7 +83,7 @@ class Trio:
                 "engineer": np.array([engineer, False]),
             },
             mask={"scout": self._mask},
-            state=None if self.spec.state is None else np.concatenate([x.ravel() for x in self._seen.values()]),
+            state=None if self.spec.state is None else np.concatenate([x.ravel() for x in self._obs.values()]),
         )
 
 

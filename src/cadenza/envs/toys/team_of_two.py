@@ -1,4 +1,4 @@
-"""A toy environment of two unlike groups, one of whose agents dies on the way."""
+"""A toy team of two unlike groups, in which one agent dies during the episode."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from cadenza.types import EnvSpec, Frame, GroupSpec
 
 
 class Pair:
-    """Two runners name the largest of three numbers (1 a hit); a shooter aims at a point (minus the squared distance).
+    """Two runners and a shooter, each rewarded for its own task.
 
-    The second runner dies at a step drawn for the episode; dead, it sees zeros and earns nothing.
+    Runners name the largest of three numbers for 1; the shooter aims at a point and gets minus the squared distance.
+    The second runner dies at a random step; dead, it sees zeros and earns 0.
     """
 
     def __init__(self, max_episode_steps: int = 10) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.families.gym import Gym, check_arguments
+from cadenza.envs.arguments import check_arguments
+from cadenza.envs.families.gym import Gym
 from cadenza.envs.layout import Array
 from cadenza.envs.toys.detour import Fork
 from cadenza.envs.toys.faulty import Faulty
@@ -43,7 +44,7 @@ class Identity(gymnasium.Env[Any, Any]):
 
 
 class DictIdentity(Identity):
-    """The same with a dict observation of which one key is useful."""
+    """Identity with a dict observation in which one key is useful and the other is noise."""
 
     def __init__(self, n: int = 2) -> None:
         super().__init__(n)
@@ -58,7 +59,7 @@ class DictIdentity(Identity):
 
 
 class ImageIdentity(Identity):
-    """The same with an image (channel, height, width) in which one of 8 columns is bright: two columns an action."""
+    """Identity with an image [1, 8, 8] in which one column is bright; each action has two columns."""
 
     def __init__(self) -> None:
         super().__init__(4)
@@ -71,10 +72,10 @@ class ImageIdentity(Identity):
 
 
 class Dot(gymnasium.Env[Any, Any]):
-    """A bright square in a dark picture of 64 x 64 pixels: push it to the middle, and keep it there.
+    """A bright square in a dark image [3, 64, 64] that has to be pushed to the middle and kept there.
 
-    Each step earns 1 in the very middle and less away from it, down to nothing at a third of the picture's width. Small
-    enough for a world model of images to learn in minutes. Pushes are continuous, or 5: none, left, right, up, down.
+    The reward falls from 1 in the middle to 0 at a distance of a third of the image's width. A world model of images
+    learns it in minutes. Actions are continuous pushes [2], or 5 discrete ones: none, left, right, up, down.
     """
 
     SIDE, SQUARE, REACH = 64, 12, 0.15
@@ -104,7 +105,7 @@ class Dot(gymnasium.Env[Any, Any]):
 
 
 class Masked(Identity):
-    """The observation says nothing; the action mask allows the action that is rewarded, and perhaps its neighbours."""
+    """A constant observation; the action mask allows the rewarded action and the `allowed - 1` actions after it."""
 
     def __init__(self, n: int = 4, allowed: int = 1) -> None:
         super().__init__(n)
@@ -129,7 +130,7 @@ class Masked(Identity):
 
 
 class Copy(gymnasium.Env[Any, Any]):
-    """Repeat several numbers at once: the reward is the share of them that is right."""
+    """Repeat the several numbers you see; the reward is the share of them that is right."""
 
     def __init__(self, space: spaces.Space[Any]) -> None:
         self.observation_space = self.action_space = space
@@ -149,10 +150,10 @@ class Copy(gymnasium.Env[Any, Any]):
 
 
 class Recall(gymnasium.Env[Any, Any]):
-    """A cue is shown once, and asked for `delay` steps later: a policy without a memory earns half of what it could."""
+    """A cue is shown once and asked for `delay` steps later; a policy without a memory earns half of what it could."""
 
     def __init__(self, delay: int = 3) -> None:
-        self.observation_space = spaces.Box(0, 1, (3,), np.float32)  # the cue, one-hot; whether it is asked for
+        self.observation_space = spaces.Box(0, 1, (3,), np.float32)  # the cue as one-hot, then the question sign
         self.action_space = spaces.Discrete(2)
         self._delay = delay
 
@@ -164,14 +165,14 @@ class Recall(gymnasium.Env[Any, Any]):
         return obs, {}
 
     def step(self, action: int) -> Returned:
-        asked = self._step == self._delay
+        answers = self._step == self._delay
         self._step += 1
         obs = np.array([0, 0, self._step == self._delay], np.float32)
-        return obs, float(asked and action == self._cue), asked, False, {}
+        return obs, float(answers and action == self._cue), answers, False, {}
 
 
 class IdentityBox(gymnasium.Env[Any, Any]):
-    """Repeat the point you see: the reward is minus the squared distance."""
+    """Repeat the point you see; the reward is minus the squared distance."""
 
     def __init__(self, size: int = 1) -> None:
         self.observation_space = spaces.Box(-1, 1, (size,), np.float32)
@@ -191,9 +192,10 @@ class IdentityBox(gymnasium.Env[Any, Any]):
 
 
 class Chain(gymnasium.Env[Any, Any]):
-    """A walk from a random cell to the end: forward (1) earns 1, staying (0) nothing. The end terminates.
+    """A walk from a random cell to the end: forward (1) earns 1, staying (0) earns 0. The end terminates.
 
-    Its time limit is shorter than the walk, so an estimator that confuses the two ends gets `chain_values` wrong.
+    The time limit is shorter than the walk, so an estimator that confuses truncation with termination misses
+    `chain_values`.
     """
 
     def __init__(self, length: int = 8) -> None:
@@ -217,7 +219,7 @@ class Chain(gymnasium.Env[Any, Any]):
 
 
 def chain_values(gamma: float, length: int = 8) -> Array:
-    """True discounted values of the chain's cells (the end included) when always walking forward, time limit aside."""
+    """Return the true discounted values [length + 1] of the cells when always walking forward without a time limit."""
     return np.array([sum(gamma**k for k in range(length - cell)) for cell in range(length + 1)])
 
 
@@ -245,7 +247,7 @@ def ids(family: str) -> list[str]:
 
 
 def make(config: EnvironmentConfig, render: bool = False) -> Gym | Pair | Trio:
-    """A toy environment; none has anything to show, so `render` changes nothing."""
+    """Make a toy environment. Toys draw nothing, so `render` has no effect."""
     if config.id in TEAMS:
         team, limit = TEAMS[config.id]
         check_arguments(team, config.kwargs, config.id)
