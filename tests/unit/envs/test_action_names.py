@@ -29,7 +29,7 @@ def named(id: str, **settings: Any) -> dict[str, tuple[str, ...]]:
     return {name: group.action_names for name, group in env.spec.groups.items()}
 
 
-def test_families_say_what_their_actions_are() -> None:
+def test_core_families_have_action_names() -> None:
     assert named("CartPole-v1") == {"agent": ("left", "right")}
     assert named("Pendulum-v1") == {"agent": ("torque",)}
     assert named("toy/identity") == {"agent": ()}
@@ -53,13 +53,13 @@ def test_families_say_what_their_actions_are() -> None:
         ("mpe/simple_speaker_listener_v4", "mpe2", {"speaker": (), "listener": MOVES}),
     ],
 )
-def test_families_that_are_extras_do_so(id: str, package: str, names: dict[str, Any]) -> None:
+def test_extra_families_have_action_names(id: str, package: str, names: dict[str, Any]) -> None:
     if find_spec(package) is None:
         pytest.skip(f"needs {package}")
     assert named(id) == names
 
 
-def test_they_go_through_wrappers_that_leave_actions_as_they_are() -> None:
+def test_action_names_survive_wrappers_that_keep_the_meaning_of_actions() -> None:
     sticky = {"id": "StickyAction", "repeat_action_probability": 0.1}
     assert named("CartPole-v1", wrappers=(sticky, {"id": "HideVelocity"})) == {"agent": ("left", "right")}
     assert named("Pendulum-v1", rescale_actions=True) == {"agent": ("torque",)}
@@ -92,7 +92,7 @@ def of(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
     return Gym(env, id="own").spec.groups["agent"].action_names
 
 
-def test_an_own_environment_says_its_own_unless_they_do_not_fit() -> None:
+def test_a_users_environment_has_its_own_action_names_where_their_number_fits() -> None:
     assert of(Talking(("yes", "no"))) == ("yes", "no")
     assert of(Talking(("yes", "no"), count=3)) == ()
     assert of(Turned(Talking(("yes", "no")))) == ()
@@ -104,19 +104,19 @@ class Broken(Talking):
         raise RuntimeError("not before the first reset")
 
 
-def test_what_cannot_be_told_is_no_fault() -> None:
+def test_an_environment_that_fails_to_name_actions_has_none() -> None:
     assert of(Broken(())) == ()
     assert of(Talking(None)) == ()
 
 
-def test_groups_put_together_share_names_where_they_are_the_same() -> None:
+def test_joined_groups_keep_action_names_that_are_equal() -> None:
     if find_spec("mpe2") is None:
         pytest.skip("needs mpe2")
     assert named("mpe/simple_spread_v3", groups="agent") == dict.fromkeys(("agent_0", "agent_1", "agent_2"), MOVES)
     assert named("mpe/simple_spread_v3", groups={"both": ("agent_0", "agent_1"), "one": ("agent_2",)})["both"] == MOVES
 
 
-def test_a_choice_by_name_else_by_number() -> None:
+def test_a_choice_without_a_name_is_its_number() -> None:
     group = GroupSpec(("one",), spaces.Box(0, 1, (1,)), spaces.Discrete(3, start=1), action_names=("hit", "stick"))
     assert [name_of(group, choice) for choice in (1, 2, 3)] == ["hit", "stick", "3"]
 
@@ -130,7 +130,7 @@ class Captions(Gif):
         self.told.append(caption)
 
 
-def test_captions_tell_what_was_done(tmp_path: Path) -> None:
+def test_captions_show_action_names(tmp_path: Path) -> None:
     env = make(EnvironmentConfig(id="CartPole-v1"), render=True)
     screen = Captions(tmp_path / "film.gif")
     show(env, 0, 1, lambda step, _: {"agent": np.array([step % 2])}, screen, limit=2)

@@ -80,12 +80,12 @@ def ours(game: str, obs_type: str, life: bool) -> tuple[list[Any], list[float]]:
 
 
 @pytest.mark.parametrize(("game", "obs_type", "life"), REFERENCE)
-def test_what_is_seen_is_what_gymnasiums_preprocessing_shows(game: str, obs_type: str, life: bool) -> None:
+def test_observations_equal_those_of_gymnasiums_preprocessing(game: str, obs_type: str, life: bool) -> None:
     assert digest(*ours(game, obs_type, life)) == REFERENCE[game, obs_type, life]
 
 
 @pytest.mark.parametrize(("game", "obs_type", "life"), REFERENCE)
-def test_the_reference_is_gymnasiums(game: str, obs_type: str, life: bool) -> None:
+def test_the_reference_preprocessing_equals_gymnasiums(game: str, obs_type: str, life: bool) -> None:
     how = "AtariPreprocessing needs OpenCV (61 MB, for this alone): pip install opencv-python-headless, then run again"
     pytest.importorskip("cv2", reason=how)
     import ale_py
@@ -108,7 +108,7 @@ def test_the_reference_is_gymnasiums(game: str, obs_type: str, life: bool) -> No
 
 
 @pytest.mark.parametrize("kwargs", [PLAIN | {"clip_rewards": True}, {"obs_type": "rgb", "screen_size": 42}])
-def test_games_played_together_are_bit_for_bit_those_played_alone_and_come_back(kwargs: dict[str, Any]) -> None:
+def test_vectorised_games_equal_single_games_bit_for_bit_and_are_restored(kwargs: dict[str, Any]) -> None:
     """Without sticky actions, where this game is not loaded anew, and with them."""
     together, alone = vector("native", 3, **kwargs), vector("in_process", 3, **kwargs)
     assert together.spec == alone.spec
@@ -129,7 +129,7 @@ def test_games_played_together_are_bit_for_bit_those_played_alone_and_come_back(
     assert walked(fresh, 20, np.random.default_rng(1)) == walked(alone, 20, np.random.default_rng(1))
 
 
-def test_games_of_one_console_come_back_from_episodes_of_unequal_lengths() -> None:
+def test_games_of_a_shared_console_are_restored_from_episodes_of_unequal_lengths() -> None:
     kwargs: dict[str, Any] = {"terminal_on_life_loss": True, "noop_max": 0, "screen_size": 42, **PLAIN}
     old = vector("native", frame_stack=2, **kwargs)
     walked(old, 80, np.random.default_rng(0))
@@ -143,7 +143,7 @@ def test_games_of_one_console_come_back_from_episodes_of_unequal_lengths() -> No
     assert walked(new, 20, np.random.default_rng(1)) == walked(old, 20, np.random.default_rng(1))
 
 
-def test_a_game_that_keeps_something_over_a_reset_is_loaded_anew() -> None:
+def test_a_game_that_keeps_state_over_a_reset_is_loaded_again() -> None:
     used, fresh = made("Assault", **PLAIN), made("Assault", **PLAIN)
     for seed in range(3):
         used.reset(seed)
@@ -155,7 +155,7 @@ def test_a_game_that_keeps_something_over_a_reset_is_loaded_anew() -> None:
     assert shown[0] == shown[1]
 
 
-def test_games_that_are_not_loaded_anew_begin_at_every_frame_too() -> None:
+def test_games_that_are_not_loaded_again_start_after_any_number_of_noops() -> None:
     """Nothing done for whole steps of 4 frames would make all of Pong's episodes the same one."""
     groups: list[Any] = []
     env = made(fire_reset=True, **PLAIN)
@@ -167,7 +167,7 @@ def test_games_that_are_not_loaded_anew_begin_at_every_frame_too() -> None:
     assert len(groups) == 4
 
 
-def test_returns_are_the_games_own_under_wrappers_too() -> None:
+def test_atari_returns_are_unclipped_under_clip_rewards() -> None:
     """Space Invaders gives 5 to 30 at a time."""
     kwargs, none = {"clip_rewards": True}, ({"id": "ClipReward", "min_reward": -99, "max_reward": 99},)
     config = EnvironmentConfig(id="ALE/SpaceInvaders-v5", kwargs=kwargs, vectorize="in_process")
@@ -211,7 +211,7 @@ def test_memory_is_128_bytes_and_repeats_its_episodes() -> None:
     assert picture.shape == (210, 160, 3)
 
 
-def test_pictures_for_people_show_the_same_game_in_colour() -> None:
+def test_rendered_pictures_show_the_same_game_in_colour() -> None:
     env = catalog.make(EnvironmentConfig(id="ALE/Pong-v5", kwargs={"screen_size": 210}), render=True)
     env.reset(3)
     for action in (2, 2, 3, 3, 2):
@@ -234,18 +234,18 @@ def test_pictures_for_people_show_the_same_game_in_colour() -> None:
         ({"frame_skip": 4}, "frame_skip: ALE/Pong-v5 takes no such argument; did you mean 'frameskip'"),
     ],
 )
-def test_mistakes_are_told_by_their_key(kwargs: dict[str, Any], told: str) -> None:
+def test_invalid_arguments_are_config_errors_with_the_key(kwargs: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=rf"environment\.kwargs\.{told}"):
         made(**kwargs)
 
 
-def test_objects_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_without_ocatari_name_the_packages_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ocatari", None)
     with pytest.raises(MissingExtraError, match=r"obs_type=objects needs OCAtari, .*--no-deps ocatari"):
         made(obs_type="objects")
 
 
-def test_without_the_extra_a_game_says_what_to_install(
+def test_a_game_without_the_extra_names_the_line_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)

@@ -26,7 +26,7 @@ def pull(env: Any, seed: int, arm: int, times: int) -> tuple[list[int], np.ndarr
     return seen, np.array(rewards)
 
 
-def test_a_problem_has_the_same_arms_in_every_episode_and_another_has_others() -> None:
+def test_arm_means_are_equal_within_a_problem_and_differ_between_problems() -> None:
     env, again, other = make("Bandit/ten_armed"), make("Bandit/ten_armed"), make("Bandit/ten_armed", problem=1)
     means = env.env.means.copy()
     pull(env, 5, 0, 20)
@@ -37,14 +37,14 @@ def test_a_problem_has_the_same_arms_in_every_episode_and_another_has_others() -
 
 
 @pytest.mark.parametrize("arm", [0, 3])
-def test_rewards_are_normal_around_the_arms_mean(arm: int) -> None:
+def test_bandit_rewards_are_normal_around_the_arms_mean(arm: int) -> None:
     env = make("Bandit/ten_armed", pulls=20_000)
     _, rewards = pull(env, 1, arm, 20_000)
     assert rewards.mean() == pytest.approx(env.env.means[0, arm], abs=0.03)  # four standard errors
     assert rewards.std() == pytest.approx(1, abs=0.03)
 
 
-def test_an_episode_is_as_long_as_its_pulls_and_ends_by_time() -> None:
+def test_a_bandit_episode_is_truncated_after_its_pulls() -> None:
     env = make("Bandit/ten_armed", pulls=3, arms=2)
     assert env.spec.max_episode_steps == 3
     env.reset(0)
@@ -52,7 +52,7 @@ def test_an_episode_is_as_long_as_its_pulls_and_ends_by_time() -> None:
     assert ends == [(False, False), (False, False), (False, True)]
 
 
-def test_wandering_means_start_at_the_problem_and_take_steps_of_the_given_size() -> None:
+def test_nonstationary_means_start_at_the_problems_and_step_by_walk() -> None:
     env = make("Bandit/nonstationary", arms=500, walk=0.1, pulls=200)
     start = make("Bandit/ten_armed", arms=500).env.means
     for seed in (1, 2):
@@ -62,7 +62,7 @@ def test_wandering_means_start_at_the_problem_and_take_steps_of_the_given_size()
         assert (env.env.means - start).std() == pytest.approx(0.1 * 10, rel=0.15)
 
 
-def test_contexts_come_evenly_and_each_has_arms_of_its_own() -> None:
+def test_contexts_are_uniform_and_have_different_arms() -> None:
     env = make("Bandit/contextual", contexts=3, pulls=6000)
     seen, rewards = pull(env, 4, 2, 6000)
     for context in range(3):

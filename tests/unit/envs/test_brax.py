@@ -58,7 +58,7 @@ def walk(env: Any, steps: int, seed: int = 0) -> Any:
     return shown
 
 
-def test_a_resumed_simulator_goes_on_bit_for_bit() -> None:
+def test_a_restored_simulator_continues_bit_for_bit() -> None:
     old = vector(max_episode_steps=9)
     walk(old, 14)
     saved = unpack(pack({"env": old.state_dict()}))["env"]
@@ -69,7 +69,7 @@ def test_a_resumed_simulator_goes_on_bit_for_bit() -> None:
     assert walk(old, 20, 1) == walk(new, 20, 1)
 
 
-def test_episodes_begin_by_their_seeds_and_end_by_themselves_or_the_limit() -> None:
+def test_brax_episodes_start_from_their_seed_and_end_by_themselves_or_the_limit() -> None:
     env = vector(max_episode_steps=9)
     first = env.current.obs["agent"].copy()
     ends = []
@@ -85,7 +85,7 @@ def test_episodes_begin_by_their_seeds_and_end_by_themselves_or_the_limit() -> N
     np.testing.assert_allclose(one.reset(SEEDS(1, 0)).obs["agent"], first[1], atol=1e-6)
 
 
-def test_what_it_does_not_take_is_said() -> None:
+def test_unknown_brax_arguments_are_config_errors() -> None:
     with pytest.raises(ConfigError, match=r"backend=mjs: must be one of .*did you mean 'mjx'"):
         vector(kwargs={"backend": "mjs"})
     with pytest.raises(ConfigError, match="pase: brax/drift takes no such argument; did you mean 'pace'"):

@@ -49,7 +49,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
 
 
-def test_ids_are_found_exactly_or_by_their_newest_version() -> None:
+def test_resolve_returns_the_exact_id_or_its_newest_version() -> None:
     assert environments.resolve("CartPole-v0") == "CartPole-v0"
     assert environments.resolve("CartPole") == "CartPole-v1"
     assert environments.resolve("toy/chain") == "toy/chain"
@@ -69,14 +69,14 @@ def test_an_unknown_id_names_the_nearest(wrong: str, right: str) -> None:
         environments.resolve(wrong)
 
 
-def test_a_known_family_without_its_packages_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_family_without_its_packages_names_the_line_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, "ghost", Family("ghost", "", "packages_that_are_not_there", extra="ghost"))
     with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[ghost\]'"):
         environments.resolve("ghost/castle")
     assert environments.resolve("CartPole") == "CartPole-v1"
 
 
-def test_facts_come_from_the_registry_and_can_be_overridden() -> None:
+def test_specs_come_from_gymnasiums_registry_and_can_be_overridden() -> None:
     spec = catalog.make(EnvironmentConfig(id="CartPole-v1")).spec
     assert (spec.max_episode_steps, spec.return_threshold, spec.restore) == (500, 475.0, "replay")
     env = catalog.make(EnvironmentConfig(id="CartPole-v1", max_episode_steps=3))
@@ -109,14 +109,14 @@ def test_an_environment_of_ones_own_by_import_path(own: None) -> None:
     assert env.step({"agent": np.array([6])}).reward["agent"].tolist() == [6.0]
 
 
-def test_import_paths_that_lead_nowhere_and_odd_spaces_are_config_errors(own: None) -> None:
+def test_broken_import_paths_and_unsupported_spaces_are_config_errors(own: None) -> None:
     with pytest.raises(ConfigError, match="cannot import 'own_environment:Even'"):
         catalog.make(EnvironmentConfig(id="own_environment:Even"))
     with pytest.raises(ConfigError, match="Text spaces are not supported"):
         catalog.make(EnvironmentConfig(id="own_environment:wrong_space"))
 
 
-def test_actions_are_clipped_when_asked() -> None:
+def test_clip_actions_clips_actions_into_their_bounds() -> None:
     def reward(clip: bool) -> float:
         env = catalog.make(EnvironmentConfig(id="toy/identity_box", clip_actions=clip))
         env.reset(0)
@@ -126,7 +126,7 @@ def test_actions_are_clipped_when_asked() -> None:
     assert reward(False) < -9000
 
 
-def test_rendering_gives_a_picture_only_when_asked() -> None:
+def test_render_true_makes_the_environment_return_pictures() -> None:
     env = catalog.make(EnvironmentConfig(id="CartPole-v1"), render=True)
     env.reset(0)
     picture = env.render()
@@ -135,7 +135,7 @@ def test_rendering_gives_a_picture_only_when_asked() -> None:
     assert picture.shape == (400, 600, 3)
 
 
-def test_the_listing_knows_facts_and_tuned_variants() -> None:
+def test_the_listing_has_spaces_families_and_tuned_variants() -> None:
     rows = {row["id"]: row for row in catalog.listing()}
     assert "ppo" in rows["CartPole-v1"]["variants"]
     assert rows["CartPole-v0"]["variants"] == []

@@ -44,7 +44,7 @@ def test_every_task_of_the_suite_has_an_id_and_its_own_time_limit() -> None:
 
 
 @pytest.mark.parametrize(("domain", "task", "repeat"), [("walker", "walk", 1), ("manipulator", "bring_ball", 3)])
-def test_an_episode_is_the_suites_own(domain: str, task: str, repeat: int) -> None:
+def test_a_dmc_episode_equals_the_suites_bit_for_bit(domain: str, task: str, repeat: int) -> None:
     env = made(f"dmc/{domain}-{task}", action_repeat=repeat)
     theirs = suite.load(domain, task)
     theirs.task.random.seed(np.random.SeedSequence(11).generate_state(8))
@@ -74,7 +74,7 @@ def test_a_time_limit_truncates_and_a_tasks_own_end_terminates() -> None:
 
 
 @drawn
-def test_pixels_alone_or_beside_the_state() -> None:
+def test_pixels_are_returned_alone_or_beside_the_state() -> None:
     both, pixels, state = (made("dmc/cartpole-swingup", sees=sees) for sees in ("both", "pixels", "state"))
     push = {"agent": np.ones((1, 1), np.float32)}
     shown = [(env.reset(5), env.step(push)) for env in (both, pixels, state)]
@@ -92,7 +92,7 @@ def test_pixels_alone_or_beside_the_state() -> None:
 
 
 @drawn
-def test_pixels_come_back_bit_for_bit_in_the_middle_of_an_episode() -> None:
+def test_pixels_are_restored_bit_for_bit_in_mid_episode() -> None:
     config = EnvironmentConfig(id="dmc/point_mass-hard", kwargs={"sees": "both", "size": 16, "action_repeat": 2})
     old, new = (make_vector(config, EpisodeSeeds(5, TRAIN), num_envs=2) for _ in range(2))
     rng = np.random.default_rng(0)
@@ -108,7 +108,7 @@ def test_pixels_come_back_bit_for_bit_in_the_middle_of_an_episode() -> None:
 
 
 @drawn
-def test_a_process_without_a_screen_draws_and_says_nothing(tmp_path: Path) -> None:
+def test_a_process_without_a_screen_renders_without_output(tmp_path: Path) -> None:
     code = """
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
@@ -123,7 +123,7 @@ print(env.render().shape)
     assert not list(tmp_path.iterdir())
 
 
-def test_states_need_nothing_to_draw_with_and_pixels_say_what_is_missing() -> None:
+def test_states_work_without_opengl_and_pixels_name_what_is_missing() -> None:
     code = """
 from cadenza.cli.main import run
 from cadenza.config.schema import EnvironmentConfig
@@ -148,18 +148,18 @@ print(run(["train", "dmc/cartpole-balance:sac", "environment.kwargs.sees=pixels"
         ({"repeat": 2}, "repeat: dmc/cartpole-balance takes no such argument; did you mean 'action_repeat'"),
     ],
 )
-def test_mistakes_are_told_by_their_key(kwargs: dict[str, Any], told: str) -> None:
+def test_invalid_arguments_are_config_errors_with_the_key(kwargs: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=rf"environment\.kwargs\.{told}"):
         made("dmc/cartpole-balance", **kwargs)
 
 
-def test_without_the_extra_a_task_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_without_the_extra_names_the_line_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dm_control", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[dmc\]'"):
         environments.resolve("dmc/walker-walk")
 
 
-def test_the_list_of_environments_has_the_facts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dmc_rows_of_the_listing_have_the_facts(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["envs", "dmc/walker-walk"]) == 0
     shown = capsys.readouterr().out
     assert "dmc/walker-walk" in shown

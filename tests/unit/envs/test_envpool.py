@@ -22,7 +22,7 @@ def pool(id: str, **more: Any) -> Any:
     return make_vector(EnvironmentConfig(id=id, vectorize="envpool", **more), SEEDS, num_envs=2)
 
 
-def test_episodes_end_as_configured_and_a_restored_one_begins_anew() -> None:
+def test_envpool_episodes_end_at_the_limit_and_restart_on_restore() -> None:
     pytest.importorskip("envpool", reason="the extra envpool is not installed")
     env, rng = pool("HalfCheetah-v5", max_episode_steps=20), np.random.default_rng(0)
     for _ in range(45):
@@ -36,7 +36,7 @@ def test_episodes_end_as_configured_and_a_restored_one_begins_anew() -> None:
     env.close()
 
 
-def test_every_episode_begins_by_its_number_so_a_resumed_run_never_repeats_those_it_had() -> None:
+def test_envpool_seeds_by_episode_number_so_a_resumed_run_repeats_none() -> None:
     pytest.importorskip("envpool", reason="the extra envpool is not installed")
 
     def begun(env: Any) -> bytes:
@@ -56,12 +56,12 @@ def test_every_episode_begins_by_its_number_so_a_resumed_run_never_repeats_those
     assert begun(resumed) == starts[1]
 
 
-def test_wrappers_are_refused() -> None:
+def test_envpool_refuses_wrappers() -> None:
     with pytest.raises(ConfigError, match=r"vectorize=envpool: cannot be used with environment\.frame_stack"):
         pool("CartPole-v1", frame_stack=4)
 
 
-def test_ataris_settings_are_told_in_its_words() -> None:
+def test_atari_settings_are_translated_to_envpools_options() -> None:
     config = EnvironmentConfig(id="ALE/Pong-v5", frame_stack=4, kwargs={"frameskip": 2})
     options = atari.pool_options(config)
     assert (options["stack_num"], options["repeat_action_probability"]) == (4, 0.25)
@@ -76,12 +76,12 @@ def test_ataris_settings_are_told_in_its_words() -> None:
         ("noop_max", 0, "noop_max=0: EnvPool begins with at least one frame without an action; give 1 or more"),
     ],
 )
-def test_what_it_would_play_otherwise_is_refused(key: str, value: Any, told: str) -> None:
+def test_settings_that_envpool_implements_otherwise_are_refused(key: str, value: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         atari.pool_options(EnvironmentConfig(id="ALE/Pong-v5", kwargs={key: value}))
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_without_the_extra_names_the_line_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(MissingExtraError, match=r"vectorize=envpool needs an extra: pip install 'cadenza\[envpool\]'"):
         pool("CartPole-v1")

@@ -7,7 +7,7 @@ import pytest
 from cadenza.cli.main import run
 
 
-def test_envs_lists_what_matches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_envs_lists_the_ids_that_match_a_filter(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["envs", "cartpole"]) == 0
     out = capsys.readouterr().out
     assert "CartPole-v1" in out
@@ -17,7 +17,7 @@ def test_envs_lists_what_matches(capsys: pytest.CaptureFixture[str]) -> None:
     assert "replay" in capsys.readouterr().out
 
 
-def test_envs_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_envs_json_has_the_facts_of_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["envs", "CartPole-v1", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["environments"]
     assert "ppo" in row.pop("variants")

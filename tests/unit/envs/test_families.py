@@ -36,7 +36,9 @@ def test_ids_without_a_version_mean_the_newest_and_mujocos_old_ones_are_not_offe
     ("id", "extra"),
     [("LunarLander-v3", "box2d"), ("BipedalWalker", "box2d"), ("Hopper-v5", "mujoco"), ("mujoco/Hopper", "mujoco")],
 )
-def test_a_known_id_without_its_packages_says_what_to_install(id: str, extra: str, nothing_installed: None) -> None:
+def test_a_known_id_without_its_packages_names_the_line_to_install(
+    id: str, extra: str, nothing_installed: None
+) -> None:
     with pytest.raises(MissingExtraError, match=rf"pip install 'cadenza\[{extra}\]'"):
         environments.resolve(id)
 
@@ -57,7 +59,7 @@ def test_commands_end_with_69_where_an_extra_is_missing(
 
 
 @pytest.mark.skipif(not (find_library("EGL") or find_library("OSMesa")), reason="no library to draw with")
-def test_mujoco_renders_without_a_screen_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_mujoco_renders_without_a_screen_and_writes_no_log(tmp_path: Path) -> None:
     code = """
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog

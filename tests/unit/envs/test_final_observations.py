@@ -79,7 +79,7 @@ def test_bootstrapping_from_final_observations_gives_the_true_values(name: str) 
 
 
 @pytest.mark.parametrize("name", [name for name in VECTORS if "no reset mask" not in name])
-def test_no_transition_is_wasted_on_a_reset(name: str) -> None:
+def test_same_step_resets_have_no_dummy_transitions(name: str) -> None:
     env = VECTORS[name]()
     for _ in range(20):
         step = env.step({"agent": np.ones((4, 1), np.int64)})
@@ -101,7 +101,7 @@ def test_dummy_transitions_are_marked_inactive_and_left_out_of_episodes() -> Non
     env.close()
 
 
-def test_nothing_is_learned_from_the_way_between_an_end_and_the_next_start() -> None:
+def test_transitions_between_an_end_and_the_next_start_are_not_stored() -> None:
     env, store, values = VECTORS["gymnasium next_step, no reset mask"](), ReplayStore(400, 4), chain_values(GAMMA)
     action, step = {"agent": np.ones((4, 1), np.int64)}, env.current
     for _ in range(60):
@@ -120,12 +120,12 @@ def test_nothing_is_learned_from_the_way_between_an_end_and_the_next_start() -> 
     env.close()
 
 
-def test_a_vector_that_can_neither_reset_nor_be_reset_is_refused() -> None:
+def test_a_vector_without_autoreset_and_reset_mask_is_refused() -> None:
     with pytest.raises(ConfigError, match="neither resets by itself nor takes a reset mask"):
         unmasked(AutoresetMode.DISABLED)()
 
 
-def test_gymnasiums_own_cartpole_vector_runs_and_says_that_it_cannot_be_restored() -> None:
+def test_gymnasiums_cartpole_vector_runs_with_restore_restart() -> None:
     env = GymnasiumVector(gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="vector_entry_point"), SEEDS)
     assert env.spec.restore == "restart"
     for _ in range(60):

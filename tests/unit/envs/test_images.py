@@ -34,11 +34,11 @@ def shape(env: Any) -> Any:
         ((8, 8, 8), (8, 8, 8)),
     ],
 )
-def test_images_come_out_channels_first(given: tuple[int, ...], seen: tuple[int, ...]) -> None:
+def test_images_of_every_layout_become_channels_first(given: tuple[int, ...], seen: tuple[int, ...]) -> None:
     assert channels_first(np.zeros(given, np.uint8)).shape == seen
 
 
-def test_a_stack_keeps_its_frames_together() -> None:
+def test_stacked_images_keep_their_frames_together() -> None:
     frames = np.arange(2 * 5 * 4 * 3, dtype=np.uint8).reshape(2, 5, 4, 3)
     together = channels_first(frames)
     for index in range(6):
@@ -54,7 +54,7 @@ def test_only_bytes_from_0_to_255_are_images() -> None:
     assert not has_images(spaces.Dict(a=spaces.Discrete(2)))
 
 
-def test_grayscale_weighs_the_colours() -> None:
+def test_grayscale_weights_the_colours_by_bt601() -> None:
     colours = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255], [9, 9, 9]], np.uint8)
     picture = colours.T.reshape(3, 1, 5)
     gray = grayscale(picture)
@@ -76,7 +76,7 @@ def area_mean(picture: Any, height: int, width: int) -> Any:
 @pytest.mark.parametrize(
     ("rows", "columns", "height", "width"), [(10, 12, 7, 5), (6, 6, 3, 2), (4, 5, 8, 9), (7, 7, 7, 7)]
 )
-def test_resizing_takes_the_mean_of_the_area(rows: int, columns: int, height: int, width: int) -> None:
+def test_resize_averages_over_the_area_of_each_pixel(rows: int, columns: int, height: int, width: int) -> None:
     picture = np.random.default_rng(0).integers(0, 256, (2, rows, columns)).astype(np.uint8)
     small = resize(picture, height, width)
     assert small.dtype == np.uint8
@@ -149,7 +149,7 @@ def test_impossible_sizes_are_refused(resize: Any) -> None:
 @pytest.mark.parametrize(
     "see", [lambda space: observer(space, axis=None), lambda space: lambda obs: as_declared_tree(space, obs)]
 )
-def test_parts_of_an_observation_are_taken_alike_in_training_and_from_a_policy(see: Any) -> None:
+def test_dict_and_tuple_observations_are_read_alike_in_training_and_by_a_policy(see: Any) -> None:
     pair = see(as_dict_space(spaces.Tuple([spaces.Discrete(3), spaces.Discrete(4)])))
     for given in ((2, 3), [2, 3], np.array([2, 3])):  # what Gymnasium's Tuple contains
         assert {key: int(part) for key, part in pair(given).items()} == {"0": 2, "1": 3}
@@ -161,7 +161,7 @@ def test_parts_of_an_observation_are_taken_alike_in_training_and_from_a_policy(s
             named(value)
 
 
-def test_observations_of_the_bare_environment_are_understood() -> None:
+def test_as_declared_tree_accepts_images_in_the_bare_environments_layout() -> None:
     picture, frame = spaces.Box(0, 255, (9, 8, 3), np.uint8), np.arange(9 * 8 * 3, dtype=np.uint8).reshape(9, 8, 3)
     declared = made(id="harness.own_wrappers:Pixels").spec.groups["agent"].observation
     assert declared.shape == (3, 6, 8)

@@ -39,7 +39,7 @@ def expected(index: int, begin: int, length: int) -> np.ndarray:
     return total
 
 
-def test_returns_are_running_sums() -> None:
+def test_ledger_returns_are_running_sums() -> None:
     book = ledger()
     play(book, 0, 900)
     episodes = book.take()

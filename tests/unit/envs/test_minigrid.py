@@ -34,7 +34,7 @@ def test_every_environment_of_the_package_has_an_id() -> None:
     assert sorted(minigrid.ids("minigrid")) == sorted(theirs)
 
 
-def test_flat_is_the_packages_own_and_what_rl_zoo3_learns_from() -> None:
+def test_flat_observations_equal_the_packages() -> None:
     import gymnasium
     from minigrid.wrappers import FlatObsWrapper
 
@@ -53,13 +53,13 @@ def test_flat_is_the_packages_own_and_what_rl_zoo3_learns_from() -> None:
 @pytest.mark.parametrize(
     ("sees", "shape"), [("grid", (148,)), ("pixels", (3, 56, 56)), ("pixels_full", (3, 40, 40)), ("flat", (2835,))]
 )
-def test_what_is_seen(sees: str, shape: tuple[int, ...]) -> None:
+def test_observation_shapes_follow_sees(sees: str, shape: tuple[int, ...]) -> None:
     env = made(sees=sees)
     assert env.spec.groups["agent"].observation.shape == shape
     assert env.reset(1).obs["agent"].shape == (1, *shape)
 
 
-def test_a_time_limit_is_the_environments_which_its_rewards_fall_towards() -> None:
+def test_a_time_limit_is_passed_to_the_environment_which_scales_rewards_by_it() -> None:
     env = made(max_episode_steps=3)
     assert env.spec.max_episode_steps == env.bare.unwrapped.max_steps == 3  # type: ignore[attr-defined]
     env.reset(0)
@@ -68,12 +68,12 @@ def test_a_time_limit_is_the_environments_which_its_rewards_fall_towards() -> No
     assert not frames[-1].terminated
 
 
-def test_mistakes_are_told_by_their_key() -> None:
+def test_invalid_arguments_are_config_errors_with_the_key() -> None:
     with pytest.raises(ConfigError, match=r"environment\.kwargs\.sees=pixel: must be one of .* mean 'pixels'"):
         made(sees="pixel")
 
 
-def test_without_the_extra_it_says_what_to_install(
+def test_an_id_without_the_extra_names_the_line_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "minigrid", None)

@@ -24,7 +24,7 @@ def pair(num_envs: int, **settings: Any) -> Any:
     ("num_envs", "settings"),
     [(1, {}), (7, {}), (5, {"kwargs": {"sutton_barto_reward": True}}), (3, {"max_episode_steps": 12})],
 )
-def test_native_cartpole_is_the_scalar_one_bit_for_bit(num_envs: int, settings: dict[str, Any]) -> None:
+def test_native_cartpole_equals_the_scalar_one_bit_for_bit(num_envs: int, settings: dict[str, Any]) -> None:
     native, scalar = pair(num_envs, **settings)
     rng = np.random.default_rng(0)
     for at in range(400):
@@ -44,7 +44,7 @@ def test_native_cartpole_is_the_scalar_one_bit_for_bit(num_envs: int, settings: 
     ]
 
 
-def test_a_snapshot_brings_it_back_in_the_middle_of_episodes() -> None:
+def test_a_snapshot_restores_native_cartpole_in_mid_episode() -> None:
     native, _ = pair(4)
     assert native.spec.restore == "snapshot"
     rng = np.random.default_rng(1)

@@ -73,7 +73,7 @@ TURNS = ["classic/tictactoe_v3", "classic/connect_four_v3", "classic/leduc_holde
 
 
 @pytest.mark.parametrize("name", [*TURNS, "relay", "relay, late"])
-def test_an_agent_is_credited_once_with_what_it_collected_since_its_last_turn(name: str) -> None:
+def test_an_agent_is_paid_once_for_all_rewards_since_its_last_turn(name: str) -> None:
     def make() -> Any:
         return (
             Relay(late=name.endswith("late"))
@@ -120,7 +120,7 @@ def test_only_the_agent_on_turn_is_active_and_only_its_mask_binds() -> None:
     assert frame.obs["player_1"][0, :, :, 0].sum() == 2
 
 
-def test_a_time_limit_pays_out_what_those_who_wait_have_collected() -> None:
+def test_a_time_limit_pays_the_rewards_of_waiting_agents() -> None:
     env = adapted(Relay(risk=0), EnvironmentConfig(id="own", max_episode_steps=5))
     frame = env.reset(0)
     earned, paid = (dict.fromkeys(Relay.possible_agents, 0.0) for _ in range(2))
@@ -135,7 +135,7 @@ def test_a_time_limit_pays_out_what_those_who_wait_have_collected() -> None:
     assert min(earned.values()) > 0
 
 
-def test_what_stands_beside_the_mask_is_the_observation_with_images_channels_first() -> None:
+def test_observations_are_taken_out_from_beside_the_mask_with_images_channels_first() -> None:
     env = adapted(Relay(), EnvironmentConfig(id="own"))
     frame = env.reset(0)
     space: Any = env.spec.groups["b"].observation
@@ -145,7 +145,7 @@ def test_what_stands_beside_the_mask_is_the_observation_with_images_channels_fir
     assert frame.obs["a"]["numbers"].dtype == np.float32
 
 
-def test_what_a_stranger_calls_action_names_is_nothing_of_ours() -> None:
+def test_a_users_attribute_action_names_is_ignored() -> None:
     env = Relay()
     env.action_names = ["wait", "pass"]
     made = adapted(env, EnvironmentConfig(id="own"))
@@ -161,7 +161,7 @@ def frames_of(env: Any, count: int) -> Any:
     return [env.reset(0), *(env.step(STAY) for _ in range(count))]
 
 
-def test_who_dies_is_told_once_and_then_sees_zeros_and_earns_nothing() -> None:
+def test_a_death_is_marked_once_then_the_agent_sees_zeros_and_earns_nothing() -> None:
     env = adapted(Mortal({"x_1": (2, "terminated")}), EnvironmentConfig(id="own"))
     frames = frames_of(env, 4)
     assert [None if f.died is None else f.died["x"].tolist() for f in frames] == [None, None, [False, True], None, None]
@@ -174,7 +174,7 @@ def test_who_dies_is_told_once_and_then_sees_zeros_and_earns_nothing() -> None:
     assert env.reset(1).active is None
 
 
-def test_who_dies_sees_the_first_of_what_is_not_counted_from_0() -> None:
+def test_a_dead_agent_sees_the_lowest_code_where_codes_start_above_0() -> None:
     class Counting(Mortal):
         def observation_space(self, agent: str) -> Any:
             return Discrete(9, start=3)
@@ -195,7 +195,9 @@ def test_who_dies_sees_the_first_of_what_is_not_counted_from_0() -> None:
         (("terminated", "truncated"), False, True, {"x": [True, False], "y": [False]}),
     ],
 )
-def test_a_team_ends_as_its_last_agents_end(ways: Any, terminated: bool, truncated: bool, died: Any) -> None:
+def test_an_episode_terminates_or_truncates_as_its_last_agents_do(
+    ways: Any, terminated: bool, truncated: bool, died: Any
+) -> None:
     ends = {"x_1": (1, "terminated"), "x_0": (3, ways[0]), "y_0": (3, ways[1])}
     last = frames_of(adapted(Mortal(ends), EnvironmentConfig(id="own")), 3)[-1]
     assert (last.terminated, last.truncated) == (terminated, truncated)
@@ -206,7 +208,7 @@ def test_a_team_ends_as_its_last_agents_end(ways: Any, terminated: bool, truncat
         assert last.reward["x"].tolist() == [30, 0]
 
 
-def test_an_agent_that_was_not_announced_is_refused_in_one_line() -> None:
+def test_an_agent_outside_possible_agents_is_refused() -> None:
     vector = make_vector(EnvironmentConfig(id="harness.teams:crowded"), EpisodeSeeds(0, TRAIN), num_envs=1)
     step = {"x": np.zeros((1, 2), np.int64), "y": np.zeros((1, 1), np.int64)}
     vector.step(step)
@@ -215,21 +217,21 @@ def test_an_agent_that_was_not_announced_is_refused_in_one_line() -> None:
     vector.close()
 
 
-def test_one_that_fails_to_close_is_warned_of() -> None:
+def test_a_failure_to_close_is_a_warning() -> None:
     env = Informed({})
     env.close = lambda: 1 / 0
     with pytest.warns(UserWarning, match="environment own raised ZeroDivisionError when it was closed"):
         adapted(env, EnvironmentConfig(id="own")).close()
 
 
-def test_masks_beside_the_observations_are_masks_too() -> None:
+def test_masks_in_infos_are_used() -> None:
     env = adapted(Informed({"x_1": (1, "terminated")}), EnvironmentConfig(id="own"))
     first, second, _ = frames_of(env, 2)
     assert first.mask["x"].tolist() == [[True, False, False, False]] * 2
     assert second.mask["x"].tolist() == [[True, True, False, False], [True] * 4]
 
 
-def test_one_of_ones_own_is_found_by_its_path_and_plays_in_a_vector() -> None:
+def test_a_users_pettingzoo_environment_runs_in_a_vector_by_its_import_path() -> None:
     vector = make_vector(EnvironmentConfig(id="harness.teams:dying_pair"), EpisodeSeeds(0, TRAIN), num_envs=2)
     action = {"x": np.zeros((2, 2), np.int64), "y": np.zeros((2, 1), np.int64)}
     steps = [vector.step(action) for _ in range(6)]
@@ -246,7 +248,7 @@ def test_one_of_ones_own_is_found_by_its_path_and_plays_in_a_vector() -> None:
 
 @pytest.mark.parametrize("continuous", [False, True])
 @pytest.mark.parametrize("id", pettingzoo_families.ids("mpe"))
-def test_particles_are_bit_for_bit_those_that_are_published(id: str, continuous: bool) -> None:
+def test_mpe_episodes_equal_the_published_ones_bit_for_bit(id: str, continuous: bool) -> None:
     kwargs = {"continuous_actions": continuous}
     ours: Any = catalog.make(EnvironmentConfig(id=id, kwargs=kwargs))
     theirs = published(id).parallel_env(**kwargs)
@@ -276,7 +278,7 @@ def test_particles_are_bit_for_bit_those_that_are_published(id: str, continuous:
 @pytest.mark.parametrize(
     "id", ["HalfCheetah-2x3", "HalfCheetah-6x1", "Ant-4x2", "Ant-2x4d", "Humanoid-9|8", "Swimmer-2x1"]
 )
-def test_robots_are_bit_for_bit_those_that_are_published(id: str) -> None:
+def test_mamujoco_episodes_equal_the_published_ones_bit_for_bit(id: str) -> None:
     from gymnasium_robotics import mamujoco_v1
 
     ours: Any = catalog.make(EnvironmentConfig(id=f"mamujoco/{id}"))
@@ -305,19 +307,19 @@ def test_robots_are_bit_for_bit_those_that_are_published(id: str) -> None:
         env.close()
 
 
-def test_joints_of_one_name_keep_their_order() -> None:
+def test_joints_that_share_a_name_keep_their_order() -> None:
     made = [catalog.make(EnvironmentConfig(id="mamujoco/Pusher-3p")) for _ in range(6)]
     assert len({env.reset(0).obs["agent_0"].tobytes() for env in made}) == 1
 
 
-def test_ids_without_a_version_mean_the_newest_and_robots_grow_to_any_length() -> None:
+def test_team_ids_resolve_to_the_newest_version_and_many_segment_robots_to_any_size() -> None:
     assert environments.resolve("mpe/simple_spread") == "mpe/simple_spread_v3"
     assert environments.resolve("classic/tictactoe") == "classic/tictactoe_v3"
     snake = catalog.make(EnvironmentConfig(id="mamujoco/ManySegmentSwimmer-3x2"))
     assert sum(len(group.agents) for group in snake.spec.groups.values()) == 3
 
 
-def test_arguments_reach_the_constructor_and_the_time_limit_is_theirs() -> None:
+def test_arguments_and_max_cycles_reach_the_constructor() -> None:
     five = catalog.make(EnvironmentConfig(id="mpe/simple_spread", kwargs={"N": 5}, max_episode_steps=40))
     assert len(five.spec.groups["agent"].agents) == 5
     assert five.spec.max_episode_steps == 40
@@ -331,7 +333,11 @@ def test_arguments_reach_the_constructor_and_the_time_limit_is_theirs() -> None:
     ("id", "kwargs", "message"),
     [
         ("sisl/pursuit", {"n_evader": 3}, r"environment\.kwargs\.n_evader: .*did you mean 'n_evaders'"),
-        ("mamujoco/Ant-4x2", {"agent_conf": "2x4"}, r"environment\.kwargs\.agent_conf: is set by the id mamujoco/Ant-4x2"),
+        (
+            "mamujoco/Ant-4x2",
+            {"agent_conf": "2x4"},
+            r"environment\.kwargs\.agent_conf: is set by the id mamujoco/Ant-4x2",
+        ),
         ("mamujoco/Ant-4x2", {"healthy": 1}, r"environment\.kwargs: mamujoco/Ant-4x2 refuses {'healthy': 1}"),
     ],
 )
@@ -349,12 +355,12 @@ def test_arguments_that_do_not_exist_are_refused(id: str, kwargs: dict[str, Any]
         ("mpe/simple_speaker_listener", {"speaker": "team", "listener": "team"}),
     ],
 )
-def test_who_plays_against_whom_is_known(id: str, teams: Any) -> None:
+def test_adversarial_environments_have_two_teams(id: str, teams: Any) -> None:
     groups = catalog.make(EnvironmentConfig(id=id)).spec.groups
     assert {name: group.team for name, group in groups.items()} == teams
 
 
-def test_a_known_id_without_its_packages_says_what_to_install(
+def test_a_known_id_without_its_packages_names_the_line_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for package in ("mpe2", "rlcard", "gymnasium_robotics", "pymunk"):

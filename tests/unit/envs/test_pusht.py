@@ -28,7 +28,7 @@ def play(env: Gym, seed: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("obs_type", ["state", "environment_state_agent_pos", "pixels"])
-def test_a_used_table_plays_the_same_episode_as_a_fresh_one(obs_type: str) -> None:
+def test_a_used_pusht_plays_the_same_episode_as_a_fresh_one(obs_type: str) -> None:
     pytest.importorskip("gym_pusht", reason="the extra pusht is not installed")
     used, fresh = (catalog.make(EnvironmentConfig(id=ID, kwargs={"obs_type": obs_type})) for _ in range(2))
     assert isinstance(used, Gym)
@@ -38,7 +38,7 @@ def test_a_used_table_plays_the_same_episode_as_a_fresh_one(obs_type: str) -> No
     assert used.spec.max_episode_steps == 300
 
 
-def test_actions_are_clipped_only_where_that_is_asked() -> None:
+def test_pusht_actions_are_clipped_only_under_clip_actions() -> None:
     pytest.importorskip("gym_pusht", reason="the extra pusht is not installed")
     beyond, at = np.full((1, 2), 900, np.float32), np.full((1, 2), 512, np.float32)
 
@@ -51,14 +51,14 @@ def test_actions_are_clipped_only_where_that_is_asked() -> None:
     assert pushed(beyond, clip=False) != pushed(at, clip=False)
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_without_the_extra_names_the_line_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gym_pusht", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[pusht\]'"):
         environments.resolve(ID)
 
 
 @pytest.mark.parametrize("obs_type", ["state", "environment_state_agent_pos"])
-def test_the_expert_puts_the_block_in_its_place(obs_type: str) -> None:
+def test_the_pusht_expert_reaches_the_goal(obs_type: str) -> None:
     pytest.importorskip("gym_pusht", reason="the extra pusht is not installed")
     env = catalog.make(EnvironmentConfig(id=ID, kwargs={"obs_type": obs_type}))
     frame, expert, random = env.reset(4), Expert(), np.random.default_rng(0)
@@ -69,7 +69,7 @@ def test_the_expert_puts_the_block_in_its_place(obs_type: str) -> None:
     assert frame.reward["agent"][0] == 1
 
 
-def test_the_expert_sees_the_same_in_corners_as_in_place_and_angle() -> None:
+def test_the_pusht_expert_reads_the_same_pose_from_both_observations() -> None:
     pytest.importorskip("gym_pusht", reason="the extra pusht is not installed")
     kinds = ("state", "environment_state_agent_pos")
     envs = [catalog.make(EnvironmentConfig(id=ID, kwargs={"obs_type": kind})) for kind in kinds]
@@ -81,20 +81,20 @@ def test_the_expert_sees_the_same_in_corners_as_in_place_and_angle() -> None:
     assert np.cos(pose[2] - corners[2]) == pytest.approx(1)
 
 
-def test_the_expert_does_not_see_pictures() -> None:
+def test_the_pusht_expert_refuses_pixels() -> None:
     pytest.importorskip("gym_pusht", reason="the extra pusht is not installed")
     with pytest.raises(ConfigError, match=r"environment\.kwargs\.obs_type"):
         Expert()(np.zeros((3, 96, 96), np.uint8), np.random.default_rng(0))
 
 
-def test_a_block_is_away_by_how_far_its_corners_are() -> None:
+def test_goal_distance_is_the_mean_distance_of_the_corners() -> None:
     moved, turned = GOAL + np.array([3, 4, 0]), GOAL + np.array([0, 0, np.pi])
     place, beside, round_about = goal_distance(np.array([GOAL, moved, turned]))
     assert (place, beside) == (pytest.approx(0), pytest.approx(5))
     assert round_about > 100
 
 
-def test_a_place_on_the_way_is_never_behind_what_was_done() -> None:
+def test_nearest_on_never_goes_back_on_the_path() -> None:
     way, lengths = np.array([(0.0, 0.0), (100.0, 0.0), (100.0, 100.0)]), np.array([0.0, 100.0, 200.0])
     assert nearest_on(way, lengths, np.array([30.0, 5.0]), 0.0) == pytest.approx(30)
     assert nearest_on(way, lengths, np.array([10.0, 5.0]), 30.0) == pytest.approx(30)

@@ -22,7 +22,7 @@ pytest.importorskip("stable_retro", reason="the extra retro is not installed")
 ID = "Retro/Airstriker-Genesis-v0"
 
 
-def test_two_games_at_a_time_are_two_processes_and_come_back_exactly() -> None:
+def test_two_retro_games_run_in_two_processes_and_are_restored_exactly() -> None:
     decisions: dict[str, Any] = {}
     config = EnvironmentConfig(id=ID, grayscale=True, resize=42)
     old, new = (make_vector(config, EpisodeSeeds(5, TRAIN), num_envs=2, decisions=decisions) for _ in range(2))
@@ -40,7 +40,7 @@ def test_two_games_at_a_time_are_two_processes_and_come_back_exactly() -> None:
         env.close()
 
 
-def test_a_game_without_its_rom_says_so_and_one_with_it_is_listed() -> None:
+def test_a_game_without_its_rom_is_an_error_and_one_with_it_is_listed() -> None:
     assert retro.ids("Retro") == [ID]
     with pytest.raises(EnvironmentFault, match=r"needs its ROM: python -m stable_retro\.import"):
         catalog.make(EnvironmentConfig(id="Retro/SonicTheHedgehog-Genesis-v0"))
@@ -53,7 +53,7 @@ def test_a_game_without_its_rom_says_so_and_one_with_it_is_listed() -> None:
         make_vector(EnvironmentConfig(id=ID, vectorize="in_process"), EpisodeSeeds(5, TRAIN), num_envs=2)
 
 
-def test_without_the_extra_it_says_what_to_install(
+def test_an_id_without_the_extra_names_the_line_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "stable_retro", None)

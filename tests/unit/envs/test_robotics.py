@@ -35,7 +35,7 @@ def test_a_used_maze_plays_the_same_episode_as_a_fresh_one() -> None:
     assert used.spec.max_episode_steps == 600
 
 
-def test_no_maze_stays_among_the_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mazes_leave_no_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     env = catalog.make(EnvironmentConfig(id="AntMaze_UMaze-v5"))
     assert isinstance(env, Gym)
@@ -43,7 +43,7 @@ def test_no_maze_stays_among_the_temporary_files(tmp_path: Path, monkeypatch: py
     assert not list(tmp_path.iterdir())
 
 
-def test_every_maze_is_the_packages() -> None:
+def test_every_listed_maze_is_registered_by_the_package() -> None:
     import gymnasium
 
     gymnasium.register_envs(package)

@@ -84,7 +84,7 @@ class Field:
 # maps
 
 
-def test_maps_are_compositions_and_the_enemy_has_the_same_unless_told() -> None:
+def test_maps_name_both_armies_or_one_for_both() -> None:
     armies = parse("skirmish/2m1x1h")
     assert armies.allies == armies.enemies == (M, M, X, H)
     armies = parse("skirmish/1s_vs_2x1m")
@@ -107,7 +107,7 @@ def test_maps_are_compositions_and_the_enemy_has_the_same_unless_told() -> None:
         ("5m_v_6m", "did you mean '5m_vs_6m'"),
     ],
 )
-def test_what_is_no_map_is_said_in_a_line(name: str, says: str) -> None:
+def test_an_invalid_map_is_an_error_with_the_reason(name: str, says: str) -> None:
     with pytest.raises(NotFoundError, match=says):
         environments.resolve(f"skirmish/{name}")
 
@@ -121,7 +121,7 @@ def test_what_is_no_map_is_said_in_a_line(name: str, says: str) -> None:
         ({"oponent": "nearest"}, "did you mean 'opponent'"),
     ],
 )
-def test_mistakes_in_settings_are_told(kwargs: dict[str, Any], says: str) -> None:
+def test_invalid_skirmish_settings_are_config_errors(kwargs: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         catalog.make(EnvironmentConfig(id="skirmish/3m", kwargs=kwargs))
 
@@ -149,7 +149,7 @@ def test_padded_puts_all_units_into_one_group_of_equal_columns() -> None:
     assert frame.mask["unit"][2, 9]
 
 
-def test_units_may_look_alike() -> None:
+def test_types_false_hides_the_units_types() -> None:
     field = Field("1m1x_vs_1m1x", [(5, 12), (5, 13), (9, 12), (20, 13)], types=False)
     seen = field.seen("marine_0")
     assert {name for name in seen if "is_" in name} == {
@@ -179,7 +179,7 @@ def test_every_hit_takes_at_least_a_point() -> None:
     assert field.health("bruiser_0") == X.health - 1
 
 
-def test_reach_ends_where_it_is_said_to_end() -> None:
+def test_attacks_are_allowed_exactly_up_to_the_reach() -> None:
     assert "attack enemy_marine_0" in Field("1m", [(6, 12), (12, 12)]).allowed("marine_0")
     assert "attack enemy_marine_0" not in Field("1m", [(6, 12), (12.01, 12)]).allowed("marine_0")
 
@@ -258,7 +258,7 @@ def test_units_move_their_speed_in_four_directions_and_scouts_in_eight() -> None
     assert "northwest" not in field.allowed("marine_0")
 
 
-def test_the_field_ends_and_so_do_moves() -> None:
+def test_moves_out_of_the_field_are_masked() -> None:
     field = Field("1m", [(0.5, SIZE), (12, 12)])
     assert field.allowed("marine_0") == {"hold", "south", "east"}
     field.act(marine_0="west")
@@ -279,7 +279,7 @@ def test_the_opponent_comes_to_the_nearest_and_fires_at_it_once_in_reach() -> No
 
 
 @pytest.mark.parametrize(("opponent", "chosen"), [("nearest", "marine_0"), ("weakest", "marine_1")])
-def test_whom_the_opponent_fires_at(opponent: str, chosen: str) -> None:
+def test_the_opponent_fires_at_the_nearest_or_the_weakest(opponent: str, chosen: str) -> None:
     field = Field("2m_vs_1m", [(11, 12), (10, 12), (15, 12)], opponent=opponent)
     field.hurt("marine_1", 30)
     before = field.health(chosen)
@@ -290,7 +290,7 @@ def test_whom_the_opponent_fires_at(opponent: str, chosen: str) -> None:
 # what is seen
 
 
-def test_nothing_is_seen_beyond_sight() -> None:
+def test_units_beyond_sight_are_zeros() -> None:
     field = Field("2m", [(5, 12), (5, 14), (14, 12), (14.5, 12)])
     seen = field.seen("marine_0")
     assert seen["marine_1.dy"] == pytest.approx(2 / 9)
@@ -306,7 +306,7 @@ def test_nothing_is_seen_beyond_sight() -> None:
     assert field.seen("marine_0")["enemy_marine_1.is_marine"] == 1
 
 
-def test_types_see_what_is_theirs() -> None:
+def test_observations_have_the_columns_of_the_type() -> None:
     field = Field("1m1x1h1s", [(5, 10), (5, 11), (5, 12), (5, 13), (10, 10), (10, 11), (10, 12), (10, 13)])
     seen = {name: field.seen(f"{name}_0") for name in ("marine", "bruiser", "healer", "scout")}
     assert {name for name in seen if "self.threat" in seen[name]} == {"bruiser"}
@@ -316,7 +316,7 @@ def test_types_see_what_is_theirs() -> None:
     assert seen["bruiser"]["self.threat"] == 0.25  # only the marine reaches that far
 
 
-def test_the_dead_are_out_of_it() -> None:
+def test_dead_units_are_inactive_and_observe_zeros() -> None:
     field = Field("2m_vs_1m", [(10, 12), (10, 14), (14, 12)])
     field.hurt("marine_0", 5)
     field.act()
@@ -331,7 +331,7 @@ def test_the_dead_are_out_of_it() -> None:
     assert field.step.died["marine"].tolist() == [[False, False]]
 
 
-def test_the_state_has_everything_wherever_it_is() -> None:
+def test_the_central_state_shows_all_units_regardless_of_sight() -> None:
     field = Field("1m", [(0, 0), (24, 12)])
     field.act(marine_0="north")
     health, x, y, cooldown, energy = field.step.state[0, :-1].reshape(5, 2)
@@ -357,7 +357,7 @@ def test_a_perfect_episode_is_worth_twenty_to_the_team() -> None:
     assert total == pytest.approx(20)
 
 
-def test_points_are_for_health_kills_and_winning() -> None:
+def test_rewards_count_health_kills_and_wins() -> None:
     field = Field("1m_vs_2m", [(10, 12), (15, 12), (15, 13)])
     point = 20 / (2 * (M.health + 10) + 200)
     field.act(marine_0="attack enemy_marine_0")
@@ -405,7 +405,7 @@ def kept(step: Any) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("map", ["3m", "3m1x1h1s", "2x9m_vs_8m2h"])
 @pytest.mark.parametrize("opponent", ["nearest", "weakest"])
-def test_many_battles_are_the_single_ones_bit_for_bit(map: str, opponent: str) -> None:
+def test_batched_battles_equal_single_battles_bit_for_bit(map: str, opponent: str) -> None:
     ways: tuple[Any, ...] = ("native", "in_process")
     native: Any
     native, scalar = (
@@ -426,7 +426,7 @@ def test_many_battles_are_the_single_ones_bit_for_bit(map: str, opponent: str) -
     scalar.close()
 
 
-def test_a_snapshot_brings_battles_back_in_the_middle() -> None:
+def test_a_snapshot_restores_battles_in_mid_episode() -> None:
     config = EnvironmentConfig(id="skirmish/2m1x1h", vectorize="native")
     old, new = make_vector(config, SEEDS, num_envs=4), make_vector(config, SEEDS, num_envs=4)
     rng = np.random.default_rng(1)
@@ -440,7 +440,7 @@ def test_a_snapshot_brings_battles_back_in_the_middle() -> None:
     assert [(e.length, e.total, e.won) for e in new.episodes()] == [(e.length, e.total, e.won) for e in old.episodes()]
 
 
-def test_battles_begin_differently_by_seed_and_alike_by_the_same() -> None:
+def test_battles_start_equal_for_equal_seeds_and_differ_otherwise() -> None:
     env = catalog.make(EnvironmentConfig(id="skirmish/3m"))
     first, second, again = (env.reset(seed).state for seed in (1, 2, 1))
     assert not np.array_equal(first, second)
@@ -518,7 +518,7 @@ def test_on_one_map_types_that_see_and_do_the_same_must_do_opposite_things() -> 
         assert played("4m1g_vs_8m", everybody) <= 0.3
 
 
-def test_it_draws_a_picture() -> None:
+def test_skirmish_renders_a_picture() -> None:
     env = catalog.make(EnvironmentConfig(id="skirmish/3m1x1h1s1g"), render=True)
     env.reset(0)
     one = env.render()

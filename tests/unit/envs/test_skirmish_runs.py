@@ -41,7 +41,7 @@ def test_win_rates_are_in_metrics_evaluations_and_episode_records(tmp_path: Path
     assert run.evaluate(episodes=3)["win_rate"] in (0, pytest.approx(1 / 3), pytest.approx(2 / 3), 1)
 
 
-def test_environments_without_wins_say_nothing_of_them(tmp_path: Path) -> None:
+def test_environments_without_wins_record_no_win_rate(tmp_path: Path) -> None:
     run = cadenza.train("toy/pair:ppo", runs_dir=tmp_path, **QUICK)
     folder = find(tmp_path, run.id)
     assert not [name for row in read(folder.metrics) for name in row if "win_rate" in name]
@@ -50,7 +50,7 @@ def test_environments_without_wins_say_nothing_of_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("groups", ["agent", {"front": ["bruiser_0"], "rear": ["marine_1", "marine_0"]}])
-def test_other_groupings_fight_the_same_battles(groups: Any) -> None:
+def test_regrouped_battles_have_the_same_episodes(groups: Any) -> None:
     config = EnvironmentConfig(id="skirmish/2m1x", groups=groups, vectorize="native")
     regrouped = make_vector(config, EpisodeSeeds(1, TRAIN), num_envs=4)
     plain = make_vector(EnvironmentConfig(id="skirmish/2m1x", vectorize="native"), EpisodeSeeds(1, TRAIN), num_envs=4)
@@ -70,14 +70,14 @@ def test_other_groupings_fight_the_same_battles(groups: Any) -> None:
     assert [(e.seed, e.length, e.won) for e in ours] == [(e.seed, e.length, e.won) for e in others]
 
 
-def test_kills_leave_no_trace(tmp_path: Path) -> None:
+def test_a_killed_skirmish_run_resumes_bit_identical(tmp_path: Path) -> None:
     command = ["skirmish/2m1x1h:ppo", "environment.num_envs=8", "algorithm.n_steps=32", "algorithm.n_epochs=1"]
     assert_kills_leave_no_trace([*command, "algorithm.rewards=team", "--max-timesteps", "12000"], tmp_path, kills=3)
 
 
 @pytest.mark.parametrize("map", ["3m", "2m1x1h"])
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-def test_pettingzoos_own_tests_pass(map: str) -> None:
+def test_skirmish_passes_pettingzoos_api_tests(map: str) -> None:
     testing = pytest.importorskip("pettingzoo.test")
     from pettingzoo.utils.conversions import parallel_to_aec
 
@@ -91,7 +91,7 @@ def test_pettingzoos_own_tests_pass(map: str) -> None:
     testing.state_test(turns, parallel_env(map))
 
 
-def test_in_pettingzoo_the_fallen_leave_and_the_living_earn_the_teams_reward() -> None:
+def test_in_pettingzoo_fallen_units_leave_and_living_ones_get_the_teams_reward() -> None:
     pytest.importorskip("pettingzoo")
     from cadenza.envs.skirmish.parallel import parallel_env
 

@@ -42,7 +42,7 @@ def fight(env: Any, steps: int, seed: int = 0) -> Iterator[Any]:
         yield env.step(random_actions(env.spec.groups, env.current, random))
 
 
-def test_battles_are_fought_and_the_dead_do_nothing(installed: None) -> None:
+def test_smac_battles_run_and_dead_units_take_action_0(installed: None) -> None:
     env = battles("smac/3m")
     assert env.spec.groups["agent"].agents == ("agent_0", "agent_1", "agent_2")
     died = 0
@@ -61,7 +61,7 @@ def test_battles_are_fought_and_the_dead_do_nothing(installed: None) -> None:
     env.close()
 
 
-def test_a_time_limit_and_a_breakdown_cut_a_battle_off(installed: None) -> None:
+def test_a_time_limit_or_a_crash_truncates_a_battle(installed: None) -> None:
     env = catalog.make(EnvironmentConfig(id="smac/3m", max_episode_steps=4))
     stop = {"agent": np.ones(3, np.int64)}
     env.reset(0)
@@ -98,21 +98,21 @@ def test_a_resumed_run_begins_the_next_episodes(installed: None) -> None:
     assert (new.state_dict()["numbers"] == 1).all()
 
 
-def test_the_second_challenge_draws_armies_of_any_size(installed: None) -> None:
+def test_smacv2_ids_draw_armies_of_any_size(installed: None) -> None:
     env = battles("smacv2/zerg_4_vs_6", num_envs=2)
     group = env.spec.groups["agent"]
     assert (len(group.agents), int(group.action.n)) == (4, 12)
     list(fight(env, 10))
 
 
-def test_mistakes_are_told(installed: None) -> None:
+def test_reserved_smac_arguments_are_config_errors(installed: None) -> None:
     with pytest.raises(ConfigError, match=r"environment\.kwargs\.map_name: is set by the id smac/3m"):
         battles("smac/3m", kwargs={"map_name": "8m"})
     with pytest.raises(ConfigError, match=r"dificulty"):
         battles("smac/3m", kwargs={"dificulty": "3"})
 
 
-def test_without_the_game_the_message_says_what_to_install() -> None:
+def test_an_id_without_starcraft_names_what_to_install() -> None:
     if "pysc2" in sys.modules:
         pytest.skip("StarCraft is installed here")
     for id, package in (("smac/3m", "oxwhirl/smac"), ("smacv2/terran_5_vs_5", "oxwhirl/smacv2")):
@@ -120,5 +120,5 @@ def test_without_the_game_the_message_says_what_to_install() -> None:
             environments.resolve(id)
 
 
-def test_the_command_says_it_too() -> None:
+def test_train_without_starcraft_names_what_to_install() -> None:
     assert cadenza("train", "smac/3m:mappo").code == 69

@@ -22,7 +22,7 @@ def best_return(id: str, answer: Any) -> float:
     return total
 
 
-def test_the_known_answers_solve_the_toys() -> None:
+def test_the_optimal_policies_reach_the_toys_thresholds() -> None:
     assert best_return("toy/identity", lambda frame: frame.obs["agent"]) == 16
     assert best_return("toy/identity_box", lambda frame: frame.obs["agent"]) == 0
     assert best_return("toy/dict", lambda frame: frame.obs["agent"]["useful"].argmax(-1)) == 16
@@ -36,7 +36,7 @@ def middle_of_the_dot(frame: Any) -> np.ndarray:
     return np.array([columns.mean(), rows.mean()]) - 31.5
 
 
-def test_the_dot_is_pushed_to_the_middle_by_whoever_sees_where_it_is() -> None:
+def test_a_scripted_policy_solves_toy_dot() -> None:
     def push(frame: Any) -> Any:
         return np.clip(-middle_of_the_dot(frame) / 52 / 0.15, -1, 1).astype(np.float32)[None]
 
@@ -54,7 +54,7 @@ def test_the_dot_is_pushed_to_the_middle_by_whoever_sees_where_it_is() -> None:
     assert float(frame.reward["agent"][0]) == pytest.approx(expected, abs=0.05)
 
 
-def test_the_masked_toy_allows_one_action_and_shows_nothing_else() -> None:
+def test_toy_masked_allows_one_action_and_its_observation_is_constant() -> None:
     env = make_vector(EnvironmentConfig(id="toy/masked"), EpisodeSeeds(0, TRAIN), num_envs=4)
     rewards = []
     for _ in range(40):
@@ -65,12 +65,12 @@ def test_the_masked_toy_allows_one_action_and_shows_nothing_else() -> None:
     assert sum(rewards) == 0
 
 
-def test_chain_values_are_those_of_the_walk() -> None:
+def test_chain_values_equal_simulated_returns() -> None:
     values = chain_values(0.5, length=3)
     assert values.tolist() == [1.75, 1.5, 1.0, 0.0]
 
 
-def test_the_second_runner_of_the_pair_dies_once() -> None:
+def test_the_second_runner_of_toy_pair_dies_once() -> None:
     env = make_vector(EnvironmentConfig(id="toy/pair"), EpisodeSeeds(0, TRAIN), num_envs=2)
     deaths = np.zeros(2, int)
     for step_number in range(1, 11):

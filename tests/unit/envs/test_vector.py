@@ -33,7 +33,7 @@ def forward(env: Any) -> Any:
     return env.step({"agent": np.ones((env.num_envs, 1), np.int64)})
 
 
-def test_a_step_outlives_the_next_one() -> None:
+def test_a_step_stays_valid_during_the_next_call() -> None:
     env = chain()
     for _ in range(12):
         step = forward(env)
@@ -49,14 +49,14 @@ def test_a_step_outlives_the_next_one() -> None:
             assert np.array_equal(one, two)
 
 
-def test_final_observations_cost_nothing_while_no_episode_ends() -> None:
+def test_final_obs_is_obs_while_no_episode_ends() -> None:
     env = chain(1, max_episode_steps=50)
     env.reset(0)
     step = env.step({"agent": np.zeros((1, 1), np.int64)})
     assert step.final_obs["agent"] is step.obs["agent"]
 
 
-def test_episodes_are_handed_over_once_and_number_from_zero() -> None:
+def test_episodes_are_returned_once_and_numbered_from_zero() -> None:
     env = make_vector(EnvironmentConfig(id="toy/identity"), EpisodeSeeds(1, EVAL, first_env=10), num_envs=2)
     for _ in range(40):
         env.step({"agent": env.current.obs["agent"].copy()})
@@ -71,7 +71,7 @@ def test_episodes_are_handed_over_once_and_number_from_zero() -> None:
     assert env.episodes() == []
 
 
-def test_reset_begins_at_the_asked_episode_and_forgets_the_running_one() -> None:
+def test_reset_starts_the_numbered_episode_and_drops_the_running_one() -> None:
     env = chain()
     forward(env)
     step = env.reset(7)
@@ -103,7 +103,7 @@ def test_a_state_of_another_number_of_environments_is_refused() -> None:
         chain(2).load_state_dict(chain(3).state_dict())
 
 
-def test_auto_takes_the_native_version_where_it_pays_and_says_why() -> None:
+def test_auto_chooses_the_native_version_where_it_pays_and_records_why() -> None:
     decisions: dict[str, Any] = {}
     few: dict[str, Any] = {}
     many: dict[str, Any] = {}
@@ -121,7 +121,7 @@ def test_auto_takes_the_native_version_where_it_pays_and_says_why() -> None:
     assert decisions == {}
 
 
-def test_impossible_choices_are_config_errors() -> None:
+def test_impossible_vectorize_settings_are_config_errors() -> None:
     with pytest.raises(ConfigError, match=r"environment\.vectorize=native: Acrobot-v1"):
         make_vector(EnvironmentConfig(id="Acrobot-v1", vectorize="native"), SEEDS)
     with pytest.raises(ConfigError, match=r"environment\.vectorize=gymnasium: toy/pair"):
@@ -180,7 +180,7 @@ def test_foreign_alarms_reach_their_handler() -> None:
     assert heard == [signal.SIGALRM]
 
 
-def test_workers_keep_to_one_thread_as_in_process() -> None:
+def test_workers_use_one_linear_algebra_thread() -> None:
     env = make_vector(EnvironmentConfig(id="Pendulum-v1", num_envs=2, vectorize="workers", workers=2), SEEDS)
     try:
         found = [process.environ() for process in worker_processes()]
@@ -191,7 +191,7 @@ def test_workers_keep_to_one_thread_as_in_process() -> None:
         env.close()
 
 
-def test_random_actions_keep_to_the_masks_of_several_choices() -> None:
+def test_random_multidiscrete_actions_respect_masks() -> None:
     group = GroupSpec(("agent",), spaces.Discrete(2), spaces.MultiDiscrete([3, 2], start=[1, 5]))
     shape, mask = (200, 1), np.array([False, True, True, False, True])
     arrays: dict[str, Any] = {

@@ -51,7 +51,7 @@ def play(env: Gym, seed: int, steps: int = 25) -> list[bytes]:
     return seen
 
 
-def test_a_used_game_plays_the_same_episode_as_a_fresh_one_and_leaves_no_files(
+def test_a_used_doom_plays_the_same_episode_as_a_fresh_one_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -63,7 +63,7 @@ def test_a_used_game_plays_the_same_episode_as_a_fresh_one_and_leaves_no_files(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_new_vector_goes_on_in_the_middle_of_an_episode() -> None:
+def test_a_new_doom_vector_is_restored_in_mid_episode() -> None:
     config = EnvironmentConfig(id="VizDoom-basic", grayscale=True, resize=42, frame_stack=2)
     old = make_vector(config, EpisodeSeeds(5, TRAIN), num_envs=1)
     rng = np.random.default_rng(0)
@@ -80,7 +80,7 @@ def test_a_new_vector_goes_on_in_the_middle_of_an_episode() -> None:
         env.close()
 
 
-def test_the_scenarios_time_limit_truncates_and_shows_what_was_seen_last() -> None:
+def test_the_scenarios_time_limit_truncates_with_the_last_observation() -> None:
     env = made(max_episode_steps=2)
     assert made().spec.max_episode_steps == 75  # 300 tics, four to an action
     env.reset(0)
@@ -113,7 +113,7 @@ def test_scenarios_are_found_in_a_folder_and_by_path(tmp_path: Path, monkeypatch
         made("VizDoom-custom", config_path=str(tmp_path / "min.cfg"))
 
 
-def test_a_scenario_chooses_no_program_and_only_rules_of_the_game(tmp_path: Path) -> None:
+def test_a_scenario_can_set_game_rules_but_no_program(tmp_path: Path) -> None:
     shutil.copy(scenarios() / "simpler_basic.wad", tmp_path)
     started, program = tmp_path / "started", tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {started}\n")
@@ -130,7 +130,7 @@ def test_a_scenario_chooses_no_program_and_only_rules_of_the_game(tmp_path: Path
     assert not (tmp_path / "e.ini").exists()
 
 
-def test_what_the_game_tells_can_be_seen_beside_the_screen() -> None:
+def test_game_variables_are_returned_beside_the_screen() -> None:
     env = made("VizDoom-health_gathering", variables=True)
     seen = env.reset(1).obs["agent"]
     assert seen["variables"].tolist() == [[92.0]]  # the floor has hurt already
@@ -138,7 +138,7 @@ def test_what_the_game_tells_can_be_seen_beside_the_screen() -> None:
     env.close()
 
 
-def test_without_the_extra_it_says_what_to_install(
+def test_an_id_without_the_extra_names_the_line_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "vizdoom", None)
@@ -147,7 +147,7 @@ def test_without_the_extra_it_says_what_to_install(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
-def test_a_game_dies_with_a_killed_run(tmp_path: Path) -> None:
+def test_doom_dies_with_a_killed_run(tmp_path: Path) -> None:
     code = """
 import psutil, signal
 from cadenza.config.schema import EnvironmentConfig

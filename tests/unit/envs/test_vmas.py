@@ -34,7 +34,7 @@ def walk(env: Any, steps: int, seed: int) -> Any:
 
 # scripted players that draw, goals that are other entities, actions with words, objects for all at once
 @pytest.mark.parametrize("name", ["football", "simple_adversary", "simple_speaker_listener", "wheel"])
-def test_a_resumed_simulator_goes_on_bit_for_bit(name: str) -> None:
+def test_a_restored_simulator_continues_bit_for_bit(name: str) -> None:
     old = vector(name, max_episode_steps=9)
     walk(old, 14, 0)
     saved = unpack(pack({"env": old.state_dict()}))["env"]
@@ -45,7 +45,7 @@ def test_a_resumed_simulator_goes_on_bit_for_bit(name: str) -> None:
     assert walk(new, 12, 1) == walk(old, 12, 1)
 
 
-def test_it_is_the_published_simulator() -> None:
+def test_vmas_steps_equal_the_published_simulators() -> None:
     import torch
     from vmas import make_env
 
@@ -63,14 +63,14 @@ def test_it_is_the_published_simulator() -> None:
             assert np.array_equal(step.reward["agent"][:, agent], rewards[agent].numpy())
 
 
-def test_an_episode_begins_by_its_own_seed_whoever_is_beside_it() -> None:
+def test_a_vmas_episodes_start_depends_on_its_seed_alone() -> None:
     many, few = vector("transport", num_envs=5), vector("transport", num_envs=2)
     assert np.array_equal(many.current.obs["agent"][:2], few.current.obs["agent"])
     alone = catalog.make(EnvironmentConfig(id="vmas/transport"))
     assert np.array_equal(alone.reset(SEEDS(1, 0)).obs["agent"], few.current.obs["agent"][1])
 
 
-def test_nothing_outside_is_drawn_from() -> None:
+def test_vmas_leaves_torchs_global_rng_as_it_was() -> None:
     import torch
 
     before = torch.get_rng_state()
@@ -78,7 +78,7 @@ def test_nothing_outside_is_drawn_from() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_actions_arguments_teams_and_mistakes() -> None:
+def test_vmas_actions_arguments_teams_and_errors() -> None:
     discrete = vector("simple_tag", kwargs={"continuous_actions": False})
     assert {name: group.team for name, group in discrete.spec.groups.items()} == {
         "adversary": "opponents",

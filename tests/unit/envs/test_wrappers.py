@@ -59,17 +59,19 @@ def test_wrappers_are_applied_in_order_and_the_facts_are_those_after_them() -> N
         ("LunarLander-v3", [0, 1, 4, 6, 7]),
     ],
 )
-def test_velocities_can_be_hidden(id: str, kept: list[int]) -> None:
+def test_hide_velocity_removes_velocities(id: str, kept: list[int]) -> None:
     bare, masked = made(id), made(id, wrappers=["HideVelocity"])
     assert np.array_equal(masked.reset(3).obs["agent"], bare.reset(3).obs["agent"][:, kept])
     for env in (bare, masked):
         env.close()
 
 
-def test_which_numbers_are_velocities_can_be_said() -> None:
+def test_hide_velocity_takes_indices_where_it_knows_none() -> None:
     env = made("InvertedPendulum-v5", wrappers=[{"id": "HideVelocity", "indices": [2, 3]}])
     assert env.spec.groups["agent"].observation.shape == (2,)
-    with pytest.raises(ConfigError, match=r"wrappers\[0\]: HideVelocity does not know the velocities of Inv.* set indices"):
+    with pytest.raises(
+        ConfigError, match=r"wrappers\[0\]: HideVelocity does not know the velocities of Inv.* set indices"
+    ):
         made("InvertedPendulum-v5", wrappers=["HideVelocity"])
 
 
@@ -116,7 +118,7 @@ def test_episodes_report_the_environments_own_rewards(way: Any) -> None:
         made_env.close()
 
 
-def test_where_no_wrapper_is_there_is_no_second_reward() -> None:
+def test_environments_without_wrappers_have_no_raw_reward() -> None:
     env = make_vector(
         EnvironmentConfig(id="CarRacing-v3", grayscale=True, resize=16, vectorize="in_process"), SEEDS, num_envs=1
     )
@@ -134,7 +136,7 @@ def test_where_no_wrapper_is_there_is_no_second_reward() -> None:
         {"id": "toy/image", "wrappers": ({"id": "FrameStackObservation", "stack_size": 2},), "resize": 5},
     ],
 )
-def test_wrapped_environments_come_back_exactly_and_workers_agree(settings: Any) -> None:
+def test_wrapped_environments_are_restored_exactly_also_in_workers(settings: Any) -> None:
     config = EnvironmentConfig(**settings, vectorize="in_process")
     here = make_vector(config, SEEDS, num_envs=3)
     apart = make_vector(EnvironmentConfig(**settings, vectorize="workers", workers=2), SEEDS, num_envs=3)
@@ -185,7 +187,7 @@ def test_actions_from_minus_one_to_one_reach_the_bounds() -> None:
         made("CartPole-v1", rescale_actions=True)
 
 
-def test_pictures_can_be_the_observation() -> None:
+def test_add_render_observation_returns_pictures() -> None:
     env = made("CartPole-v1", wrappers=["AddRenderObservation"], grayscale=True, resize=(40, 60))
     picture = env.reset(1).obs["agent"]
     assert picture.shape == (1, 1, 40, 60)
@@ -194,7 +196,7 @@ def test_pictures_can_be_the_observation() -> None:
 
 
 @pytest.mark.parametrize("wrapper", ["gymnasium.wrappers:AddRenderObservation", "harness.own_wrappers:Pictured"])
-def test_pictures_are_made_for_whoever_looks_at_them_by_whatever_name(wrapper: str) -> None:
+def test_render_mode_is_set_for_wrappers_that_render_by_any_name(wrapper: str) -> None:
     env = made("CartPole-v1", wrappers=[wrapper])
     assert env.reset(1).obs["agent"].shape == (1, 3, 400, 600)
     env.close()
@@ -248,14 +250,14 @@ def test_a_wrapper_of_ones_own_by_import_path_and_by_name(monkeypatch: pytest.Mo
         ("harness.own_wrappers:gymnasium", ConfigError, "must be a wrapper class"),
     ],
 )
-def test_mistakes_are_one_line_that_names_the_wrapper(wrapper: Any, error: Any, message: str) -> None:
+def test_wrapper_errors_name_the_wrapper_and_its_key(wrapper: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message) as caught:
         made(wrappers=[wrapper])
     assert "\n" not in str(caught.value)
     assert "environment.wrappers[0]" in str(caught.value) or "cannot import" in str(caught.value)
 
 
-def test_a_wrapper_that_needs_a_package_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrapper_without_its_package_is_a_missing_extra_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(MissingExtraError, match=r"ResizeObservation needs a package .*environment\.resize needs none"):
         made("CarRacing-v3", wrappers=[{"id": "ResizeObservation", "shape": [8, 8]}])
@@ -267,7 +269,7 @@ def test_an_entry_without_an_id_is_refused(entry: Any) -> None:
         EnvironmentConfig(id="CartPole-v1", wrappers=("SignReward", entry))
 
 
-def test_what_is_no_gymnasium_environment_takes_no_wrappers() -> None:
+def test_wrappers_around_other_environments_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"environment\.wrappers: toy/pair is no gymnasium\.Env"):
         made("toy/pair", wrappers=["SignReward"])
     with pytest.raises(ConfigError, match=r"vectorize=gymnasium: cannot be used with environment\.wrappers"):
