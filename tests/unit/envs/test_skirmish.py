@@ -13,7 +13,7 @@ from cadenza.envs import catalog
 from cadenza.envs.layout import allocate_buffer
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
-from cadenza.envs.skirmish.environment import battles, layout_of, spec_of
+from cadenza.envs.skirmish.environment import battles
 from cadenza.envs.skirmish.maps import BY_LETTER, MAPS, parse
 from cadenza.envs.skirmish.rules import SIZE
 from cadenza.envs.vector import make_vector
@@ -30,7 +30,7 @@ class Field:
     def __init__(self, map: str, places: list[tuple[float, float]], limit: int = 60, **kwargs: Any) -> None:
         self.fights = battles(EnvironmentConfig(id=f"skirmish/{map}", max_episode_steps=limit, kwargs=kwargs), 1)
         self.names = self.fights.unit_names()
-        self.step = allocate_buffer(layout_of(spec_of(self.fights, map)), 1).step
+        self.step = allocate_buffer(self.fights.layout, 1).step
         self.fights.begin([0], [0])
         self.fights.x[0], self.fights.y[0] = np.array(places).T
         self.look()
@@ -417,7 +417,7 @@ def test_batched_battles_equal_single_battles_bit_for_bit(map: str, opponent: st
     assert native.spec.restore == "snapshot"
     rng = np.random.default_rng(0)
     for at in range(90):
-        action = focus_fire(native.fights) if at % 3 else random_actions(native.spec.groups, native.current, rng)
+        action = focus_fire(native.simulation) if at % 3 else random_actions(native.spec.groups, native.current, rng)
         assert kept(native.step(action)) == kept(scalar.step(action))
     ours, theirs = native.episodes(), scalar.episodes()
     assert len(ours) >= 5
@@ -453,10 +453,10 @@ def test_masks_allow_exactly_what_changes_something() -> None:
     rng = np.random.default_rng(2)
     for _ in range(25):
         env.step(random_actions(env.spec.groups, env.current, rng))
-    fights = env.fights
+    fights = env.simulation
     before = fights.snapshot()
     hold = {group: np.zeros((64, len(squad.units)), np.int64) for group, squad in fights.squads.items()}
-    scratch = allocate_buffer(layout_of(env.spec), 64).step
+    scratch = allocate_buffer(fights.layout, 64).step
 
     def outcome(action: Any) -> np.ndarray:
         fights.restore(before)
@@ -489,7 +489,7 @@ def played(map: str, script: Any, battles: int = 40) -> float:
     env: Any = make_vector(EnvironmentConfig(id=f"skirmish/{map}", vectorize="native"), SEEDS, num_envs=battles)
     rng, episodes = np.random.default_rng(0), []
     for _ in range(60):
-        env.step(script(env.fights) if script else random_actions(env.spec.groups, env.current, rng))
+        env.step(script(env.simulation) if script else random_actions(env.spec.groups, env.current, rng))
         episodes += [episode for episode in env.episodes() if episode.number == 0]
     assert len(episodes) == battles
     return float(np.mean([episode.won for episode in episodes]))

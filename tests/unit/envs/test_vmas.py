@@ -51,7 +51,7 @@ def test_vmas_steps_equal_the_published_simulators() -> None:
 
     env = vector("simple_spread", num_envs=2)
     theirs = make_env("simple_spread", num_envs=2, clamp_actions=True)
-    for ours_entity, entity in zip(env.worlds.env.world.entities, theirs.world.entities, strict=True):
+    for ours_entity, entity in zip(env.simulation.env.world.entities, theirs.world.entities, strict=True):
         entity.set_pos(ours_entity.state.pos.clone(), batch_index=None)
     random = np.random.default_rng(0)
     for _ in range(10):

@@ -9,8 +9,7 @@ import contextlib
 import io
 import os
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,11 @@ from gymnasium import spaces
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.arguments import check_arguments, require_choice
 from cadenza.envs.families import mujoco
-from cadenza.envs.layout import Array, Layout, allocate_buffer
+from cadenza.envs.layout import Array, Layout
 from cadenza.envs.native import MakeNative
-from cadenza.envs.seeds import EpisodeSeeds
-from cadenza.envs.vector import Vector
+from cadenza.envs.simulation import EVERYONE, Rows, SimulatedEnvironment, SimulatedVector
 from cadenza.errors import ConfigError, EnvironmentFault
-from cadenza.types import SINGLE_GROUP, EnvSpec, Frame, GroupSpec
+from cadenza.types import SINGLE_GROUP, EnvSpec, GroupSpec, Step
 
 PREFIX = "brax/"
 NAMES = (
@@ -45,18 +43,20 @@ def composed(id: str) -> bool:
     return id.startswith(PREFIX) and id.removeprefix(PREFIX) in _registered()
 
 
-def make(config: EnvironmentConfig, render: bool = False) -> Brax:
+def make(config: EnvironmentConfig, render: bool = False) -> SimulatedEnvironment:
     if render:
         mujoco.prepare(render)
-    return Brax(BraxWorlds(config, 1))
+    return SimulatedEnvironment(BraxWorlds(config, 1))
 
 
 def native(config: EnvironmentConfig) -> MakeNative:
-    return MakeNative(lambda count, seeds: BraxVector(BraxWorlds(config, count), seeds), worthwhile_from=1)
+    return MakeNative(lambda count, seeds: SimulatedVector(BraxWorlds(config, count), seeds), worthwhile_from=1)
 
 
 class BraxWorlds:
     """N environments as one tree of JAX arrays [N, …]; one call steps all of them, or resets some."""
+
+    metadata: Mapping[str, Any] = {}
 
     def __init__(self, config: EnvironmentConfig, num: int) -> None:
         registered = _registered()
@@ -88,53 +88,38 @@ class BraxWorlds:
         action = spaces.Box(-1, 1, (self.env.action_size,), np.float32)
         observation = spaces.Box(-np.inf, np.inf, shapes.obs.shape[1:], np.float32)
         groups = {SINGLE_GROUP: GroupSpec((SINGLE_GROUP,), observation, action)}
-        self.spec = EnvSpec(config.id, groups, max_episode_steps=self.limit)
-
-    def begin(self, seeds: Mapping[int, int]) -> None:
-        """Reset the environments of `seeds`, each to its seed; the others stay as they are."""
-        all_seeds, fresh = np.zeros(self.num, np.int32), np.zeros(self.num, bool)
-        all_seeds[list(seeds)], fresh[list(seeds)] = list(seeds.values()), True
-        self.state = self._begin(self.state, all_seeds, fresh)
-
-    def advance(self, action: Array) -> tuple[Array, Array]:
-        """Step all environments; return rewards [N] and which episodes terminated [N]."""
-        self.state = self._step(self.state, np.clip(action, -1, 1) if self._clip else action)
-        return np.asarray(self.state.reward), np.asarray(self.state.done) != 0
-
-    @property
-    def obs(self) -> Array:
-        """The observations [N, …], on a CPU without a copy."""
-        return np.asarray(self.state.obs)
-
-    def snapshot(self) -> dict[str, Array]:
-        return {str(place): np.array(leaf) for place, leaf in enumerate(self._jax.tree.leaves(self.state))}
-
-    def restore(self, saved: Mapping[str, Array]) -> None:
-        tree = self._jax.tree.structure(self.state)
-        self.state = tree.unflatten([np.asarray(saved[str(place)]) for place in range(len(saved))])
-
-
-class Brax:
-    """One Brax environment."""
-
-    def __init__(self, worlds: BraxWorlds) -> None:
-        self.worlds, self.spec = worlds, worlds.spec
-        self._length = 0
+        self.layout = Layout(EnvSpec(config.id, groups, max_episode_steps=self.limit), {})
+        self.time = np.zeros(num, np.int64)
         self._renderer: Any = None
 
-    def reset(self, seed: int) -> Frame:
-        self.worlds.begin({0: seed})
-        self._length = 0
-        return self._frame(np.zeros(1, np.float32), False)
+    def begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
+        all_seeds, fresh = np.zeros(self.num, np.int32), np.zeros(self.num, bool)
+        all_seeds[list(rows)], fresh[list(rows)] = seeds, True
+        self.state = self._begin(self.state, all_seeds, fresh)
+        self.time[fresh] = 0
 
-    def step(self, action: dict[str, Array]) -> Frame:
-        reward, done = self.worlds.advance(np.asarray(action[SINGLE_GROUP]))
-        self._length += 1
-        return self._frame(reward.astype(np.float32), bool(done[0]))
+    def advance(self, action: Mapping[str, Array], step: Step) -> None:
+        actions = action[SINGLE_GROUP][:, 0]
+        self.state = self._step(self.state, np.clip(actions, -1, 1) if self._clip else actions)
+        step.reward[SINGLE_GROUP][:, 0] = np.asarray(self.state.reward)
+        step.terminated[:] = np.asarray(self.state.done) != 0
+        self.time += 1
+        np.greater_equal(self.time, self.limit, out=step.truncated)
+
+    def show(self, step: Step, rows: Rows = EVERYONE) -> None:
+        step.obs[SINGLE_GROUP][rows, 0] = np.asarray(self.state.obs)[rows]  # on a CPU JAX's own memory, no copy
+
+    def save(self, current: Step) -> dict[str, Any]:
+        return {"worlds": {str(place): np.array(leaf) for place, leaf in enumerate(self._jax.tree.leaves(self.state))}}
+
+    def load(self, state: Mapping[str, Any], step: Step) -> None:
+        tree, saved = self._jax.tree.structure(self.state), state["worlds"]
+        self.state = tree.unflatten([np.asarray(saved[str(place)]) for place in range(len(saved))])
+        self.show(step)
 
     def render(self) -> Array | None:
         """Draw a picture with MuJoCo, whatever the simulator; return None where the environment has no MuJoCo model."""
-        model = getattr(getattr(self.worlds.env, "sys", None), "mj_model", None)
+        model = getattr(getattr(self.env, "sys", None), "mj_model", None)
         if model is None:
             return None
         if mujoco.choose_renderer() is None:
@@ -143,7 +128,7 @@ class Brax:
 
         if self._renderer is None:
             self._renderer, self._data = simulator.Renderer(model, DISPLAY_SIZE, DISPLAY_SIZE), simulator.MjData(model)
-        physics = self.worlds.state.pipeline_state
+        physics = self.state.pipeline_state
         self._data.qpos[:], self._data.qvel[:] = physics.q[0], physics.qd[0]
         simulator.mj_forward(model, self._data)
         self._renderer.update_scene(self._data, camera=0 if model.ncam else -1)
@@ -153,54 +138,6 @@ class Brax:
     def close(self) -> None:
         if self._renderer is not None:
             self._renderer.close()
-
-    def _frame(self, reward: Array, terminated: bool) -> Frame:
-        return Frame(
-            obs={SINGLE_GROUP: self.worlds.obs.copy()},
-            reward={SINGLE_GROUP: reward},
-            terminated=terminated,
-            truncated=self._length >= self.worlds.limit,
-        )
-
-
-class BraxVector(Vector):
-    """N Brax environments stepped together; running episodes are restored from a snapshot of JAX's arrays."""
-
-    def __init__(self, worlds: BraxWorlds, seeds: EpisodeSeeds) -> None:
-        layout = Layout(replace(worlds.spec, restore="snapshot"), {})
-        buffers = [allocate_buffer(layout, worlds.num) for _ in range(2)]
-        self.worlds = worlds
-        worlds.begin({index: seeds(index, 0) for index in range(worlds.num)})
-        buffers[0].step.obs[SINGLE_GROUP][:, 0] = worlds.obs
-        super().__init__(layout, worlds.num, seeds, buffers)
-
-    def close(self) -> None:
-        pass
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "worlds": self.worlds.snapshot()}
-
-    def _restore(self, state: dict[str, Any] | None) -> None:
-        if state is None:
-            self.worlds.begin({index: self._ledger.seed(index) for index in range(self.num_envs)})
-        else:
-            self.worlds.restore(state["worlds"])
-        self._buffers[0].step.obs[SINGLE_GROUP][:, 0] = self.worlds.obs
-
-    def _advance(self, action: dict[str, Array], turn: int) -> list[int]:
-        buffer, worlds = self._buffers[turn], self.worlds
-        step = buffer.step
-        obs = step.obs[SINGLE_GROUP]
-        step.reward[SINGLE_GROUP][:, 0], step.terminated[:] = worlds.advance(action[SINGLE_GROUP][:, 0])
-        obs[:, 0] = worlds.obs
-        np.greater_equal(self._ledger.lengths, worlds.limit - 1, out=step.truncated)
-        np.logical_or(step.terminated, step.truncated, out=step.is_first)
-        ended: list[int] = np.flatnonzero(step.is_first).tolist()
-        if ended:
-            buffer.final_obs[SINGLE_GROUP][ended] = obs[ended]
-            worlds.begin({index: self._ledger.seed(index, ahead=1) for index in ended})
-            obs[ended, 0] = worlds.obs[ended]
-        return ended
 
 
 def _registered() -> dict[str, Any]:

@@ -10,7 +10,6 @@ import contextlib
 import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,11 @@ from gymnasium import spaces
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.arguments import refuse_reserved
 from cadenza.envs.grouping import Agent, arrange, by_kind
-from cadenza.envs.layout import Array, Layout, allocate_buffer
+from cadenza.envs.layout import Array, Layout
 from cadenza.envs.native import MakeNative
-from cadenza.envs.seeds import EpisodeSeeds
-from cadenza.envs.vector import Vector
+from cadenza.envs.simulation import EVERYONE, Rows, SimulatedEnvironment, SimulatedVector
 from cadenza.errors import ConfigError
-from cadenza.types import EnvSpec, Frame, GroupSpec
+from cadenza.types import EnvSpec, GroupSpec, Step
 
 SCENARIOS = (
     "balance ball_passage ball_trajectory buzz_wire discovery dispersion dropout flocking football give_way "
@@ -41,16 +39,18 @@ def ids(family: str) -> list[str]:
     return [f"vmas/{name}" for name in SCENARIOS.split()]
 
 
-def make(config: EnvironmentConfig, render: bool = False) -> VMAS:
-    return VMAS(VMASWorlds(config, 1))
+def make(config: EnvironmentConfig, render: bool = False) -> SimulatedEnvironment:
+    return SimulatedEnvironment(VMASWorlds(config, 1))
 
 
 def native(config: EnvironmentConfig) -> MakeNative:
-    return MakeNative(lambda count, seeds: VMASVector(VMASWorlds(config, count), seeds), worthwhile_from=1)
+    return MakeNative(lambda count, seeds: SimulatedVector(VMASWorlds(config, count), seeds), worthwhile_from=1)
 
 
 class VMASWorlds:
     """N environments of a scenario; each is reset to its own seed, and all are stepped together."""
+
+    metadata: Mapping[str, Any] = {}
 
     def __init__(self, config: EnvironmentConfig, num: int) -> None:
         import torch
@@ -67,7 +67,8 @@ class VMASWorlds:
             )
         ]
         groups: dict[str, GroupSpec] = arrange(by_kind(agents), config)
-        self.spec = EnvSpec(config.id, groups, max_episode_steps=self.limit)
+        self.layout = Layout(EnvSpec(config.id, groups, max_episode_steps=self.limit), {})
+        self.time = np.zeros(num, np.int64)
         place = {agent: (name, row) for name, group in groups.items() for row, agent in enumerate(group.agents)}
         self._agents = [(agent, *place[agent.name]) for agent in self.env.agents]  # in VMAS's order
         self.draws: Any = torch.Generator().manual_seed(0).get_state()  # the RNG state of running scenarios
@@ -95,9 +96,10 @@ class VMASWorlds:
             if everyone and row == rows[0]:
                 draws = self.draws  # from here on all draw what the first would draw alone
         self.draws = draws
+        self.time[list(rows)] = 0
 
-    def advance(self, action: Mapping[str, Array]) -> None:
-        """Step all environments."""
+    def advance(self, action: Mapping[str, Array], step: Step) -> None:
+        """Step all environments; each reward is copied before a scenario may reuse its tensor."""
         env, scenario = self.env, self.env.scenario
         with self._rng_state(self.draws):
             for agent, group, row in self._agents:
@@ -108,113 +110,39 @@ class VMASWorlds:
             scenario.pre_step()
             env.world.step()
             scenario.post_step()
-
-    def judge(self, reward: dict[str, Array], terminated: Array) -> None:
-        """Write the step's rewards and ends; each reward is copied before a scenario may reuse its tensor."""
         with self._rng_state(self.draws):
             for agent, group, row in self._agents:
-                reward[group][:, row] = self.env.scenario.reward(agent).numpy().reshape(-1)
-            terminated[...] = self.env.scenario.done().numpy()
+                step.reward[group][:, row] = scenario.reward(agent).numpy().reshape(-1)
+            step.terminated[...] = scenario.done().numpy()
+        self.time += 1
+        np.greater_equal(self.time, self.limit, out=step.truncated)
 
-    def show(self, obs: dict[str, Array], rows: list[int] | slice = slice(None)) -> None:
-        """Write the observations of the environments `rows`."""
+    def show(self, step: Step, rows: Rows = EVERYONE) -> None:
         with self._rng_state(self.draws):
             for agent, group, row in self._agents:
-                obs[group][rows, row] = self.env.scenario.observation(agent).numpy()[rows]
+                step.obs[group][rows, row] = self.env.scenario.observation(agent).numpy()[rows]
 
-
-class VMAS:
-    """One VMAS environment."""
-
-    def __init__(self, worlds: VMASWorlds) -> None:
-        self.worlds, self.spec = worlds, worlds.spec
-        self._step = allocate_buffer(Layout(self.spec, {}), 1).step
-        self._length = 0
-
-    def reset(self, seed: int) -> Frame:
-        self.worlds.begin([0], [seed])
-        self._length = 0
-        for reward in self._step.reward.values():
-            reward.fill(0)
-        self._step.terminated.fill(False)
-        return self._frame()
-
-    def step(self, action: dict[str, Array]) -> Frame:
-        self.worlds.advance({name: np.asarray(array)[None] for name, array in action.items()})
-        self.worlds.judge(self._step.reward, self._step.terminated)
-        self._length += 1
-        return self._frame()
-
-    def render(self) -> Array | None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            picture = self.worlds.env.render(mode="rgb_array")
-        return np.ascontiguousarray(picture)
-
-    def close(self) -> None:
-        pass
-
-    def _frame(self) -> Frame:
-        step = self._step
-        self.worlds.show(step.obs)
-        return Frame(
-            obs={name: array[0].copy() for name, array in step.obs.items()},
-            reward={name: array[0].copy() for name, array in step.reward.items()},
-            terminated=bool(step.terminated[0]),
-            truncated=self._length >= self.worlds.limit,
-        )
-
-
-class VMASVector(Vector):
-    """N VMAS environments stepped together; running episodes are restored from a snapshot of the tensors."""
-
-    def __init__(self, worlds: VMASWorlds, seeds: EpisodeSeeds) -> None:
-        layout = Layout(replace(worlds.spec, restore="snapshot"), {})
-        buffers = [allocate_buffer(layout, worlds.num) for _ in range(2)]
-        self.worlds = worlds
-        worlds.begin(range(worlds.num), [seeds(index, 0) for index in range(worlds.num)])
-        worlds.show(buffers[0].step.obs)
-        super().__init__(layout, worlds.num, seeds, buffers)
-
-    def close(self) -> None:
-        pass
-
-    def state_dict(self) -> dict[str, Any]:
+    def save(self, current: Step) -> dict[str, Any]:
         from cadenza.envs.families.vmas_state import snapshot
 
-        state = {"draws": self.worlds.draws, **snapshot(self.worlds.env.scenario)}
-        shown = {name: array.copy() for name, array in self.current.obs.items()}  # observing again might draw again
-        return {**super().state_dict(), "worlds": state, "shown": shown}
+        shown = {name: array.copy() for name, array in current.obs.items()}  # observing again might draw again
+        return {"worlds": {"draws": self.draws, **snapshot(self.env.scenario)}, "shown": shown}
 
-    def _restore(self, state: dict[str, Any] | None) -> None:
-        obs = self._buffers[0].step.obs
-        if state is None:
-            everyone = range(self.num_envs)
-            self.worlds.begin(everyone, [self._ledger.seed(index) for index in everyone])
-            self.worlds.show(obs)
-            return
+    def load(self, state: Mapping[str, Any], step: Step) -> None:
         from cadenza.envs.families.vmas_state import restore
 
-        restore(self.worlds.env.scenario, state["worlds"])
-        self.worlds.draws = state["worlds"]["draws"]
-        for name, array in obs.items():
+        restore(self.env.scenario, state["worlds"])
+        self.draws = state["worlds"]["draws"]
+        for name, array in step.obs.items():
             array[...] = state["shown"][name]
 
-    def _advance(self, action: dict[str, Array], turn: int) -> list[int]:
-        buffer, worlds = self._buffers[turn], self.worlds
-        step = buffer.step
-        worlds.advance(action)
-        worlds.judge(step.reward, step.terminated)
-        worlds.show(step.obs)
-        np.greater_equal(self._ledger.lengths, worlds.limit - 1, out=step.truncated)
-        np.logical_or(step.terminated, step.truncated, out=step.is_first)
-        ended: list[int] = np.flatnonzero(step.is_first).tolist()
-        if ended:
-            for name, final in buffer.final_obs.items():
-                final[ended] = step.obs[name][ended]
-            worlds.begin(ended, [self._ledger.seed(row, ahead=1) for row in ended])
-            worlds.show(step.obs, ended)
-        return ended
+    def render(self) -> Array:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return np.ascontiguousarray(self.env.render(mode="rgb_array"))
+
+    def close(self) -> None:
+        pass
 
 
 def _make(config: EnvironmentConfig, num: int) -> Any:

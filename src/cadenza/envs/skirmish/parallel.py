@@ -29,10 +29,10 @@ class parallel_env(ParallelEnv[str, dict[str, Array], int]):  # type: ignore[mis
     def __init__(
         self, map: str = "3m", max_cycles: int = environment.STEPS, render_mode: str | None = None, **kwargs: Any
     ) -> None:
-        self.metadata = {
+        self.metadata: dict[str, Any] = {
             "name": f"skirmish_{map}",
             "render_modes": ["rgb_array"],
-            "render_fps": environment.Skirmish.metadata["render_fps"],
+            "render_fps": environment.RENDER_FPS,
             "is_parallelizable": True,
         }
         if render_mode not in (None, *self.metadata["render_modes"]):

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cadenza.envs.layout import Array
+from cadenza.envs.simulation import EVERYONE, Rows
 from cadenza.envs.skirmish.maps import Armies, UnitType
 from cadenza.types import Step
 
@@ -35,7 +36,6 @@ HOLD, MOVE, BRACE, ATTACK = 0, 1, 1 + len(MOVES), 2 + len(MOVES)
 KILL_POINTS, WIN_POINTS, PERFECT = 10, 200, 20.0  # besides a point per health; a perfect battle is scaled to PERFECT
 SELF_COLUMNS = ("health", "x", "y", "cooldown", "energy", "threat")
 OTHER_COLUMNS = ("dx", "dy", "distance", "health", "cooldown")  # then one per type, or one where types are hidden
-EVERYONE = slice(None)
 
 Opponent = Literal["nearest", "weakest"]
 
@@ -266,7 +266,7 @@ class Battles:
 
     # observations
 
-    def show(self, step: Step, rows: Array | slice = EVERYONE) -> None:
+    def show(self, step: Step, rows: Rows = EVERYONE) -> None:
         """Write observations, masks, activity and central state of the battles `rows` into `step`."""
         n = self.allies
         x, y, health = self.x[rows], self.y[rows], self.health[rows]
@@ -285,7 +285,7 @@ class Battles:
         assert step.state is not None
         step.state[rows] = self._central_state(rows)
 
-    def _observations(self, rows: Array | slice, alive: Array, dx: Array, dy: Array, distances: Array) -> Array:
+    def _observations(self, rows: Rows, alive: Array, dx: Array, dy: Array, distances: Array) -> Array:
         """Return the columns of every type [N, n, width], with zeros beyond sight and for the dead."""
         n, sight = self.allies, self._sight[: self.allies, None]
         first, last = len(SELF_COLUMNS), len(SELF_COLUMNS) + len(OTHER_COLUMNS) * self.units
@@ -304,7 +304,7 @@ class Battles:
         np.multiply(self._look, visible[:, :, None], out=kinds)
         return table
 
-    def _possible(self, rows: Array | slice, alive: Array, distances: Array) -> Array:
+    def _possible(self, rows: Rows, alive: Array, distances: Array) -> Array:
         """Return which actions each ally could take [N, n, all]: in the field, in reach, alive, ready, with energy."""
         n = self.allies
         allowed = np.zeros((len(alive), n, ATTACK + self.units), bool)
@@ -324,7 +324,7 @@ class Battles:
             allowed[:, :, ATTACK : ATTACK + n] = reached[:, :, :n] & able[:, :, None] & hurt[:, None]
         return allowed
 
-    def _states(self, rows: Array | slice) -> list[Array]:
+    def _states(self, rows: Rows) -> list[Array]:
         """Return health, x, y, cooldown and energy of every unit, scaled, [N, U] each; zero for the dead."""
         alive = self.health[rows] > 0
         return [
@@ -335,7 +335,7 @@ class Battles:
             (self.energy[rows] / np.maximum(self._full_energy, 1)).astype(np.float32) * alive,
         ]
 
-    def _central_state(self, rows: Array | slice) -> Array:
+    def _central_state(self, rows: Rows) -> Array:
         """Return the state of every unit and the share of the time limit that has passed, [N, 5 U + 1]."""
         states = np.concatenate(self._states(rows), axis=1)
         return np.concatenate([states, (self.time[rows] / self.limit).astype(np.float32)[:, None]], axis=1)
