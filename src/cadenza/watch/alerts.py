@@ -1,11 +1,13 @@
-"""Looks at every row of metrics for what the rules name, and tells: the console, alerts.jsonl, and who is outside.
+"""Alerts: every row of metrics is checked against the rules, and what they find is reported.
 
-What is found follows from the rows alone: a run that goes on reads its rows once more and knows what was told before.
+Reports go to the console, to alerts.jsonl and to a command or webhook outside. The alerts are a function of the rows
+alone: a resumed run reads its rows again and so knows what was already reported.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,52 +28,58 @@ DIVERGED = "DivergenceError"
 
 
 @dataclass
-class Seen:
-    """What one rule remembers of one metric."""
+class MetricState:
+    """What one rule remembers about one metric."""
 
-    before: deque[float]
-    highest: float | None = None
-    lowest: float | None = None
+    previous: deque[float]
+    highest: float = -math.inf
+    lowest: float = math.inf
     highest_at: float = 0.0
-    streak: int = 0  # rows in which it held, up to the latest
-    told: int = 0
+    streak: int = 0  # consecutive rows that break the rule, up to the latest
+    alerts: int = 0
+
+    def extend(self, value: float, position: float) -> None:
+        """Update the extremes with the latest value."""
+        if value >= self.highest:
+            self.highest, self.highest_at = value, position
+        self.lowest = min(self.lowest, value)
 
 
 @dataclass
-class Watch:
-    """The rules at work on rows, one after the other; `horizon` is the length of the run in its unit."""
+class RuleChecker:
+    """The rules applied to the rows of a run, in order; `horizon` is the run's length in `unit`."""
 
     rules: Mapping[str, Rule]
     unit: str
     horizon: int
-    seen: dict[tuple[str, str], Seen] = field(default_factory=dict)
-    watching: dict[str, list[str]] = field(default_factory=dict)  # metric -> rules
+    states: dict[tuple[str, str], MetricState] = field(default_factory=dict)  # by rule and metric
+    rules_by_metric: dict[str, list[str]] = field(default_factory=dict)
     phase: str | None = None
 
-    def look(self, row: Mapping[str, Any]) -> list[Alert]:
-        """What is wrong now and was not in the row before."""
-        if row.get("phase") != self.phase:  # which has a speed and losses of its own
+    def check(self, row: Mapping[str, Any]) -> list[Alert]:
+        """Return the alerts that this row raises."""
+        if row.get("phase") != self.phase:  # each phase has its own speed and losses
             self.phase = row.get("phase")
-            for seen in self.seen.values():
-                seen.before.clear()
-        found = []
+            for state in self.states.values():
+                state.previous.clear()
+        alerts = []
         for key, value in row.items():
             if "/" not in key or isinstance(value, bool) or not isinstance(value, int | float):
                 continue
-            for name in self._rules_of(key):
-                reason = self._judge(name, key, value, row[self.unit])
+            for name in self._rules_for(key):
+                reason = self._new_violation(name, key, value, row[self.unit])
                 if reason is not None:
-                    found.append(self._alert(name, row, key, value, f"{key} is {number(value)}, {reason}"))
-        return found
+                    alerts.append(self._alert(name, row, key, value, f"{key} is {number(value)}, {reason}"))
+        return alerts
 
-    def failed(self, position: Mapping[str, Any], message: str) -> list[Alert]:
-        """What there is to tell of a run that ended because a number is not finite."""
+    def diverged(self, position: Mapping[str, Any], message: str) -> list[Alert]:
+        """Return the alerts about a run that ended because a number is not finite."""
         return [self._alert(name, position, "", None, message) for name, rule in self.rules.items() if rule.not_finite]
 
-    def _rules_of(self, key: str) -> list[str]:
-        if key not in self.watching:
-            self.watching[key] = [name for name, rule in self.rules.items() if fnmatchcase(key, rule.metric)]
-        return self.watching[key]
+    def _rules_for(self, key: str) -> list[str]:
+        if key not in self.rules_by_metric:
+            self.rules_by_metric[key] = [name for name, rule in self.rules.items() if fnmatchcase(key, rule.metric)]
+        return self.rules_by_metric[key]
 
     def _alert(self, name: str, row: Mapping[str, Any], metric: str, value: Any, what: str) -> Alert:
         rule = self.rules[name]
@@ -79,88 +87,87 @@ class Watch:
         fact = {"rule": name, "severity": rule.severity, "metric": metric, "value": value, "what": what}
         return {**place, **fact, "explanation": rule.explanation, "hint": rule.hint}
 
-    def _judge(self, name: str, key: str, value: float, now: float) -> str | None:
-        """Why it is wrong, when it has just become so for long enough."""
+    def _new_violation(self, name: str, key: str, value: float, position: float) -> str | None:
+        """Return the reason for an alert if the rule has just been broken for `rule.rows` rows in succession."""
         rule = self.rules[name]
-        seen = self.seen.setdefault((name, key), Seen(deque(maxlen=rule.window)))
-        if seen.highest is None or value >= seen.highest:
-            seen.highest, seen.highest_at = value, now
-        seen.lowest = value if seen.lowest is None else min(seen.lowest, value)
-        reason = self._reason(rule, seen, value, now) if now >= self._amount(rule.after) else None
+        state = self.states.setdefault((name, key), MetricState(deque(maxlen=rule.window)))
+        state.extend(value, position)
+        reason = self._violation(rule, state, value, position) if position >= self._amount(rule.after) else None
         if reason is None or not (rule.rise or rule.drop):
-            seen.before.append(value)  # else what is wrong would soon be what is usual
-        seen.streak = 0 if reason is None else seen.streak + 1
-        if reason is None or seen.streak != rule.rows or seen.told >= rule.times:
+            state.previous.append(value)  # a violation must not become part of the usual values
+        state.streak = 0 if reason is None else state.streak + 1
+        if reason is None or state.streak != rule.rows or state.alerts >= rule.times:
             return None
-        seen.told += 1
+        state.alerts += 1
         return reason + (f" for {rule.rows} rows" if rule.rows > 1 else "")
 
-    def _reason(self, rule: Rule, seen: Seen, value: float, now: float) -> str | None:
+    def _violation(self, rule: Rule, state: MetricState, value: float, position: float) -> str | None:
+        """Return why a value breaks a rule, or None."""
         if rule.above is not None and value > rule.above:
             return f"above {rule.above:g}"
         if rule.below is not None and value < rule.below:
             return f"below {rule.below:g}"
-        if len(seen.before) == rule.window and (rule.rise or rule.drop):
-            usual = median(seen.before)
+        if len(state.previous) == rule.window and (rule.rise or rule.drop):
+            usual = median(state.previous)
             if rule.rise is not None and abs(value) > rule.rise * abs(usual) > 0:
                 return f"{abs(value / usual):.0f} times the usual {number(usual)}"
             if rule.drop is not None and 0 <= value < rule.drop * usual:
                 return f"{value / usual:.0%} of the usual {number(usual)}"
-        assert seen.highest is not None
-        assert seen.lowest is not None
-        if rule.lost is not None and seen.highest - value > rule.lost * (seen.highest - seen.lowest) > 0:
-            return f"down from {number(seen.highest)}"
-        if rule.stall is not None and now - seen.highest_at >= self._amount(rule.stall):
-            return f"no higher than {number(seen.highest)} at step {seen.highest_at:.0f}"
+        if rule.lost is not None and state.highest - value > rule.lost * (state.highest - state.lowest) > 0:
+            return f"down from {number(state.highest)}"
+        if rule.stall is not None and position - state.highest_at >= self._amount(rule.stall):
+            return f"no higher than {number(state.highest)} at step {state.highest_at:.0f}"
         return None
 
     def _amount(self, value: float) -> float:
+        """Convert a share of the run, up to 1, to a number of steps or updates."""
         return value * self.horizon if value <= 1 else value
 
 
 class Alerts:
-    """A listener. Nothing that goes wrong with telling ends a run."""
+    """A listener that reports the alerts of a run. No failure to report one ends the run."""
 
-    def __init__(self, tell: Callable[[str, bool], None]) -> None:
-        self._tell = tell  # a line, and whether it is a warning
-        self._messenger = Messenger.wanted()
+    def __init__(self, report: Callable[[str, bool], None]) -> None:
+        self._report = report  # a line, and whether it is a warning
+        self._messenger = Messenger.from_environment()
         self._all: list[Alert] = []
-        self._written = True
-        self._watch: Watch | None = None
+        self._file_complete = True
+        self._checker: RuleChecker | None = None
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
             self._start(event)
-        elif isinstance(event, Row) and self._watch is not None:
+        elif isinstance(event, Row) and self._checker is not None:
             self._position: Mapping[str, Any] = event.row
-            self._take(self._watch.look(event.row))
-        elif isinstance(event, Ended) and self._watch is not None:
+            self._add(self._checker.check(event.row))
+        elif isinstance(event, Ended) and self._checker is not None:
             if event.error == DIVERGED:
-                self._take(self._watch.failed(self._position, event.message.partition(";")[0]))
-            if not self._written:
+                self._add(self._checker.diverged(self._position, event.message.partition(";")[0]))
+            if not self._file_complete:
                 self._rewrite()
             if self._messenger is not None and (problem := self._messenger.close()) is not None:
-                self._tell(problem, True)
+                self._report(problem, True)
 
     def _start(self, started: Started) -> None:
         self._folder, self._stop = started.folder, started.stop
         horizon = started.folder.read_decisions()["training.horizon"]
-        self._watch = Watch(started.config.logging.alerts.watched(), started.unit, horizon)
+        self._checker = RuleChecker(started.config.logging.alerts.watched(), started.unit, horizon)
         rows = metrics.read(started.folder.metrics)
-        self._all = [alert for row in rows for alert in self._watch.look(row)]
+        self._all = [alert for row in rows for alert in self._checker.check(row)]
         self._position = rows[-1] if rows else {"env_steps": 0, "updates": 0}
-        if read(started.folder.alerts) != json.loads(dumps(self._all)):  # some were told after what it goes on from
+        if read(started.folder.alerts) != json.loads(dumps(self._all)):  # some came after the checkpoint resumed from
             self._rewrite()
 
-    def _take(self, found: Iterable[Alert]) -> None:
-        for alert in found:
+    def _add(self, alerts: Iterable[Alert]) -> None:
+        """Write and report new alerts; stop the run if one is that severe."""
+        for alert in alerts:
             self._all.append(alert)
             try:
                 self._folder.alerts.append(f"{dumps(alert)}\n".encode())
             except OSError:
-                self._written = False
+                self._file_complete = False
             severe = alert["severity"] != "log"
-            self._tell(line(alert), severe)
+            self._report(line(alert), severe)
             if severe and self._messenger is not None:
                 self._messenger.send(line(alert), {"run": self._folder.id, "dir": self._folder.path, **alert})
             if alert["severity"] == "stop":
@@ -169,6 +176,6 @@ class Alerts:
     def _rewrite(self) -> None:
         try:
             atomic.write_text(self._folder.alerts, "".join(dumps(alert) + "\n" for alert in self._all))
-            self._written = True
+            self._file_complete = True
         except OSError as problem:
-            self._tell(f"alerts.jsonl is not complete: {problem.strerror or problem}", True)
+            self._report(f"alerts.jsonl is not complete: {problem.strerror or problem}", True)

@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a live table on a terminal, else plain lines, or warnings alone."""
+"""The console of a training run: a live table on a terminal, else plain lines; warnings alone when quiet."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-LIVE_SECONDS = 0.25
-LINE_SECONDS = 5.0
-HISTORY = 30
-SHOWN = 12
+LIVE_SECONDS = 0.25  # between two refreshes of the table
+LINE_SECONDS = 5.0  # between two lines
+HISTORY = 30  # values in a sparkline
+TABLE_ROWS = 12
 EVALUATION = "eval/return_mean"
-# Shown first, in this order; whatever else a row has follows until the table is full.
+# Listed first, in this order; the other metrics follow until the table is full.
 IMPORTANT = (
     EVALUATION,
     "eval/return_std",
@@ -42,11 +42,11 @@ IMPORTANT = (
     "train/grad_norm",
     "train/learning_rate",
 )
-LINE = (EVALUATION, "collect/return_mean", "train/policy_loss", "train/value_loss")
+LINE_METRICS = (EVALUATION, "collect/return_mean", "train/policy_loss", "train/value_loss")
 
 
 class Console:
-    """Progress of one run. `update` may be called at every step: between refreshes it only looks at the clock."""
+    """The progress of one run. `update` is cheap enough for every step: between refreshes it only reads the clock."""
 
     def __init__(
         self,
@@ -56,14 +56,14 @@ class Console:
         unit: str = "env_steps",
         log: SafePath | None = None,
     ) -> None:
-        self._log = log  # notes and headlines are kept there, quiet or not
+        self._log = log  # receives headlines, notes and the summary, even when quiet
         self._unit = unit  # what `total` counts: env_steps, or updates in a run without an environment
         self._quiet = quiet
         self._total = total
         self._stream = stream if stream is not None else sys.stderr
-        self._done, self._stretch = 0, PhaseProgress("", last=False)
-        self._began, self._first = time.monotonic(), (0, 0)  # of this phase in this process: when, and what was done
-        self._next = 0.0
+        self._done, self._phase = 0, PhaseProgress("", last=False)
+        self._phase_began, self._phase_base = time.monotonic(), (0, 0)  # time and counts when this process entered it
+        self._next_refresh = 0.0
         self._last: dict[str, Any] = {}
         self._history: dict[str, deque[float]] = {}
         self._best: dict[str, float] = {}
@@ -71,43 +71,43 @@ class Console:
         self._rich: RichConsole | None = None
         self._levels = BLOCKS if "utf" in (getattr(self._stream, "encoding", None) or "utf-8").lower() else ASCII
 
-    def start(self, headline: Sequence[str], done: int, stretch: PhaseProgress) -> None:
-        """Say what begins, and where: of a resumed run, speed counts the work of this process alone."""
-        self._enter(done, stretch)
+    def start(self, headline: Sequence[str], done: int, phase: PhaseProgress) -> None:
+        """Show the headline and start the table at `done`; the speed of a resumed run counts from there."""
+        self._enter(done, phase)
         for line in headline:
             self._record(line)
         if self._quiet:
             return
         if self._terminal():
-            with self._while_heard():
+            with self._silence_on_failure():
                 self._open_live(headline)
         else:
-            self._next = self._began + LINE_SECONDS
+            self._next_refresh = self._phase_began + LINE_SECONDS
             for line in headline:
                 self._line(line)
 
-    def update(self, done: int, stretch: PhaseProgress, row: dict[str, Any] | None = None) -> None:
-        """Where the run stands now, in its phase too, and the row of metrics if one was just written."""
+    def update(self, done: int, phase: PhaseProgress, row: dict[str, Any] | None = None) -> None:
+        """Take the progress of the run and of its phase, and the row of metrics if one was just written."""
         if self._quiet:
             return
-        if stretch.phase == self._stretch.phase:
-            self._done, self._stretch = done, stretch
+        if phase.phase == self._phase.phase:
+            self._done, self._phase = done, phase
         else:
-            self._enter(done, stretch)
+            self._enter(done, phase)
         if row is not None:
-            self._take(row)
+            self._add_row(row)
         now = time.monotonic()
         if self._live is not None:
-            if now >= self._next:
-                self._next = now + LIVE_SECONDS
-                with self._while_heard():
-                    self._live.update(self._picture(), refresh=True)
-        elif now >= self._next or (row is not None and row.get(EVALUATION) is not None):
-            self._next = now + LINE_SECONDS
+            if now >= self._next_refresh:
+                self._next_refresh = now + LIVE_SECONDS
+                with self._silence_on_failure():
+                    self._live.update(self._display(), refresh=True)
+        elif now >= self._next_refresh or (row is not None and row.get(EVALUATION) is not None):
+            self._next_refresh = now + LINE_SECONDS
             self._line(self._progress_line())
 
     def note(self, text: str, warning: bool = False) -> None:
-        """A line that stays; only warnings get through when quiet."""
+        """Print a line above the table; when quiet, only if it is a warning."""
         text = ("warning: " if warning else "") + one_line(text)
         self._record(text)
         if self._quiet and not warning:
@@ -115,16 +115,16 @@ class Console:
         if self._live is not None:
             from rich.text import Text
 
-            with self._while_heard():
+            with self._silence_on_failure():
                 self._live.console.print(Text(text, style="yellow" if warning else "dim"), soft_wrap=True)
         else:
             self._line(text)
 
     def finish(self, summary: str) -> None:
-        """Show the last picture and the summary, of one line or several."""
+        """Show the final table and the summary, of one line or several."""
         if self._live is not None:
-            with self._while_heard():
-                self._live.update(self._picture(), refresh=True)
+            with self._silence_on_failure():
+                self._live.update(self._display(), refresh=True)
         self.close()
         for line in summary.split("\n"):
             self._record(line)
@@ -132,23 +132,24 @@ class Console:
                 self._line(line)
 
     def close(self) -> None:
-        """Give the terminal back; may be called twice, and must be when a run fails."""
+        """Release the terminal. Must be called when a run fails, and may be called twice."""
         if self._live is not None:
-            with self._while_heard():
+            with self._silence_on_failure():
                 self._live.stop()
             self._live = None
 
-    def _enter(self, done: int, stretch: PhaseProgress) -> None:
-        self._done, self._stretch = done, stretch
-        self._began, self._first = time.monotonic(), (done, stretch.done)
+    def _enter(self, done: int, phase: PhaseProgress) -> None:
+        self._done, self._phase = done, phase
+        self._phase_began, self._phase_base = time.monotonic(), (done, phase.done)
 
     def _ahead(self) -> tuple[Count, float | None]:
-        """What comes to its end first, the run or its phase, at the speed in this phase so far; and when."""
-        stretch, seconds = self._stretch, time.monotonic() - self._began
-        run = Count("", self._unit, self._done, self._total, speed(self._done - self._first[0], seconds))
-        gained = stretch.done - self._first[1]
-        phase = Count(stretch.phase, stretch.unit, stretch.done, stretch.total, speed(gained, seconds))
-        return ahead(run, phase, stretch.last)
+        """Return whichever ends first at the speed of this phase, the run or the phase, and in how many seconds."""
+        phase, seconds = self._phase, time.monotonic() - self._phase_began
+        run_base, phase_base = self._phase_base
+        run_count = Count("", self._unit, self._done, self._total, speed(self._done - run_base, seconds))
+        phase_speed = speed(phase.done - phase_base, seconds)
+        phase_count = Count(phase.phase, phase.unit, phase.done, phase.total, phase_speed)
+        return ahead(run_count, phase_count, phase.last)
 
     def _terminal(self) -> bool:
         if not (hasattr(self._stream, "isatty") and self._stream.isatty()):
@@ -166,17 +167,17 @@ class Console:
         for index, line in enumerate(headline):
             self._rich.print(Text(printable(line), style="bold" if index == 0 else "dim"), soft_wrap=True)
         # No refresh thread: it would compete with training for the interpreter.
-        self._live = Live(self._picture(), console=self._rich, auto_refresh=False, transient=False)
+        self._live = Live(self._display(), console=self._rich, auto_refresh=False, transient=False)
         self._live.start(refresh=True)
 
     def _line(self, text: str) -> None:
-        with self._while_heard():
+        with self._silence_on_failure():
             self._stream.write(printable(text) + "\n")
             self._stream.flush()
 
     @contextlib.contextmanager
-    def _while_heard(self) -> Iterator[None]:
-        """A reader that has gone, or a full disk behind a redirection, must not end a run; there is `run.log`."""
+    def _silence_on_failure(self) -> Iterator[None]:
+        """Go quiet if the stream fails: a closed pipe or a full disk must not end a run, and `run.log` has it all."""
         try:
             yield
         except (OSError, ValueError):  # ValueError: the stream was closed
@@ -188,7 +189,7 @@ class Console:
             with contextlib.suppress(OSError):  # a full disk must not end a run here
                 self._log.append(line.encode(errors="backslashreplace"))
 
-    def _take(self, row: dict[str, Any]) -> None:
+    def _add_row(self, row: dict[str, Any]) -> None:
         for key, value in row.items():
             if "/" not in key or isinstance(value, bool) or not isinstance(value, int | float):
                 continue
@@ -205,14 +206,14 @@ class Console:
         parts = [f"{self._unit} {done}"]
         if count.phase:
             parts.append(f"{count.phase} {count.done:,} / {count.end:,} {count.unit}")
-        parts += [f"{key} {number(self._last[key])}" for key in LINE if key in self._last]
+        parts += [f"{key} {number(self._last[key])}" for key in LINE_METRICS if key in self._last]
         return "  ".join(part for part in (*parts, rate(count.speed, count.unit), self._eta(count, left)) if part)
 
     def _eta(self, count: Count, left: float | None) -> str:
-        whose = f"{count.phase} " if count.phase and not self._stretch.last else ""  # the last one's end is the run's
-        return f"{whose}ETA {duration(left)}" if self._total or self._stretch.total else ""
+        phase = f"{count.phase} " if count.phase and not self._phase.last else ""  # the run ends with its last phase
+        return f"{phase}ETA {duration(left)}" if self._total or self._phase.total else ""
 
-    def _picture(self) -> RenderableType:
+    def _display(self) -> RenderableType:
         from rich.console import Group
 
         return Group(self._table(), self._bar()) if self._last else self._bar()
@@ -245,7 +246,7 @@ class Console:
         table.add_column("now", justify="right", min_width=10)
         table.add_column("best", justify="right", min_width=10)
         table.add_column(f"last {HISTORY}", min_width=HISTORY, style="cyan", no_wrap=True)
-        for key in self._chosen():
+        for key in self._table_keys():
             value, best = self._last[key], self._best.get(key)
             style = "bold green" if best is not None and value >= best else ""
             highest = "" if best is None else number(best)
@@ -253,7 +254,7 @@ class Console:
             table.add_row(Text(printable(key)), Text(number(value), style), Text(highest, "green"), trend)
         return table
 
-    def _chosen(self) -> list[str]:
+    def _table_keys(self) -> list[str]:
         first = [key for key in IMPORTANT if key in self._last]
         rest = [key for key in self._last if key not in first and not key.startswith(("time/", "system/"))]
-        return (first + rest)[:SHOWN]
+        return (first + rest)[:TABLE_ROWS]

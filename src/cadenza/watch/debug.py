@@ -1,4 +1,4 @@
-"""The probe of `--debug`: checks every number, collects statistics, profiles, and keeps the latest good state."""
+"""The probe of `--debug`: it checks every number, collects statistics, profiles, and keeps the latest good state."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from cadenza.types import Acted, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.watch.module_statistics import Statistics
 from cadenza.watch.nan_checks import FiniteChecks, LossCheck, NotFiniteError
 from cadenza.watch.profile import Profile
-from cadenza.watch.workflow_contents import Group, WorkflowContents
+from cadenza.watch.workflow_contents import ModuleParameters, WorkflowContents
 
 if TYPE_CHECKING:
     from cadenza.engine.orchestrator import Orchestrator
 
 RECENT = 10  # values of each metric that a diagnosis shows
-CHEAP = 0.5  # seconds that copying the state may take before it is done less often
+CHEAP_SECONDS = 0.5  # a copy of the state that takes longer is not made at every update
 
 
 class Debug(Probe):
-    """Checks, measures and profiles one run, and keeps a copy of its latest good state."""
+    """The probe of one run, with a copy of its latest good state to save or repeat when a check fails."""
 
     def __init__(self, run: Orchestrator, settings: DebugConfig) -> None:
         self.orchestrator = run
@@ -51,6 +51,7 @@ class Debug(Probe):
             observe_steps(optimizer, Steps(self, name))
 
     def run(self, train: Callable[[], str | None]) -> str | None:
+        """Run the training; where it fails, write a diagnosis and raise the error with its place."""
         self._enter("")
         self._copy_state()
         try:
@@ -69,7 +70,7 @@ class Debug(Probe):
         return result
 
     def _repeat_checked(self, problem: Exception, train: Callable[[], str | None]) -> Exception:
-        """Repeat a traced cycle with checks (without, so that the trace does not show them); return what they find."""
+        """Repeat a failed cycle that was traced, so without checks, with them; return the error they raise."""
         self.profile.end_trace()
         self._enter("")
         self.orchestrator.load_state({**copy.deepcopy(self._state), "metrics": self.orchestrator.metrics.state_dict()})
@@ -80,6 +81,7 @@ class Debug(Probe):
         return problem
 
     def task(self, name: str, work: Callable[[], Any]) -> Any:
+        """Carry out a task of the loop within a span of the profile."""
         if name == "save":
             with self.profile.span(name):
                 return work()
@@ -88,19 +90,19 @@ class Debug(Probe):
         self.checks.on = not self.profile.tracing
         with self.profile.span(name):
             result = work()
-        self.updating, self.vec_steps = False, 0  # from here on the clock counts the steps
+        self.updating, self.vec_steps = False, 0  # the clock includes them now
         return result
 
     def _enter(self, name: str) -> None:
-        self.during = name  # the hook being called, or the last one
+        self.during = name  # the current hook, or the last one
         self.updating = name in self.orchestrator.workflow.hooks
-        self.vec_steps = 0  # of the environments, in this hook
-        self.steps = dict.fromkeys(self.contents.optimizers, 0)  # the same of optimizers
+        self.vec_steps = 0  # steps of the vector environment in this hook
+        self.steps = dict.fromkeys(self.contents.optimizers, 0)  # steps of each optimizer in this hook
 
     def update(self, hook: str, update: Update, store: Store, phase: PhaseInfo) -> Updated:
         self._copy_state()
-        one = replace(phase, due=1)  # each is looked at
-        result: Updated = self.task(hook, partial(self._learn, update, store, one))
+        single = replace(phase, due=1)  # one call at a time, so that each is checked
+        result: Updated = self.task(hook, partial(self._learn, update, store, single))
         self.checks.state(self.orchestrator.workflow.state_dict())
         self.checks.metrics(result.metrics)
         self.steps = dict.fromkeys(self.steps, 0)
@@ -133,12 +135,12 @@ class Debug(Probe):
             self.checks.step(after)
         return after
 
-    # when something is wrong
+    # failures
 
     def _copy_state(self) -> None:
-        """Remember where the run stands; where that takes long, spend no more than half the time on it."""
+        """Copy the state of the run; where that is slow, seldom enough to take at most half of the time."""
         now = time.monotonic()
-        if self._copy_seconds > CHEAP and now - self._copied_at < self._copy_seconds:
+        if self._copy_seconds > CHEAP_SECONDS and now - self._copied_at < self._copy_seconds:
             return
         parts = {name: part for name, part in self.orchestrator.parts().items() if name != "metrics"}
         self._state = copy.deepcopy({name: part.state_dict() for name, part in parts.items()})
@@ -146,7 +148,7 @@ class Debug(Probe):
         self._copy_seconds = self._copied_at - now
 
     def _diagnose(self, problem: Exception) -> Exception:
-        """The problem in one line with the place, and everything about it on disk."""
+        """Write diagnosis.json and the latest good state; return the error in one line, with its place."""
         position = self._position()
         diagnosis = {
             "error": f"{type(problem).__name__}: {problem}",
@@ -163,17 +165,17 @@ class Debug(Probe):
             self._save_state()
         if not isinstance(problem, NotFiniteError):
             return problem
-        doing = f" of `{position['during']}`" if position["during"] else ""
-        place = f"step {position['env_steps']}, {position['when']} update {position['updates']}{doing}"
-        tell = f"{self.folder / 'diagnosis.json'} has the values, `{diagnosis['repeat']}` repeats it"
-        return DivergenceError(f"{problem} ({place}); {tell}")
+        hook = f" of `{position['during']}`" if position["during"] else ""
+        place = f"step {position['env_steps']}, {position['when']} update {position['updates']}{hook}"
+        next_step = f"{self.folder / 'diagnosis.json'} has the values, `{diagnosis['repeat']}` repeats it"
+        return DivergenceError(f"{problem} ({place}); {next_step}")
 
     def _position(self) -> dict[str, Any]:
         clock, collector = self.orchestrator.clock, self.orchestrator.collector
         collected = self.vec_steps * collector.env.num_envs if collector is not None else 0
         return {
             "env_steps": clock.env_steps + collected,
-            # an update is over when all its optimizers have stepped
+            # an update is complete when all its optimizers have stepped
             "updates": clock.updates + min(self.steps.values(), default=0) + self.updating,
             "when": "in" if self.updating else "after",
             "during": self.during,
@@ -182,7 +184,7 @@ class Debug(Probe):
         }
 
     def _save_state(self) -> None:
-        """Like a checkpoint: hashed, and read without executing anything."""
+        """Save the copied state as a checkpoint, which is hashed and can be read without executing anything."""
         failure = self.folder / "failure"
         for older in failure.glob("step-*"):
             owned_files.discard(older)
@@ -192,18 +194,18 @@ class Debug(Probe):
 
 
 class Steps:
-    """Observes the steps of one optimizer (`nets.optimizers.StepObserver`)."""
+    """An observer of one optimizer's steps (`nets.optimizers.StepObserver`)."""
 
     def __init__(self, debug: Debug, name: str) -> None:
         self._debug, self._name = debug, name
-        self._groups: dict[str, Group] | None = None
+        self._groups: dict[str, ModuleParameters] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Steps:
-        return self  # a copied optimizer must not take the run along
+        return self  # a copied optimizer must not copy the run
 
     def before_step(self, *_: Any) -> None:
         debug = self._debug
-        self._groups = debug.contents.moved_by(self._name) if debug.checks.on else None
+        self._groups = debug.contents.updated_by(self._name) if debug.checks.on else None
         if self._groups is not None:
             debug.checks.stepping(self._groups)
             debug.statistics.before_step(self._groups)
@@ -217,7 +219,7 @@ class Steps:
 
 
 def observe_steps(optimizer: Any, steps: Steps) -> None:
-    """Let `steps` observe an optimizer of cadenza or of torch; of others, only the update as a whole is checked."""
+    """Let `steps` observe an optimizer of cadenza or torch; with another one, only the whole update is checked."""
     if isinstance(optimizer, Optimizer):
         optimizer.observer = steps
     elif isinstance(optimizer, torch.optim.Optimizer):

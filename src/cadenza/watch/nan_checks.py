@@ -1,4 +1,4 @@
-"""Finds where a number stopped being finite: at every module, gradient, loss, parameter, step and statistic."""
+"""Checks that numbers are finite: outputs of modules, gradients, losses, parameters, steps, metrics and states."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch.overrides import TorchFunctionMode
 from cadenza.errors import DivergenceError
 from cadenza.trees import leaves
 from cadenza.types import Acted, Step
-from cadenza.watch.workflow_contents import Group, WorkflowContents, tensors
+from cadenza.watch.workflow_contents import ModuleParameters, WorkflowContents, tensors
 
 
 class NotFiniteError(DivergenceError):
-    """`site` is the first that was found bad, `what` says what of it, `details` describe the values around it."""
+    """A number is not finite: `site` is where it was first detected, `details` describe the values around it."""
 
     def __init__(self, site: str, what: str, **details: Any) -> None:
         super().__init__(f"{site} {what}")
@@ -26,39 +26,39 @@ class NotFiniteError(DivergenceError):
 
 
 class FiniteChecks:
-    """Hooks on everything a workflow owns. They look and raise; they change nothing."""
+    """Hooks on every module and parameter of a workflow; they raise NotFiniteError and change nothing."""
 
-    def __init__(self, owned: WorkflowContents) -> None:
+    def __init__(self, contents: WorkflowContents) -> None:
         self.on = True
-        for name, module in owned.modules.items():
-            module.register_forward_hook(partial(self._forward, name), with_kwargs=True)
-        for name, parameter in owned.learned.items():
-            hook = partial(self._gradient, name)
+        for name, module in contents.modules.items():
+            module.register_forward_hook(partial(self._check_output, name), with_kwargs=True)
+        for name, parameter in contents.learned.items():
+            hook = partial(self._check_gradient, name)
             parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FiniteChecks:
-        return self  # a copied module takes its hooks along, and those must not take the run along
+        return self  # a copied module copies its hooks, and those must not copy the run
 
-    def _forward(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _check_output(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         for _, tensor in tensors(output) if self.on else ():
             if not finite(tensor):
                 raise forward_fault(name, module, (*args, kwargs) if kwargs else args, tensor)
             if tensor.requires_grad:
-                tensor.register_hook(partial(self._arriving, name))  # type: ignore[no-untyped-call]
+                tensor.register_hook(partial(self._check_output_gradient, name))  # type: ignore[no-untyped-call]
 
-    def _arriving(self, name: str, gradient: Tensor) -> None:
+    def _check_output_gradient(self, name: str, gradient: Tensor) -> None:
         if not finite(gradient):
             values = describe(gradient)
             raise NotFiniteError(name, "gets a gradient from the loss that is not finite", values=values)
 
-    def _gradient(self, name: str, parameter: Tensor) -> None:
+    def _check_gradient(self, name: str, parameter: Tensor) -> None:
         gradient = parameter.grad
         if self.on and gradient is not None and not finite(gradient):
             what = "has a gradient that is not finite, though the one arriving at its module is"
             raise NotFiniteError(name, what, values=describe(gradient), parameters={name: describe(parameter)})
 
-    def stepping(self, groups: dict[str, Group]) -> None:
-        """Look at gradients about to be followed: some are made by hand, and no `backward` shows them."""
+    def stepping(self, groups: dict[str, ModuleParameters]) -> None:
+        """Check the gradients before a step: hand-written kernels set them without `backward`."""
         for path, group in groups.items():
             for name, parameter in group.items():
                 if parameter.grad is not None and not finite(parameter.grad):
@@ -66,8 +66,8 @@ class FiniteChecks:
                     what = "has a gradient that is not finite"
                     raise NotFiniteError(where, what, values=values, parameters={where: describe(parameter)})
 
-    def stepped(self, optimizer: str, groups: dict[str, Group]) -> None:
-        """Look at parameters just moved."""
+    def stepped(self, optimizer: str, groups: dict[str, ModuleParameters]) -> None:
+        """Check the parameters after a step."""
         for path, group in groups.items():
             for name, parameter in group.items():
                 if not finite(parameter):
@@ -76,7 +76,7 @@ class FiniteChecks:
                     raise NotFiniteError(f"{path}.{name}".rstrip("."), what, values=describe(parameter), **gradient)
 
     def state(self, state: dict[str, Any]) -> None:
-        """Look at all a workflow keeps: normaliser statistics, optimizer moments, tables."""
+        """Check the state of a workflow: normaliser statistics, optimizer moments, tables."""
         for path, leaf in leaves(state):
             if isinstance(leaf, Tensor | np.ndarray) and not finite(leaf):
                 raise NotFiniteError(path, "is not finite in the workflow's state", values=describe(leaf))
@@ -101,7 +101,7 @@ class FiniteChecks:
 
 
 class LossCheck(TorchFunctionMode):
-    """While entered, looks at whatever `backward` is called on."""
+    """A context that checks every tensor on which `backward` is called."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -115,24 +115,25 @@ class LossCheck(TorchFunctionMode):
 
 
 def forward_fault(name: str, module: nn.Module, inputs: Any, output: Tensor) -> NotFiniteError:
-    """Whom to blame for a bad output: the module's parameters, what it was given, or itself."""
-    held = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
-    given = dict(tensors(inputs))
+    """Return the error for an output that is not finite: the fault of the module's parameters, its inputs or itself."""
+    parameters = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+    input_tensors = dict(tensors(inputs))
     details = {
         "module": type(module).__name__,
         "values": describe(output),
-        "inputs": {f"input {path}".strip(): describe(tensor) for path, tensor in given.items()},
-        "parameters": {f"{name}.{own}": describe(parameter) for own, parameter in held.items()},
+        "inputs": {f"input {path}".strip(): describe(tensor) for path, tensor in input_tensors.items()},
+        "parameters": {f"{name}.{key}": describe(parameter) for key, parameter in parameters.items()},
     }
-    for own, parameter in held.items():
+    for key, parameter in parameters.items():
         if not finite(parameter):
-            return NotFiniteError(f"{name}.{own}", "is not finite when its module is called", **details)
-    if not all(finite(tensor) for tensor in given.values()):
-        return NotFiniteError(name, "was given numbers that are not finite, by what stands before it", **details)
-    return NotFiniteError(name, "gave numbers that are not finite, from finite inputs and parameters", **details)
+            return NotFiniteError(f"{name}.{key}", "is not finite when its module is called", **details)
+    if not all(finite(tensor) for tensor in input_tensors.values()):
+        return NotFiniteError(name, "was given inputs that are not finite", **details)
+    return NotFiniteError(name, "made numbers that are not finite from finite inputs and parameters", **details)
 
 
 def finite(values: Tensor | np.ndarray | float) -> bool:
+    """Return whether every number is finite; integers and booleans are."""
     if isinstance(values, Tensor):
         return not (values.is_floating_point() or values.is_complex()) or bool(values.isfinite().all())
     array = np.asarray(values)
@@ -140,13 +141,14 @@ def finite(values: Tensor | np.ndarray | float) -> bool:
 
 
 def describe(values: Tensor | np.ndarray | float) -> dict[str, Any]:
-    """Shape, type and what can be said about the numbers; lowest, highest and mean are of the finite ones."""
+    """Describe an array: shape, type, counts of NaN and infinity, and the range and mean of its finite numbers."""
     tensor = torch.as_tensor(values).detach()
     facts: dict[str, Any] = {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
     numbers = tensor.double().flatten()
-    good = numbers[numbers.isfinite()]
+    finite_numbers = numbers[numbers.isfinite()]
     facts |= {"nan": int(numbers.isnan().sum()), "inf": int(numbers.isinf().sum())}
-    facts["finite_fraction"] = len(good) / max(1, len(numbers))
-    if len(good):
-        facts |= {"min": float(good.min()), "max": float(good.max()), "mean": float(good.mean())}
+    facts["finite_fraction"] = len(finite_numbers) / max(1, len(numbers))
+    if len(finite_numbers):
+        low, high, mean = finite_numbers.min(), finite_numbers.max(), finite_numbers.mean()
+        facts |= {"min": float(low), "max": float(high), "mean": float(mean)}
     return facts

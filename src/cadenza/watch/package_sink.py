@@ -1,4 +1,4 @@
-"""Sinks of other packages (`logging.sinks`): made before the run is, and dropped when they fail."""
+"""Sinks of other packages (`logging.sinks`), created before the run and dropped when they fail."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cadenza.errors import CadenzaError, ConfigError
 
 
 class PackageSink:
-    """A sink that another package provides. An error while the run lasts ends the sink, not the run."""
+    """A sink that another package provides. An error during the run ends the sink, not the run."""
 
     def __init__(self, entry: str | Mapping[str, Any]) -> None:
         arguments = dict(entry) if isinstance(entry, Mapping) else {"id": entry}
         self._name = arguments.pop("id")
-        self._early: list[str] = []  # warnings from before the run has a console
+        self._early: list[str] = []  # warnings from before the run had a console
         self._warn: Callable[[str], object] = self._early.append
         try:
             self._listener: Listener | None = load("sink", self._name)(lambda text: self._warn(text), **arguments)
@@ -28,12 +28,13 @@ class PackageSink:
             raise ConfigError(f"logging.sinks: '{self._name}' made a {kind}, which cannot be called with events")
 
     def __call__(self, warn: Callable[[str], None]) -> Listener:
+        """Return the listener, whose warnings now go to `warn`."""
         self._warn = warn
         for text in self._early:
             warn(text)
-        return self._hear
+        return self._forward
 
-    def _hear(self, event: Event) -> None:
+    def _forward(self, event: Event) -> None:
         if self._listener is None:
             return
         try:

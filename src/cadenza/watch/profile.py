@@ -1,4 +1,4 @@
-"""Where the time of a run goes: spans of every kind of work, and torch's own trace of a few cycles."""
+"""The profile of a run: spans of every kind of work, and torch's trace of a few cycles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cadenza.base.atomic import write_bytes, write_text
 from cadenza.base.files import SafePath
 
 TOP = 30  # operations listed
-TRACE = "the trace itself"
+TRACE = "tracing itself"
 
 
 class Spans:
@@ -26,10 +26,12 @@ class Spans:
         self.calls: dict[str, int] = {}
 
     def add(self, path: str, seconds: float) -> None:
+        """Count one call."""
         self.seconds[path] = self.seconds.get(path, 0.0) + seconds
         self.calls[path] = self.calls.get(path, 0) + 1
 
     def table(self, title: str) -> str:
+        """Return the spans as a table, with their shares of the time of all top-level spans."""
         total = sum(seconds for path, seconds in self.seconds.items() if "/" not in path)
         lines = [f"{title:40}{'seconds':>10}{'share':>8}{'calls':>10}"]
         for path, seconds in sorted(self.seconds.items()):
@@ -39,14 +41,14 @@ class Spans:
 
 
 class Profile:
-    """`trace.json` (for chrome://tracing or ui.perfetto.dev) and `profile.txt` in `folder`."""
+    """Writes `trace.json` (for chrome://tracing or ui.perfetto.dev) and `profile.txt` to `folder`."""
 
     def __init__(self, folder: SafePath, cycles: int) -> None:
         self.folder = folder
-        self.cycles = cycles  # how many the trace covers
+        self.cycles = cycles  # the number of traced cycles
         self._tracer: profile | None = None
         self._operations = ""
-        self._doing: list[str] = []
+        self._open_spans: list[str] = []
         self._all, self._traced = Spans(), Spans()
 
     @property
@@ -55,9 +57,9 @@ class Profile:
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Count what happens inside under this name."""
-        self._doing.append(name)
-        path = "/".join(self._doing)
+        """Measure the body of the context under this name, inside the spans that are open."""
+        self._open_spans.append(name)
+        path = "/".join(self._open_spans)
         began = time.perf_counter()
         try:
             with record_function(path):
@@ -67,10 +69,10 @@ class Profile:
             self._all.add(path, seconds)
             if self.tracing:
                 self._traced.add(path, seconds)
-            self._doing.pop()
+            self._open_spans.pop()
 
     def at_cycle(self, number: int) -> None:
-        """Begin or end the trace if this is the cycle for it; the first, number 0, is left to warm up."""
+        """Begin the trace at cycle 1, after one cycle of warm-up, and end it after `cycles` cycles."""
         if self.tracing and number > self.cycles:
             self.end_trace()
         elif not self.tracing and not self._operations and 1 <= number <= self.cycles:
@@ -82,6 +84,7 @@ class Profile:
             self._all.add(TRACE, time.perf_counter() - began)
 
     def end_trace(self) -> None:
+        """Write the trace, if one is being recorded."""
         if self._tracer is None:
             return
         began = time.perf_counter()
@@ -96,7 +99,7 @@ class Profile:
         self._all.add(TRACE, time.perf_counter() - began)
 
     def write(self) -> None:
-        """What there is so far, also of a run that failed; what another process has traced is kept."""
+        """Write the tables so far; without a trace here, keep the file of an earlier process that has one."""
         self.end_trace()
         self.folder.mkdir()
         path = self.folder / "profile.txt"

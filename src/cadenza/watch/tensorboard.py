@@ -1,7 +1,7 @@
-"""Rows of metrics as TensorBoard events in `<run>/tensorboard`, by TensorBoard's own writer: torch's imports more.
+"""Rows of metrics as TensorBoard events in `<run>/tensorboard`, by TensorBoard's writer (torch's imports more).
 
-A run that goes on writes all its rows anew, from metrics.jsonl, into a new file: what was written after the checkpoint
-it goes on from is gone, and no step is there twice.
+A resumed run writes all rows of metrics.jsonl into a new file and deletes the old one, so that no step is there twice
+and nothing remains from after the checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ except ImportError as problem:
 
 
 def ours(run: RunFolder) -> list[SafePath]:
-    """The files of events that cadenza wrote; none where the folder is a link."""
+    """Return the event files that cadenza wrote; none if the folder is a link."""
     folder = run.files / "tensorboard"
     try:
         names = set((folder / EVENT_FILES).read_text(errors="replace").split("\n"))
@@ -38,7 +38,7 @@ def ours(run: RunFolder) -> list[SafePath]:
 
 
 class TensorBoard:
-    """A listener. A disk that refuses to be written ends the events, not the run."""
+    """A listener that writes events. A disk error ends the events, not the run."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn
@@ -65,12 +65,12 @@ class TensorBoard:
         created = started.folder.read_manifest()["created"]
         self._unit, self._created = started.unit, datetime.fromisoformat(created).timestamp()
         name = f"events.out.tfevents.{time.time_ns():020d}"
-        with suppress(OSError):  # it may be a link, or one of its files: then nothing in it is ever deleted
+        with suppress(OSError):  # the folder or the list may be a link: then nothing in it is ever deleted
             (started.folder.files / "tensorboard" / EVENT_FILES).append(f"{name}\n".encode())
         file = open(folder / name, "xb")  # noqa: SIM115
         self._writer = RecordWriter(file)
         self._record(Record(file_version="brain.Event:2"))
-        # tells a TensorBoard that is looking on to forget what it has read from the files before
+        # makes a TensorBoard that is already open forget what it has read from earlier files
         self._record(Record(session_log=SessionLog(status=SessionLog.START)))
         for row in metrics.read(started.folder.metrics):
             self._write(row)
@@ -81,14 +81,14 @@ class TensorBoard:
     def _write(self, row: Mapping[str, Any]) -> None:
         numbers = {key: value for key, value in row.items() if isinstance(value, int | float) and key != self._unit}
         values = [Summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
-        film = evaluation_video(self._folder, row["env_steps"])
-        if film is not None and film.suffix == ".gif":  # among its pictures: it plays no other films
-            content = film.read_bytes()
+        video = evaluation_video(self._folder, row["env_steps"])
+        if video is not None and video.suffix == ".gif":  # TensorBoard plays no other format
+            content = video.read_bytes()
             width, height = int.from_bytes(content[6:8], "little"), int.from_bytes(content[8:10], "little")
             image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=content)
             values.append(Summary.Value(tag="eval/video", image=image))
         self._record(Record(step=row[self._unit], summary=Summary(value=values)), row["time/seconds"])
 
     def _record(self, record: Any, seconds: float = 0.0) -> None:
-        record.wall_time = self._created + seconds  # time spent training: pauses between resumptions do not show
+        record.wall_time = self._created + seconds  # training time, so that pauses before a resume do not show
         self._writer.write(record.SerializeToString())

@@ -1,7 +1,7 @@
-"""Hands the rows of a run to Weights & Biases as they are written: `python -m cadenza.watch.wandb_process RUN`.
+"""The process that sends the rows of a run to Weights & Biases: `python -m cadenza.watch.wandb_process RUN`.
 
-It lives until its standard input is closed, by the end of the run or the death of its process, and some minutes at most
-after that. W&B's step is the number of the row, so that a run that goes on repeats nothing.
+It ends at most some minutes after its standard input is closed, by the end of the run or the death of its process.
+W&B's step is the number of the row, so that a resumed run sends no row twice.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from cadenza.records.folder import RunFolder, evaluation_video, read_object
 from cadenza.records.metric_rows import Row, Rows
 from cadenza.watch.wandb_sink import UNSENT
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 INIT_SECONDS = 30.0
 LAST_SECONDS = 300.0  # after the run's end
 
 
 class Follower:
-    """Reads metrics.jsonl as it grows."""
+    """A reader of metrics.jsonl while it grows."""
 
     def __init__(self, path: SafePath) -> None:
         self._path, self._offset, self.rows = path, 0, 0
 
     def new(self) -> Iterator[tuple[int, Row]]:
-        """Yield the complete rows that were not there before, each with its number."""
+        """Yield the complete rows since the last call, each with its number."""
         with contextlib.suppress(FileNotFoundError), Rows(self._path) as rows:
             for end, row in rows.since(self._offset):
                 self._offset = end
@@ -41,41 +41,42 @@ class Follower:
                 yield self.rows - 1, row
 
 
-def follow(folder: RunFolder, over: threading.Event) -> int:
+def follow(folder: RunFolder, ended: threading.Event) -> int:
+    """Send rows until the run has ended; return the exit code."""
     import wandb
 
     (folder.path / "wandb").mkdir(exist_ok=True)
-    memory = folder.files / "logs" / "wandb.json"
-    older = folder.files / "wandb" / "told.json"  # where it was once
-    known = next((read_object(place) for place in (memory, older) if place.is_file()), {})
-    run, reached = begin(wandb, folder, known.get("id"))
+    progress_file = folder.files / "logs" / "wandb.json"
+    older = folder.files / "wandb" / "told.json"  # its path in older runs
+    progress = next((read_object(path) for path in (progress_file, older) if path.is_file()), {})
+    run, reached = begin(wandb, folder, progress.get("id"))
     run.define_metric("*", step_metric=folder.read_decisions().get("training.unit", "env_steps"))
-    told, follower = known.get("rows", 0), Follower(folder.metrics)
+    sent, follower = progress.get("rows", 0), Follower(folder.metrics)
     while True:
-        last = over.wait(LOOK_SECONDS)
+        last = ended.wait(POLL_SECONDS)
         for number, row in follower.new():
-            if number >= told:
+            if number >= sent:
                 numbers = {key: value for key, value in row.items() if isinstance(value, int | float)}
-                film = evaluation_video(folder, row["env_steps"])
-                shown = {} if film is None else {"eval/video": wandb.Video(str(film), format=film.suffix[1:])}
-                run.log(numbers | shown, step=number)
-        if follower.rows > told:
-            told = follower.rows
-            atomic.write_json(memory, {"id": run.id, "rows": told})
+                video = evaluation_video(folder, row["env_steps"])
+                media = {} if video is None else {"eval/video": wandb.Video(str(video), format=video.suffix[1:])}
+                run.log(numbers | media, step=number)
+        if follower.rows > sent:
+            sent = follower.rows
+            atomic.write_json(progress_file, {"id": run.id, "rows": sent})
         if last:
             break
-    for film in folder.videos.glob("step-*.gif"):  # of the end: no row comes after it
-        run.save(str(film), base_path=str(folder.path), policy="now")
+    for video in folder.videos.glob("step-*.gif"):  # of the last evaluation: no row follows it
+        run.save(str(video), base_path=str(folder.path), policy="now")
     run.finish(exit_code=0 if folder.read_status().get("status") in ("finished", "interrupted") else 1)
     return 0 if reached else UNSENT
 
 
-def begin(wandb: Any, folder: RunFolder, known: str | None) -> tuple[Any, bool]:
-    """W&B's run, and whether it is where it was asked for: what cannot be reached is written for `wandb sync`."""
+def begin(wandb: Any, folder: RunFolder, run_id: str | None) -> tuple[Any, bool]:
+    """Open W&B's run; without a connection, offline for `wandb sync`. Return it and whether it is as requested."""
     settings, manifest = folder.settings(), folder.read_manifest()
     logging = settings["logging"]
     options: dict[str, Any] = {
-        "id": known or os.environ.get("WANDB_RUN_ID") or folder.id,
+        "id": run_id or os.environ.get("WANDB_RUN_ID") or folder.id,
         "resume": "allow",
         "project": logging.get("wandb_project") or os.environ.get("WANDB_PROJECT") or "cadenza",
         "entity": logging.get("wandb_entity"),
@@ -97,25 +98,25 @@ def begin(wandb: Any, folder: RunFolder, known: str | None) -> tuple[Any, bool]:
     try:
         return wandb.init(**options), True
     except Exception as problem:  # no account, no network, no server
-        sys.stderr.write(f"offline from here on: {type(problem).__name__}: {problem}\n")
-        wandb.teardown()  # or it would hold the run's id
+        sys.stderr.write(f"offline from now on: {type(problem).__name__}: {problem}\n")
+        wandb.teardown()  # it holds the run's id otherwise
         return wandb.init(mode="offline", **options | {"resume": None}), False
 
 
 def main() -> None:
     with contextlib.suppress(OSError):
-        os.nice(10)  # the run comes first
-    over = threading.Event()
+        os.nice(10)  # the training has priority
+    ended = threading.Event()
 
-    def watch() -> None:
+    def wait_for_end() -> None:
         while os.read(0, 4096):
             pass
-        over.set()
+        ended.set()
         threading.Event().wait(LAST_SECONDS)
-        os.killpg(0, signal.SIGKILL)  # W&B's own processes, too
+        os.killpg(0, signal.SIGKILL)  # including the processes that W&B started
 
-    threading.Thread(target=watch, daemon=True).start()
-    sys.exit(follow(RunFolder(Path(sys.argv[1])), over))
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    sys.exit(follow(RunFolder(Path(sys.argv[1])), ended))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Weights & Biases beside a run: a process of its own follows metrics.jsonl, so that nothing W&B does is felt here."""
+"""The Weights & Biases sink: a separate process follows metrics.jsonl, so that W&B cannot slow the training down."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from cadenza.engine.events import Ended, Event, Started
 from cadenza.errors import MissingExtraError, install
 
 PATIENCE_SECONDS = 10.0  # that the end of a run waits for W&B
-UNSENT = 3  # what the process ends with when W&B could not be reached
+UNSENT = 3  # exit code of the process when W&B could not be reached
 
-found = find_spec("wandb")
-if found is None or found.origin is None:  # a folder `wandb`, as W&B leaves them, is no package
+spec = find_spec("wandb")
+if spec is None or spec.origin is None:  # a folder `wandb`, as W&B leaves behind, is not the package
     raise MissingExtraError(f"logging.wandb needs an extra: {install('wandb')}")
 
 
 class Wandb:
-    """A listener."""
+    """A listener that starts the process with the run and ends it with it."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn
@@ -36,19 +36,19 @@ class Wandb:
                         command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
                     )
             except OSError as problem:
-                self._warn(f"W&B gets nothing of this run: {problem.strerror or problem}")
+                self._warn(f"W&B receives nothing from this run: {problem.strerror or problem}")
         elif isinstance(event, Ended) and self._process is not None:
             self._end(self._process)
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
-        process.stdin.close()  # which tells it that there will be no more rows
+        process.stdin.close()  # the signal that no more rows will follow
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(PATIENCE_SECONDS)
         sync = f"`wandb sync {self._log.root / 'wandb'}/*run-*` sends them"
         if process.returncode is None:
-            self._warn(f"W&B does not answer; it goes on trying for some minutes. All rows are here; later {sync}")
+            self._warn(f"W&B does not answer; a process keeps trying for some minutes. No row is lost; later {sync}")
         elif process.returncode == UNSENT:
-            self._warn(f"W&B could not be reached ({self._log} says why). All rows are here; {sync}")
+            self._warn(f"W&B could not be reached (see {self._log}). No row is lost; {sync}")
         elif process.returncode:
-            self._warn(f"W&B does not have all rows: {self._log} says why")
+            self._warn(f"W&B does not have all rows (see {self._log})")

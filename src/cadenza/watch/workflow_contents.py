@@ -1,4 +1,4 @@
-"""What a workflow is made of, whoever wrote it: modules, parameters and optimizers by the path that leads to them."""
+"""The modules, parameters and optimizers inside any workflow, by path."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from typing import Any
 import torch
 from torch import nn
 
-Group = dict[str, torch.Tensor]  # the parameters of one module by their own names
+ModuleParameters = dict[str, torch.Tensor]  # the parameters of one module, without those of its submodules, by name
 
 
 class WorkflowContents:
-    """Paths are attributes and keys joined by dots, as in `nets.agent.actor.2.weight`."""
+    """The parts of a workflow; a path joins attributes and keys by dots, as in `nets.agent.actor.2.weight`."""
 
     def __init__(self, workflow: Any) -> None:
-        found = list(walk(workflow, "", set()))
-        roots = {path: part for path, part in found if isinstance(part, nn.Module)}
-        self.modules: dict[str, nn.Module] = {}  # with all inside them
+        parts = list(walk(workflow, "", set()))
+        roots = {path: part for path, part in parts if isinstance(part, nn.Module)}
+        self.modules: dict[str, nn.Module] = {}  # submodules included
         for path, root in roots.items():
             for inner, module in root.named_modules():
                 self.modules[f"{path}.{inner}" if inner else path] = module
-        self.groups: dict[str, Group] = {}  # parameters by the module that holds them itself
+        self.groups: dict[str, ModuleParameters] = {}  # by the module that holds the parameters itself
         for path, module in self.modules.items():
-            own: Group = {name: parameter for name, parameter in module.named_parameters(recurse=False)}
-            if own:
-                self.groups[path] = own
-        known = {id(parameter) for group in self.groups.values() for parameter in group.values()}
-        self.optimizers = {path: part for path, part in found if is_optimizer(part)}
-        inside = tuple(f"{path}." for path in self.optimizers)
-        for path, part in found:  # parameters in no module, a temperature say
-            if is_leaf(part) and id(part) not in known and not path.startswith(inside):
+            parameters: ModuleParameters = dict(module.named_parameters(recurse=False))
+            if parameters:
+                self.groups[path] = parameters
+        in_modules = {id(parameter) for group in self.groups.values() for parameter in group.values()}
+        self.optimizers = {path: part for path, part in parts if is_optimizer(part)}
+        inside_optimizers = tuple(f"{path}." for path in self.optimizers)
+        for path, part in parts:  # parameters outside modules, such as a temperature
+            if is_leaf(part) and id(part) not in in_modules and not path.startswith(inside_optimizers):
                 self.groups[path] = {"": part}
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
+        """Every parameter by its full path."""
         return {
             f"{path}.{name}".rstrip("."): parameter
             for path, group in self.groups.items()
@@ -44,11 +45,11 @@ class WorkflowContents:
 
     @property
     def learned(self) -> dict[str, torch.Tensor]:
-        """Without those of a network that follows another."""
+        """The parameters that take gradients, so none of a target network."""
         return {name: parameter for name, parameter in self.parameters.items() if parameter.requires_grad}
 
-    def moved_by(self, optimizer: str) -> dict[str, Group]:
-        """The groups an optimizer holds parameters of; all of them where it does not show."""
+    def updated_by(self, optimizer: str) -> dict[str, ModuleParameters]:
+        """Return the parameters that an optimizer holds, by module; all parameters if it does not expose them."""
         held = {id(part) for _, part in walk(self.optimizers[optimizer], "", set()) if is_leaf(part)}
         groups = {
             path: {name: parameter for name, parameter in group.items() if id(parameter) in held}
@@ -57,11 +58,11 @@ class WorkflowContents:
         return {path: group for path, group in groups.items() if group} or self.groups
 
 
-def walk(part: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """`(path, part)` of everything reached through attributes, keys and indices; modules are not entered."""
-    if id(part) in seen:
+def walk(part: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield `(path, part)` of everything reached by attributes, keys and indices, without entering modules."""
+    if id(part) in visited:
         return
-    seen.add(id(part))
+    visited.add(id(part))
     if path:
         yield path, part
     if isinstance(part, nn.Module | torch.Tensor | type):
@@ -76,7 +77,7 @@ def walk(part: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     else:
         return
     for key, value in inner:
-        yield from walk(value, f"{path}.{key}" if path else str(key), seen)
+        yield from walk(value, f"{path}.{key}" if path else str(key), visited)
 
 
 def is_optimizer(part: Any) -> bool:
@@ -88,7 +89,7 @@ def is_leaf(part: Any) -> bool:
 
 
 def tensors(tree: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor in what a module takes or gives, however nested."""
+    """Yield `(path, tensor)` of every tensor in nested containers, such as the inputs or outputs of a module."""
     if isinstance(tree, torch.Tensor):
         yield path, tree
     elif isinstance(tree, dict | list | tuple):

@@ -1,4 +1,4 @@
-"""Alerts: what rules find in rows, that each is told once whatever happens to a run, that telling costs nothing."""
+"""Alerts: what the rules report, that each alert is reported once after kills, and that delivery cannot end a run."""
 
 from __future__ import annotations
 
@@ -18,59 +18,59 @@ from cadenza.errors import ConfigError
 from cadenza.records.alert_log import read
 from cadenza.records.metrics import read as read_metrics
 from cadenza.watch import messenger
-from cadenza.watch.alerts import Watch
+from cadenza.watch.alerts import RuleChecker
 from harness.command import TOY, cadenza, last, resume, train
 from harness.processes import call
 
 ALWAYS = "logging.alerts.rules.mine={metric:train/kl,above:-1,rows:9,severity:%s,hint:rest}"  # from the ninth row on
 
 
-def found(rule: Rule, values: list[float], metric: str = "train/kl") -> list[tuple[int, str]]:
+def alerts(rule: Rule, values: list[float], metric: str = "train/kl") -> list[tuple[int, str]]:
     """Row and text of each alert over rows a thousand steps apart, in a run of 100,000."""
-    watch = Watch({"it": rule}, "env_steps", 100_000)
+    checker = RuleChecker({"it": rule}, "env_steps", 100_000)
     rows = [{"env_steps": 1000 * n, "updates": n, metric: value} for n, value in enumerate(values)]
-    return [(n, alert["what"]) for n, row in enumerate(rows) for alert in watch.look(row)]
+    return [(n, alert["what"]) for n, row in enumerate(rows) for alert in checker.check(row)]
 
 
-def test_bounds_hold_for_some_rows_and_are_told_again_only_after_they_were_kept() -> None:
+def test_a_broken_bound_alerts_after_the_rule_s_rows_and_again_only_after_recovery() -> None:
     rule = Rule(metric="train/*", above=1.0, rows=2)
-    assert found(rule, [2, 0, 2, 2, 2, 0, 2, 2]) == [
+    assert alerts(rule, [2, 0, 2, 2, 2, 0, 2, 2]) == [
         (3, "train/kl is 2, above 1 for 2 rows"),
         (7, "train/kl is 2, above 1 for 2 rows"),
     ]
-    assert found(Rule(metric="train/kl", above=1.0, times=1), [2, 0, 2]) == [(0, "train/kl is 2, above 1")]
-    assert found(Rule(metric="train/kl", below=0.0, after=0.03), [-1] * 4) == [(3, "train/kl is -1, below 0")]
-    assert found(rule, [2, 2], "eval/kl") == []
+    assert alerts(Rule(metric="train/kl", above=1.0, times=1), [2, 0, 2]) == [(0, "train/kl is 2, above 1")]
+    assert alerts(Rule(metric="train/kl", below=0.0, after=0.03), [-1] * 4) == [(3, "train/kl is -1, below 0")]
+    assert alerts(rule, [2, 2], "eval/kl") == []
 
 
-def test_changes_against_what_was_usual() -> None:
+def test_rise_and_drop_alert_against_the_median_of_the_window() -> None:
     rise = Rule(metric="train/kl", rise=10, window=3)
-    assert found(rise, [1, 2, 3, 19, 41, 42, 2]) == [(4, "train/kl is 41, 14 times the usual 3")]
+    assert alerts(rise, [1, 2, 3, 19, 41, 42, 2]) == [(4, "train/kl is 41, 14 times the usual 3")]
     drop = Rule(metric="train/kl", drop=0.5, window=3)
-    assert found(drop, [100, 100, 100, 60, 40, 40]) == [(4, "train/kl is 40, 40% of the usual 100")]
+    assert alerts(drop, [100, 100, 100, 60, 40, 40]) == [(4, "train/kl is 40, 40% of the usual 100")]
 
 
-def test_what_was_usual_in_one_phase_is_not_expected_of_another() -> None:
-    watch = Watch({"slow": Rule(metric="time/steps_per_second", drop=0.5, window=3)}, "env_steps", 10_000)
+def test_a_new_phase_starts_a_new_window() -> None:
+    checker = RuleChecker({"slow": Rule(metric="time/steps_per_second", drop=0.5, window=3)}, "env_steps", 10_000)
     speeds = [("rollouts", speed) for speed in (100, 100, 100)] + [("train", speed) for speed in (10, 10, 10, 4)]
     rows = [
         {"env_steps": step, "updates": 0, "phase": phase, "time/steps_per_second": speed}
         for step, (phase, speed) in enumerate(speeds)
     ]
-    assert [len(watch.look(row)) for row in rows] == [0, 0, 0, 0, 0, 0, 1]
+    assert [len(checker.check(row)) for row in rows] == [0, 0, 0, 0, 0, 0, 1]
 
 
-def test_what_was_gained_and_lost_and_what_does_not_come() -> None:
+def test_lost_and_stall_alert_against_the_highest_value() -> None:
     lost = Rule(metric="train/kl", lost=0.5)
-    assert found(lost, [-100, -20, -50, -61]) == [(3, "train/kl is -61, down from -20")]
+    assert alerts(lost, [-100, -20, -50, -61]) == [(3, "train/kl is -61, down from -20")]
     stall = Rule(metric="train/kl", stall=0.03)
-    assert found(stall, [1, 5, 4, 4, 4]) == [(4, "train/kl is 4, no higher than 5 at step 1000")]
-    assert found(stall, [1, 5, 5, 5, 5, 5, 5]) == []  # as good as it gets
+    assert alerts(stall, [1, 5, 4, 4, 4]) == [(4, "train/kl is 4, no higher than 5 at step 1000")]
+    assert alerts(stall, [1, 5, 5, 5, 5, 5, 5]) == []  # as good as it gets
     absolute = Rule(metric="train/kl", stall=2500)
-    assert found(absolute, [5, 4, 4, 4]) == [(3, "train/kl is 4, no higher than 5 at step 0")]
+    assert alerts(absolute, [5, 4, 4, 4]) == [(3, "train/kl is 4, no higher than 5 at step 0")]
 
 
-def test_every_shipped_rule_says_what_it_means_and_what_to_try() -> None:
+def test_every_shipped_rule_has_an_explanation_and_a_hint() -> None:
     for name, rule in AlertsConfig().watched().items():
         assert rule.explanation, name
         assert rule.hint, name
@@ -78,7 +78,7 @@ def test_every_shipped_rule_says_what_it_means_and_what_to_try() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("high_k.severity=stop", "rules.high_k: no such rule; did you mean 'high_kl'?"),
         ("high_kl.severty=stop", "did you mean 'logging.alerts.rules.high_kl.severity'?"),
@@ -88,12 +88,12 @@ def test_every_shipped_rule_says_what_it_means_and_what_to_try() -> None:
         ("nothing=null", "rules.nothing=null: no such rule"),
     ],
 )
-def test_mistakes_name_the_key(change: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
+def test_an_invalid_rule_is_refused_with_its_key(change: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
         load("toy/identity:ppo", [f"logging.alerts.rules.{change}"])
 
 
-def test_a_stop_saves_and_interrupts_and_resume_goes_on(tmp_path: Path) -> None:
+def test_a_stop_alert_saves_and_interrupts_and_resume_continues(tmp_path: Path) -> None:
     stopped = train(tmp_path, *TOY, ALWAYS % "stop")
     assert stopped.code == 70
     assert stopped.err.splitlines()[-1].startswith("error: alert mine stopped the run; it is saved")
@@ -103,19 +103,19 @@ def test_a_stop_saves_and_interrupts_and_resume_goes_on(tmp_path: Path) -> None:
     assert folder.read_status()["message"] == "alert mine"
     shown = cadenza("show", "@last", "--runs-dir", tmp_path)
     assert "stop: mine at step 1152: train/kl is" in shown.out
-    assert resume(tmp_path).succeeded().warnings == []  # told once
+    assert resume(tmp_path).succeeded().warnings == []  # reported once
     assert read(folder.alerts) == [alert]
     assert json.loads(cadenza("show", "@last", "--json", "--runs-dir", tmp_path).out)["alerts"] == [alert]
 
 
-def test_a_stop_at_the_very_end_stops_nothing(tmp_path: Path) -> None:
+def test_a_stop_alert_in_the_last_row_lets_the_run_finish(tmp_path: Path) -> None:
     rule = "+logging.alerts.rules.mine={metric: eval/return_mean, above: -1, severity: stop}"
     finished = train(tmp_path, *TOY, "logging.every_steps=100000", "evaluation.every_steps=0", rule)
     assert "mine at step 2048" in finished.succeeded().warnings[0]
     assert last(tmp_path).read_status()["status"] == "finished"
 
 
-def test_a_run_that_was_killed_and_resumed_has_each_alert_once(tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_has_each_alert_once(tmp_path: Path) -> None:
     rare = [*TOY, "checkpoint.every_steps=1024", "evaluation.every_steps=4096", ALWAYS % "log"]
     assert call(["train", *rare], tmp_path, "run:task@26")[0] == -signal.SIGKILL
     folder = last(tmp_path)
@@ -128,7 +128,7 @@ def test_a_run_that_was_killed_and_resumed_has_each_alert_once(tmp_path: Path) -
     assert after == [{**alert, "seconds": None} for alert in before]
 
 
-def test_numbers_that_are_not_finite_are_told(tmp_path: Path) -> None:
+def test_divergence_raises_the_not_finite_alert(tmp_path: Path) -> None:
     failed = train(tmp_path, "Pendulum-v1:ppo", "algorithm.learning_rate=1e25", "--max-timesteps", "20000")
     assert failed.code == 70
     assert any("warning: not_finite at step" in line for line in failed.warnings)
@@ -137,12 +137,12 @@ def test_numbers_that_are_not_finite_are_told(tmp_path: Path) -> None:
 
 @pytest.fixture
 def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A server on this machine, and what it was told."""
-    got: list[dict[str, Any]] = []
+    """A local server's address, and the requests that it has received."""
+    received: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(204)
             self.end_headers()
 
@@ -150,28 +150,30 @@ def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", got
+    yield f"http://127.0.0.1:{server.server_port}", received
     server.shutdown()
     server.server_close()
 
 
-def test_command_and_webhook_are_told(tmp_path: Path, webhook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    url, got = webhook
+def test_alerts_reach_the_command_and_the_webhook(
+    tmp_path: Path, webhook: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, received = webhook
     monkeypatch.setenv(messenger.WEBHOOK, url)
-    monkeypatch.setenv(messenger.COMMAND, f'(echo "$CADENZA_ALERT"; cat) > {tmp_path}/told')
+    monkeypatch.setenv(messenger.COMMAND, f'(echo "$CADENZA_ALERT"; cat) > {tmp_path}/delivered')
     assert len(train(tmp_path / "runs", *TOY, ALWAYS % "alert").succeeded().warnings) == 1
-    text, alert = (tmp_path / "told").read_text().splitlines()
+    text, alert = (tmp_path / "delivered").read_text().splitlines()
     assert text.startswith("mine at step 1152: train/kl is")
     assert text.endswith("; try: rest")
-    assert got == [{"text": text, **json.loads(alert)}]
-    assert got[0]["run"] == last(tmp_path / "runs").id
+    assert received == [{"text": text, **json.loads(alert)}]
+    assert received[0]["run"] == last(tmp_path / "runs").id
 
 
-def test_nobody_there_to_be_told_costs_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_deliveries_of_alerts_end_in_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messenger, "SECONDS", 0.2)
     monkeypatch.setenv(messenger.WEBHOOK, "http://127.0.0.1:9")  # refused
     monkeypatch.setenv(messenger.COMMAND, "sleep 60")
-    told = train(tmp_path, *TOY, ALWAYS % "alert").succeeded().warnings
-    assert len(told) == 2
-    assert "alerts could not all be told outside (2)" in told[1]
+    warnings = train(tmp_path, *TOY, ALWAYS % "alert").succeeded().warnings
+    assert len(warnings) == 2
+    assert "2 alerts were not delivered" in warnings[1]
     assert len(read_metrics(last(tmp_path).metrics)) == 16

@@ -39,7 +39,7 @@ class Terminal:
         pty = pytest.importorskip("pty")  # not on Windows
         self._master, slave = pty.openpty()
         self.stream: IO[str] = os.fdopen(slave, "w", encoding="utf-8")
-        self._seen = b""
+        self._output = b""
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -51,14 +51,14 @@ class Terminal:
                 return
             if not data:
                 return
-            self._seen += data
+            self._output += data
 
     def text(self) -> str:
         if not self.stream.closed:
             self.stream.close()
             self._reader.join()
             os.close(self._master)
-        return self._seen.decode()
+        return self._output.decode()
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def row(step: int, value: float) -> dict[str, float]:
     }
 
 
-def test_without_a_terminal_lines_come_every_few_seconds_and_at_evaluations(clock: SimpleNamespace) -> None:
+def test_without_a_terminal_lines_are_printed_at_intervals_and_at_evaluations(clock: SimpleNamespace) -> None:
     stream = io.StringIO()
     console = Console(False, 1000, stream)
     console.start(["CartPole-v1:ppo", "seed 0"], 0, TRAIN)
@@ -107,7 +107,7 @@ def test_without_a_terminal_lines_come_every_few_seconds_and_at_evaluations(cloc
     assert "\x1b" not in stream.getvalue()
 
 
-def test_quiet_says_only_warnings(clock: SimpleNamespace) -> None:
+def test_quiet_prints_only_warnings(clock: SimpleNamespace) -> None:
     stream = io.StringIO()
     console = Console(True, 1000, stream)
     console.start(["CartPole-v1:ppo"], 0, TRAIN)
@@ -119,8 +119,8 @@ def test_quiet_says_only_warnings(clock: SimpleNamespace) -> None:
     assert stream.getvalue() == "warning: disk full\n"
 
 
-class Gone(io.StringIO):
-    """A reader that leaves after the first line."""
+class ClosedPipe(io.StringIO):
+    """A stream that fails after the first line."""
 
     def write(self, text: str) -> int:
         if self.getvalue():
@@ -128,8 +128,8 @@ class Gone(io.StringIO):
         return super().write(text)
 
 
-def test_a_reader_that_has_gone_ends_nothing(clock: SimpleNamespace) -> None:
-    stream = Gone()
+def test_a_closed_pipe_silences_the_console_without_an_error(clock: SimpleNamespace) -> None:
+    stream = ClosedPipe()
     console = Console(False, 1000, stream)
     console.start(["CartPole-v1:ppo"], 0, TRAIN)
     clock.now += 60
@@ -140,7 +140,7 @@ def test_a_reader_that_has_gone_ends_nothing(clock: SimpleNamespace) -> None:
     assert stream.getvalue() == "CartPole-v1:ppo\n"
 
 
-def test_speed_and_eta_count_only_this_process(clock: SimpleNamespace) -> None:
+def test_speed_and_eta_of_a_resumed_run_count_only_this_process(clock: SimpleNamespace) -> None:
     stream = io.StringIO()
     console = Console(False, 100_000, stream)
     console.start([], 90_000, TRAIN)
@@ -153,7 +153,7 @@ def test_speed_and_eta_count_only_this_process(clock: SimpleNamespace) -> None:
     ]
 
 
-def test_a_budget_in_updates_and_no_budget_at_all(clock: SimpleNamespace) -> None:
+def test_budgets_in_updates_and_missing_budgets_are_shown(clock: SimpleNamespace) -> None:
     stream = io.StringIO()
     console = Console(False, 50, stream, unit="updates")
     console.start([], 0, TRAIN)
@@ -168,7 +168,7 @@ def test_a_budget_in_updates_and_no_budget_at_all(clock: SimpleNamespace) -> Non
     assert stream.getvalue() == "env_steps 20  2 steps/s\n"
 
 
-def test_a_phase_in_which_the_budget_stands_still_shows_its_own_progress(clock: SimpleNamespace) -> None:
+def test_a_phase_without_env_steps_shows_its_progress_in_updates(clock: SimpleNamespace) -> None:
     stream = io.StringIO()
     console = Console(False, 7500, stream)
     console.start([], 0, PhaseProgress("warmup", last=False, unit="cycles", total=1))
@@ -189,7 +189,7 @@ def test_a_phase_in_which_the_budget_stands_still_shows_its_own_progress(clock: 
     ]
 
 
-def test_the_end_that_comes_first_is_shown(clock: SimpleNamespace) -> None:
+def test_the_eta_is_that_of_the_run_or_phase_that_ends_first(clock: SimpleNamespace) -> None:
     stream = io.StringIO()
     console = Console(False, 2048, stream)
 
@@ -207,7 +207,7 @@ def test_the_end_that_comes_first_is_shown(clock: SimpleNamespace) -> None:
     ]
 
 
-def test_a_resumed_phase_counts_only_this_process(clock: SimpleNamespace, terminal: Terminal) -> None:
+def test_the_speed_of_a_resumed_phase_counts_only_this_process(clock: SimpleNamespace, terminal: Terminal) -> None:
     console = Console(False, 7500, terminal.stream)
     console.start([], 5000, PhaseProgress("pretrain", last=False, unit="updates", done=4000, total=5000))
     clock.now += 10
@@ -220,23 +220,23 @@ def test_a_resumed_phase_counts_only_this_process(clock: SimpleNamespace, termin
     assert "pretrain ETA 0:01:30" in text
 
 
-def test_between_refreshes_only_the_clock_is_looked_at(
+def test_updates_between_refreshes_only_read_the_clock(
     clock: SimpleNamespace, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     console = Console(False, 10**6, terminal.stream)
-    pictures = []
-    real = console._picture
-    monkeypatch.setattr(console, "_picture", lambda: pictures.append(1) or real())
+    displays = []
+    real = console._display
+    monkeypatch.setattr(console, "_display", lambda: displays.append(1) or real())
     console.start(["run"], 0, TRAIN)
     clock.now += 1
     console.update(1, TRAIN)
-    drawn, looks = len(pictures), clock.looks
+    drawn, looks = len(displays), clock.looks
     for step in range(2, 1002):
         console.update(step, TRAIN)
-    assert (len(pictures), clock.looks) == (drawn, looks + 1000)
+    assert (len(displays), clock.looks) == (drawn, looks + 1000)
     clock.now += 0.26
     console.update(1002, TRAIN)
-    assert len(pictures) == drawn + 1
+    assert len(displays) == drawn + 1
     console.close()
 
 
@@ -268,7 +268,7 @@ def test_a_terminal_shows_a_bar_a_table_and_notes(clock: SimpleNamespace, termin
     assert text.rstrip().endswith("finished: 40")
 
 
-def test_the_best_is_highlighted(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_best_return_is_highlighted(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     console = Console(False, 1000, io.StringIO())
     for step, value in ((1, 10.0), (2, 80.0), (3, 40.0)):
@@ -295,7 +295,7 @@ def drawn(console: Console) -> tuple[str, str]:
     return paper.export_text(), screen.getvalue()
 
 
-def test_closing_twice_is_fine_and_gives_the_cursor_back(clock: SimpleNamespace, terminal: Terminal) -> None:
+def test_closing_twice_restores_the_cursor_once(clock: SimpleNamespace, terminal: Terminal) -> None:
     console = Console(False, 1000, terminal.stream)
     console.start(["run"], 0, TRAIN)
     console.close()
@@ -317,7 +317,7 @@ def test_a_dumb_terminal_gets_plain_lines(
     assert "env_steps 10 / 1,000" in text
 
 
-def test_a_run_tells_how_far_each_of_its_phases_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_prints_the_progress_of_each_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LINE_SECONDS", 0.0)
     phases = (
         "{name: warmup, actions: random, duration_steps: 64, hooks: [{name: collect, steps: 16}]}",
@@ -326,8 +326,8 @@ def test_a_run_tells_how_far_each_of_its_phases_is(tmp_path: Path, monkeypatch: 
     )
     settings = ["evaluation.every_steps=null", "evaluation.at_end=false", "logging.every_steps=1000"]
     spec = ["toy/identity:dqn", f"training.phases=[{','.join(phases)}]", *settings, "--max-timesteps", 128]
-    told = cadenza("train", *spec, "--runs-dir", tmp_path).succeeded().err
-    lines = [line for line in told.splitlines() if line.startswith("env_steps")]
+    err = cadenza("train", *spec, "--runs-dir", tmp_path).succeeded().err
+    lines = [line for line in err.splitlines() if line.startswith("env_steps")]
     assert [re.sub(r"\d:\d\d:\d\d", "soon", re.sub(r"[\d.,]+ (\w+/s)", r"N \1", line)) for line in lines[:-1]] == [
         *(
             f"env_steps {done} / 128 ({share}%)  warmup {done} / 64 env_steps  N steps/s  warmup ETA soon"

@@ -1,4 +1,4 @@
-"""The debug profile: real faults are named where they are born, found again, and a healthy run is left as it is."""
+"""`--debug`: faults are located and repeated, and a healthy run is the same with it as without."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SITES = {
 
 
 @pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
+def registered_learner(monkeypatch: pytest.MonkeyPatch) -> None:
     module = "harness.learner"
     entry = Algorithm("learner", "for tests", f"{module}:LearnerConfig", f"{module}:Learner")
     monkeypatch.setitem(ALGORITHMS, "learner", entry)
@@ -60,111 +60,111 @@ def faulty(fault: str, at: int, debug: bool = True) -> RunConfig:
 
 
 def diagnosis(run: Orchestrator) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run.folder.path / "debug" / "diagnosis.json").read_text())
-    return found
+    report: dict[str, Any] = json.loads((run.folder.path / "debug" / "diagnosis.json").read_text())
+    return report
 
 
-def contents(folder: RunFolder) -> dict[str, str]:
+def file_digests(folder: RunFolder) -> dict[str, str]:
     files = [path for path in folder.path.rglob("*") if path.is_file()]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.mark.parametrize("at", [IN_FIRST_CYCLE, IN_TRACED_CYCLE, LATER])
 @pytest.mark.parametrize("fault", SITES)
-def test_the_first_bad_site_is_named_with_its_update(lab: Lab, fault: str, at: int) -> None:
+def test_a_fault_is_reported_with_its_site_and_update(lab: Lab, fault: str, at: int) -> None:
     site, words = SITES[fault]
     run = lab.start(faulty(fault, at))
     run.save()
     with pytest.raises(DivergenceError) as caught:
         run.run()
-    found, step = diagnosis(run), at // STEPS * 32 + 32
-    assert (found["site"], found["updates"], found["env_steps"]) == (site, at + 1, step)
+    report, step = diagnosis(run), at // STEPS * 32 + 32
+    assert (report["site"], report["updates"], report["env_steps"]) == (site, at + 1, step)
     assert str(caught.value).startswith(f"{site} ")
     assert words in str(caught.value)
     assert f"(step {step}, in update {at + 1} of `update`)" in str(caught.value)
     assert f"`cadenza debug {run.folder.reference}`" in str(caught.value)
-    assert found["values"]["nan"] + found["values"]["inf"] > 0
-    assert all(loss is not None for loss in found["recent"].get("train/loss", []))
+    assert report["values"]["nan"] + report["values"]["inf"] > 0
+    assert all(loss is not None for loss in report["recent"].get("train/loss", []))
     assert not any(map(torch.isnan, run.checkpoints.load(run.checkpoints.resolve("last"))["workflow"]["mean"]))
 
 
-def test_a_diagnosis_describes_what_stood_around_the_site(lab: Lab) -> None:
+def test_a_diagnosis_describes_inputs_outputs_and_recent_metrics(lab: Lab) -> None:
     run = lab.start(faulty("module", LATER))
     with pytest.raises(DivergenceError):
         run.run()
-    found = diagnosis(run)
-    assert found["module"] == "Odd"
-    assert found["values"]["shape"] == found["inputs"]["input 0"]["shape"] == [16, 8]
-    assert found["inputs"]["input 0"]["finite_fraction"] == 1.0
-    assert found["values"]["finite_fraction"] < 1.0
-    assert found["values"].keys() >= {"nan", "inf", "dtype"}
-    assert found["inputs"]["input 0"].keys() >= {"min", "max", "mean"}
-    assert len(found["recent"]["train/loss"]) == LATER // STEPS
+    report = diagnosis(run)
+    assert report["module"] == "Odd"
+    assert report["values"]["shape"] == report["inputs"]["input 0"]["shape"] == [16, 8]
+    assert report["inputs"]["input 0"]["finite_fraction"] == 1.0
+    assert report["values"]["finite_fraction"] < 1.0
+    assert report["values"].keys() >= {"nan", "inf", "dtype"}
+    assert report["inputs"]["input 0"].keys() >= {"min", "max", "mean"}
+    assert len(report["recent"]["train/loss"]) == LATER // STEPS
 
 
 @pytest.mark.parametrize("at", [IN_FIRST_CYCLE, IN_TRACED_CYCLE])
-def test_state_that_is_not_a_parameter_is_looked_at_after_each_update(lab: Lab, at: int) -> None:
+def test_a_nan_in_the_workflow_s_state_is_reported_after_the_update(lab: Lab, at: int) -> None:
     run = lab.start(faulty("state", at))
     with pytest.raises(DivergenceError, match=rf"mean is not finite .* after update {at // STEPS * STEPS + STEPS} "):
         run.run()
     assert diagnosis(run)["site"] == "mean"
 
 
-def test_what_acting_gives_is_looked_at(lab: Lab) -> None:
+def test_a_nan_in_extras_is_reported_during_collection(lab: Lab) -> None:
     run = lab.start(faulty("acting", LATER))
     with pytest.raises(DivergenceError, match=r"extras\.agent\.guess is not finite"):
         run.run()
-    found = diagnosis(run)
-    assert (found["during"], found["updates"]) == ("collect", LATER // STEPS * STEPS + STEPS)
+    report = diagnosis(run)
+    assert (report["during"], report["updates"]) == ("collect", LATER // STEPS * STEPS + STEPS)
     assert diagnose(run.folder, None, None)["site"] == "extras.agent.guess"
 
 
 @pytest.mark.parametrize("fault", SITES)
-def test_the_failing_update_is_saved_and_repeats(lab: Lab, fault: str) -> None:
+def test_debug_repeats_the_saved_failing_update(lab: Lab, fault: str) -> None:
     run = lab.start(faulty(fault, LATER))
     run.save()
     with pytest.raises(DivergenceError):
         run.run()
-    before = contents(run.folder)
-    found = diagnose(run.folder, None, None)
-    assert found["from"] == f"step-{128:012d}-{3 * STEPS:012d}"  # the state just before the update, not a checkpoint
-    assert (found["site"], found["updates"]) == (SITES[fault][0], LATER + 1)
-    assert contents(run.folder) == before
+    before = file_digests(run.folder)
+    report = diagnose(run.folder, None, None)
+    assert report["from"] == f"step-{128:012d}-{3 * STEPS:012d}"  # the state just before the update, not a checkpoint
+    assert (report["site"], report["updates"]) == (SITES[fault][0], LATER + 1)
+    assert file_digests(run.folder) == before
     if fault == "gradient":
-        assert found["backward"]["function"] == "MulBackward0"  # where the infinite slope of the root meets a zero
-        assert "torch.sqrt(" in found["backward"]["code"]
+        assert report["backward"]["function"] == "MulBackward0"  # where the infinite slope of the root meets a zero
+        assert "torch.sqrt(" in report["backward"]["code"]
     elif fault == "loss":
-        assert "torch.log(loss - loss)" in found["operation"]["code"]
-        assert Path(found["operation"]["where"].rpartition(":")[0]) == Path(harness.learner.__file__)
+        assert "torch.log(loss - loss)" in report["operation"]["code"]
+        assert Path(report["operation"]["where"].rpartition(":")[0]) == Path(harness.learner.__file__)
     elif fault == "module":
-        assert "x / torch.zeros_like(x)" in found["operation"]["code"]
+        assert "x / torch.zeros_like(x)" in report["operation"]["code"]
 
 
 @pytest.mark.parametrize("fault", SITES)
-def test_a_plain_run_that_diverged_is_diagnosed_from_its_last_good_checkpoint(lab: Lab, fault: str) -> None:
+def test_a_run_without_debug_is_diagnosed_from_its_last_checkpoint(lab: Lab, fault: str) -> None:
     run = lab.start(faulty(fault, LATER, debug=False))
     run.save()
     with pytest.raises(DivergenceError, match=f"`cadenza debug {run.folder.reference}`"):
         run.run()
-    before = contents(run.folder)
-    found = diagnose(run.folder, None, None)
-    assert found["from"] == run.checkpoints.resolve("last")
-    assert (found["site"], found["updates"]) == (SITES[fault][0], LATER + 1)
-    assert contents(run.folder) == before
+    before = file_digests(run.folder)
+    report = diagnose(run.folder, None, None)
+    assert report["from"] == run.checkpoints.resolve("last")
+    assert (report["site"], report["updates"]) == (SITES[fault][0], LATER + 1)
+    assert file_digests(run.folder) == before
 
 
-def test_an_update_that_raises_is_saved_and_told(lab: Lab) -> None:
+def test_an_exception_in_an_update_is_saved_and_diagnosed(lab: Lab) -> None:
     run = lab.start(faulty("raise", LATER))
     with pytest.raises(ValueError, match="asked to fail") as raised:
         run.run()
     assert raised.value.__cause__ is None
     assert diagnosis(run)["error"] == "ValueError: asked to fail"
-    found = diagnose(run.folder, None, None)
-    assert (found["found"], found["error"]) == (True, "ValueError: asked to fail")
-    assert found["updates"] == LATER + 1
+    report = diagnose(run.folder, None, None)
+    assert (report["found"], report["error"]) == (True, "ValueError: asked to fail")
+    assert report["updates"] == LATER + 1
 
 
-def test_a_failure_that_the_run_has_got_past_is_old_news(lab: Lab) -> None:
+def test_diagnosis_starts_from_a_checkpoint_that_is_newer_than_the_saved_failure(lab: Lab) -> None:
     run = lab.start(faulty("raise", LATER))
     run.save()
     with pytest.raises(ValueError, match="asked to fail"):
@@ -178,17 +178,17 @@ def test_a_failure_that_the_run_has_got_past_is_old_news(lab: Lab) -> None:
     assert starting_point(run.folder, None)[1] == run.checkpoints.resolve("last")
 
 
-def test_nothing_is_found_in_a_healthy_run(lab: Lab) -> None:
+def test_diagnosis_of_a_healthy_run_finds_nothing(lab: Lab) -> None:
     run = lab.start(configured(debug=False))
     run.save()
     run.run()
-    found = diagnose(run.folder, "last", None)
-    assert (found["found"], found["env_steps"]) == (False, 160)
+    report = diagnose(run.folder, "last", None)
+    assert (report["found"], report["env_steps"]) == (False, 160)
     with pytest.raises(NotFoundError, match="no checkpoint '77'"):
         diagnose(run.folder, "77", None)
 
 
-def test_steps_bound_the_search(lab: Lab) -> None:
+def test_diagnosis_stops_after_the_requested_steps(lab: Lab) -> None:
     run = lab.start(faulty("module", LATER, debug=False))
     run.save()
     with pytest.raises(DivergenceError):
@@ -198,20 +198,20 @@ def test_steps_bound_the_search(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("spec", ["CartPole-v1:learner", "CartPole-v1:ppo"])
-def test_watching_changes_nothing(lab: Lab, spec: str) -> None:
+def test_a_run_with_debug_equals_one_without(lab: Lab, spec: str) -> None:
     config = load(spec, [*SHORT, *(SMALL_PPO if spec.endswith("ppo") else [])])
     plain = lab.start(config, "plain")
-    watched = lab.start(replace(config, debug=DebugConfig(enabled=True)), "watched")
-    for run in (plain, watched):
+    observed = lab.start(replace(config, debug=DebugConfig(enabled=True)), "observed")
+    for run in (plain, observed):
         run.run()
-    told, seen = read(plain.folder.metrics), read(watched.folder.metrics)
-    assert len(told) == 5 - (spec.endswith("ppo") and 2)
-    for a, b in zip(told, seen, strict=True):
+    expected, rows = read(plain.folder.metrics), read(observed.folder.metrics)
+    assert len(expected) == 5 - (spec.endswith("ppo") and 2)
+    for a, b in zip(expected, rows, strict=True):
         assert {key: b.get(key) for key in a if not key.startswith(("time/", "digest"))} == {
             key: value for key, value in a.items() if not key.startswith(("time/", "digest"))
         }
         assert (a["digest/weights"], a["digest/experience"]) == (b["digest/weights"], b["digest/experience"])
-    ours, theirs = final_state(plain.folder), final_state(watched.folder)
+    ours, theirs = final_state(plain.folder), final_state(observed.folder)
     skipped = ("metrics.", "clock.seconds", "buffer.", "last", "best")
     for path in ours:
         if not path.startswith(skipped):
@@ -219,7 +219,7 @@ def test_watching_changes_nothing(lab: Lab, spec: str) -> None:
             assert repr(ours[path]) == repr(theirs[path]), path
 
 
-def test_a_watched_run_resumes_bit_for_bit(lab: Lab) -> None:
+def test_a_run_with_debug_resumes_bit_for_bit(lab: Lab) -> None:
     whole, part = lab.start(configured(), "whole"), lab.start(configured(), "part")
     whole.run()
     part.run(until=lambda clock: clock.env_steps >= 32)
@@ -240,7 +240,7 @@ def test_without_debug_the_run_calls_its_parts_directly(lab: Lab) -> None:
     assert not (run.folder.path / "debug").exists()
 
 
-def test_rows_measure_every_module(lab: Lab) -> None:
+def test_debug_metrics_cover_every_module(lab: Lab) -> None:
     run = lab.start(configured("algorithm.dead=true"))
     run.run()
     rows = read(run.folder.metrics)
@@ -255,7 +255,7 @@ def test_rows_measure_every_module(lab: Lab) -> None:
     assert rows[0]["debug/dead_units/nets.body.1"] == 1.0
 
 
-def test_a_profile_of_the_second_cycle_is_left(lab: Lab) -> None:
+def test_debug_writes_a_profile_and_a_trace_of_the_second_cycle(lab: Lab) -> None:
     run = lab.start(configured())
     run.run()
     text = (run.folder.path / "debug" / "profile.txt").read_text()
@@ -265,7 +265,7 @@ def test_a_profile_of_the_second_cycle_is_left(lab: Lab) -> None:
         "act",
         "env",
         "save",
-        "the",
+        "tracing",
         "update",
     ]
     assert "aten::" in traced
@@ -280,7 +280,7 @@ def test_a_profile_of_the_second_cycle_is_left(lab: Lab) -> None:
     assert "aten::isfinite" not in inside  # the trace shows the algorithm, not the checks
 
 
-def test_debug_settings_are_checked() -> None:
+def test_a_negative_number_of_profile_cycles_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"debug\.profile_cycles=-1"):
         load("CartPole-v1:ppo", ["debug.profile_cycles=-1"])
 
@@ -292,7 +292,7 @@ class Pair:
 
 
 class Assorted:
-    """Keeps its parts in every way people do."""
+    """A workflow whose parts are in every kind of container."""
 
     def __init__(self) -> None:
         self.optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)])
@@ -306,64 +306,64 @@ class Assorted:
         return {}
 
 
-def test_parts_are_found_however_a_workflow_keeps_them() -> None:
-    owned = WorkflowContents(Assorted())
-    assert list(owned.modules) == ["pair.left", "pair.right.0"]
-    assert list(owned.parameters) == [
+def test_workflow_contents_include_parts_in_containers_and_dataclasses() -> None:
+    contents = WorkflowContents(Assorted())
+    assert list(contents.modules) == ["pair.left", "pair.right.0"]
+    assert list(contents.parameters) == [
         *(f"pair.{side}.{kind}" for side in ("left", "right.0") for kind in ("weight", "bias")),
         "alpha",
     ]
-    assert list(owned.optimizers) == ["optimizer", "optimizers.left"]
-    assert list(owned.moved_by("optimizers.left")) == ["pair.left", "alpha"]
+    assert list(contents.optimizers) == ["optimizer", "optimizers.left"]
+    assert list(contents.updated_by("optimizers.left")) == ["pair.left", "alpha"]
 
 
-def test_a_learning_rate_that_explodes_is_caught_and_found_by_commands(tmp_path: Path) -> None:
+def test_debug_commands_locate_an_exploding_learning_rate(tmp_path: Path) -> None:
     spec = ["CartPole-v1:ppo", *SMALL_PPO, "algorithm.learning_rate=1e30", "environment.num_envs=4"]
     message = train(tmp_path, *spec, "--debug").refused(70, "not finite", "(step 64, in update 2 of `update`)")
     assert f"cadenza debug {last(tmp_path).reference}" in message
-    told = cadenza("debug", "@last", "--runs-dir", tmp_path, "--json").succeeded()
-    found = json.loads(told.out)
-    assert (found["found"], found["updates"]) == (True, 2)
-    assert message.startswith(f"error: {found['site']} {found['what']}")
+    result = cadenza("debug", "@last", "--runs-dir", tmp_path, "--json").succeeded()
+    report = json.loads(result.out)
+    assert (report["found"], report["updates"]) == (True, 2)
+    assert message.startswith(f"error: {report['site']} {report['what']}")
     train(tmp_path, *spec, "--max-timesteps", "2000").refused(70, f"cadenza debug {last(tmp_path).reference}")
-    told = cadenza("debug", "@last", "--runs-dir", tmp_path).succeeded()
-    assert told.out.startswith(f"{found['site']} {found['what']}")
-    assert "at step 64, in update 2, during `update`" in told.out
+    result = cadenza("debug", "@last", "--runs-dir", tmp_path).succeeded()
+    assert result.out.startswith(f"{report['site']} {report['what']}")
+    assert "at step 64, in update 2, during `update`" in result.out
 
 
-def test_several_optimizers_make_one_update_and_a_policy_of_nan_is_no_fault_of_the_environment(tmp_path: Path) -> None:
+def test_a_nan_policy_of_sac_is_reported_as_one_update_and_not_as_the_environment_s_fault(tmp_path: Path) -> None:
     spec = ["Pendulum-v1:sac", "algorithm.learning_rate=1e18", "--max-timesteps", "2000"]
     train(tmp_path, *spec).refused(70, "policies.agent.actor.0.weight is not finite by step 101 (update 1)")
-    found = json.loads(cadenza("debug", "@last", "--runs-dir", tmp_path, "--json").succeeded().out)
-    assert (found["site"], found["env_steps"], found["updates"]) == ("policies.agent.actor.0.weight", 101, 1)
+    report = json.loads(cadenza("debug", "@last", "--runs-dir", tmp_path, "--json").succeeded().out)
+    assert (report["site"], report["env_steps"], report["updates"]) == ("policies.agent.actor.0.weight", 101, 1)
 
 
-def test_memory_that_nobody_has_written_to_is_not_blamed() -> None:
+def test_uninitialised_memory_is_not_reported_as_nan() -> None:
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)  # fills it with NaN
     try:
-        with FirstBad() as watch:
+        with FirstBad() as first:
             torch.empty(3).fill_(1.0)
             torch.ones(3).new_empty(3)
             torch.ones(3).log().neg().sqrt()
-            assert watch.operation is None
+            assert first.operation is None
             torch.zeros(3) / 0
     finally:
         torch.use_deterministic_algorithms(before)
-    assert watch.nan is not None
-    assert "div" in watch.nan["function"]
+    assert first.nan is not None
+    assert "div" in first.nan["function"]
 
 
-def test_an_environment_that_returns_nan_is_still_named_as_such(tmp_path: Path) -> None:
+def test_a_nan_reward_is_reported_as_an_environment_fault(tmp_path: Path) -> None:
     spec = ["toy/faulty:ppo", *SMALL_PPO, "environment.num_envs=2", "environment.kwargs={reward_nan_at: 40}"]
     message = train(tmp_path, *spec, "--debug").refused(70, "reward")
-    found = json.loads(cadenza("debug", "@last", "--runs-dir", tmp_path, "--json").succeeded().out)
-    assert found["error"].startswith("EnvironmentFault: ")
-    assert found["during"] == "collect"
-    assert message.startswith(f"error: {found['error'].removeprefix('EnvironmentFault: ')[:40]}")
+    report = json.loads(cadenza("debug", "@last", "--runs-dir", tmp_path, "--json").succeeded().out)
+    assert report["error"].startswith("EnvironmentFault: ")
+    assert report["during"] == "collect"
+    assert message.startswith(f"error: {report['error'].removeprefix('EnvironmentFault: ')[:40]}")
 
 
-def test_debug_shortens_the_run_and_leaves_its_schedules(tmp_path: Path) -> None:
+def test_debug_shortens_the_budget_and_keeps_the_horizon(tmp_path: Path) -> None:
     def training(*arguments: str) -> tuple[Any, Any, bool]:
         out = cadenza("train", "CartPole-v1:ppo", *arguments, "--cfg").succeeded().out
         path = tmp_path / "config.yaml"
@@ -378,7 +378,7 @@ def test_debug_shortens_the_run_and_leaves_its_schedules(tmp_path: Path) -> None
     assert training("--debug", "--max-updates", "30") == (None, None, True)
 
 
-def test_a_run_counted_in_updates_is_shortened_too(tmp_path: Path) -> None:
+def test_debug_shortens_a_budget_in_updates(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     budget = ["training.max_timesteps=null", "training.max_updates=20000"]
     path.write_text(cadenza("train", "CartPole-v1:ppo", *budget, "--cfg").succeeded().out)
@@ -387,7 +387,7 @@ def test_a_run_counted_in_updates_is_shortened_too(tmp_path: Path) -> None:
     assert (training.max_timesteps, training.max_updates, training.horizon) == (None, 500, 20_000)
 
 
-def test_gradients_made_by_hand_are_measured_and_looked_at(lab: Lab) -> None:
+def test_gradients_of_hand_written_kernels_are_measured_and_checked(lab: Lab) -> None:
     small = ["environment.num_envs=2", "algorithm.n_steps=16", "training.max_timesteps=96", "debug.enabled=true"]
     run = lab.start(load("CartPole-v1:ppo", [*small, "debug.profile_cycles=0", "logging.every_steps=1"]))
     net: Any = run.workflow.nets["agent"]  # type: ignore[attr-defined]
@@ -405,9 +405,9 @@ def test_gradients_made_by_hand_are_measured_and_looked_at(lab: Lab) -> None:
         again.run()
 
 
-def test_what_an_algorithm_itself_finds_is_told_of_the_run_and_not_of_its_repetition(tmp_path: Path) -> None:
+def test_an_algorithm_s_own_error_names_the_original_run(tmp_path: Path) -> None:
     settings = ["algorithm.priority_alpha=8", "algorithm.learning_rate=10", "algorithm.warmup_steps=64"]
     train(tmp_path, "CartPole-v1:dqn", *settings).refused(70, "a priority is not finite")
-    told = cadenza("debug", "@last", "--runs-dir", tmp_path).succeeded().out
-    assert f"`cadenza debug {last(tmp_path).reference}`" in told
-    assert "cadenza-debug-" not in told
+    result = cadenza("debug", "@last", "--runs-dir", tmp_path).succeeded().out
+    assert f"`cadenza debug {last(tmp_path).reference}`" in result
+    assert "cadenza-debug-" not in result

@@ -44,7 +44,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_a_sink_by_import_path_gets_every_row_and_those_of_a_resumed_run(tmp_path: Path, module: str) -> None:
+def test_a_sink_by_import_path_receives_every_row_also_after_a_resume(tmp_path: Path, module: str) -> None:
     outcome = train(tmp_path, *TOY, f"logging.sinks=[{module}:Sink]").succeeded()
     assert outcome.warnings == ["warning: rows go to rows.jsonl"]
     resume(tmp_path, "@last", "--max-timesteps", "3072").succeeded()
@@ -77,7 +77,7 @@ def test_a_sink_with_arguments_that_fails_is_dropped_with_a_warning(tmp_path: Pa
         ("{path: a}", "logging.sinks={'path': 'a'}: must be a name, or a mapping with an id"),
     ],
 )
-def test_a_sink_that_cannot_be_made_is_refused_before_anything_is_made(
+def test_an_invalid_sink_is_refused_before_the_run_folder_is_created(
     sink: str, words: str, tmp_path: Path, module: str
 ) -> None:
     outcome = train(tmp_path / "runs", *TOY, f"logging.sinks=[{sink.replace('MODULE', module)}]")

@@ -1,4 +1,4 @@
-"""TensorBoard events: the rows of metrics.jsonl, each once, whatever happened to the run."""
+"""TensorBoard events: the rows of metrics.jsonl, each once, also after kills and resumes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.processes import call
 SINK = [*TOY, "logging.tensorboard=true"]
 
 
-def shown(folder: RunFolder) -> dict[str, list[tuple[int, float]]]:
+def scalars(folder: RunFolder) -> dict[str, list[tuple[int, float]]]:
     """What TensorBoard shows of a run: (step, value) by tag."""
     accumulator = EventAccumulator(str(folder.path / "tensorboard"), size_guidance={"scalars": 0})
     accumulator.Reload()
@@ -32,14 +32,14 @@ def shown(folder: RunFolder) -> dict[str, list[tuple[int, float]]]:
 
 
 def assert_same_as_metrics(folder: RunFolder) -> None:
-    rows, tags = read(folder.metrics), shown(folder)
+    rows, tags = read(folder.metrics), scalars(folder)
     assert {"eval/return_mean", "collect/return_mean", "train/policy_loss", "updates"} <= set(tags)
     for tag, points in tags.items():
         expected = [(row["env_steps"], pytest.approx(row[tag], rel=1e-6)) for row in rows if row.get(tag) is not None]
         assert points == expected, tag
 
 
-def test_every_row_is_there(tmp_path: Path) -> None:
+def test_every_row_becomes_an_event(tmp_path: Path) -> None:
     train(tmp_path, *SINK).succeeded()
     assert_same_as_metrics(last(tmp_path))
     assert not (tmp_path / "tensorboard").exists()
@@ -47,23 +47,23 @@ def test_every_row_is_there(tmp_path: Path) -> None:
     assert not (last(tmp_path).path / "tensorboard").exists()  # only when asked for
 
 
-def test_a_run_that_was_killed_and_resumed_shows_no_step_twice(tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_has_each_step_once(tmp_path: Path) -> None:
     rare = [*SINK, "checkpoint.every_steps=1024", "evaluation.every_steps=4096"]  # rows follow the checkpoint
     assert call(["train", *rare], tmp_path, "run:task@26")[0] == -signal.SIGKILL
-    before = [step for step, _ in shown(last(tmp_path))["updates"]]
+    before = [step for step, _ in scalars(last(tmp_path))["updates"]]
     assert before[-1] > 1024
     assert call(["resume", "@last"], tmp_path) == (0, "")
     assert_same_as_metrics(last(tmp_path))
     assert len(list((last(tmp_path).path / "tensorboard").glob("events.*"))) == 1
 
 
-def test_runs_counted_in_updates_are_shown_in_updates(tmp_path: Path) -> None:
+def test_the_step_of_a_run_in_updates_is_its_update(tmp_path: Path) -> None:
     train(tmp_path, *SINK[:-3], SINK[-1], "--max-updates", "16").succeeded()
     rows = read(last(tmp_path).metrics)
-    assert [step for step, _ in shown(last(tmp_path))["env_steps"]] == [row["updates"] for row in rows]
+    assert [step for step, _ in scalars(last(tmp_path))["env_steps"]] == [row["updates"] for row in rows]
 
 
-def test_without_tensorboard_it_says_so_before_anything_is_made(tmp_path: Path) -> None:
+def test_without_tensorboard_a_run_is_refused_before_its_folder_is_created(tmp_path: Path) -> None:
     (tmp_path / "tensorboard.py").write_text("raise ImportError('not installed')")
     command = [sys.executable, "-m", "cadenza", "train", *SINK, "--runs-dir", str(tmp_path / "runs")]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
@@ -73,13 +73,13 @@ def test_without_tensorboard_it_says_so_before_anything_is_made(tmp_path: Path) 
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_disk_that_refuses_ends_the_events_and_not_the_run(tmp_path: Path) -> None:
+def test_a_disk_error_ends_the_events_with_a_warning(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"training.max_timesteps": 1024}
     run = cadenza.train("toy/identity:ppo", runs_dir=tmp_path, **changes)
     (run.folder.path / "tensorboard").write_text("in the way")
-    said: list[str] = []
-    sink = TensorBoard(said.append)
+    warnings: list[str] = []
+    sink = TensorBoard(warnings.append)
     sink(Started(run.folder, run.folder.read_config(), "env_steps", 0, stop=lambda: None))
     sink(Row(run.metrics[-1]))
     sink(Ended("finished", ""))
-    assert said == ["no more TensorBoard events until the run is resumed: File exists"]
+    assert warnings == ["no more TensorBoard events until the run is resumed: File exists"]

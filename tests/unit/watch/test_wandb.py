@@ -1,4 +1,4 @@
-"""Weights & Biases: every row once in what it keeps; a server that is away, silent or broken takes nothing."""
+"""Weights & Biases: every row is stored once, also with a server that refuses, is silent or fails."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def wandb() -> None:
 
 def assert_same_as_metrics(folder: RunFolder) -> None:
     files = sorted(folder.path.glob("wandb/offline-run-*/*.wandb"))
-    kept = [row for file in files for row in history(file)]
+    stored = [row for file in files for row in history(file)]
     rows = read(folder.metrics)
-    assert [row["_step"] for row in kept] == list(range(len(rows)))
-    for ours, theirs in zip(rows, kept, strict=True):
+    assert [row["_step"] for row in stored] == list(range(len(rows)))
+    for ours, theirs in zip(rows, stored, strict=True):
         numbers = {key: value for key, value in compared(ours).items() if isinstance(value, int | float)}
         assert {key: theirs[key] for key in numbers} == numbers
 
 
 @pytest.mark.usefixtures("wandb")
-def test_every_row_is_there_once_though_the_run_was_killed(tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_sends_each_row_once(tmp_path: Path) -> None:
     rare = [*OFFLINE, "checkpoint.every_steps=1024", "evaluation.every_steps=4096"]  # rows follow the checkpoint
     assert call(["train", *rare], tmp_path, "run:task@26")[0] == -signal.SIGKILL
     assert call(["resume", "@last"], tmp_path) == (0, "")
@@ -49,7 +49,7 @@ def test_every_row_is_there_once_though_the_run_was_killed(tmp_path: Path) -> No
 
 @pytest.fixture(params=["refuses", "says nothing", "answers 500"])
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The address of one that is of no use."""
+    """The address of a server that refuses, is silent or fails."""
 
     class Broken(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -74,7 +74,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.usefixtures("wandb")
-def test_a_server_of_no_use_takes_nothing_from_a_run(
+def test_an_unreachable_server_leaves_all_rows_for_wandb_sync(
     tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from cadenza.watch import wandb_sink
@@ -88,7 +88,7 @@ def test_a_server_of_no_use_takes_nothing_from_a_run(
     assert_same_as_metrics(last(tmp_path))  # for `wandb sync`
 
 
-def test_without_wandb_it_says_so_before_anything_is_made(tmp_path: Path) -> None:
+def test_without_wandb_a_run_is_refused_before_its_folder_is_created(tmp_path: Path) -> None:
     command = [sys.executable, "-c", BLOCKED, "train", *OFFLINE, "--runs-dir", str(tmp_path / "runs")]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
     assert (done.returncode, done.stderr) == (69, "error: logging.wandb needs an extra: pip install 'cadenza[wandb]'\n")
