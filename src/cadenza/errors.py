@@ -1,4 +1,4 @@
-"""Errors a user can cause or meet, each with the exit code the command line ends with."""
+"""Errors that a user can cause or meet, each with the exit code of the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class CadenzaError(Exception):
-    """A problem with a plain one-line message; anything else that escapes is an internal error."""
+    """A problem with a one-line message for the user. Any other exception that escapes is an internal error."""
 
     exit_code = 70
 
@@ -19,7 +19,7 @@ class ConfigError(CadenzaError):
 
 
 class UnknownKeyError(ConfigError):
-    """A key that no setting has."""
+    """A key that is not the key of a setting."""
 
     def __init__(self, key: str, hint: str) -> None:
         super().__init__(f"unknown key '{key}'{hint}")
@@ -27,7 +27,7 @@ class UnknownKeyError(ConfigError):
 
 
 class UnusedError(ConfigError):
-    """Settings that would change nothing."""
+    """Settings that would have no effect, by their `keys`."""
 
     def __init__(self, message: str, keys: Iterable[str]) -> None:
         super().__init__(message)
@@ -41,50 +41,51 @@ class NotFoundError(CadenzaError):
 
 
 class MissingExtraError(CadenzaError):
-    """A known thing whose optional packages are not installed."""
+    """Something that needs optional packages that are not installed."""
 
     exit_code = 69
 
 
 class LockedError(CadenzaError):
-    """The run is held by another process."""
+    """A run that another process has locked."""
 
     exit_code = 73
 
 
 class StorageError(CadenzaError):
-    """The disk is full, read-only or failing."""
+    """A disk that is full, read-only or failing."""
 
     exit_code = 74
 
 
 class CheckpointError(CadenzaError):
-    """A checkpoint that is corrupt, incomplete or belongs to something else."""
+    """A checkpoint that is corrupt, incomplete or does not fit the run."""
 
     exit_code = 78
 
 
 class UnsafeFileError(CheckpointError, OSError):
-    """A file in a run's folder that is not opened: a link, a pipe, a device, too large. Where a missing file is met,
-    or a disk that fails, this is met in the same way.
+    """A file in a run's folder that is not opened: a link, a pipe, a device or too large a file.
+
+    It is also an OSError, so that code that handles a missing file handles this one, too.
     """
 
 
-class EnvironmentFault(CadenzaError):
-    """An environment raised, hung or returned junk."""
+class EnvironmentFault(CadenzaError):  # noqa: N818 - users catch it under this name
+    """An environment that raised an exception, did not answer or returned invalid data."""
 
 
 class DivergenceError(CadenzaError):
-    """A loss, gradient or weight is not finite."""
+    """A loss, gradient or weight that is not finite."""
 
 
 def install(extra: str | None) -> str:
-    """How to get the packages of an extra."""
+    """Return the command that installs the packages of an extra."""
     return f"pip install 'cadenza[{extra}]'"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A ready-made tail for a message: `; did you mean 'x'?`, or nothing when no name is close."""
-    lowered = {candidate.lower(): candidate for candidate in known}
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return the end of a message, `; did you mean 'x'?` for the closest of `names`, or '' where none is close."""
+    lowered = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
     return f"; did you mean '{lowered[close[0]]}'?" if close else ""

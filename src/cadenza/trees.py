@@ -9,7 +9,7 @@ from cadenza.types import Tree
 
 
 def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """Return a tree of the same nesting, each leaf the function of the leaves at its place in `tree` and `others`."""
+    """Return a tree with the nesting of `tree`: at each leaf, `function` of the leaves there in `tree` and `others`."""
     if isinstance(tree, dict):
         return {key: map_tree(function, value, *(other[key] for other in others)) for key, value in tree.items()}
     return function(tree, *others)
@@ -31,10 +31,10 @@ def take(arrays: Tree, index: Any) -> Tree:
     return arrays.take(index, axis=0)
 
 
-def write(arrays: Tree, where: Any, values: Tree) -> None:
-    """Write values to the rows `where` of arrays with the same nesting."""
+def write(arrays: Tree, index: Any, values: Tree) -> None:
+    """Write values to the rows `index` of arrays with the same nesting; arrays that have no values stay as they are."""
     for key, value in values.items():
         if isinstance(value, dict):
-            write(arrays[key], where, value)
+            write(arrays[key], index, value)
         else:
-            arrays[key][where] = value
+            arrays[key][index] = value

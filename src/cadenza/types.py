@@ -26,13 +26,13 @@ SINGLE_GROUP = "agent"
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """Agents that share spaces (and, unless an algorithm says otherwise, parameters)."""
+    """Agents that share spaces and, unless an algorithm says otherwise, parameters."""
 
     agents: tuple[str, ...]
     observation: Space[Any]  # of one agent
     action: Space[Any]  # of one agent
     team: str = "team"
-    action_names: tuple[str, ...] = ()  # of the choices, or of an action's numbers; where none is told, by number
+    action_names: tuple[str, ...] = ()  # of the choices, or of the components of an action; empty: numbers are shown
 
 
 @dataclass(frozen=True)
@@ -43,38 +43,38 @@ class EnvSpec:
     groups: Mapping[str, GroupSpec]
     state: Space[Any] | None = None  # what a central critic may see
     max_episode_steps: int | None = None
-    return_threshold: float | None = None  # "solved", where the environment names it
-    restore: Restore = "replay"  # how a running episode comes back on resume
-    turns: bool = False  # agents act one after the other, and what one earns may come while others act
-    frame_stack: int = 1  # how many frames an observation holds, the newest last: `environment.frame_stack`
+    return_threshold: float | None = None  # return at which the environment counts as solved, where it is defined
+    restore: Restore = "replay"  # how a running episode is restored on resume
+    turns: bool = False  # agents act in turn, and an agent may be rewarded while others act
+    frame_stack: int = 1  # number of frames in an observation, the newest last: `environment.frame_stack`
 
     @property
     def competitive(self) -> bool:
-        """Whether what is good for some may be bad for others."""
+        """Whether groups play against each other: there is more than one team."""
         return len({group.team for group in self.groups.values()}) > 1
 
 
 @dataclass(slots=True)
 class Frame:
-    """What one environment returns from `reset` and `step`: no N axis, never reset by itself."""
+    """What one environment returns from `reset` and `step`: arrays without an N axis. It never resets by itself."""
 
     obs: dict[str, Tree]  # [A, …]
     reward: dict[str, np.ndarray]  # [A] float32
     terminated: bool = False
     truncated: bool = False
     active: dict[str, np.ndarray] | None = None  # [A] bool; None: everyone acts
-    died: dict[str, np.ndarray] | None = None  # [A] bool; None: nobody left at this step
+    died: dict[str, np.ndarray] | None = None  # [A] bool; None: no agent left at this step
     mask: dict[str, np.ndarray] | None = None  # [A, n] bool, allowed actions
     state: np.ndarray | None = None
-    raw_reward: dict[str, np.ndarray] | None = None  # [A] float32, before wrappers changed it; None: nothing did
-    won: bool | None = None  # whether the episode ended in a win; None: nothing can be won here
+    raw_reward: dict[str, np.ndarray] | None = None  # [A] float32, before wrappers; None: equal to `reward`
+    won: bool | None = None  # whether the episode ended in a win; None: this environment has no wins
 
 
 @dataclass(slots=True)
 class Step:
-    """What a vector environment returns. `obs` is after a reset, `final_obs` before it (same-step contract).
+    """What a vector environment returns. It resets in the same step: `obs` is after the reset, `final_obs` before it.
 
-    Its arrays stay untouched until the second `step` call after the one that returned them.
+    The arrays stay valid until the second call of `step` after the one that returned them.
     """
 
     obs: dict[str, Tree]  # [N, A, …]
@@ -83,57 +83,59 @@ class Step:
     terminated: np.ndarray  # [N] bool
     truncated: np.ndarray  # [N] bool
     is_first: np.ndarray  # [N] bool: obs starts an episode
-    active: dict[str, np.ndarray]  # [N, A] bool: the agent acts on obs (False: dead, or not its turn)
-    died: dict[str, np.ndarray]  # [N, A] bool: the agent left for good in this transition, the episode goes on
+    active: dict[str, np.ndarray]  # [N, A] bool: the agent acts on obs; False: it is dead, or it is not its turn
+    died: dict[str, np.ndarray]  # [N, A] bool: the agent left for good in this transition while the episode goes on
     mask: dict[str, np.ndarray] = field(default_factory=dict)  # [N, A, n] bool for groups that have masks
     state: np.ndarray | None = None  # [N, …]
     final_state: np.ndarray | None = None  # [N, …]
-    raw_reward: dict[str, np.ndarray] = field(default_factory=dict)  # [N, A] float32 where wrappers may change rewards
-    won: np.ndarray | None = None  # [N] bool where something can be won: an episode ended so
+    raw_reward: dict[str, np.ndarray] = field(default_factory=dict)  # [N, A] float32, if wrappers may change rewards
+    won: np.ndarray | None = None  # [N] bool: an episode ended in a win; None: this environment has no wins
 
 
 @dataclass(frozen=True)
 class Episode:
-    """A finished episode; with its seed and actions it can be played again exactly."""
+    """A finished episode, with the seed and the actions that reproduce it."""
 
     env: int  # global environment index
-    number: int  # how many episodes that environment had finished before
+    number: int  # count of episodes that this environment had finished before
     seed: int
     length: int
-    returns: dict[str, np.ndarray]  # [A] raw rewards summed
+    returns: dict[str, np.ndarray]  # [A] sums of raw rewards
     actions: dict[str, np.ndarray]  # [length, A, …]
-    won: bool | None = None  # None: nothing can be won
+    won: bool | None = None  # None: this environment has no wins
 
     @property
     def total(self) -> float:
-        """The reward of all agents together."""
+        """Sum of the returns of all agents."""
         return float(sum(values.sum() for values in self.returns.values()))
 
 
 class Acted(NamedTuple):
+    """What `act` returns."""
+
     action: dict[str, np.ndarray]  # [N, A, …]
     extras: dict[str, dict[str, np.ndarray]]  # group -> name -> [N, A, …]; stored beside the action
-    carry: Tree  # the policy's memory, a dict tree of tensors or arrays [N, …]; `{}` for a memoryless one
+    carry: Tree  # the policy's memory, a dict tree of tensors or arrays [N, …]; `{}` for a policy without memory
 
 
 @dataclass(frozen=True)
 class Opinion:
-    """What a policy makes of N steps of one group, arrays [N, A, …]; None where it says nothing."""
+    """What a policy predicts for N steps of one group: arrays [N, A, …], or None for what it does not predict."""
 
-    probs: np.ndarray | None = None  # [N, A, n] of each discrete action; those of several choices side by side
+    probs: np.ndarray | None = None  # [N, A, n] of each discrete action; several choices are concatenated
     mean: np.ndarray | None = None  # [N, A, D] of continuous actions, in the environment's units
-    std: np.ndarray | None = None  # [N, A, D] their standard deviation
+    std: np.ndarray | None = None  # [N, A, D] standard deviation of continuous actions
     q: np.ndarray | None = None  # [N, A, n] Q value of each discrete action
     value: np.ndarray | None = None  # [N, A]
-    reward: np.ndarray | None = None  # [N, A] what a world model expected to be paid for arriving at the step
+    reward: np.ndarray | None = None  # [N, A] a world model's prediction of the reward for arriving at the step
 
 
 class Credit(NamedTuple):
-    """How the values of a group come from rewards: what advantages [T, A] are computed with."""
+    """How the values of a group follow from rewards. Advantages [T, A] are computed with these numbers."""
 
     gamma: float  # discount
     trace: float = 0.0  # lambda of GAE or of lambda-returns; 0: one-step TD errors
-    team: bool = False  # values are of the summed rewards of all agents of a team, whose deaths end nothing
+    team: bool = False  # values are of the sum of a team's rewards, which goes on after an agent's death
     on_arrival: bool = False  # the value of a state includes the reward for arriving there
     reward_scale: float = 1.0  # rewards are divided by this,
     reward_clip: float = float("inf")  # and then clipped to this distance from 0
@@ -148,7 +150,7 @@ class Explained(NamedTuple):
 
 
 class Imagination(NamedTuple):
-    """What happened beside what a world model predicted, [B, T, …]; observations by the keys of `nets/observe.py`."""
+    """What happened and what a world model predicted, [B, T, …]. Observations have the keys of `nets/observe.py`."""
 
     obs: Tree
     predicted_obs: Tree
@@ -161,36 +163,36 @@ class Updated(NamedTuple):
 
     updates: int  # gradient steps taken
     metrics: Metrics
-    calls: int = 1  # of the hook that this one stands for, at most `PhaseInfo.due`; the metrics are their means
+    calls: int = 1  # calls of the hook that this one replaces, at most `PhaseInfo.due`; metrics are means over them
 
 
 @dataclass(frozen=True)
 class PhaseInfo:
-    """What a workflow is told about where the run stands."""
+    """The current phase and the progress of the run and of the phase."""
 
     name: str
     type: str
-    now: int  # how far the run is, in the unit of its budget: env_steps, or updates
-    horizon: int  # what schedules stretch over, in the same unit: `training.horizon`, else the first budget
+    now: int  # progress of the run, in the unit of its budget: env_steps or updates
+    horizon: int  # length of schedules, in the same unit: `training.horizon`, else the first budget
     steps: int = 0  # env_steps in this phase so far
     updates: int = 0  # in this phase so far
     cycles: int = 0  # in this phase so far
-    due: int = 1  # calls of the hook that come now, one after the other: it may do several in one
+    due: int = 1  # calls of the hook that are due in a row: one call may do the work of several
 
 
 @dataclass(frozen=True)
 class Mode:
-    """How to act."""
+    """How to act: whether to explore, at which point of the run, with which random generators."""
 
-    explore: bool  # or take the best action known
+    explore: bool  # False: take the best action
     phase: PhaseInfo
-    streams: Streams  # randomness to act with: the run's own while training, another while measuring
-    forced: dict[str, np.ndarray] | None = None  # what will be done anyway; a policy with a memory takes it in
+    streams: Streams  # random generators: the run's during training, separate ones during evaluation
+    forced: dict[str, np.ndarray] | None = None  # actions that will be taken instead, as input for policies with memory
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Anything that changes during a run. States are trees of tensors, arrays and JSON values."""
+    """An object that changes during a run. Its state is a tree of tensors, arrays and JSON values."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -198,7 +200,7 @@ class Stateful(Protocol):
 
 
 class Environment(Protocol):
-    """One environment; an adapter per family makes it (`envs/`)."""
+    """One environment, as the adapters in `envs/families/` create it."""
 
     spec: EnvSpec
 
@@ -212,7 +214,7 @@ class Environment(Protocol):
 
 
 class VectorEnv(Stateful, Protocol):
-    """N environments stepped together; resets them by itself and knows how to come back (`envs/vector.py`)."""
+    """N environments that are stepped together. It resets them and restores them on resume (`envs/vector.py`)."""
 
     spec: EnvSpec
     num_envs: int
@@ -228,46 +230,46 @@ class VectorEnv(Stateful, Protocol):
 
 
 class Store(Stateful, Protocol):
-    """Where collected steps go (`data/`). How batches come out is between a store and the hooks that use it."""
+    """A buffer for collected steps (`data/`). How it hands out batches is up to the store and the hooks that use it."""
 
     def add(self, step: Step, acted: Acted, after: Step) -> None: ...
 
     def ready(self) -> bool: ...
 
     def cut(self) -> None:
-        """The environments start afresh: what was added last is the end of its episodes, as if truncated."""
+        """End the running episodes with the last step, as if truncated: the environments restart."""
 
 
 @runtime_checkable
 class Sealing(Protocol):
-    """A store whose rows lie in files beside the checkpoints, so that each of these costs what is new."""
+    """A store that writes its rows to files beside the checkpoints, so that a checkpoint costs what is new."""
 
     @property
     def bulk(self) -> int:
-        """Bytes of all its rows."""
+        """Size of all rows in bytes."""
 
     @property
     def on_disk(self) -> bool:
-        """Whether it works on a file, too, instead of memory."""
+        """Whether the rows live in a file instead of memory during the run, too."""
 
     def attach(self, folder: SafePath | None) -> None:
-        """Where those files are."""
+        """Write files to this folder from now on; with None, `state_dict` holds all rows."""
 
     def seal(self) -> dict[SafePath, str]:
-        """Write what is new since the last time; every file that the state relies on, with its sha256."""
+        """Write the rows that are new since the last call; return every file that the state needs, with its sha256."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a workflow is given besides its own config."""
+    """What a workflow is constructed with, besides its config."""
 
     env: EnvSpec
     num_envs: int
     device: Any  # torch.device
     streams: Streams  # named random generators, part of the run's state
-    kernels: str = "torch"  # or "numpy": what plain networks on the CPU are computed with
-    compiled: Callable[[Any], Any] = lambda function: function  # by torch's compiler, where the run says so
-    captured: Callable[[Any], Any] = lambda function: function  # as one CUDA graph (`engine/cuda_graph.py`)
+    kernels: str = "torch"  # or "numpy": what computes plain networks on the CPU
+    compiled: Callable[[Any], Any] = lambda function: function  # applies torch's compiler if the run uses it
+    captured: Callable[[Any], Any] = lambda function: function  # captures a CUDA graph (`engine/cuda_graph.py`)
 
 
 class Workflow(Stateful, Protocol):
@@ -278,28 +280,28 @@ class Workflow(Stateful, Protocol):
     def stores(self) -> dict[str, Store]: ...
 
     def phases(self) -> tuple[Any, ...]:
-        """The default phases: `config.schema.Phase`s, which this vocabulary does not import."""
+        """Return the default phases: `config.schema.Phase` objects, which this module does not import."""
 
     def initial_carry(self, num_envs: int) -> Tree: ...
 
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted: ...
 
     def load_weights(self, state: dict[str, Any]) -> None:
-        """Take over networks and normalisers, and nothing else, from the state of another run's workflow."""
+        """Load networks and normalisers, and nothing else, from the state of another run's workflow."""
 
 
-# What a workflow may offer besides. `config/registry.py` checks the signatures of those that it has.
+# Optional interfaces of a workflow. `config/registry.py` checks the signatures of the methods that it has.
 
 
 @runtime_checkable
 class Explains(Protocol):
-    """A workflow that says what its policy makes of steps."""
+    """A workflow that shows what its policy predicts."""
 
     def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
-        """Judge N consecutive steps of one episode, from the carry before the first of them.
+        """Return the policy's predictions for N consecutive steps of one episode, from the carry before the first.
 
-        The N axis is time. `mode.forced` holds the actions taken, of which a recurrent state is made. The inspector
-        passes an episode in pieces, and the carry of each piece to the next.
+        The N axis is time. `mode.forced` holds the actions of the episode, from which a recurrent state is computed.
+        The inspector passes an episode in pieces, and the carry of each piece to the next.
         """
 
 
@@ -309,15 +311,15 @@ class Imagines(Protocol):
 
     @property
     def imagines(self) -> bool:
-        """Whether a model is learned with these settings."""
+        """Whether a world model is learned with these settings."""
 
-    def imagine(self, drawn: Any, known: int, seed: int) -> Imagination:
-        """Predict `data.batches.Sequences`: the model sees the first `known` steps, and then the actions alone."""
+    def imagine(self, sequences: Any, context_steps: int, seed: int) -> Imagination:
+        """Predict `data.batches.Sequences`: the model observes the first `context_steps`, then only the actions."""
 
 
 @runtime_checkable
 class Deployable(Protocol):
-    """A workflow whose acting is a function of observations and a recurrent state."""
+    """A workflow whose policy is a function of observations and a recurrent state."""
 
     def deployed(self, group: str) -> Any:
-        """Return the group's policy as a `nets.deployed.Deployed`."""
+        """Return the policy of a group as a `nets.deployed.Deployed`."""

@@ -1,6 +1,6 @@
-"""CMA-ES (Hansen 2016, arXiv:1604.00772): a normal distribution that moves to where the best of its draws lay.
+"""CMA-ES (Hansen 2016, arXiv:1604.00772): a normal distribution that moves towards the best of its samples.
 
-Its whole state is a handful of tensors, in float64. Letters in shapes: P candidates, D numbers of each.
+The state is a tuple of float64 tensors. Letters in shapes: P candidates, D parameters of each.
 """
 
 from __future__ import annotations
@@ -11,56 +11,57 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-SMALLEST = 1e-8  # what an eigenvalue below zero is taken to be, and what divisions are kept from
+SMALLEST = 1e-8  # replaces negative eigenvalues, and keeps a denominator from zero
 
 
 class Search(NamedTuple):
-    """The distribution, and what its changes so far say of the next."""
+    """The state of a search: the sampling distribution and its evolution paths."""
 
     mean: Tensor  # [D]
     sigma: Tensor  # [] the step size
-    covariance: Tensor  # [D, D] of the draws, in squared step sizes
-    path: Tensor  # [D] where the mean has been going
-    step_path: Tensor  # [D] the same, as if the covariance were the identity
+    covariance: Tensor  # [D, D] of the samples, in squared step sizes
+    path: Tensor  # [D] evolution path: an average of the moves of the mean
+    step_path: Tensor  # [D] the same for whitened moves, which sets the step size
     generation: Tensor  # [] int64
 
 
-class Rates(NamedTuple):
-    """How fast everything moves; functions of P and D alone. The numbers of equations are Hansen's."""
+class StrategyParameters(NamedTuple):
+    """Learning rates and weights: functions of P and D. Numbers of equations are Hansen's."""
 
-    weights: Tensor  # [P] by rank, the best first; of the worse half negative
-    effective: float  # draws that the mean really comes from
-    step: float
-    damping: float
-    path: float
-    one: float  # for the covariance from the path
-    many: float  # for the covariance from all draws
-    length: float  # that a standard normal vector has on average
+    weights: Tensor  # [P] by rank, the best first; negative for the worse half
+    effective: float  # effective number of samples in the mean
+    step: float  # learning rate of `step_path`
+    damping: float  # of the step size
+    path: float  # learning rate of `path`
+    rank_one: float  # learning rate of the covariance from the path
+    rank_many: float  # learning rate of the covariance from all samples
+    length: float  # expected norm of a standard normal vector [D]
 
 
 def begin(size: int, sigma: float) -> Search:
+    """Return the state before the first generation: mean 0, standard deviation `sigma` in each of `size` dimensions."""
     zeros = torch.zeros(size, dtype=torch.float64)
     deviation = torch.tensor(sigma, dtype=torch.float64)
     return Search(zeros, deviation, torch.eye(size, dtype=torch.float64), zeros, zeros, torch.tensor(0))
 
 
 def draw(search: Search, noise: Tensor) -> Tensor:
-    """Candidates [P, D] of standard normal noise [P, D]."""
-    if not search.generation:  # nothing has been learned yet: the covariance is the identity
+    """Sample candidates [P, D], computed from standard normal noise [P, D]."""
+    if not search.generation:  # the covariance is still the identity
         return search.mean + search.sigma * noise
     axes, lengths = principal(search.covariance)
     return search.mean + search.sigma * (noise * lengths) @ axes.T
 
 
 def learn(search: Search, candidates: Tensor, fitness: Tensor) -> Search:
-    """The next distribution, from what was drawn [P, D] and how good it was [P]: more is better."""
+    """Return the next state, from candidates [P, D] and their fitness [P], of which more is better."""
     count, size = candidates.shape
-    rates = rates_for(count, size)
+    rates = strategy_parameters(count, size)
     best_first = torch.argsort(fitness, descending=True, stable=True)
-    draws = (candidates[best_first] - search.mean) / search.sigma
+    samples = (candidates[best_first] - search.mean) / search.sigma
     axes, lengths = principal(search.covariance)
     whiten = axes / lengths @ axes.T
-    move = rates.weights[: count // 2] @ draws[: count // 2]  # 41
+    move = rates.weights[: count // 2] @ samples[: count // 2]  # 41
     generation = search.generation + 1
 
     pull = math.sqrt(rates.step * (2 - rates.step) * rates.effective)
@@ -68,41 +69,47 @@ def learn(search: Search, candidates: Tensor, fitness: Tensor) -> Search:
     length = torch.linalg.vector_norm(step_path)
     sigma = search.sigma * torch.exp(rates.step / rates.damping * (length / rates.length - 1))  # 44
 
-    begun = 1 - (1 - rates.step) ** (2 * (int(generation) + 1))
-    steady = bool(length / math.sqrt(begun) < (1.4 + 2 / (size + 1)) * rates.length)  # else the path would overshoot
+    bias = 1 - (1 - rates.step) ** (2 * (int(generation) + 1))
+    steady = bool(length / math.sqrt(bias) < (1.4 + 2 / (size + 1)) * rates.length)  # else the path would overshoot
     pull = math.sqrt(rates.path * (2 - rates.path) * rates.effective)
     path = (1 - rates.path) * search.path + (pull * move if steady else 0.0)  # 45
-    squares = (draws @ whiten).square().sum(1) + SMALLEST
+    squares = (samples @ whiten).square().sum(1) + SMALLEST
     weights = torch.where(rates.weights >= 0, rates.weights, rates.weights * size / squares)  # 46
-    lost = 0.0 if steady else rates.one * rates.path * (2 - rates.path)
-    kept = 1 + lost - rates.one - rates.many * float(rates.weights.sum())
-    spread = rates.one * torch.outer(path, path) + rates.many * (draws.T * weights) @ draws
-    covariance = kept * (axes * lengths.square()) @ axes.T + spread  # 47
+    loss = 0.0 if steady else rates.rank_one * rates.path * (2 - rates.path)
+    decay = 1 + loss - rates.rank_one - rates.rank_many * float(rates.weights.sum())
+    spread = rates.rank_one * torch.outer(path, path) + rates.rank_many * (samples.T * weights) @ samples
+    covariance = decay * (axes * lengths.square()) @ axes.T + spread  # 47
     return Search(search.mean + search.sigma * move, sigma, covariance, path, step_path, generation)
 
 
-def rates_for(count: int, size: int) -> Rates:
+def strategy_parameters(count: int, size: int) -> StrategyParameters:
+    """Return Hansen's defaults for `count` candidates of `size` parameters each."""
     half = count // 2
     raw = math.log((count + 1) / 2) - torch.arange(1, count + 1, dtype=torch.float64).log()  # 49
-    effective, effective_worse = (float(part.sum() ** 2 / part.square().sum()) for part in (raw[:half], raw[half:]))
-    one = 2 / ((size + 1.3) ** 2 + effective)  # 57
-    many = min(1 - one - 1e-8, 2 * (effective - 2 + 1 / effective) / ((size + 2) ** 2 + effective))  # 58
-    negative = min(1 + one / many, 1 + 2 * effective_worse / (effective + 2), (1 - one - many) / (size * many))  # 50-52
+    effective = float(raw[:half].sum() ** 2 / raw[:half].square().sum())
+    effective_worse = float(raw[half:].sum() ** 2 / raw[half:].square().sum())
+    rank_one = 2 / ((size + 1.3) ** 2 + effective)  # 57
+    rank_many = min(1 - rank_one - 1e-8, 2 * (effective - 2 + 1 / effective) / ((size + 2) ** 2 + effective))  # 58
+    negative = min(
+        1 + rank_one / rank_many,  # 50
+        1 + 2 * effective_worse / (effective + 2),  # 51
+        (1 - rank_one - rank_many) / (size * rank_many),  # 52
+    )
     better, worse = raw.clamp(min=0), raw.clamp(max=0)
     step = (effective + 2) / (size + effective + 5)  # 55
-    return Rates(
+    return StrategyParameters(
         weights=better / better.sum() + negative * worse / -worse.sum(),  # 53
         effective=effective,
         step=step,
         damping=1 + 2 * max(0.0, math.sqrt((effective - 1) / (size + 1)) - 1) + step,
         path=(4 + effective / size) / (size + 4 + 2 * effective / size),  # 56
-        one=one,
-        many=many,
+        rank_one=rank_one,
+        rank_many=rank_many,
         length=math.sqrt(size) * (1 - 1 / (4 * size) + 1 / (21 * size**2)),
     )
 
 
 def principal(covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """Axes [D, D] in columns and deviations [D] along them."""
+    """Return the principal axes [D, D] in columns, and the standard deviations [D] along them."""
     values, axes = torch.linalg.eigh((covariance + covariance.T) / 2)
     return axes, torch.where(values < 0, SMALLEST, values).sqrt()

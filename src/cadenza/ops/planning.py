@@ -1,4 +1,4 @@
-"""Planning by trying plans: the cross-entropy method (Rubinstein 1999) and MPPI (Williams et al. 2015)."""
+"""Sampling-based planning: the cross-entropy method (Rubinstein 1999) and MPPI (Williams et al. 2015)."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ def cem(
     low: float = -1.0,
     high: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and deviation [N, H, D] of plans of H actions, fitted again and again to the best of those tried.
+    """Return mean and standard deviation [N, H, D] of plans of H actions, fitted to the `elites` of I iterations.
 
-    As PlaNet does it (Hafner et al. 2019, arXiv:1811.04551). `score` gives returns [N, P] for P plans [N, P, H, D] of
-    each of N environments. `noise` [I, N, P, H, D] is standard normal: as many iterations as it has. The two are where
-    the search starts, zeros and ones as a rule.
+    As in PlaNet (Hafner et al. 2019, arXiv:1811.04551). The search starts from `mean` and `std`, zeros and ones as a
+    rule. `score` returns the values [N, P] of P plans [N, P, H, D] for each of N environments. `noise` [I, N, P, H, D]
+    is standard normal. Actions are clipped to [`low`, `high`].
     """
-    for drawn in noise:
-        plans = (mean.unsqueeze(1) + std.unsqueeze(1) * drawn).clamp(low, high)
-        best = score(plans).topk(elites, dim=1, sorted=False).indices
-        chosen = plans.gather(1, best[..., None, None].expand(-1, -1, *plans.shape[2:]))
-        mean = chosen.mean(1)
-        std = torch.sqrt(chosen.var(1, correction=0) + 1e-6)
+    for standard in noise:
+        plans = (mean.unsqueeze(1) + std.unsqueeze(1) * standard).clamp(low, high)
+        index = score(plans).topk(elites, dim=1, sorted=False).indices
+        best = plans.gather(1, index[..., None, None].expand(-1, -1, *plans.shape[2:]))
+        mean = best.mean(1)
+        std = torch.sqrt(best.var(1, correction=0) + 1e-6)
     return mean, std
 
 
-class Found(NamedTuple):
-    """Where a search by `mppi` ended."""
+class MPPIResult(NamedTuple):
+    """The result of a search by `mppi`."""
 
-    action: Tensor  # [N, D] the first of one of the best plans
+    action: Tensor  # [N, D] first action of a sampled elite plan
     mean: Tensor  # [N, H, D]
     std: Tensor  # [N, H, D]
 
@@ -46,7 +46,7 @@ def mppi(
     mean: Tensor,
     std: Tensor,
     noise: Tensor,
-    given: Tensor,
+    policy_plans: Tensor,
     waiting: Tensor,
     *,
     elites: int,
@@ -54,24 +54,25 @@ def mppi(
     momentum: float,
     min_std: Tensor,
     max_std: float,
-) -> Found:
-    """Plans of H actions between -1 and 1, fitted to the best, each of which counts by its return.
+) -> MPPIResult:
+    """Search for plans of H actions in [-1, 1]: fit a normal distribution to the `elites`, weighed by their values.
 
-    As TD-MPC does it (Hansen et al. 2022, arXiv:2203.04955). `score` gives returns [N, P] for P plans [N, P, H, D] in
-    the round of that number. `noise` [I, N, P - G, H, D] is standard normal: as many rounds as it has. The plans
-    `given` [N, G, H, D], a policy's say, compete in each. `waiting` [N, elites], exponential, draws one of the best.
+    As in TD-MPC (Hansen et al. 2022, arXiv:2203.04955). The search starts from `mean` and `std` [N, H, D]. `score`
+    returns the values [N, P] of P plans [N, P, H, D] in the iteration of a number. `noise` [I, N, P - G, H, D] is
+    standard normal, for I iterations. The plans `policy_plans` [N, G, H, D] compete in each of them. `waiting`
+    [N, elites] is exponential noise: it samples the elite plan that acts.
     """
-    for number, drawn in enumerate(noise):
-        made = (mean.unsqueeze(1) + std.unsqueeze(1) * drawn).clamp(-1, 1)
-        plans = torch.cat([given, made], 1)
-        value, best = score(plans, number).topk(elites, dim=1)  # the highest first
-        chosen = plans.gather(1, best[..., None, None].expand(-1, -1, *plans.shape[2:]))
+    for number, standard in enumerate(noise):
+        samples = (mean.unsqueeze(1) + std.unsqueeze(1) * standard).clamp(-1, 1)
+        plans = torch.cat([policy_plans, samples], 1)
+        value, index = score(plans, number).topk(elites, dim=1)  # the highest first
+        best = plans.gather(1, index[..., None, None].expand(-1, -1, *plans.shape[2:]))
         weight = torch.softmax(temperature * value, 1)
-        each = weight[..., None, None]
-        fitted = (each * chosen).sum(1)
-        spread = (each * (chosen - fitted.unsqueeze(1)).square()).sum(1).sqrt()
+        plan_weight = weight[..., None, None]
+        fitted = (plan_weight * best).sum(1)
+        spread = (plan_weight * (best - fitted.unsqueeze(1)).square()).sum(1).sqrt()
         std = torch.maximum(spread.clamp(max=max_std), min_std)
         mean = momentum * mean + (1 - momentum) * fitted
     # the smallest of independent exponential waiting times with rates p falls on i with probability p_i
-    one = (weight / waiting).argmax(1)[:, None, None, None].expand(-1, 1, *chosen.shape[2:])
-    return Found(chosen.gather(1, one)[:, 0, 0], mean, std)
+    sampled = (weight / waiting).argmax(1)[:, None, None, None].expand(-1, 1, *best.shape[2:])
+    return MPPIResult(best.gather(1, sampled)[:, 0, 0], mean, std)

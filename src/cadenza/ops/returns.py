@@ -7,55 +7,55 @@ from torch import Tensor
 
 
 def gae(reward: Tensor, value: Tensor, next_value: Tensor, done: Tensor, gamma: float, lam: float) -> Tensor:
-    """Generalised advantage estimates [T, …] (Schulman et al. 2016).
+    """Return generalised advantage estimates [T, …] (Schulman et al. 2016).
 
-    `next_value` is the value of what truly followed: 0 after termination, V(final observation) after truncation.
-    `done` cuts the sum over later steps for either kind of end; it never touches the bootstrap.
+    `next_value` [T, …] is the bootstrap: 0 after a termination, V(final observation) after a truncation. `done`
+    [T, …] ends the sum over later steps after either; it does not change the bootstrap.
     """
     return weighted_sum(reward + gamma * next_value - value, gamma * lam * (~done).to(reward.dtype))
 
 
 def discounted_sum(reward: Tensor, last: Tensor, gamma: float) -> Tensor:
-    """What is earned from each step on [T, …], up to and including the step that is `last`."""
+    """Return discounted sums of rewards [T, …] from each step up to and including the next step that is `last`."""
     return weighted_sum(reward, gamma * (~last).to(reward.dtype))
 
 
 def lambda_return(
     reward: Tensor, cont: Tensor, value: Tensor, bootstrap: Tensor, lam: float, last: Tensor | None = None
 ) -> Tensor:
-    """TD(lambda) returns [T-1, …] of all states but the final one, each for what comes after it; differentiable.
+    """Return differentiable TD(lambda) returns [T-1, …] of all states but the final one.
 
-    `reward`, `cont` and `value` [T, …] belong to a state: what was earned on arriving there, the discount it puts on
-    all that follows (0 where an episode terminates), and its value. So state t is judged by what stands at t + 1:
+    `reward`, `cont` and `value` [T, …] belong to a state: the reward for arriving there, the discount on all later
+    rewards (0 where an episode terminates), and its value. `bootstrap` […] is the value of the final state. So:
 
         R[t] = reward[t+1] + cont[t+1] * ((1 - lam) * value[t+1] + lam * R[t+1]),    R[T-1] = bootstrap
 
-    A state that is `last` of its episode is worth its value alone: nothing that is stored behind it counts.
+    The return of a state that is `last` [T, …] of its episode is its value: the rows after it do not count.
     """
-    trust = lam * cont[1:]
+    trace = lam * cont[1:]
     if last is not None:
-        trust = trust * (~last[1:]).to(trust.dtype)
-    steps = reward[1:] + (cont[1:] - trust) * value[1:]
+        trace = trace * (~last[1:]).to(trace.dtype)
+    steps = reward[1:] + (cont[1:] - trace) * value[1:]
     end = bootstrap.unsqueeze(0).to(steps.dtype)
-    return weighted_sum(torch.cat([steps, end]), torch.cat([trust, torch.zeros_like(end)]))[:-1]
+    return weighted_sum(torch.cat([steps, end]), torch.cat([trace, torch.zeros_like(end)]))[:-1]
 
 
 def weighted_sum(x: Tensor, keep: Tensor) -> Tensor:
-    """y[t] = x[t] + keep[t] * y[t + 1], in log T operations instead of T; differentiable.
+    """Return y[t] = x[t] + keep[t] * y[t + 1] for x and keep [T, …], differentiable, in log T operations instead of T.
 
-    Each round doubles the stretch that y[t] sums over; `reach` is then the weight of what comes after it.
+    Each iteration doubles the `span` of steps that y[t] sums over; `weight` is that of the steps after them.
     """
-    y, reach = x.clone(), keep
-    stretch = 1
-    while stretch < len(x):
-        y = torch.cat([y[:-stretch] + reach[:-stretch] * y[stretch:], y[-stretch:]])
-        reach = torch.cat([reach[:-stretch] * reach[stretch:], reach[-stretch:]])
-        stretch *= 2
+    y, weight = x.clone(), keep
+    span = 1
+    while span < len(x):
+        y = torch.cat([y[:-span] + weight[:-span] * y[span:], y[-span:]])
+        weight = torch.cat([weight[:-span] * weight[span:], weight[-span:]])
+        span *= 2
     return y
 
 
 def explained_variance(value: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    """1 where values predict their targets perfectly, 0 where a constant would do as well; where `weight` is set."""
+    """Return 1 for values equal to their targets, 0 for values no better than a constant; only where `weight` > 0."""
     counted = weight > 0
     target = target[counted]
     residual = target - value[counted]

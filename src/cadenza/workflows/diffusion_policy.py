@@ -26,7 +26,7 @@ from cadenza.nets.opinions import numbers, one_by_one
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.target import Target
 from cadenza.nets.torso import Torso
-from cadenza.ops.diffusion import KEPT, ddim_step, ddpm_step, noised, visited
+from cadenza.ops.diffusion import NOISE_SCHEDULES, add_noise, ddim_step, ddpm_step, sampling_steps
 from cadenza.ops.surrogate import masked_mean
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Explained, GroupSpec, Mode, Opinion, PhaseInfo, Step, Store, Tree, Updated
@@ -76,7 +76,7 @@ class DiffusionPolicy:
         self.observers: dict[str, Observer] = {}
         self.actions: dict[str, Actions] = {}
         self.ranges: dict[str, RangeNorm] = {}  # of what is seen and done, by `GROUP.obs` and `GROUP.action`
-        self.kept = KEPT[config.noise_schedule](config.noise_steps).to(self.device)
+        self.kept = NOISE_SCHEDULES[config.noise_schedule](config.noise_steps).to(self.device)
         self.updates = 0
         for name, group in context.env.groups.items():
             actions = self.actions[name] = Actions(group.action, self.device)
@@ -173,7 +173,7 @@ class DiffusionPolicy:
             return torch.empty(shape, device=self.device).normal_(generator=generator)
 
         x, still = drawn(), torch.zeros((), device=self.device)
-        path = visited(config.noise_steps, config.sampling_steps)
+        path = sampling_steps(config.noise_steps, config.sampling_steps)
         for index, at in enumerate(path):
             after = self.kept[path[index + 1]] if index + 1 < len(path) else torch.ones_like(still)
             predicted = net.denoiser(x, torch.full(shape[:1], at, device=self.device), features)
@@ -232,7 +232,7 @@ class DiffusionPolicy:
         generator = self.context.streams.torch(f"noise.{name}", self.device)
         at = torch.randint(self.config.noise_steps, (len(chunk),), generator=generator, device=self.device)
         noise = torch.empty_like(chunk).normal_(generator=generator)
-        predicted: Tensor = net.denoiser(noised(chunk, noise, self.kept[at, None, None]), at, features)
+        predicted: Tensor = net.denoiser(add_noise(chunk, noise, self.kept[at, None, None]), at, features)
         return predicted - noise
 
     def _find_ranges(self, store: ReplayStore) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cadenza.config.schedules import Scheduled, value_at
 from cadenza.config.schema import Hook, Phase
-from cadenza.data.batches import Transitions as Sampled
+from cadenza.data.batches import Transitions
 from cadenza.data.replay import ReplayStore
 from cadenza.nets.deployed import Deployed
 from cadenza.nets.numpy.q_kernel import PlainQ, flat, gradients, plain_q
@@ -25,7 +25,7 @@ from cadenza.nets.opinions import mask_of, q_opinion
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.q_network import Noise, QNetwork
 from cadenza.nets.target import Target
-from cadenza.ops.td import Transitions, huber, projected, quantile_huber
+from cadenza.ops.td import TDBatch, huber, project, quantile_huber
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Credit, Explained, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.dqn_config import DQNConfig
@@ -159,12 +159,12 @@ class DQN:
         until_copied = config.target_every - self.gradient_steps[name] % config.target_every
         return max(1, min(due, until_copied, ROWS_AT_ONCE // config.batch_size))
 
-    def _batch(self, name: str, sampled: Sampled, calls: int) -> Transitions:
+    def _batch(self, name: str, sampled: Transitions, calls: int) -> TDBatch:
         """Arrays, with observations as they were seen."""
         data = sampled.groups[name]
         acted = data["active"].astype(np.float32)
         share = acted * (calls / acted.sum())
-        return Transitions(
+        return TDBatch(
             obs=data["obs"],
             action=data["action"] - self.context.env.groups[name].action.start,  # type: ignore[attr-defined]
             reward=data["reward"],
@@ -175,7 +175,7 @@ class DQN:
             weight=share if sampled.weight is None else share * sampled.weight[:, None],
         )
 
-    def _learn(self, name: str, batch: Transitions, calls: int, learning_rate: float) -> tuple[dict[str, Any], Array]:
+    def _learn(self, name: str, batch: TDBatch, calls: int, learning_rate: float) -> tuple[dict[str, Any], Array]:
         """A gradient step for each call; the means of their figures, and the size of each error of the last [B, A]."""
         done = []
         for figures, errors in self._by_hand(name, batch, calls) if name in self.plain else self._by_torch(name, batch):
@@ -189,7 +189,7 @@ class DQN:
             figures = {key: sum(each[key] for each, _ in done) / calls for key in figures}
         return {**figures, "learning_rate": learning_rate}, errors
 
-    def _by_hand(self, name: str, batch: Transitions, calls: int) -> Iterator[tuple[dict[str, Any], Array]]:
+    def _by_hand(self, name: str, batch: TDBatch, calls: int) -> Iterator[tuple[dict[str, Any], Array]]:
         """Gradients of one call after the other, the network having changed between them."""
         (online, target), see, config = self.plain[name], self.observers[name].vector, self.config
         seen = replace(batch, obs=see(batch.obs), next_obs=see(batch.next_obs))
@@ -199,11 +199,11 @@ class DQN:
             size, share = np.abs(error), part.share.ravel()
             yield {"loss": loss, "q_mean": float(value.ravel() @ share), "td_error": float(size.ravel() @ share)}, size
 
-    def _by_torch(self, name: str, batch: Transitions) -> Iterator[tuple[dict[str, Any], Array]]:
+    def _by_torch(self, name: str, batch: TDBatch) -> Iterator[tuple[dict[str, Any], Array]]:
         net, target, see = self.nets[name], self.targets[name].net, self.observers[name]
         arrays = {key: value for key, value in vars(batch).items() if key not in ("obs", "next_obs")}
         tensors = map_tree(lambda x: None if x is None else torch.from_numpy(x).to(self.device), arrays)
-        seen = Transitions(**tensors, obs=see(batch.obs), next_obs=see(batch.next_obs))
+        seen = TDBatch(**tensors, obs=see(batch.obs), next_obs=see(batch.next_obs))
         draw = self.context.streams.torch(f"noise.{name}", self.device)
         loss, figures, errors = self._compiled_loss(net, target, seen, net.draw(draw), target.draw(draw))
         self.optimizers[name].zero_grad()
@@ -213,7 +213,7 @@ class DQN:
         yield dict(zip(("loss", "q_mean", "td_error"), figures, strict=True)), known
 
     def _loss(
-        self, net: QNetwork, target: QNetwork, batch: Transitions, noise: Noise, target_noise: Noise
+        self, net: QNetwork, target: QNetwork, batch: TDBatch, noise: Noise, target_noise: Noise
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The scalar to minimise, figures to log, and what priorities are made of [B, A]."""
         with torch.no_grad():
@@ -232,7 +232,7 @@ class DQN:
         return loss, figures, error if surprise is None else surprise
 
     def _errors(
-        self, net: QNetwork, output: Tensor, following: Tensor, batch: Transitions
+        self, net: QNetwork, output: Tensor, following: Tensor, batch: TDBatch
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Losses, what values should be, and what is more telling for priorities than their difference; all [B, A]."""
         config = self.config
@@ -244,7 +244,7 @@ class DQN:
             goals = reward + discount * following
             return quantile_huber(output, goals, config.kappa), goals.mean(-1), None
         with torch.no_grad():
-            aim = projected(following.softmax(-1), reward + discount * net.support, net.support)
+            aim = project(following.softmax(-1), reward + discount * net.support, net.support)
         each = -(aim * output.log_softmax(-1)).sum(-1)
         divergence = each.detach() + torch.xlogy(aim, aim).sum(-1)  # as Rainbow has it
         return each, (aim * net.support).sum(-1), divergence.clamp(min=0)

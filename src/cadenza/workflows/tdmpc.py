@@ -26,7 +26,7 @@ from cadenza.nets.observe import Observed, Observer
 from cadenza.nets.opinions import numbers, one_by_one
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.target import Target
-from cadenza.ops.planning import Found
+from cadenza.ops.planning import MPPIResult
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Credit, Explained, Mode, Opinion, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.parts import Parts
@@ -118,7 +118,7 @@ class TDMPC:
         """[N, …]"""
         return self.observer.seen(map_tree(lambda x: send(x[:, 0], self.device), step.obs[self.group]))
 
-    def _planned(self, step: Step, carry: Tree, mode: Mode) -> tuple[Found, Tensor]:
+    def _planned(self, step: Step, carry: Tree, mode: Mode) -> tuple[MPPIResult, Tensor]:
         """A plan that starts where the last one has led, and its mean [N, longest, D] for the next."""
         search, at = self.config.planning, (mode.phase.now, mode.phase.horizon) if mode.explore else self.stood
         horizon = int(value_at(search.horizon, *at))
@@ -131,7 +131,7 @@ class TDMPC:
             "noise": self._plan_noise(len(step.is_first), horizon, generator)._asdict(),
             "min_std": send(np.array(value_at(search.min_std, *at), np.float32), self.device),
         }
-        found = Found(**self._search(given))
+        found = MPPIResult(**self._search(given))
         mean = torch.zeros_like(carry[MEAN])
         mean[:, :horizon] = found.mean
         return found, mean

@@ -14,7 +14,7 @@ from torch.nn import functional
 from cadenza.nets.latent_model import Critics, LatentModel
 from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.observe import Observed
-from cadenza.ops.planning import Found, mppi
+from cadenza.ops.planning import MPPIResult, mppi
 from cadenza.trees import map_tree
 from cadenza.workflows.tdmpc_config import TDMPCConfig
 
@@ -165,7 +165,7 @@ def plan(
     min_std: Tensor,
     gamma: float,
     config: TDMPCConfig,
-) -> Found:
+) -> MPPIResult:
     """From latent states [N, latent] and the means [N, H, D] where the search starts."""
     search, horizon = config.planning, start.shape[1]
     std = torch.full_like(start, search.max_std)

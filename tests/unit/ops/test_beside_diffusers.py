@@ -1,4 +1,4 @@
-"""Noise schedules and both ways back from noise, step by step beside the schedulers of diffusers."""
+"""Noise schedules and both samplers, step by step against the schedulers of diffusers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from cadenza.ops.diffusion import KEPT, ddim_step, ddpm_step, noised
+from cadenza.ops.diffusion import NOISE_SCHEDULES, add_noise, ddim_step, ddpm_step
 
 diffusers = pytest.importorskip("diffusers")
 
@@ -24,43 +24,43 @@ def theirs(kind: str, schedule: str, count: int = STEPS) -> Any:
     return scheduler
 
 
-def drawn(seed: int) -> torch.Tensor:
+def normal(seed: int) -> torch.Tensor:
     return torch.randn(16, 4, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("schedule", KEPT)
-def test_as_much_is_left_after_every_step(schedule: str) -> None:
-    kept, scheduler = KEPT[schedule](STEPS), theirs("DDPMScheduler", schedule)
-    torch.testing.assert_close(kept, scheduler.alphas_cumprod, atol=1e-6, rtol=1e-4)
-    clean, noise = drawn(0).clamp(-1, 1), drawn(1)
+@pytest.mark.parametrize("schedule", NOISE_SCHEDULES)
+def test_noise_schedule_equals_that_of_diffusers(schedule: str) -> None:
+    alpha_bar, scheduler = NOISE_SCHEDULES[schedule](STEPS), theirs("DDPMScheduler", schedule)
+    torch.testing.assert_close(alpha_bar, scheduler.alphas_cumprod, atol=1e-6, rtol=1e-4)
+    clean, noise = normal(0).clamp(-1, 1), normal(1)
     for step in range(STEPS):
         expected = scheduler.add_noise(clean, noise, torch.tensor(step))
-        torch.testing.assert_close(noised(clean, noise, kept[step]), expected, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(add_noise(clean, noise, alpha_bar[step]), expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("schedule", KEPT)
+@pytest.mark.parametrize("schedule", NOISE_SCHEDULES)
 @pytest.mark.parametrize("count", [STEPS, 20])
-def test_the_way_back_by_ddpm(schedule: str, count: int) -> None:
-    kept, scheduler = KEPT[schedule](STEPS), theirs("DDPMScheduler", schedule, count)
-    x = expected = drawn(0)
+def test_ddpm_steps_equal_those_of_diffusers(schedule: str, count: int) -> None:
+    alpha_bar, scheduler = NOISE_SCHEDULES[schedule](STEPS), theirs("DDPMScheduler", schedule, count)
+    x = expected = normal(0)
     for step in scheduler.timesteps.tolist():
-        predicted = torch.tanh(expected) + 0.1 * drawn(step)
-        before = kept[step - STEPS // count] if step else torch.tensor(1.0)
+        predicted = torch.tanh(expected) + 0.1 * normal(step)
+        target = alpha_bar[step - STEPS // count] if step else torch.tensor(1.0)
         generator = torch.Generator().manual_seed(step)
         expected = scheduler.step(predicted, step, expected, generator=generator).prev_sample
-        x = ddpm_step(x, predicted, kept[step], before, drawn(step))
+        x = ddpm_step(x, predicted, alpha_bar[step], target, normal(step))
         torch.testing.assert_close(x, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("schedule", KEPT)
+@pytest.mark.parametrize("schedule", NOISE_SCHEDULES)
 @pytest.mark.parametrize("count", [STEPS, 10])
 @pytest.mark.parametrize("eta", [0.0, 0.5, 1.0])
-def test_the_way_back_by_ddim(schedule: str, count: int, eta: float) -> None:
-    kept, scheduler = KEPT[schedule](STEPS), theirs("DDIMScheduler", schedule, count)
-    x = expected = drawn(0)
+def test_ddim_steps_equal_those_of_diffusers(schedule: str, count: int, eta: float) -> None:
+    alpha_bar, scheduler = NOISE_SCHEDULES[schedule](STEPS), theirs("DDIMScheduler", schedule, count)
+    x = expected = normal(0)
     for step in scheduler.timesteps.tolist():
-        predicted, noise = torch.tanh(expected) + 0.1 * drawn(step), drawn(1000 + step)
-        before = kept[step - STEPS // count] if step else torch.tensor(1.0)
+        predicted, noise = torch.tanh(expected) + 0.1 * normal(step), normal(1000 + step)
+        target = alpha_bar[step - STEPS // count] if step else torch.tensor(1.0)
         expected = scheduler.step(predicted, step, expected, eta=eta, variance_noise=noise).prev_sample
-        x = ddim_step(x, predicted, kept[step], before, noise, eta)
+        x = ddim_step(x, predicted, alpha_bar[step], target, noise, eta)
         torch.testing.assert_close(x, expected, atol=1e-4, rtol=1e-4)

@@ -1,17 +1,16 @@
-"""Noise schedules and the ways back from noise, against the numbers of another implementation."""
+"""Noise schedules and samplers against numbers of another implementation."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from cadenza.ops.diffusion import KEPT, ddim_step, ddpm_step, noised, visited
+from cadenza.ops.diffusion import NOISE_SCHEDULES, add_noise, ddim_step, ddpm_step, sampling_steps
 
 STEPS = 100
-# From x = 0.7 with predicted noise -0.4 and drawn noise 0.3, one of ten strides: what diffusers 0.42.1 makes of it,
-# with betas from 0.001 to 0.2 where they are linear.
-# schedule, step, signal kept there, DDPM, DDIM, DDIM with eta 0.5
-KNOWN = [
+# One of ten steps from x = 0.7 with predicted noise -0.4 and sampled noise 0.3, as computed by diffusers 0.42.1 (linear
+# betas are from 0.001 to 0.2): schedule, step, alpha_bar, DDPM, DDIM, DDIM with eta 0.5
+REFERENCE = [
     ("cosine", 99, 0.000000, 0.453745, -0.239937, -0.038816),
     ("cosine", 90, 0.019544, 0.796598, -0.090794, 0.076023),
     ("cosine", 40, 0.632516, 0.927378, 0.689621, 0.752131),
@@ -25,58 +24,57 @@ KNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("schedule", "at", "left", "ddpm", "ddim", "shaky"), KNOWN)
-def test_steps_are_those_of_diffusers(
+@pytest.mark.parametrize(("schedule", "at", "left", "ddpm", "ddim", "shaky"), REFERENCE)
+def test_steps_equal_the_numbers_of_diffusers(
     schedule: str, at: int, left: float, ddpm: float, ddim: float, shaky: float
 ) -> None:
-    kept = KEPT[schedule](STEPS)
+    alpha_bar = NOISE_SCHEDULES[schedule](STEPS)
     x, predicted, noise = torch.tensor(0.7), torch.tensor(-0.4), torch.tensor(0.3)
-    before = kept[at - 10] if at else torch.tensor(1.0)
-    assert kept[at].item() == pytest.approx(left, abs=1e-6)
-    assert ddpm_step(x, predicted, kept[at], before, noise).item() == pytest.approx(ddpm, abs=2e-6)
-    assert ddim_step(x, predicted, kept[at], before, noise).item() == pytest.approx(ddim, abs=2e-6)
-    assert ddim_step(x, predicted, kept[at], before, noise, 0.5).item() == pytest.approx(shaky, abs=2e-6)
+    target = alpha_bar[at - 10] if at else torch.tensor(1.0)
+    assert alpha_bar[at].item() == pytest.approx(left, abs=1e-6)
+    assert ddpm_step(x, predicted, alpha_bar[at], target, noise).item() == pytest.approx(ddpm, abs=2e-6)
+    assert ddim_step(x, predicted, alpha_bar[at], target, noise).item() == pytest.approx(ddim, abs=2e-6)
+    assert ddim_step(x, predicted, alpha_bar[at], target, noise, 0.5).item() == pytest.approx(shaky, abs=2e-6)
 
 
-@pytest.mark.parametrize("schedule", KEPT)
+@pytest.mark.parametrize("schedule", NOISE_SCHEDULES)
 @pytest.mark.parametrize("steps", [8, 100, 1000])
-def test_little_is_left_where_the_way_back_begins(schedule: str, steps: int) -> None:
-    kept = KEPT[schedule](steps)
-    assert (kept.diff() < 0).all()
-    assert 0 < kept[visited(steps, 5)[0]] < 1e-3
+def test_almost_no_signal_is_left_at_the_step_where_sampling_begins(schedule: str, steps: int) -> None:
+    alpha_bar = NOISE_SCHEDULES[schedule](steps)
+    assert (alpha_bar.diff() < 0).all()
+    assert 0 < alpha_bar[sampling_steps(steps, 5)[0]] < 1e-3
 
 
-def test_the_way_back_goes_evenly_from_the_noisiest_step_to_the_first() -> None:
-    """But for the last, which is asked of nobody else, these are the steps of diffusers 0.42.1, spaced by linspace."""
-    assert visited(100, 10) == [99, 88, 77, 66, 55, 44, 33, 22, 11, 0]
-    assert visited(100, 7) == [99, 82, 66, 50, 33, 16, 0]
-    assert visited(10, 10) == list(range(9, -1, -1))
-    assert visited(10, 3) == [9, 4, 0]
-    assert visited(100, 1) == [99]
+def test_sampling_steps_are_evenly_spaced_from_the_last_to_the_first() -> None:
+    """All but the last case, which diffusers does not allow, equal its 0.42.1 with linspace spacing."""
+    assert sampling_steps(100, 10) == [99, 88, 77, 66, 55, 44, 33, 22, 11, 0]
+    assert sampling_steps(100, 7) == [99, 82, 66, 50, 33, 16, 0]
+    assert sampling_steps(10, 10) == list(range(9, -1, -1))
+    assert sampling_steps(10, 3) == [9, 4, 0]
+    assert sampling_steps(100, 1) == [99]
 
 
-@pytest.mark.parametrize("schedule", KEPT)
+@pytest.mark.parametrize("schedule", NOISE_SCHEDULES)
 @pytest.mark.parametrize("step", [ddpm_step, ddim_step])
-def test_who_knows_the_noise_finds_the_signal(schedule: str, step: object) -> None:
-    """A perfect prediction leads from any noise to the clean numbers, in few steps as in many."""
+def test_perfect_noise_prediction_recovers_the_signal(schedule: str, step: object) -> None:
+    """With few steps as with many."""
     generator = torch.Generator().manual_seed(0)
-    kept, clean = KEPT[schedule](STEPS), torch.linspace(-1, 1, 9)
+    alpha_bar, clean = NOISE_SCHEDULES[schedule](STEPS), torch.linspace(-1, 1, 9)
     for count in (3, STEPS):
-        path = visited(STEPS, count)
-        x = noised(clean, torch.randn(9, generator=generator), kept[path[0]])
+        path = sampling_steps(STEPS, count)
+        x = add_noise(clean, torch.randn(9, generator=generator), alpha_bar[path[0]])
         for index, at in enumerate(path):
-            truth = (x - kept[at].sqrt() * clean) / (1 - kept[at]).sqrt()
-            before = kept[path[index + 1]] if index + 1 < count else torch.tensor(1.0)
-            x = step(x, truth, kept[at], before, torch.randn(9, generator=generator))  # type: ignore[operator]
+            truth = (x - alpha_bar[at].sqrt() * clean) / (1 - alpha_bar[at]).sqrt()
+            target = alpha_bar[path[index + 1]] if index + 1 < count else torch.tensor(1.0)
+            x = step(x, truth, alpha_bar[at], target, torch.randn(9, generator=generator))  # type: ignore[operator]
         torch.testing.assert_close(x, clean, atol=1e-4, rtol=0)
 
 
-def test_a_draw_of_ddpm_keeps_the_variance_of_what_it_leaves() -> None:
-    """From noised signals to less noised ones: as if these had been noised directly."""
-    generator, kept = torch.Generator().manual_seed(0), KEPT["cosine"](STEPS)
+def test_ddpm_step_has_the_mean_and_variance_of_noise_added_directly() -> None:
+    generator, alpha_bar = torch.Generator().manual_seed(0), NOISE_SCHEDULES["cosine"](STEPS)
     clean = torch.full((200_000,), 0.5)
     noise = torch.randn(clean.shape, generator=generator)
-    x = noised(clean, noise, kept[60])
-    x = ddpm_step(x, noise, kept[60], kept[30], torch.randn(clean.shape, generator=generator))
-    assert x.mean().item() == pytest.approx(0.5 * kept[30].sqrt().item(), abs=0.01)
-    assert x.var().item() == pytest.approx(1 - kept[30].item(), abs=0.01)
+    x = add_noise(clean, noise, alpha_bar[60])
+    x = ddpm_step(x, noise, alpha_bar[60], alpha_bar[30], torch.randn(clean.shape, generator=generator))
+    assert x.mean().item() == pytest.approx(0.5 * alpha_bar[30].sqrt().item(), abs=0.01)
+    assert x.var().item() == pytest.approx(1 - alpha_bar[30].item(), abs=0.01)

@@ -8,7 +8,7 @@ from cadenza.ops.returns import lambda_return, weighted_sum
 
 
 def n_step(reward: np.ndarray, cont: np.ndarray, value: np.ndarray, t: int, n: int) -> float:
-    """What is earned in n steps from state t on, and the value of where they end."""
+    """Return the n-step return of state t by a loop."""
     total, weight = 0.0, 1.0
     for k in range(t + 1, t + n + 1):
         total += weight * reward[k]
@@ -17,7 +17,7 @@ def n_step(reward: np.ndarray, cont: np.ndarray, value: np.ndarray, t: int, n: i
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.6, 0.95, 1.0])
-def test_it_is_the_weighted_mean_of_returns_of_every_length(lam: float) -> None:
+def test_lambda_return_is_the_weighted_mean_of_n_step_returns(lam: float) -> None:
     rng = np.random.default_rng(3)
     length, envs = 9, 4
     reward, value = rng.normal(size=(length, envs)), rng.normal(size=(length, envs))
@@ -34,13 +34,13 @@ def test_it_is_the_weighted_mean_of_returns_of_every_length(lam: float) -> None:
     np.testing.assert_allclose(lambda_return(r, c, v, v[-1], lam).numpy(), expected, atol=1e-12)
 
 
-def test_rewards_and_ends_stand_with_the_state_they_lead_to() -> None:
+def test_reward_and_discount_belong_to_the_state_they_lead_to() -> None:
     reward, cont = torch.tensor([100.0, 1.0, 2.0]), torch.tensor([100.0, 0.5, 0.5])
     got = lambda_return(reward, cont, torch.zeros(3), torch.tensor(8.0), 1.0)
-    assert got.tolist() == [1 + 0.5 * (2 + 0.5 * 8), 2 + 0.5 * 8]  # what stands at 0 is past
+    assert got.tolist() == [1 + 0.5 * (2 + 0.5 * 8), 2 + 0.5 * 8]  # the entries of state 0 do not count
 
 
-def test_behind_the_last_state_of_an_episode_nothing_counts() -> None:
+def test_rows_after_the_last_state_of_an_episode_do_not_count() -> None:
     rng = np.random.default_rng(5)
     reward, value, cont = (torch.from_numpy(rng.random(8)) for _ in range(3))
     last = torch.zeros(8, dtype=torch.bool)
@@ -52,7 +52,7 @@ def test_behind_the_last_state_of_an_episode_nothing_counts() -> None:
     np.testing.assert_allclose(whole[3:], rest, atol=1e-12)
 
 
-def test_gradients_reach_rewards_discounts_values_and_the_bootstrap() -> None:
+def test_gradients_flow_to_rewards_discounts_values_and_bootstrap() -> None:
     generator = torch.Generator().manual_seed(0)
     reward, cont, value = (
         torch.rand(6, 2, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)
@@ -64,7 +64,7 @@ def test_gradients_reach_rewards_discounts_values_and_the_bootstrap() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 2, 7])
-def test_weighted_sum_is_its_recursion_and_a_tensor_of_its_own(length: int) -> None:
+def test_weighted_sum_equals_its_recursion_and_shares_no_memory_with_its_input(length: int) -> None:
     generator = torch.Generator().manual_seed(length)
     x, keep = (torch.rand(length, 3, generator=generator, dtype=torch.float64) for _ in range(2))
     expected = x.clone()

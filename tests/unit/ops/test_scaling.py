@@ -11,7 +11,7 @@ from cadenza.ops.scaling import symexp, symlog, two_hot, two_hot_bins, two_hot_l
 NUMBERS = [-4e8, -1e5, -3.3, -1.0, -1e-3, 0.0, 1e-6, 0.5, 1.0, 7.25, 123.4, 9e6, 3e8]
 
 
-def test_symlog_has_the_logarithms_size_and_the_numbers_sign() -> None:
+def test_symlog_equals_its_definition_and_symexp_inverts_it() -> None:
     for number in NUMBERS:
         size = math.log(1 + abs(number))
         got = float(symlog(torch.tensor(number, dtype=torch.float64)))
@@ -19,7 +19,7 @@ def test_symlog_has_the_logarithms_size_and_the_numbers_sign() -> None:
         assert float(symexp(torch.tensor(got, dtype=torch.float64))) == pytest.approx(number, rel=1e-9)
 
 
-def test_bins_are_antisymmetric_and_evenly_spaced_in_logarithms() -> None:
+def test_bins_are_symmetric_and_evenly_spaced_under_symlog() -> None:
     for count in (255, 6):
         bins = two_hot_bins(count)
         assert bins.dtype == torch.float32
@@ -28,11 +28,11 @@ def test_bins_are_antisymmetric_and_evenly_spaced_in_logarithms() -> None:
         gaps = [b - a for a, b in itertools.pairwise(places)]
         assert gaps == pytest.approx([40 / (count - 1)] * (count - 1), rel=1e-4)
     assert float(two_hot_bins()[127]) == 0.0
-    lopsided = two_hot_bins(5, 0.0, 4.0)
-    assert lopsided.tolist() == pytest.approx([math.expm1(k) for k in range(5)])
+    one_sided = two_hot_bins(5, 0.0, 4.0)
+    assert one_sided.tolist() == pytest.approx([math.expm1(k) for k in range(5)])
 
 
-def test_two_hot_is_the_one_distribution_on_two_neighbours_with_that_mean() -> None:
+def test_two_hot_puts_weight_on_two_adjacent_bins_and_keeps_the_mean() -> None:
     bins = two_hot_bins().double()
     for number in [*NUMBERS, *bins[::50].tolist()]:
         weights = two_hot(torch.tensor(number, dtype=torch.float64), bins)
@@ -44,14 +44,14 @@ def test_two_hot_is_the_one_distribution_on_two_neighbours_with_that_mean() -> N
         assert math.fsum((weights * bins).tolist()) == pytest.approx(number, rel=1e-9, abs=1e-12)
 
 
-def test_two_hot_holds_what_lies_beyond_to_the_outermost_bin() -> None:
+def test_two_hot_clips_to_the_outermost_bins() -> None:
     bins = two_hot_bins(9, -2.0, 2.0)
     low, high = two_hot(torch.tensor([-1e9, 1e9]), bins)
     assert low.tolist() == [1.0] + [0.0] * 8
     assert high.tolist() == [0.0] * 8 + [1.0]
 
 
-def test_the_mean_of_equal_logits_is_exactly_zero() -> None:
+def test_mean_of_equal_logits_is_exactly_zero() -> None:
     for count in (255, 254, 41):
         bins = two_hot_bins(count)
         for logit in (0.0, 3.7):
@@ -61,7 +61,7 @@ def test_the_mean_of_equal_logits_is_exactly_zero() -> None:
 
 
 @pytest.mark.parametrize("count", [255, 12])
-def test_the_mean_equals_a_slow_sum(count: int) -> None:
+def test_mean_equals_a_slow_sum(count: int) -> None:
     generator = torch.Generator().manual_seed(0)
     logits, bins = torch.randn(5, count, generator=generator, dtype=torch.float64), two_hot_bins(count).double()
     for row, got in zip(logits.tolist(), two_hot_mean(logits, bins).tolist(), strict=True):
@@ -69,13 +69,13 @@ def test_the_mean_equals_a_slow_sum(count: int) -> None:
         assert got == pytest.approx(math.fsum(math.exp(x) / whole * b for x, b in zip(row, bins.tolist(), strict=True)))
 
 
-def test_two_hot_undoes_the_mean() -> None:
+def test_mean_inverts_two_hot() -> None:
     bins = two_hot_bins()
     x = torch.tensor([-20.0, -0.3, 0.0, 0.7, 5000.0])
     torch.testing.assert_close(two_hot_mean(two_hot(x, bins).log(), bins), x, rtol=1e-5, atol=1e-6)
 
 
-def test_the_loss_pulls_probabilities_towards_the_two_bins() -> None:
+def test_two_hot_loss_and_gradient_equal_a_slow_reference() -> None:
     bins = two_hot_bins(31, -5.0, 5.0).double()
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(6, 31, generator=generator, dtype=torch.float64, requires_grad=True)
@@ -93,7 +93,7 @@ def test_the_loss_pulls_probabilities_towards_the_two_bins() -> None:
     assert target.grad is None
 
 
-def test_losses_of_several_targets_are_the_loss_of_each() -> None:
+def test_losses_of_several_targets_equal_the_loss_of_each() -> None:
     bins = two_hot_bins()
     logits, targets = torch.randn(4, 3, 255), 100 * torch.randn(4, 3, 2)
     got = two_hot_losses(logits.log_softmax(-1), targets, bins)

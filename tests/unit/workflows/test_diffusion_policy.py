@@ -22,7 +22,7 @@ from cadenza.engine.playback import PLAYING
 from cadenza.envs.seeds import EVAL, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
-from cadenza.ops.diffusion import KEPT, ddim_step, ddpm_step
+from cadenza.ops.diffusion import NOISE_SCHEDULES, ddim_step, ddpm_step
 from cadenza.tools.demonstrate import demonstrate
 from cadenza.tools.export import EpisodeSelection
 from cadenza.tools.verify import compare
@@ -243,7 +243,7 @@ def test_the_way_back_is_the_samplers(lab: Lab, configured: Callable[..., RunCon
     run = lab.start(configured("algorithm.sampling_steps=4", *(f"algorithm.{one}" for one in settings)))
     policy: Any = run.workflow
     policy.averages["agent"].net.denoiser = Knowing(torch.zeros(4, 2), 0.5 * policy.kept)
-    generator, kept = Streams(0).torch("act.agent", torch.device("cpu")), KEPT["cosine"](8)
+    generator, kept = Streams(0).torch("act.agent", torch.device("cpu")), NOISE_SCHEDULES["cosine"](8)
     x = torch.randn(2, 4, 2, generator=generator)
     for at, following in pairwise([7, 5, 2, 0, None]):
         assert at is not None

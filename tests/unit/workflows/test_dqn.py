@@ -20,7 +20,7 @@ from cadenza.engine.build import assemble
 from cadenza.engine.launch import check
 from cadenza.engine.scheduler import PhaseScheduler
 from cadenza.errors import ConfigError
-from cadenza.ops.td import projected, quantile_huber
+from cadenza.ops.td import project, quantile_huber
 from cadenza.types import Context, EnvSpec, GroupSpec, Mode, PhaseInfo, Step
 from cadenza.workflows.dqn import DQN
 from cadenza.workflows.dqn_config import DQNConfig
@@ -421,7 +421,7 @@ def test_the_projection_equals_a_slow_loop_and_keeps_probability_and_mean(discou
     probs = torch.softmax(torch.randn(20, 9, generator=generator), -1)
     rewards = torch.randn(20, 1, generator=generator) * 4
     returns = rewards + discount * support
-    found = projected(probs, returns, support)
+    found = project(probs, returns, support)
     for row in range(20):
         expected = slow_projection(probs[row].tolist(), returns[row].tolist(), -3, 5)
         assert found[row].tolist() == pytest.approx(expected, abs=1e-5)

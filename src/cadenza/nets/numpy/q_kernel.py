@@ -11,7 +11,7 @@ from torch import nn
 from cadenza.nets.numpy.actor_critic_kernel import ACTIVATIONS, Array, Layers
 from cadenza.nets.q_network import QNetwork, Stream
 from cadenza.nets.torso import Encoder
-from cadenza.ops.td import Transitions
+from cadenza.ops.td import TDBatch
 
 
 class PlainQ:
@@ -45,7 +45,7 @@ class PlainQ:
 
 @np.errstate(all="ignore")  # who diverges is told by the checks of the run
 def gradients(
-    online: PlainQ, following: Array, batch: Transitions, double: bool, squared: bool
+    online: PlainQ, following: Array, batch: TDBatch, double: bool, squared: bool
 ) -> tuple[float, Array, Array]:
     """Leave the gradients of the loss with the parameters; the loss, the values and their errors [B, A].
 
