@@ -16,7 +16,7 @@ from cadenza.nets.critic_view import CriticView
 from cadenza.nets.deployed import Deployed
 from cadenza.nets.heads import action_head
 from cadenza.nets.mlp import MLP
-from cadenza.nets.observe import Observed, Observer, images
+from cadenza.nets.observe import ObservationTensors, Observer, images
 from cadenza.nets.torso import Torso
 from cadenza.trees import map_tree
 from cadenza.types import Acted, GroupSpec, Mode, Step, Tree
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cadenza.nets.numpy.actor_critic_kernel import PlainActorCritic
 
 
-class Settings(Protocol):
+class ActorCriticSettings(Protocol):
     """The part of an algorithm's config that is about these networks."""
 
     @property
@@ -38,7 +38,7 @@ class Settings(Protocol):
     def head(self) -> HeadConfig: ...
 
 
-class Judged(NamedTuple):
+class ActorCriticOutput(NamedTuple):
     """What the networks make of observations [L, *B]."""
 
     output: Tensor  # for the action head
@@ -49,7 +49,9 @@ class Judged(NamedTuple):
 class ActorCritic(nn.Module):
     plain: PlainActorCritic | None = None  # the same by hand, for acting and for gradients, where it can be had
 
-    def __init__(self, group: GroupSpec, config: Settings, critic_space: spaces.Space[Any] | None = None) -> None:
+    def __init__(
+        self, group: GroupSpec, config: ActorCriticSettings, critic_space: spaces.Space[Any] | None = None
+    ) -> None:
         """`critic_space`: what the critic sees, where that is not what the policy sees."""
         super().__init__()
         self.head = action_head(group.action, config.head)
@@ -82,8 +84,13 @@ class ActorCritic(nn.Module):
         return carry if self.critic_torso is None else {**carry, "critic": self.critic_torso.initial_carry(*batch)}
 
     def forward(
-        self, obs: Observed, carry: Tree, first: Tensor, carries: bool = False, critic_obs: Observed | None = None
-    ) -> Judged:
+        self,
+        obs: ObservationTensors,
+        carry: Tree,
+        first: Tensor,
+        carries: bool = False,
+        critic_obs: ObservationTensors | None = None,
+    ) -> ActorCriticOutput:
         """Policy and value over L steps, from the carry before the first of them."""
         features, after = self.torso(obs, carry.get("torso"), first, carries)
         carries_after = {"torso": after} if self.remembers and carries else {}
@@ -92,10 +99,15 @@ class ActorCritic(nn.Module):
             value_features, after = self.critic_torso(critic_obs or obs, carry.get("critic"), first, carries)
             if carries_after:
                 carries_after["critic"] = after
-        return Judged(self.actor(features), self.critic(value_features).squeeze(-1), carries_after)
+        return ActorCriticOutput(self.actor(features), self.critic(value_features).squeeze(-1), carries_after)
 
     def policy(
-        self, obs: Observed, carry: Tree, first: Tensor, carries: bool = True, critic_obs: Observed | None = None
+        self,
+        obs: ObservationTensors,
+        carry: Tree,
+        first: Tensor,
+        carries: bool = True,
+        critic_obs: ObservationTensors | None = None,
     ) -> tuple[Tensor, Tree]:
         """The policy's output alone, and the carries; the critic only where its memory needs it."""
         if carries and self.remembers and self.critic_torso is not None:
@@ -142,7 +154,7 @@ def _act(
     step: Step,
     carry: Tree,
     mode: Mode,
-    critic_obs: Observed | None,
+    critic_obs: ObservationTensors | None,
     judges: bool,
 ) -> tuple[np.ndarray, Tree, dict[str, Any]]:
     """One group's actions by torch, its memory after them, and what is kept beside them."""
@@ -168,7 +180,7 @@ def _act(
 def deployed(net: ActorCritic, observer: Observer) -> Deployed:
     """Its most likely actions; the critic and its memory stay behind."""
 
-    def network(obs: Observed, carry: Tree, first: Tensor) -> tuple[Tensor, Tree]:
+    def network(obs: ObservationTensors, carry: Tree, first: Tensor) -> tuple[Tensor, Tree]:
         features, after = net.torso(obs, carry, first)
         return net.actor(features), after
 

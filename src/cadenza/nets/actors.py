@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from cadenza.nets.dense import Head, Style
+from cadenza.nets.dense import DenseHead, Style
 from cadenza.nets.heads import LOG_2PI
 from cadenza.ops.latents import sample_categorical, unimix
 
@@ -55,7 +55,7 @@ class CategoricalActor(nn.Module):
     def __init__(self, inputs: int, actions: int, units: int, layers: int, style: Style, mix: float) -> None:
         super().__init__()
         self.actions, self.mix = actions, mix
-        self.net = Head(inputs, actions, units, layers, style, scale=0.01 if style.norm == "rms" else 1.0)
+        self.net = DenseHead(inputs, actions, units, layers, style, scale=0.01 if style.norm == "rms" else 1.0)
 
     def forward(self, features: Tensor) -> Tensor:
         """Log-probabilities [*, n]."""
@@ -91,7 +91,7 @@ class NormalActor(nn.Module):
         """`std` is the deviation of a `tanh_normal` before anything is learned."""
         super().__init__()
         self.actions, self.kind, self.std = actions, kind, std
-        self.net = Head(inputs, 2 * actions, units, layers, style, scale=0.01 if style.norm == "rms" else 1.0)
+        self.net = DenseHead(inputs, 2 * actions, units, layers, style, scale=0.01 if style.norm == "rms" else 1.0)
 
     def forward(self, features: Tensor) -> Tensor:
         """Mean and deviation side by side [*, 2 size], before any squashing."""

@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from cadenza.nets.observe import NormalizeObs, Observed, Observer
+from cadenza.nets.observe import NormalizeObs, ObservationTensors, Observer
 from cadenza.trees import map_tree
 from cadenza.types import EnvSpec, Tree
 
@@ -39,7 +39,7 @@ class CriticView:
         self.space = spaces.Dict({"own": own, "whole": whole}) if own_too else whole
         self.observer = Observer(self.space, device, normalize, raw)
 
-    def __call__(self, obs: dict[str, Tree], state: np.ndarray | None) -> Observed:
+    def __call__(self, obs: dict[str, Tree], state: np.ndarray | None) -> ObservationTensors:
         """[*, A, …] of what the groups see [*, A, …] and of the central state [*, …]."""
         return self.observer(self._tree(obs, state))
 

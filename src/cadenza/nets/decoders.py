@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from cadenza.config.world_model_settings import WorldModelConfig
 from cadenza.errors import ConfigError
-from cadenza.nets.dense import Head, Style, between, linear, start
+from cadenza.nets.dense import DenseHead, Style, between, linear, start
 from cadenza.nets.encoders import GROWTH, PerPixel, Size, by_size, convolution, halvings, on_images, scaled
-from cadenza.nets.observe import VECTOR, Observed, images, vector_size
+from cadenza.nets.observe import VECTOR, ObservationTensors, images, vector_size
 from cadenza.ops.scaling import symexp, symlog
 
 
@@ -29,22 +29,22 @@ class ObservationDecoder(nn.Module):
         )  # before v3: likelihoods of normals, where squares count half
         numbers, style = vector_size(space), Style(config.norm, config.activation)
         self.vector = (
-            Head(config.feature_size, numbers, config.units, config.decoder_layers, style) if numbers else None
+            DenseHead(config.feature_size, numbers, config.units, config.decoder_layers, style) if numbers else None
         )
         self.images = nn.ModuleList(
             [image_decoder(sum(keys.values()), size, config) for size, keys in self.sizes.items()]
         )
 
-    def forward(self, features: Tensor) -> Observed:
+    def forward(self, features: Tensor) -> ObservationTensors:
         """Images in [0, 1]; numbers as they are compared, which may be logarithms."""
-        made: Observed = {}
+        made: ObservationTensors = {}
         for decoder, keys in zip(self.images, self.sizes.values(), strict=True):
             made.update(zip(keys, decoder(features).split(list(keys.values()), -3), strict=True))
         if self.vector is not None:
             made[VECTOR] = self.vector(features)
         return made
 
-    def losses(self, made: Observed, obs: Observed) -> Observed:
+    def losses(self, made: ObservationTensors, obs: ObservationTensors) -> ObservationTensors:
         """Squared errors [*] of each thing that was seen, summed over its pixels or numbers."""
         errors = {}
         for key, prediction in made.items():
@@ -55,7 +55,7 @@ class ObservationDecoder(nn.Module):
                 errors[key] = self.weight * (prediction - scaled(obs[key])).square().sum((-3, -2, -1))
         return errors
 
-    def shown(self, made: Observed) -> Observed:
+    def to_observations(self, made: ObservationTensors) -> ObservationTensors:
         """Predictions on the scale of what is observed: bytes, and numbers."""
         return {
             key: (symexp(x) if self.symlog else x) if key == VECTOR else (255 * x).round().clamp(0, 255).byte()

@@ -61,7 +61,7 @@ def dense(inputs: int, units: int, layers: int, style: Style) -> nn.Sequential:
     return nn.Sequential(*stack)
 
 
-class Head(nn.Module):
+class DenseHead(nn.Module):
     """Hidden layers and a linear one on top; `scale` of the last layer's first weights."""
 
     def __init__(self, inputs: int, outputs: int, units: int, layers: int, style: Style, scale: float = 1.0) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from cadenza.nets.observe import Observed, Observer
+from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.trees import map_tree
 from cadenza.types import Tree
 
 # (what is seen [1, N, A, …], the carry [N, A, …], where episodes begin [1, N, A]) -> (output [1, N, A, F], carry after)
-Network = Callable[[Observed, Tree, Tensor], tuple[Tensor, Tree]]
+Network = Callable[[ObservationTensors, Tree, Tensor], tuple[Tensor, Tree]]
 Choose = Callable[[Tensor, Tensor | None], Tensor]  # (output, mask) -> the best action
 
 
@@ -40,6 +40,6 @@ class Deployed(nn.Module):
         self, obs: Tree, carry: Tree, is_first: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tree]:
         """Of [N, A, …]: the action, the numbers it was chosen by, the carry. `is_first` [N, A] empties the memory."""
-        seen = map_tree(lambda x: x[None], self.observer.seen(obs))  # a sequence of one step
+        seen = map_tree(lambda x: x[None], self.observer.from_tensors(obs))  # a sequence of one step
         output, after = self.network(seen, carry, is_first[None])
         return self.choose(output[0], mask), output[0], map_tree(lambda x: x[0], after)

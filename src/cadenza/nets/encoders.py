@@ -13,7 +13,7 @@ from torch.nn import functional
 from cadenza.config.world_model_settings import WorldModelConfig
 from cadenza.errors import ConfigError
 from cadenza.nets.dense import Style, between, dense, start
-from cadenza.nets.observe import VECTOR, Observed, images, vector_size
+from cadenza.nets.observe import VECTOR, ObservationTensors, images, vector_size
 from cadenza.ops.scaling import symlog
 
 Size = tuple[int, int]  # height, width
@@ -37,7 +37,7 @@ class ObservationEncoder(nn.Module):
             seen.append(config.units if config.encoder_layers else numbers)
         self.features = sum(seen)
 
-    def forward(self, obs: Observed) -> Tensor:
+    def forward(self, obs: ObservationTensors) -> Tensor:
         parts = []
         for encoder, keys in zip(self.images, self.sizes.values(), strict=True):
             parts.append(encoder(torch.cat([scaled(obs[key]) for key in keys], -3) - 0.5))

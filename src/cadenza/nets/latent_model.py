@@ -15,7 +15,7 @@ from cadenza.config.world_model_settings import LatentModelConfig
 from cadenza.nets.dense import Style
 from cadenza.nets.encoders import StridedEncoder, by_size, scaled
 from cadenza.nets.heads import LOG_2PI
-from cadenza.nets.observe import VECTOR, Observed, images, vector_size
+from cadenza.nets.observe import VECTOR, ObservationTensors, images, vector_size
 from cadenza.ops.scaling import symexp, symlog, two_hot_loss, two_hot_mean
 
 LayerStyle = Literal["elu", "mish"]
@@ -25,7 +25,7 @@ WITHIN = 1 - 1e-6  # how far out a noisy action lies at most
 LOG_STD = (-10.0, 2.0)  # of a squashed policy
 
 
-class Layer(NamedTuple):
+class LayerSpec(NamedTuple):
     """What follows a linear layer."""
 
     norm: bool
@@ -33,7 +33,7 @@ class Layer(NamedTuple):
     dropout: float = 0.0
 
 
-PLAIN, NORMED = Layer(False, nn.ELU), Layer(True, nn.Mish)
+PLAIN, NORMED = LayerSpec(False, nn.ELU), LayerSpec(True, nn.Mish)
 
 
 class SimNorm(nn.Module):
@@ -72,7 +72,7 @@ def start(weight: Tensor, style: LayerStyle) -> None:
     nn.init.orthogonal_(weight) if style == "elu" else nn.init.trunc_normal_(weight, std=FIRST_STD)
 
 
-class Critics(nn.Module):
+class CriticEnsemble(nn.Module):
     """[B, F] to [E, B, O]: networks of two hidden layers computed together; zero at first.
 
     `members` [K] asks only those, which costs only theirs. Dropout is on where it is told which units [E, B, F] are
@@ -81,7 +81,7 @@ class Critics(nn.Module):
 
     def __init__(self, members: int, inputs: int, units: int, outputs: int, style: LayerStyle, dropout: float) -> None:
         super().__init__()
-        first = Layer(True, nn.Tanh, dropout) if style == "elu" else NORMED._replace(dropout=dropout)
+        first = LayerSpec(True, nn.Tanh, dropout) if style == "elu" else NORMED._replace(dropout=dropout)
         self.after = [first, PLAIN if style == "elu" else NORMED]
         sizes = [inputs, units, units, outputs]
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
@@ -114,7 +114,7 @@ class Critics(nn.Module):
         return torch.baddbmm(biases[-1], x, weights[-1])
 
 
-class Numbers(nn.Module):
+class NumberDecoder(nn.Module):
     """Outputs of networks [*, outputs] as numbers: over bins of their symmetric logarithm, or as they are."""
 
     bins: Tensor
@@ -136,7 +136,7 @@ class Numbers(nn.Module):
         return (output.squeeze(-1) - target.detach()).square()
 
 
-class Encoder(nn.Module):
+class LatentEncoder(nn.Module):
     """All that is seen, [*, …], to a latent state [*, latent]: images through convolutions first."""
 
     def __init__(self, space: spaces.Space[Any], config: LatentModelConfig) -> None:
@@ -151,7 +151,7 @@ class Encoder(nn.Module):
         self.net = stack(inputs, hidden, config.latent, config.style)
         self.last = last_of_latent(config)
 
-    def forward(self, obs: Observed) -> Tensor:
+    def forward(self, obs: ObservationTensors) -> Tensor:
         parts = [
             encoder(torch.cat([scaled(obs[key]) for key in keys], -3) - 0.5)
             for encoder, keys in zip(self.images, self.sizes.values(), strict=True)
@@ -209,13 +209,13 @@ class LatentModel(nn.Module):
         """`policy_std` None: a policy that learns its own."""
         super().__init__()
         latent, style, hidden = config.latent, config.style, [config.units] * 2
-        self.numbers = Numbers(config)
+        self.numbers = NumberDecoder(config)
         outputs, both = self.numbers.outputs, latent + actions
-        self.encoder = Encoder(space, config)
+        self.encoder = LatentEncoder(space, config)
         self.dynamics = nn.Sequential(stack(both, hidden, latent, style), last_of_latent(config))
         self.reward = stack(both, hidden, outputs, style, zero=True)
         self.ends = stack(latent, hidden, 1, style) if config.ends else None
-        self.critics = Critics(config.critics, both, config.units, outputs, style, config.dropout)
+        self.critics = CriticEnsemble(config.critics, both, config.units, outputs, style, config.dropout)
         self.policy: SquashedPolicy | NoisyPolicy
         if policy_std is None:
             self.policy = SquashedPolicy(latent, actions, config)
@@ -227,12 +227,12 @@ class LatentModel(nn.Module):
         after: Tensor = self.dynamics(torch.cat([latent, action], -1))
         return after
 
-    def earned(self, latent: Tensor, action: Tensor) -> Tensor:
+    def expected_reward(self, latent: Tensor, action: Tensor) -> Tensor:
         """Expected reward [*]."""
         return self.numbers.mean(self.reward(torch.cat([latent, action], -1)))
 
     def values(
-        self, critics: Critics, latent: Tensor, action: Tensor, pair: Tensor, kept: Tensor | None = None
+        self, critics: CriticEnsemble, latent: Tensor, action: Tensor, pair: Tensor, kept: Tensor | None = None
     ) -> Tensor:
         """Of two of these critics, [2, *]."""
         inputs = torch.cat([latent, action], -1)

@@ -18,14 +18,14 @@ from cadenza.nets.mlp import ACTIVATIONS
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
-class Memory(NamedTuple):
+class DynamicsState(NamedTuple):
     """What a model knows after some steps; `h` is what a controller may see of it."""
 
     h: Tensor  # [*, H]
     c: Tensor  # [*, …]
 
 
-class Guess(NamedTuple):
+class Prediction(NamedTuple):
     """What is said of the next moment."""
 
     logits: Tensor  # [*, Z, K] of the weight of each normal, for each number by itself
@@ -46,7 +46,7 @@ class Guess(NamedTuple):
         mean, log_std = (x.gather(-1, chosen).squeeze(-1) for x in (self.mean, self.log_std))
         return mean + math.sqrt(temperature) * log_std.exp() * noise.normal
 
-    def expected(self) -> Tensor:
+    def expectation(self) -> Tensor:
         """The mean [*, Z] of the whole mixture."""
         return (self.logits.softmax(-1) * self.mean).sum(-1)
 
@@ -58,7 +58,7 @@ class DreamNoise(NamedTuple):
     normal: Tensor  # [*, Z]
 
     @staticmethod
-    def drawn(count: int, latent: int, mixtures: int, generator: torch.Generator) -> DreamNoise:
+    def sample(count: int, latent: int, mixtures: int, generator: torch.Generator) -> DreamNoise:
         device = generator.device
         uniform = torch.rand(count, latent, mixtures, generator=generator, device=device)
         return DreamNoise(uniform, torch.randn(count, latent, generator=generator, device=device))
@@ -76,20 +76,20 @@ class MixtureRNN(nn.Module):
             self.cell.bias_hh[hidden : 2 * hidden] += 1.0  # remembers unless it learns to forget
         self.out = nn.Linear(hidden, 3 * latent * mixtures + 2)
 
-    def initial(self, count: int) -> Memory:
+    def initial(self, count: int) -> DynamicsState:
         zeros = self.out.weight.new_zeros(count, self.hidden)
-        return Memory(zeros, zeros)
+        return DynamicsState(zeros, zeros)
 
-    def step(self, z: Tensor, action: Tensor, before: Memory) -> Memory:
-        return Memory(*self.cell(torch.cat([z, action], -1), tuple(before)))
+    def step(self, z: Tensor, action: Tensor, before: DynamicsState) -> DynamicsState:
+        return DynamicsState(*self.cell(torch.cat([z, action], -1), tuple(before)))
 
-    def guess(self, memory: Memory) -> Guess:
+    def predict(self, memory: DynamicsState) -> Prediction:
         out = self.out(memory.h)
         mixture = out[..., :-2].view(*out.shape[:-1], 3, self.latent, self.mixtures)
         logits, mean, log_std = mixture.unbind(-3)
         if self.least is not None:  # smoothly, so that what lies below can find its way back
             log_std = self.least + nn.functional.softplus(log_std - self.least)
-        return Guess(logits, mean, log_std, reward=out[..., -2], end=out[..., -1])
+        return Prediction(logits, mean, log_std, reward=out[..., -2], end=out[..., -1])
 
 
 class DeterministicMLP(nn.Module):
@@ -105,29 +105,29 @@ class DeterministicMLP(nn.Module):
         self.net = nn.Sequential(*[layer for pair in stack for layer in pair])
         self.out = nn.Linear(hidden, latent + 2)
 
-    def initial(self, count: int) -> Memory:
+    def initial(self, count: int) -> DynamicsState:
         weight = self.out.weight
-        return Memory(weight.new_zeros(count, self.hidden), weight.new_zeros(count, self.latent))
+        return DynamicsState(weight.new_zeros(count, self.hidden), weight.new_zeros(count, self.latent))
 
-    def step(self, z: Tensor, action: Tensor, before: Memory) -> Memory:
-        return Memory(self.net(torch.cat([z, action], -1)), z)
+    def step(self, z: Tensor, action: Tensor, before: DynamicsState) -> DynamicsState:
+        return DynamicsState(self.net(torch.cat([z, action], -1)), z)
 
-    def guess(self, memory: Memory) -> Guess:
+    def predict(self, memory: DynamicsState) -> Prediction:
         """One normal of deviation 1: its log-density is a squared error."""
         out = self.out(memory.h)
         mean = (memory.c + out[..., :-2]).unsqueeze(-1)
         zeros = torch.zeros_like(mean)
-        return Guess(zeros, mean, zeros, reward=out[..., -2], end=out[..., -1])
+        return Prediction(zeros, mean, zeros, reward=out[..., -2], end=out[..., -1])
 
 
 Dynamics = MixtureRNN | DeterministicMLP
 
 
-def unroll(model: Dynamics, z: Tensor, action: Tensor, first: Tensor) -> Memory:
+def unroll(model: Dynamics, z: Tensor, action: Tensor, first: Tensor) -> DynamicsState:
     """Memories [T, B, …] after each step of sequences [T, B, …], begun anew where an episode does."""
     memory, memories = model.initial(z.shape[1]), []
     for t in range(len(z)):
         kept = ~first[t].unsqueeze(-1)
-        memory = model.step(z[t], action[t], Memory(memory.h * kept, memory.c * kept))
+        memory = model.step(z[t], action[t], DynamicsState(memory.h * kept, memory.c * kept))
         memories.append(memory)
-    return Memory(*(torch.stack(parts) for parts in zip(*memories, strict=True)))
+    return DynamicsState(*(torch.stack(parts) for parts in zip(*memories, strict=True)))

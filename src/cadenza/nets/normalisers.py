@@ -103,7 +103,7 @@ class RangeNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return (x - self._middle) / self._reach
 
-    def back(self, x: torch.Tensor) -> torch.Tensor:
+    def inverse(self, x: torch.Tensor) -> torch.Tensor:
         return self._middle + self._reach * x
 
     def state_dict(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from cadenza.types import Tree
 
 VECTOR = "vector"
 IMAGE = "image."  # and its path
-Observed = dict[str, Tensor]  # VECTOR: [*, F]; images under IMAGE and their path [*, C, H, W], bytes
+ObservationTensors = dict[str, Tensor]  # VECTOR: [*, F]; images under IMAGE and their path [*, C, H, W], bytes
 SMALLEST_IMAGE = 8  # pixels; anything smaller is a vector
 FLOATS = (np.float32, np.float64)
 NormalizeObs = bool | Literal["rolling", "static"]  # true is rolling
@@ -39,10 +39,10 @@ class Observer:
         elif normalize:
             self.norm = RunningNorm(vector_size(space), device)
 
-    def __call__(self, obs: Tree) -> Observed:
-        return self.seen(self._tensors(obs))
+    def __call__(self, obs: Tree) -> ObservationTensors:
+        return self.from_tensors(self._tensors(obs))
 
-    def seen(self, tensors: Tree) -> Observed:
+    def from_tensors(self, tensors: Tree) -> ObservationTensors:
         """The same of tensors."""
         if self.raw:
             return tensors if isinstance(tensors, dict) else {VECTOR: tensors}
@@ -81,7 +81,7 @@ class Observer:
             self.norm.load_state_dict(state)
 
 
-def observe(space: spaces.Space[Any], obs: Tree) -> Observed:
+def observe(space: spaces.Space[Any], obs: Tree) -> ObservationTensors:
     """Images under their path, and all else flattened side by side: numbers as floats, categories one-hot."""
     observed, vectors = {}, []
     for path, part, value in walk(space, obs):

@@ -19,21 +19,21 @@ from cadenza.trees import map_tree
 from cadenza.types import Opinion, Step, Tree
 
 
-def numbers(x: Tensor) -> np.ndarray:
+def to_numpy(x: Tensor) -> np.ndarray:
     """Return a tensor as an array of float64."""
     return np.asarray(x.cpu().numpy(), np.float64)
 
 
 def policy_opinion(head: ActionHead, output: Tensor, mask: Tensor | None, value: Tensor) -> Opinion:
     """Return the distribution of actions by the head's inputs [N, A, F], beside values [N, A]."""
-    summary = {name: numbers(x) for name, x in head.summary(output, mask).items()}
-    return Opinion(**summary, value=numbers(value))
+    summary = {name: to_numpy(x) for name, x in head.summary(output, mask).items()}
+    return Opinion(**summary, value=to_numpy(value))
 
 
 def q_opinion(values: Tensor, mask: Tensor | None) -> Opinion:
     """Return Q values [N, A, n], and the highest of an allowed action."""
     allowed = values if mask is None else values.masked_fill(~mask, -torch.inf)
-    return Opinion(q=numbers(values), value=numbers(allowed.amax(-1)))
+    return Opinion(q=to_numpy(values), value=to_numpy(allowed.amax(-1)))
 
 
 @torch.inference_mode()
@@ -59,18 +59,18 @@ def actor_critic_opinions(
         value = judged.value[:, 0]
         if name in value_scales:
             value = value_scales[name].to_returns(value)
-        mask = mask_of(steps, name, device)
+        mask = action_mask(steps, name, device)
         opinions[name] = policy_opinion(net.head, judged.output[:, 0], mask, value.expand(shape))
         after[name] = map_tree(lambda x: x[-1], judged.carries)
     return opinions, after
 
 
-def mask_of(steps: Step, group: str, device: torch.device) -> Tensor | None:
+def action_mask(steps: Step, group: str, device: torch.device) -> Tensor | None:
     """Return which actions are allowed [N, A, n], or None where all are."""
     return torch.from_numpy(steps.mask[group]).to(device) if group in steps.mask else None
 
 
-def one_by_one(steps: Step) -> list[Step]:
+def single_steps(steps: Step) -> list[Step]:
     """Split N steps into steps of N = 1."""
     parts = {item.name: getattr(steps, item.name) for item in fields(steps)}
     return [

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from cadenza.config.networks import MLPConfig, TorsoConfig
 from cadenza.nets.mlp import ACTIVATIONS
-from cadenza.nets.observe import Observed
+from cadenza.nets.observe import ObservationTensors
 from cadenza.nets.torso import Torso
 from cadenza.types import GroupSpec
 
 Noise = Sequence[Tensor]  # for each noisy layer, [inputs + outputs]
 
 
-class Settings(Protocol):
+class QNetworkSettings(Protocol):
     """The part of an algorithm's config that is about this network."""
 
     @property
@@ -48,7 +48,7 @@ class QNetwork(nn.Module):
 
     support: Tensor  # c51: the returns [K] that have a probability
 
-    def __init__(self, group: GroupSpec, config: Settings) -> None:
+    def __init__(self, group: GroupSpec, config: QNetworkSettings) -> None:
         super().__init__()
         assert isinstance(group.action, spaces.Discrete)
         self.actions, self.distribution = int(group.action.n), config.distribution
@@ -60,7 +60,7 @@ class QNetwork(nn.Module):
         if config.distribution == "c51":
             self.register_buffer("support", torch.linspace(config.v_min, config.v_max, self.atoms), persistent=False)
 
-    def forward(self, obs: Observed, noise: Noise = ()) -> Tensor:
+    def forward(self, obs: ObservationTensors, noise: Noise = ()) -> Tensor:
         """Without noise, a noisy network's mean."""
         features = self.torso.mix(self.torso.encoder(obs))
         own = len(self.advantage.layers) if noise else 0

@@ -22,21 +22,21 @@ from cadenza.ops.latents import kl_categorical, kl_gaussian, probabilities, samp
 Parameters = tuple[Tensor, ...]  # (log probabilities [*, S, C],) or (mean [*, S], std [*, S])
 
 
-class State(NamedTuple):
+class RSSMState(NamedTuple):
     deter: Tensor  # [*, D]
     stoch: Tensor  # [*, Z]
 
     def features(self) -> Tensor:
         return torch.cat([self.stoch, self.deter], -1)
 
-    def detach(self) -> State:
-        return State(self.deter.detach(), self.stoch.detach())
+    def detach(self) -> RSSMState:
+        return RSSMState(self.deter.detach(), self.stoch.detach())
 
 
-class Observed(NamedTuple):
+class ObservedStates(NamedTuple):
     """A sequence that was looked at, [T, B, …]."""
 
-    state: State
+    state: RSSMState
     post: Parameters
     prior: Parameters
 
@@ -66,9 +66,9 @@ class RSSM(nn.Module):
         self.prior_hidden = nn.Sequential(*layers)
         self.prior_out = linear(hidden if config.prior_layers else deter, outputs, style)
 
-    def initial(self, *batch: int) -> State:
+    def initial(self, *batch: int) -> RSSMState:
         device = self.post_out.weight.device
-        return State(
+        return RSSMState(
             *(torch.zeros(*batch, size, device=device) for size in (self.config.deter, self.config.stoch_size))
         )
 
@@ -108,7 +108,9 @@ class RSSM(nn.Module):
         output: Tensor = self.prior_out(self.prior_hidden(deter))
         return output
 
-    def observe(self, embedding: Tensor, action: Tensor, first: Tensor, state: State, noise: Tensor) -> Observed:
+    def observe(
+        self, embedding: Tensor, action: Tensor, first: Tensor, state: RSSMState, noise: Tensor
+    ) -> ObservedStates:
         """Take in what was seen [T, B, E]; `action` [T, B, A] is the one before, `first` [T, B] begins an episode.
 
         An episode that begins knows neither a state nor an action before it.
@@ -124,26 +126,28 @@ class RSSM(nn.Module):
             outputs.append(output)
         deter = torch.stack(deters)
         post = self.parameters_of(torch.stack(outputs))
-        return Observed(State(deter, torch.stack(stochs)), post, self.parameters_of(self.prior(deter)))
+        return ObservedStates(RSSMState(deter, torch.stack(stochs)), post, self.parameters_of(self.prior(deter)))
 
-    def observe_one(self, embedding: Tensor, action: Tensor, first: Tensor, state: State, noise: Tensor) -> State:
+    def observe_one(
+        self, embedding: Tensor, action: Tensor, first: Tensor, state: RSSMState, noise: Tensor
+    ) -> RSSMState:
         """The same for a single step [B, …], without the guess at it."""
         keep = (~first).to(embedding.dtype).unsqueeze(-1)
         push = self.cell.prepare(bounded(action) * keep)
         return self.observe_step(state, push, self.post_embedding(embedding), keep, noise)[0]
 
     def observe_step(
-        self, state: State, push: Tensor, seen: Tensor, keep: Tensor, noise: Tensor
-    ) -> tuple[State, Tensor]:
+        self, state: RSSMState, push: Tensor, seen: Tensor, keep: Tensor, noise: Tensor
+    ) -> tuple[RSSMState, Tensor]:
         """One step: the state [B, …], and the posterior's raw output."""
         deter = self.cell(state.deter * keep, state.stoch * keep, push)
         output = self.post_out(self.post_between(self.post_deter(deter) + seen))
-        return State(deter, self.sample(output, noise)), output
+        return RSSMState(deter, self.sample(output, noise)), output
 
-    def imagine_step(self, state: State, action: Tensor, noise: Tensor) -> State:
+    def imagine_step(self, state: RSSMState, action: Tensor, noise: Tensor) -> RSSMState:
         """Where an action leads, unseen."""
         deter = self.cell(state.deter, state.stoch, self.cell.prepare(bounded(action)))
-        return State(deter, self.sample(self.prior(deter), noise))
+        return RSSMState(deter, self.sample(self.prior(deter), noise))
 
 
 class DenseCell(nn.Module):

@@ -17,7 +17,7 @@ from cadenza.errors import ConfigError
 from cadenza.nets.cnn import CNN
 from cadenza.nets.memory import Memory
 from cadenza.nets.mlp import hidden_layers
-from cadenza.nets.observe import VECTOR, Observed, Observer, images, vector_size
+from cadenza.nets.observe import VECTOR, ObservationTensors, Observer, images, vector_size
 from cadenza.types import Tree
 
 
@@ -36,7 +36,7 @@ class Torso(nn.Module):
     def initial_carry(self, *batch: int) -> Tree:
         return self.memory.initial(*batch) if self.memory is not None else {}
 
-    def forward(self, obs: Observed, carry: Tree, first: Tensor, carries: bool = True) -> tuple[Tensor, Tree]:
+    def forward(self, obs: ObservationTensors, carry: Tree, first: Tensor, carries: bool = True) -> tuple[Tensor, Tree]:
         """The features, and the carries after each step if wanted. `first` [L, *B] marks where episodes begin."""
         features = self.mix(self.encoder(obs))
         return (features, {}) if self.memory is None else self.memory(features, carry, first, carries)
@@ -51,7 +51,7 @@ class Encoder(nn.Module):
         self.images = list(images(space))
         self.features = vector_size(space) + len(self.images) * config.cnn.features
 
-    def forward(self, obs: Observed) -> Tensor:
+    def forward(self, obs: ObservationTensors) -> Tensor:
         parts = [cnn(obs[image]) for image, cnn in zip(self.images, self.cnns, strict=True)]
         if VECTOR in obs:
             parts.append(obs[VECTOR])

@@ -14,7 +14,7 @@ from cadenza.nets.encoders import StridedEncoder, on_images, scaled
 STYLE = Style("none", "relu")
 
 
-class Gaussian(NamedTuple):
+class DiagonalGaussian(NamedTuple):
     """Independent normal distributions [*, Z]."""
 
     mean: Tensor
@@ -35,8 +35,8 @@ class ConvVAE(nn.Module):
         self.seed = linear(latent, 32 * depth, STYLE)
         self.grow = growing(32 * depth, channels, (size[0], size[1]), depth, STYLE)
 
-    def encode(self, image: Tensor) -> Gaussian:
-        return Gaussian(*self.heads(self.encoder(scaled(image))).chunk(2, -1))
+    def encode(self, image: Tensor) -> DiagonalGaussian:
+        return DiagonalGaussian(*self.heads(self.encoder(scaled(image))).chunk(2, -1))
 
     def decode(self, z: Tensor) -> Tensor:
         return torch.sigmoid(on_images(self.grow, self.seed(z)[..., None, None]))

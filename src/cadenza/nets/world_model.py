@@ -12,13 +12,13 @@ from torch.nn import functional
 
 from cadenza.config.world_model_settings import WorldModelConfig
 from cadenza.nets.decoders import ObservationDecoder
-from cadenza.nets.dense import Head, Style
+from cadenza.nets.dense import DenseHead, Style
 from cadenza.nets.encoders import ObservationEncoder
 from cadenza.nets.rssm import RSSM
 from cadenza.ops.scaling import two_hot_bins, two_hot_losses, two_hot_mean
 
 BINS = 255
-ROWS = 1024
+CHUNK_ROWS = 1024
 
 
 class NumberHead(nn.Module):
@@ -31,7 +31,7 @@ class NumberHead(nn.Module):
         self.kind = kind
         self.register_buffer("bins", two_hot_bins(BINS), persistent=False)
         two_hot = kind == "two_hot"
-        self.net = Head(inputs, BINS if two_hot else 1, units, layers, style, scale=0.0 if two_hot else 1.0)
+        self.net = DenseHead(inputs, BINS if two_hot else 1, units, layers, style, scale=0.0 if two_hot else 1.0)
 
     def forward(self, features: Tensor) -> Tensor:
         """Log probabilities of the bins [*, K], or the number itself [*, 1]."""
@@ -44,7 +44,7 @@ class NumberHead(nn.Module):
     @torch.no_grad()
     def value(self, features: Tensor) -> Tensor:
         """The mean [T, …] of what is predicted from features [T, …]."""
-        return in_pieces(lambda part: self.mean(self.net(part)), features)  # which needs no logarithms
+        return map_chunks(lambda part: self.mean(self.net(part)), features)  # which needs no logarithms
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """How unlikely the target was, [*]; of a normal one up to a constant."""
@@ -57,16 +57,17 @@ class NumberHead(nn.Module):
         return 0.5 * (output - targets.detach()).square()
 
 
-def pieces(x: Tensor) -> tuple[Tensor, ...]:
-    """[T, N, …] in stretches of about `ROWS` rows on a CPU, so that what is made of each, which may be wide, stays in
-    its caches; whole on a device.
+def chunks(x: Tensor) -> tuple[Tensor, ...]:
+    """Split [T, N, …] along time into chunks of about `CHUNK_ROWS` rows on a CPU; return all in one on other devices.
+
+    The wide activations that networks compute from a chunk then stay in the caches.
     """
-    return torch.split(x, max(1, ROWS // x[0, ..., 0].numel())) if x.device.type == "cpu" else (x,)
+    return torch.split(x, max(1, CHUNK_ROWS // x[0, ..., 0].numel())) if x.device.type == "cpu" else (x,)
 
 
-def in_pieces(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """The function of every row of x."""
-    return torch.cat([function(part) for part in pieces(x)])
+def map_chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return `function` of x [T, N, …], applied chunk by chunk along time."""
+    return torch.cat([function(part) for part in chunks(x)])
 
 
 class WorldModel(nn.Module):
@@ -78,7 +79,7 @@ class WorldModel(nn.Module):
         self.rssm = RSSM(actions, self.encode.features, config)
         self.decode = ObservationDecoder(space, config)
         self.reward = NumberHead(config.reward, features, config.units, config.reward_layers, style)
-        self.goes_on = Head(features, 1, config.units, config.continue_layers, style) if config.continues else None
+        self.goes_on = DenseHead(features, 1, config.units, config.continue_layers, style) if config.continues else None
 
     def continue_loss(self, features: Tensor, terminal: Tensor) -> Tensor:
         """[*]; what is predicted is the discount on all that follows, so that an end is a discount of zero."""

@@ -21,8 +21,8 @@ from cadenza.nets.actors import Actions
 from cadenza.nets.denoisers import DenoisingTransformer, UNet
 from cadenza.nets.mlp import MLP
 from cadenza.nets.normalisers import RangeNorm
-from cadenza.nets.observe import VECTOR, Observed, Observer, flatten, is_image, vector_size, walk
-from cadenza.nets.opinions import numbers, one_by_one
+from cadenza.nets.observe import VECTOR, ObservationTensors, Observer, flatten, is_image, vector_size, walk
+from cadenza.nets.opinions import single_steps, to_numpy
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.target import Target
 from cadenza.nets.torso import Torso
@@ -54,7 +54,7 @@ class Net(nn.Module):
         else:
             self.denoiser = DenoisingTransformer(actions, config.horizon, history, features, config.transformer)
 
-    def see(self, obs: Observed) -> Tensor:
+    def see(self, obs: ObservationTensors) -> Tensor:
         """Observations [B, H, A, …] to features [B * A, H, F]."""
         features: Tensor = self.torso(obs, {}, torch.empty(0))[0]
         return features.transpose(1, 2).flatten(0, 1)
@@ -132,7 +132,7 @@ class DiffusionPolicy:
         """
         executed, draws = self.config.executed, 1 if self.config.baseline == "cloning" else DRAWS
         actions: dict[str, list[np.ndarray]] = {name: [] for name in self.nets}
-        for step in one_by_one(steps):
+        for step in single_steps(steps):
             left, after = 0 if step.is_first[0] else int(carry["left"][0]), {}
             for name, held in carry["groups"].items():
                 past, chunks = held["seen"], held["chunk"]  # [1, H, A, …], [draws, executed, A, D]
@@ -151,7 +151,7 @@ class DiffusionPolicy:
             scores = np.where(steps.mask[name][:, None], drawn, -np.inf) if name in steps.mask else drawn
             return Opinion(probs=np.eye(actions.size)[scores.argmax(-1)].mean(1))
         mean, std = (torch.from_numpy(x).to(self.device) for x in (drawn.mean(1), drawn.std(1)))
-        return Opinion(mean=numbers(actions.middle + actions.reach * mean), std=numbers(actions.reach * std))
+        return Opinion(mean=to_numpy(actions.middle + actions.reach * mean), std=to_numpy(actions.reach * std))
 
     def _make(self, name: str, seen: Tree, mode: Mode) -> np.ndarray:
         """Chunks [N, T, A, D], in the range of the data."""
@@ -161,7 +161,7 @@ class DiffusionPolicy:
             chunk = net.clone(features)
         else:
             chunk = self._denoise(net, features, mode.streams.torch(f"act.{name}", self.device))
-        chunk = self.ranges[f"{name}.action"].back(chunk.clamp(-1, 1))
+        chunk = self.ranges[f"{name}.action"].inverse(chunk.clamp(-1, 1))
         return np.asarray(chunk.view(-1, count, *net.shape).transpose(1, 2).cpu().numpy())
 
     def _denoise(self, net: Net, features: Tensor, generator: torch.Generator) -> Tensor:
@@ -186,12 +186,12 @@ class DiffusionPolicy:
 
     def _decode(self, name: str, encoded: np.ndarray, step: Step) -> np.ndarray:
         """[N, A, D] as the environment takes it; of discrete actions, one that is allowed now."""
-        numbers, actions = torch.from_numpy(encoded).to(self.device), self.actions[name]
+        encoded_tensor, actions = torch.from_numpy(encoded).to(self.device), self.actions[name]
         if actions.discrete and name in step.mask:
-            numbers = numbers.masked_fill(~torch.from_numpy(step.mask[name]).to(self.device), -torch.inf)
-        return actions.decode(numbers)
+            encoded_tensor = encoded_tensor.masked_fill(~torch.from_numpy(step.mask[name]).to(self.device), -torch.inf)
+        return actions.decode(encoded_tensor)
 
-    def _observe(self, name: str, obs: Tree) -> Observed:
+    def _observe(self, name: str, obs: Tree) -> ObservationTensors:
         observer = self.observers[name]
         observed = observer(obs)
         if VECTOR in observed and not observer.raw:

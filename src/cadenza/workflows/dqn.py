@@ -20,8 +20,8 @@ from cadenza.data.batches import Transitions
 from cadenza.data.replay import ReplayStore
 from cadenza.nets.deployed import Deployed
 from cadenza.nets.numpy.q_kernel import PlainQ, flat, gradients, plain_q
-from cadenza.nets.observe import Observed, Observer
-from cadenza.nets.opinions import mask_of, q_opinion
+from cadenza.nets.observe import ObservationTensors, Observer
+from cadenza.nets.opinions import action_mask, q_opinion
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.q_network import Noise, QNetwork
 from cadenza.nets.target import Target
@@ -105,13 +105,13 @@ class DQN:
         opinions = {}
         for name, net in self.nets.items():
             values = net.means(net(self.observers[name](steps.obs[name])))
-            opinions[name] = q_opinion(values, mask_of(steps, name, self.device))
+            opinions[name] = q_opinion(values, action_mask(steps, name, self.device))
         return Explained(opinions, carry, dict.fromkeys(self.nets, Credit(self.config.gamma)))
 
     def deployed(self, group: str) -> Deployed:
         net, start = self.nets[group], int(self.context.env.groups[group].action.start)  # type: ignore[attr-defined]
 
-        def network(obs: Observed, carry: Tree, first: Tensor) -> tuple[Tensor, Tree]:
+        def network(obs: ObservationTensors, carry: Tree, first: Tensor) -> tuple[Tensor, Tree]:
             return net.means(net(obs)), {}
 
         def choose(values: Tensor, mask: Tensor | None) -> Tensor:

@@ -25,9 +25,9 @@ from cadenza.nets.actors import Actions, Actor, CategoricalActor, NormalActor
 from cadenza.nets.dense import Style
 from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.observe import Observer, observe
-from cadenza.nets.opinions import mask_of, numbers, one_by_one
+from cadenza.nets.opinions import action_mask, single_steps, to_numpy
 from cadenza.nets.optimizers import Optimizer, optimizer
-from cadenza.nets.rssm import State
+from cadenza.nets.rssm import RSSMState
 from cadenza.nets.target import Target
 from cadenza.nets.world_model import NumberHead, WorldModel
 from cadenza.trees import map_tree
@@ -120,7 +120,7 @@ class Dreamer:
         generator = mode.streams.torch("act", self.device)
         obs = observe(self.observer.space, map_tree(lambda x: send(x[:, 0], self.device), step.obs[name]))  # [N, …]
         first = send(step.is_first, self.device)
-        before = State(carry[DETER], carry[STOCH])
+        before = RSSMState(carry[DETER], carry[STOCH])
         noise = model.rssm.noise(len(step.is_first), generator=generator)
         state = model.rssm.observe_one(model.encode(obs), carry["action"], first, before, noise)
         latents = Fetch(packed(state, self.config.model)) if self.config.stored_latents else None
@@ -134,7 +134,7 @@ class Dreamer:
         after = {DETER: state.deter, STOCH: state.stoch, "action": encoded}
         return Acted({name: action}, {name: {key: value[:, None] for key, value in extras.items()}}, after)
 
-    def _choose(self, state: State, step: Step, mode: Mode, generator: torch.Generator) -> Tensor:
+    def _choose(self, state: RSSMState, step: Step, mode: Mode, generator: torch.Generator) -> Tensor:
         """Encoded actions [N, A]."""
         count, config = len(step.is_first), self.config
         allowed = torch.ones(count, self.actions.size, dtype=torch.bool, device=self.device)
@@ -164,14 +164,14 @@ class Dreamer:
         The states come one by one, as each is made from the one before; then all are judged together.
         """
         model, states, taken = self.model, [], mode.forced or {}
-        for n, step in enumerate(one_by_one(steps)):
+        for n, step in enumerate(single_steps(steps)):
             forced = {self.group: taken[self.group][n : n + 1]} if taken else None
             carry = self.act(step, carry, replace(mode, forced=forced)).carry
-            states.append(State(carry[DETER], carry[STOCH]).features())
+            states.append(RSSMState(carry[DETER], carry[STOCH]).features())
         features = torch.stack(states)  # [N, 1, F]
-        opinion = Opinion(reward=numbers(model.reward.mean(model.reward(features))))
+        opinion = Opinion(reward=to_numpy(model.reward.mean(model.reward(features))))
         if self.behaviour is not None:
-            value = numbers(self.behaviour.critic.mean(self.behaviour.critic(features)))
+            value = to_numpy(self.behaviour.critic.mean(self.behaviour.critic(features)))
             opinion = replace(opinion, value=value, **self._distribution(features, steps))
         config = self.config
         credit = Credit(config.gamma, config.return_lambda, on_arrival=config.values_count_arrival)
@@ -183,19 +183,19 @@ class Dreamer:
         actor = self.behaviour.actor
         output = actor(features)
         if isinstance(actor, CategoricalActor):
-            mask = mask_of(steps, self.group, self.device)
+            mask = action_mask(steps, self.group, self.device)
             if mask is not None:  # as in acting
                 output = output.masked_fill(~mask, torch.finfo(output.dtype).min).log_softmax(-1)
-            return {"probs": numbers(output.exp())}
+            return {"probs": to_numpy(output.exp())}
         std = output.chunk(2, -1)[1]
         if actor.kind == "tanh_normal":
             std = std.clamp(max=1.0)
         mean = self.actions.middle + self.actions.reach * actor.mode(output)
-        return {"mean": numbers(mean), "std": numbers(self.actions.reach * std)}
+        return {"mean": to_numpy(mean), "std": to_numpy(self.actions.reach * std)}
 
     def plan(self, given: Tree) -> Tree:
         """The search itself, on tensors alone."""
-        start = State(given[DETER], given[STOCH])
+        start = RSSMState(given[DETER], given[STOCH])
         return {"action": plan(self.model, start, given["tried"], given["noise"], self.config)}
 
     def _disturbed(self, encoded: Tensor, allowed: Tensor, amount: float, generator: torch.Generator) -> Tensor:
@@ -354,14 +354,14 @@ class Dreamer:
             self.model.encode(seen), batch.action[:known], batch.first[:known], batch.start, noise[:known]
         )
         features = list(observed.state.features())
-        state = State(observed.state.deter[-1], observed.state.stoch[-1])
+        state = RSSMState(observed.state.deter[-1], observed.state.stoch[-1])
         for t in range(known, steps):
             state = rssm.imagine_step(state, batch.action[t], noise[t])
             features.append(state.features())
         every = torch.stack(features)
         return Imagination(
             obs=map_tree(by_sequence, batch.obs),
-            predicted_obs=map_tree(by_sequence, self.model.decode.shown(self.model.decode(every))),
+            predicted_obs=map_tree(by_sequence, self.model.decode.to_observations(self.model.decode(every))),
             reward=by_sequence(batch.reward),
             predicted_reward=by_sequence(self.model.reward.mean(self.model.reward(every))),
         )

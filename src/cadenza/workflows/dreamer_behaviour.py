@@ -15,8 +15,8 @@ from torch import Tensor
 
 from cadenza.nets.actors import Actor, CategoricalActor
 from cadenza.nets.normalisers import PercentileScale
-from cadenza.nets.rssm import State
-from cadenza.nets.world_model import NumberHead, WorldModel, in_pieces, pieces
+from cadenza.nets.rssm import RSSMState
+from cadenza.nets.world_model import NumberHead, WorldModel, chunks, map_chunks
 from cadenza.ops.planning import cem
 from cadenza.ops.returns import lambda_return
 from cadenza.workflows.dreamer_config import DreamerConfig
@@ -49,7 +49,7 @@ class Losses(NamedTuple):
     metrics: dict[str, Tensor]
 
 
-def imagine(model: WorldModel, actor: Actor, start: State, noise: Noise, gradients: bool) -> Imagined:
+def imagine(model: WorldModel, actor: Actor, start: RSSMState, noise: Noise, gradients: bool) -> Imagined:
     """What the policy would do from these states on, and where that would lead.
 
     The policy sees states without a gradient, so that with `gradients` they reach it through its actions alone.
@@ -68,7 +68,7 @@ def v3_losses(
     model: WorldModel,
     behaviour: Behaviour,
     batch: Batch,
-    state: State,
+    state: RSSMState,
     noise: Noise,
     entropy_coef: Tensor,
     config: DreamerConfig,
@@ -80,9 +80,9 @@ def v3_losses(
     actor, critic, slow = behaviour.actor, behaviour.critic, behaviour.slow
     imagined = imagine(model, actor, flat(state.detach()), noise, gradients=False)
     features = imagined.features
-    judged = [critic(part) for part in pieces(features[:-1])]
+    judged = [critic(part) for part in chunks(features[:-1])]
     with torch.no_grad():
-        reward, discount = model.reward.value(features), in_pieces(model.discount, features)
+        reward, discount = model.reward.value(features), map_chunks(model.discount, features)
         slow_value = slow.value(features[:-1])
         value = torch.cat([*map(critic.mean, judged), critic.value(features[-1:])])
     returns = lambda_return(reward, discount, value, value[-1], config.return_lambda)
@@ -91,13 +91,13 @@ def v3_losses(
     behaviour.scale.learn(returns)
     scale = behaviour.scale.spread()
     advantage = (returns - value[:-1]) / scale
-    policy = in_pieces(actor, features[:-1])
+    policy = map_chunks(actor, features[:-1])
     entropy = actor.entropy(policy)
     gain = actor.log_prob(policy, imagined.action[:-1]) * advantage + entropy_coef * entropy
     actor_loss = -(weight * gain).mean()
 
     def critic_loss(judged: Sequence[Tensor], target: Tensor, slow_value: Tensor) -> Tensor:
-        targets = pieces(torch.stack([target, slow_value], -1))
+        targets = chunks(torch.stack([target, slow_value], -1))
         losses = torch.cat([critic.losses(*part) for part in zip(judged, targets, strict=True)])
         return losses[..., 0] + config.slow_critic_weight * losses[..., 1]
 
@@ -113,7 +113,7 @@ def v3_losses(
         goes_on = config.gamma * (~batch.terminal).to(returns.dtype)
         target = lambda_return(batch.reward, goes_on, bootstrap, bootstrap[-1], config.return_lambda, batch.last)
         counts = (~batch.last[:-1]).to(returns.dtype)
-        judged = [critic(part) for part in pieces(seen[:-1])]
+        judged = [critic(part) for part in chunks(seen[:-1])]
         replayed = (counts * critic_loss(judged, target, slow_seen)).mean()
         total = total + config.replay_value_scale * replayed
         metrics["replay_critic_loss"] = replayed
@@ -124,7 +124,7 @@ def v2_losses(
     model: WorldModel,
     behaviour: Behaviour,
     batch: Batch,
-    state: State,
+    state: RSSMState,
     noise: Noise,
     entropy_coef: Tensor,
     config: DreamerConfig,
@@ -160,7 +160,7 @@ def v1_losses(
     model: WorldModel,
     behaviour: Behaviour,
     batch: Batch,
-    state: State,
+    state: RSSMState,
     noise: Noise,
     entropy_coef: Tensor,
     config: DreamerConfig,
@@ -214,19 +214,19 @@ def plain_losses(
     return Losses(actor_loss, critic_loss, {name: number.detach() for name, number in metrics.items()})
 
 
-def flat(state: State) -> State:
+def flat(state: RSSMState) -> RSSMState:
     """[T, B, …] to [T B, …]: every state is one to start from."""
-    return State(state.deter.flatten(0, 1), state.stoch.flatten(0, 1))
+    return RSSMState(state.deter.flatten(0, 1), state.stoch.flatten(0, 1))
 
 
-def plan(model: WorldModel, state: State, actions: Tensor, latents: Tensor, config: DreamerConfig) -> Tensor:
+def plan(model: WorldModel, state: RSSMState, actions: Tensor, latents: Tensor, config: DreamerConfig) -> Tensor:
     """PlaNet: the first action [N, A] of the plan whose predicted rewards add up to most.
 
     Noise: `actions` [I, N, P, H, A] for I rounds of P plans each, `latents` [H, N, S], the same for all plans: if each
     had luck of its own, the lucky ones would be taken for the good ones.
     """
     _, envs, plans, horizon, size = actions.shape
-    start = State(*(part.repeat_interleave(plans, 0) for part in state))
+    start = RSSMState(*(part.repeat_interleave(plans, 0) for part in state))
     luck = latents.repeat_interleave(plans, 1)
 
     def score(tried: Tensor) -> Tensor:

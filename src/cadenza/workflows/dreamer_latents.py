@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from cadenza.config.world_model_settings import WorldModelConfig
-from cadenza.nets.rssm import State
+from cadenza.nets.rssm import RSSMState
 
 DETER, STOCH = "deter", "stoch"
 BYTE = 127
 
 
-def packed(state: State, config: WorldModelConfig) -> dict[str, Tensor]:
+def packed(state: RSSMState, config: WorldModelConfig) -> dict[str, Tensor]:
     """[*, …] to [*, D] and [*, S]."""
     stoch = state.stoch.detach()
     if config.latent == "categorical":
@@ -30,11 +30,11 @@ def packed(state: State, config: WorldModelConfig) -> dict[str, Tensor]:
     return {DETER: (state.deter.detach() * BYTE).round().to(torch.int8), STOCH: stoch}
 
 
-def unpacked(kept: Mapping[str, Tensor], config: WorldModelConfig) -> State:
+def unpacked(kept: Mapping[str, Tensor], config: WorldModelConfig) -> RSSMState:
     stoch = kept[STOCH]
     if config.latent == "categorical":
         stoch = functional.one_hot(stoch.long(), config.classes + 1)[..., 1:].flatten(-2)
-    return State(kept[DETER].float() / BYTE, stoch.float())
+    return RSSMState(kept[DETER].float() / BYTE, stoch.float())
 
 
 def nothing(count: int, config: WorldModelConfig) -> dict[str, np.ndarray]:

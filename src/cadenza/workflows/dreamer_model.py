@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cadenza.nets.observe import Observed as Observation
-from cadenza.nets.rssm import Observed, State
+from cadenza.nets.observe import ObservationTensors
+from cadenza.nets.rssm import ObservedStates, RSSMState
 from cadenza.nets.world_model import WorldModel
 from cadenza.ops.latents import planet_kl, v1_kl, v2_kl, v3_kl
 from cadenza.workflows.dreamer_config import DreamerConfig
@@ -18,18 +18,18 @@ from cadenza.workflows.dreamer_config import DreamerConfig
 class Batch:
     """Sequences [T, B, …]; everything belongs to what was seen: the action and the reward are those before it."""
 
-    obs: Observation
+    obs: ObservationTensors
     action: Tensor  # encoded
     reward: Tensor
     first: Tensor  # begins an episode: no action, reward or state before it counts
     last: Tensor  # ends one
     terminal: Tensor  # and nothing would have followed
-    start: State  # [B, …] before the first step
+    start: RSSMState  # [B, …] before the first step
 
 
 def model_loss(
     model: WorldModel, batch: Batch, noise: Tensor, config: DreamerConfig
-) -> tuple[Tensor, Observed, dict[str, Tensor]]:
+) -> tuple[Tensor, ObservedStates, dict[str, Tensor]]:
     """The scalar to minimise, the states that were found [T, B, …], and each term of the loss."""
     observed = model.rssm.observe(model.encode(batch.obs), batch.action, batch.first, batch.start, noise)
     features = observed.state.features()
@@ -48,7 +48,9 @@ def model_loss(
     return total, observed, {"kl": divergence, **{name: loss.detach() for name, loss in losses.items()}}
 
 
-def divergence_losses(model: WorldModel, observed: Observed, config: DreamerConfig) -> dict[str, tuple[Tensor, float]]:
+def divergence_losses(
+    model: WorldModel, observed: ObservedStates, config: DreamerConfig
+) -> dict[str, tuple[Tensor, float]]:
     """Each with its weight; `ops/latents.py` has the formulas."""
     parts = (model.rssm.divergence, observed.post, observed.prior)
     if config.kl == "v3":

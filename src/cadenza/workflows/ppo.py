@@ -19,12 +19,12 @@ from torch import Tensor
 from cadenza.config.schedules import Scheduled, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.rollout import Rollout, RolloutStore
-from cadenza.nets.actor_critic import ActorCritic, Judged, act, deployed
+from cadenza.nets.actor_critic import ActorCritic, ActorCriticOutput, act, deployed
 from cadenza.nets.critic_view import CriticView
 from cadenza.nets.deployed import Deployed
 from cadenza.nets.normalisers import RewardScale, ValueScale
 from cadenza.nets.numpy.actor_critic_kernel import plain
-from cadenza.nets.observe import Observed, Observer
+from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import actor_critic_opinions
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.ops.returns import explained_variance, gae
@@ -39,8 +39,8 @@ from cadenza.workflows.ppo_config import PPOConfig
 class Samples:
     """A group's rollout ready to learn from: S sequences of L steps, each [L, S, A, …]. Without a memory L is 1."""
 
-    obs: Observed
-    critic_obs: Observed | None  # None: the same
+    obs: ObservationTensors
+    critic_obs: ObservationTensors | None  # None: the same
     first: Tensor  # an episode begins
     action: Tensor
     mask: Tensor | None
@@ -183,7 +183,7 @@ class PPO:
         done = terminated | self._tensor(rollout.truncated)[..., None]
 
         if "output" in data:
-            judged = Judged(self._tensor(data["output"]), self._tensor(data["value"]), {})
+            judged = ActorCriticOutput(self._tensor(data["output"]), self._tensor(data["value"]), {})
         else:
             judged = net(obs, map_tree(lambda x: x[0], carry), first, True, critic_obs)
         following = one_step(observer(rollout.after_obs[name]))
@@ -233,7 +233,7 @@ class PPO:
             carry=map_tree(lambda x: x[torch.unique(times[0], return_inverse=True)[1]].flatten(0, 1), carry),
         )
 
-    def _critic_obs(self, name: str, obs: dict[str, Tree], state: np.ndarray | None) -> Observed | None:
+    def _critic_obs(self, name: str, obs: dict[str, Tree], state: np.ndarray | None) -> ObservationTensors | None:
         return self.views[name](obs, state) if name in self.views else None
 
     def _earned(self, name: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
@@ -363,6 +363,6 @@ def anyone(rollout: Rollout) -> np.ndarray:
     return found
 
 
-def one_step(obs: Observed | None) -> Any:
+def one_step(obs: ObservationTensors | None) -> Any:
     """A sequence of one step."""
     return None if obs is None else map_tree(lambda x: x[None], obs)

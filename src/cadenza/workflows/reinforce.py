@@ -19,7 +19,7 @@ from cadenza.data.episode_store import Episodes, EpisodeStore
 from cadenza.nets.actor_critic import ActorCritic, act, deployed
 from cadenza.nets.deployed import Deployed
 from cadenza.nets.numpy.actor_critic_kernel import plain
-from cadenza.nets.observe import Observed, Observer
+from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import actor_critic_opinions
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.ops.returns import discounted_sum, explained_variance
@@ -34,7 +34,7 @@ from cadenza.workflows.reinforce_config import ReinforceConfig
 class Batch:
     """A group's episodes ready to learn from, [T, E, A, …]."""
 
-    obs: Observed
+    obs: ObservationTensors
     first: Tensor
     action: Tensor
     mask: Tensor | None

@@ -25,8 +25,8 @@ from cadenza.nets.ensemble import Ensemble
 from cadenza.nets.heads import CategoricalHead, SquashedHead
 from cadenza.nets.mlp import MLP
 from cadenza.nets.numpy.sac_kernel import PlainSAC, plain_sac
-from cadenza.nets.observe import Observed, Observer
-from cadenza.nets.opinions import mask_of, numbers, policy_opinion
+from cadenza.nets.observe import ObservationTensors, Observer
+from cadenza.nets.opinions import action_mask, policy_opinion, to_numpy
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.target import Target
 from cadenza.nets.torso import Torso
@@ -66,7 +66,7 @@ class Policy(nn.Module):
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()  # torch's own start, as in the authors' code
 
-    def forward(self, obs: Observed) -> Tensor:
+    def forward(self, obs: ObservationTensors) -> Tensor:
         features, _ = self.torso(obs, {}, torch.empty(0))
         output: Tensor = self.actor(features)
         return output
@@ -83,7 +83,9 @@ class Critics(nn.Module):
         inputs, extras = self.torso.features + beside, (config.layer_norm, config.dropout)
         self.critics = Ensemble(config.critics, inputs, outputs, config.critic, *extras)
 
-    def forward(self, obs: Observed, action: Tensor | None, generator: torch.Generator | None = None) -> Tensor:
+    def forward(
+        self, obs: ObservationTensors, action: Tensor | None, generator: torch.Generator | None = None
+    ) -> Tensor:
         features, _ = self.torso(obs, {}, torch.empty(0))
         inputs = features if action is None else torch.cat([features, action], -1)
         values: Tensor = self.critics(inputs.flatten(0, -2), generator)
@@ -121,10 +123,10 @@ class Temperature(nn.Module):
 class Batch:
     """A group's transitions, [B, A, …]."""
 
-    obs: Observed
+    obs: ObservationTensors
     action: Tensor
     reward: Tensor
-    next_obs: Observed
+    next_obs: ObservationTensors
     goes_on: Tensor  # what the value of next_obs counts: 0 after an end, else the discount
     mask: Tensor | None
     next_mask: Tensor | None
@@ -199,17 +201,17 @@ class SAC:
 
     def _opinion(self, name: str, steps: Step) -> Opinion:
         policy, critics, obs = self.policies[name], self.critics[name], self.observers[name](steps.obs[name])
-        output, mask = policy(obs), mask_of(steps, name, self.device)
+        output, mask = policy(obs), action_mask(steps, name, self.device)
         if isinstance(policy.head, SquashedHead):
             action = policy.head.to_unit(policy.head.mode(output, mask))
             return policy_opinion(policy.head, output, mask, critics(obs, action).amin(0))
         values, probs = critics(obs, None).amin(0), policy.head.log_probs(output, mask).exp()
-        return Opinion(probs=numbers(probs), q=numbers(values), value=numbers((values * probs.double()).sum(-1)))
+        return Opinion(probs=to_numpy(probs), q=to_numpy(values), value=to_numpy((values * probs.double()).sum(-1)))
 
     def deployed(self, group: str) -> Deployed:
         policy = self.policies[group]
 
-        def network(obs: Observed, carry: Tree, first: Tensor) -> tuple[Tensor, Tree]:
+        def network(obs: ObservationTensors, carry: Tree, first: Tensor) -> tuple[Tensor, Tree]:
             return policy(obs), {}
 
         return Deployed(self.observers[group], [policy], network, policy.head.mode)
@@ -298,7 +300,7 @@ class SAC:
         noise = torch.empty(batch.reward.numel(), size)
         return noise.normal_(generator=self.context.streams.torch(f"policy.{name}", self.device)).numpy()
 
-    def _actions(self, name: str, obs: Observed, mask: Tensor | None) -> tuple[Tensor | None, Tensor]:
+    def _actions(self, name: str, obs: ObservationTensors, mask: Tensor | None) -> tuple[Tensor | None, Tensor]:
         """Of the policy: an action on the unit scale and its log-probability, or (None) those of all discrete ones."""
         policy = self.policies[name]
         output = policy(obs)

@@ -22,8 +22,8 @@ from cadenza.data.replay import ReplayStore
 from cadenza.nets.actors import Actions
 from cadenza.nets.latent_model import LatentModel
 from cadenza.nets.normalisers import PercentileScale
-from cadenza.nets.observe import Observed, Observer
-from cadenza.nets.opinions import numbers, one_by_one
+from cadenza.nets.observe import ObservationTensors, Observer
+from cadenza.nets.opinions import single_steps, to_numpy
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.target import Target
 from cadenza.ops.planning import MPPIResult
@@ -95,7 +95,7 @@ class TDMPC:
         name, model, actions = self.group, self.model, self.actions
         plans = []
         expected = carry.get(EXPECTED, torch.zeros(1, device=self.device))
-        for step in one_by_one(steps):
+        for step in single_steps(steps):
             plan, mean = self._planned(step, carry, mode)
             plans.append(plan)
             carry = {MEAN: mean}
@@ -103,20 +103,20 @@ class TDMPC:
         std = torch.cat([plan.std[:, 0] for plan in plans])
         latent = model.encoder(self._observe(steps))
         taken = action if mode.forced is None else actions.encode(send(mode.forced[name][:, 0], self.device))
-        reward = model.earned(latent, taken)
+        reward = model.expected_reward(latent, taken)
         every = torch.arange(self.config.model.critics, device=self.device)
         value = trusted(model.values(model.critics, latent, action, every), self.config)
         opinion = Opinion(
-            mean=numbers(actions.middle + actions.reach * action)[:, None],
-            std=numbers(actions.reach * std)[:, None],
-            value=numbers(value)[:, None],
-            reward=numbers(torch.cat([expected, reward[:-1]]))[:, None],  # for the action before
+            mean=to_numpy(actions.middle + actions.reach * action)[:, None],
+            std=to_numpy(actions.reach * std)[:, None],
+            value=to_numpy(value)[:, None],
+            reward=to_numpy(torch.cat([expected, reward[:-1]]))[:, None],  # for the action before
         )
         return Explained({name: opinion}, {**carry, EXPECTED: reward[-1:]}, {name: Credit(self.gamma)})
 
-    def _observe(self, step: Step) -> Observed:
+    def _observe(self, step: Step) -> ObservationTensors:
         """[N, …]"""
-        return self.observer.seen(map_tree(lambda x: send(x[:, 0], self.device), step.obs[self.group]))
+        return self.observer.from_tensors(map_tree(lambda x: send(x[:, 0], self.device), step.obs[self.group]))
 
     def _planned(self, step: Step, carry: Tree, mode: Mode) -> tuple[MPPIResult, Tensor]:
         """A plan that starts where the last one has led, and its mean [N, longest, D] for the next."""
@@ -239,7 +239,7 @@ class TDMPC:
 
         weight = np.ones(len(drawn.index), np.float32) if drawn.weight is None else drawn.weight
         return Batch(
-            obs=self.observer.seen(map_tree(lambda x: tensor(x[:, :, 0]), data["obs"])),
+            obs=self.observer.from_tensors(map_tree(lambda x: tensor(x[:, :, 0]), data["obs"])),
             action=self.actions.encode(tensor(data["action"][:, :, 0])),
             reward=tensor(data["reward"][:, :, 0]),
             terminated=tensor(drawn.terminated).float(),

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cadenza.nets.latent_model import Critics, LatentModel
+from cadenza.nets.latent_model import CriticEnsemble, LatentModel
 from cadenza.nets.normalisers import PercentileScale
-from cadenza.nets.observe import Observed
+from cadenza.nets.observe import ObservationTensors
 from cadenza.ops.planning import MPPIResult, mppi
 from cadenza.trees import map_tree
 from cadenza.workflows.tdmpc_config import TDMPCConfig
 
 
 class Batch(NamedTuple):
-    obs: Observed  # [H + 1, B, …]
+    obs: ObservationTensors  # [H + 1, B, …]
     action: Tensor  # [H, B, D] between -1 and 1
     reward: Tensor  # [H, B]
     terminated: Tensor  # [H, B] 1: nothing follows
@@ -42,7 +42,7 @@ class Noise(NamedTuple):
 class Slow(NamedTuple):
     """What follows from behind."""
 
-    critics: Critics
+    critics: CriticEnsemble
     encoder: torch.nn.Module | None = None  # None: the encoder itself is asked
 
 
@@ -176,7 +176,7 @@ def plan(
         earned, counts = torch.zeros_like(state[:, 0]), torch.ones_like(state[:, 0])
         for step in range(horizon):
             action = plans[:, :, step].flatten(0, 1)
-            earned = earned + counts * model.earned(state, action)
+            earned = earned + counts * model.expected_reward(state, action)
             counts = counts * gamma
             state = model.step(state, action)
             if model.ends is not None:

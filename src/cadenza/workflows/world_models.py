@@ -22,9 +22,9 @@ from cadenza.data.candidate_returns import TRIAL, TrialStore
 from cadenza.data.replay import ReplayStore
 from cadenza.nets.actors import Actions
 from cadenza.nets.controllers import LinearControllers
-from cadenza.nets.mdn import DeterministicMLP, DreamNoise, Dynamics, Guess, Memory, MixtureRNN, unroll
+from cadenza.nets.mdn import DeterministicMLP, DreamNoise, Dynamics, DynamicsState, MixtureRNN, Prediction, unroll
 from cadenza.nets.observe import VECTOR, Observer, images, vector_size
-from cadenza.nets.opinions import mask_of, numbers
+from cadenza.nets.opinions import action_mask, to_numpy
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.vae import ConvVAE
 from cadenza.ops.planning import cem
@@ -90,7 +90,7 @@ class WorldModels:
         if mode.forced is not None:  # nobody looks at what happens while V and M know nothing
             return Acted(mode.forced, {name: {}}, {**self.initial_carry(len(trial)), TRIAL: trial})
         kept = torch.from_numpy(~step.is_first).to(self.device).unsqueeze(-1)
-        memory = Memory(carry["h"] * kept, carry["c"] * kept)
+        memory = DynamicsState(carry["h"] * kept, carry["c"] * kept)
         z = self._tell(self.observer(step.obs[name])[self.key][:, 0])
         allowed = torch.from_numpy(step.mask[name][:, 0]).to(self.device) if name in step.mask else None
         if self.evolution is not None and mode.explore:
@@ -101,7 +101,9 @@ class WorldModels:
         carry = {"h": memory.h, "c": memory.c, TRIAL: trial}
         return Acted({name: self.actions.decode(action)[:, None]}, {name: {}}, carry)
 
-    def _choose(self, z: Tensor, memory: Memory, allowed: Tensor | None, trial: np.ndarray, mode: Mode) -> Tensor:
+    def _choose(
+        self, z: Tensor, memory: DynamicsState, allowed: Tensor | None, trial: np.ndarray, mode: Mode
+    ) -> Tensor:
         """Encoded actions [N, A]: the controllers' of these trials, or searched for."""
         if self.evolution is None:
             return self._searched(z, memory, allowed, mode.streams.torch("act", self.device))
@@ -112,20 +114,20 @@ class WorldModels:
         """Return the controller's actions, which it is certain of, and the rewards that M expects, where it learns."""
         name, trial = self.group, np.full(1, NONE)
         z = self._tell(self.observer(steps.obs[name])[self.key][:, 0])
-        mask = mask_of(steps, name, self.device)
-        memory, chosen, rewards = Memory(carry["h"], carry["c"]), [], []
+        mask = action_mask(steps, name, self.device)
+        memory, chosen, rewards = DynamicsState(carry["h"], carry["c"]), [], []
         for n in range(len(z)):
             if steps.is_first[n]:
                 memory = self.memory.initial(1)
             allowed = None if mask is None else mask[n]
             action = self._choose(z[n : n + 1], memory, allowed, trial, mode)
             chosen.append(action)
-            rewards.append(self.memory.guess(memory).reward)  # for the action before
+            rewards.append(self.memory.predict(memory).reward)  # for the action before
             if mode.forced is not None:
                 action = self.actions.encode(torch.from_numpy(mode.forced[name][n]).to(self.device))
             if self.config.remembers:
                 memory = self.memory.step(z[n : n + 1], action, memory)
-        opinion = Opinion(reward=numbers(torch.stack(rewards))) if self.config.remembers else Opinion()
+        opinion = Opinion(reward=to_numpy(torch.stack(rewards))) if self.config.remembers else Opinion()
         if self.config.controller != "random":
             opinion = replace(opinion, **self._certain(torch.stack(chosen)))
         return Explained({name: opinion}, {"h": memory.h, "c": memory.c, TRIAL: trial})
@@ -133,21 +135,21 @@ class WorldModels:
     def _certain(self, action: Tensor) -> dict[str, np.ndarray]:
         """The distribution of an action that is not drawn, of encoded ones [N, 1, A]."""
         if self.actions.discrete:
-            return {"probs": numbers(functional.one_hot(action.argmax(-1), self.actions.size))}
-        mean = numbers(self.actions.middle + self.actions.reach * action)
+            return {"probs": to_numpy(functional.one_hot(action.argmax(-1), self.actions.size))}
+        mean = to_numpy(self.actions.middle + self.actions.reach * action)
         return {"mean": mean, "std": np.zeros_like(mean)}
 
     def _tell(self, seen: Tensor) -> Tensor:
         """What is seen [*, …] in Z numbers; of an image, what V thinks most likely."""
         return seen if self.vision is None else self.vision.encode(seen).mean
 
-    def _shown(self, memory: Memory) -> tuple[Tensor, ...]:
+    def _shown(self, memory: DynamicsState) -> tuple[Tensor, ...]:
         return {"z": (), "z_h": (memory.h,), "z_h_c": (memory.h, memory.c)}[self.config.evolution.sees]
 
-    def _features(self, z: Tensor, memory: Memory) -> Tensor:
+    def _features(self, z: Tensor, memory: DynamicsState) -> Tensor:
         return torch.cat([z, *self._shown(memory)], -1)
 
-    def _searched(self, z: Tensor, memory: Memory, allowed: Tensor | None, generator: torch.Generator) -> Tensor:
+    def _searched(self, z: Tensor, memory: DynamicsState, allowed: Tensor | None, generator: torch.Generator) -> Tensor:
         """The first of the best plan's actions [N, A], or any action."""
         search, horizon, count = self.config.planning, self.config.horizon, len(z)
         if self.config.controller == "random":
@@ -162,14 +164,14 @@ class WorldModels:
 
         def score(plans: Tensor) -> Tensor:
             latent, *known = (x.repeat_interleave(search.candidates, 0) for x in (z, *memory))
-            after = Memory(*known)
+            after = DynamicsState(*known)
             total, alive = torch.zeros(len(latent), device=self.device), torch.ones(len(latent), device=self.device)
             for t in range(horizon):
                 after = self.memory.step(latent, plans[:, :, t].flatten(0, 1), after)
-                guess = self.memory.guess(after)
+                guess = self.memory.predict(after)
                 total += alive * guess.reward
                 alive = alive * torch.sigmoid(-guess.end)
-                latent = guess.expected()
+                latent = guess.expectation()
             return total.view(count, search.candidates)
 
         return cem(score, start, torch.ones_like(start), noise, search.elites)[0][:, 0]
@@ -195,7 +197,7 @@ class WorldModels:
         z, action, reward, first = self._told(drawn, self._stream("memory"))
         last, terminated = (self._by_time(x) for x in (drawn.last, drawn.terminated))
         memory = unroll(self.memory, z[:-1], action[:-1], first[:-1])
-        guess, weight = self.memory.guess(memory), (~last[:-1]).float()  # nothing follows what was seen last
+        guess, weight = self.memory.predict(memory), (~last[:-1]).float()  # nothing follows what was seen last
         end = (last & terminated)[1:].float()
         losses = {
             "likelihood": -guess.log_prob(z[1:]).mean(-1),
@@ -238,7 +240,7 @@ class WorldModels:
         alive = torch.ones(count, dtype=torch.bool, device=self.device)
         for _ in range(config.dream_steps):
             memory = self.memory.step(z, self.control(controllers, self._features(z, memory)), memory)
-            guess = self.memory.guess(memory)
+            guess = self.memory.predict(memory)
             total += guess.reward * alive
             alive &= guess.end < 0
             if not alive.any():
@@ -246,11 +248,11 @@ class WorldModels:
             z = self._following(guess, config.evolution.temperature, generator)
         return np.asarray(total.cpu().numpy())
 
-    def _following(self, guess: Guess, temperature: float, generator: torch.Generator) -> Tensor:
+    def _following(self, guess: Prediction, temperature: float, generator: torch.Generator) -> Tensor:
         """The next latents [N, Z] of a dream; a deterministic M says its own, and nothing is drawn."""
         if self.config.dynamics == "mlp":
-            return guess.expected()
-        noise = DreamNoise.drawn(len(guess.reward), self.latent, self.memory.mixtures, generator)
+            return guess.expectation()
+        noise = DreamNoise.sample(len(guess.reward), self.latent, self.memory.mixtures, generator)
         return guess.sample(noise, temperature)
 
     def _step(self, name: str, loss: Tensor, learning_rate: float) -> Tensor:
@@ -300,8 +302,8 @@ class WorldModels:
             latents.append(now)
             rewards.append(earned)
             kept = ~first[t].unsqueeze(-1)
-            memory = self.memory.step(now, action[t], Memory(memory.h * kept, memory.c * kept))
-            guess = self.memory.guess(memory)
+            memory = self.memory.step(now, action[t], DynamicsState(memory.h * kept, memory.c * kept))
+            guess = self.memory.predict(memory)
             now = self._following(guess, 1.0, generator)
             earned = guess.reward
         told = torch.stack(latents)

@@ -74,7 +74,7 @@ def test_ranges_reach_from_minus_one_to_one() -> None:
     norm.learn(x[:1])
     norm.learn(x[1:])
     torch.testing.assert_close(norm(x), torch.tensor([[-1.0, 0.0, -1.0], [1.0, 0.0, 1.0]]))
-    torch.testing.assert_close(norm.back(norm(x)), x)
+    torch.testing.assert_close(norm.inverse(norm(x)), x)
     again = RangeNorm(3, device)
     again.load_state_dict(norm.state_dict())
     torch.testing.assert_close(again(x + 1), norm(x + 1))

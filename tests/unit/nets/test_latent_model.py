@@ -10,7 +10,15 @@ from gymnasium import spaces
 from torch import nn
 
 from cadenza.config.world_model_settings import LatentModelConfig
-from cadenza.nets.latent_model import Critics, Encoder, LatentModel, NoisyPolicy, Numbers, SimNorm, SquashedPolicy
+from cadenza.nets.latent_model import (
+    CriticEnsemble,
+    LatentEncoder,
+    LatentModel,
+    NoisyPolicy,
+    NumberDecoder,
+    SimNorm,
+    SquashedPolicy,
+)
 
 SMALL = LatentModelConfig(latent=16, units=12, encoder_units=10, critics=4, simplex=8)
 PLAIN = replace(SMALL, simplex=0, style="elu", numbers="plain", critics=2, dropout=0.0)
@@ -29,7 +37,7 @@ def test_simnorm_is_a_softmax_of_each_group() -> None:
 @pytest.mark.parametrize("style", ["elu", "mish"])
 def test_critics_equal_separate_networks(style: str) -> None:
     torch.manual_seed(1)
-    critics = Critics(3, 5, 6, 7, style, 0.0)  # type: ignore[arg-type]
+    critics = CriticEnsemble(3, 5, 6, 7, style, 0.0)  # type: ignore[arg-type]
     for parameter in critics.parameters():  # the last layers start at zero, norms at one
         parameter.data.normal_()
     x = torch.randn(11, 5)
@@ -51,7 +59,7 @@ def test_critics_equal_separate_networks(style: str) -> None:
 
 
 def test_critics_start_apart_and_at_zero_and_drop_units_of_the_first_layer() -> None:
-    critics = Critics(2, 5, 64, 3, "mish", 0.5)
+    critics = CriticEnsemble(2, 5, 64, 3, "mish", 0.5)
     x = torch.randn(4, 5)
     assert not critics(x).any()
     assert not torch.equal(critics.weights[0][0], critics.weights[0][1])
@@ -70,7 +78,7 @@ def test_critics_start_apart_and_at_zero_and_drop_units_of_the_first_layer() -> 
 
 
 def test_numbers_over_bins_come_back_and_their_loss_is_a_cross_entropy() -> None:
-    numbers = Numbers(SMALL)
+    numbers = NumberDecoder(SMALL)
     values = torch.tensor([-120.0, -0.3, 0.0, 2.5, 900.0])
     logarithms = values.sign() * torch.log1p(values.abs())
     logits = torch.full((5, 101), -1e9)
@@ -84,7 +92,7 @@ def test_numbers_over_bins_come_back_and_their_loss_is_a_cross_entropy() -> None
     output = torch.randn(5, 101, generator=torch.Generator().manual_seed(0))
     want = -(logits.exp() * output.log_softmax(-1)).sum(-1)
     torch.testing.assert_close(numbers.loss(output, values), want, rtol=1e-3, atol=1e-3)
-    plain = Numbers(PLAIN)
+    plain = NumberDecoder(PLAIN)
     assert plain.loss(torch.tensor([[3.0]]), torch.tensor([1.0])).item() == 4.0
 
 
@@ -132,7 +140,7 @@ def test_states_after_an_action_are_points_of_simplices_where_those_seen_are() -
 
 def test_pictures_and_numbers_become_one_latent_state() -> None:
     space = spaces.Dict({"pixels": spaces.Box(0, 255, (3, 32, 32), np.uint8), "state": spaces.Box(-1, 1, (4,))})
-    encoder = Encoder(space, SMALL)
+    encoder = LatentEncoder(space, SMALL)
     obs = {"image.pixels": torch.randint(0, 255, (5, 2, 3, 32, 32)).byte(), "vector": torch.randn(5, 2, 4)}
     latent = encoder(obs)
     assert latent.shape == (5, 2, 16)

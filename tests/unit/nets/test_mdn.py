@@ -11,16 +11,16 @@ from gymnasium import spaces
 
 from cadenza.nets.actors import Actions
 from cadenza.nets.controllers import LinearControllers
-from cadenza.nets.mdn import DeterministicMLP, DreamNoise, Guess, Memory, MixtureRNN, unroll
+from cadenza.nets.mdn import DeterministicMLP, DreamNoise, DynamicsState, MixtureRNN, Prediction, unroll
 
 CPU = torch.device("cpu")
 
 
-def some_guess(*lead: int, latent: int = 2, mixtures: int = 3) -> Guess:
+def some_guess(*lead: int, latent: int = 2, mixtures: int = 3) -> Prediction:
     generator = torch.Generator().manual_seed(0)
     parts = [torch.randn(*lead, latent, mixtures, generator=generator, dtype=torch.float64) for _ in range(3)]
     logits, mean, log_std = parts
-    return Guess(logits, mean, log_std, reward=torch.zeros(lead), end=torch.zeros(lead))
+    return Prediction(logits, mean, log_std, reward=torch.zeros(lead), end=torch.zeros(lead))
 
 
 def test_log_densities_are_those_of_a_slow_reference() -> None:
@@ -50,12 +50,12 @@ def test_draws_follow_the_mixture_at_its_temperature(temperature: float) -> None
     log_std = torch.tensor([[0.0, math.log(2.0)]])
     count = 40_000
     logits, mean, log_std = (x.expand(count, 1, 2) for x in (logits, mean, log_std))
-    guess = Guess(logits, mean, log_std, reward=NOTHING, end=NOTHING)
-    drawn = guess.sample(DreamNoise.drawn(count, 1, 2, torch.Generator().manual_seed(0)), temperature)[:, 0]
+    guess = Prediction(logits, mean, log_std, reward=NOTHING, end=NOTHING)
+    drawn = guess.sample(DreamNoise.sample(count, 1, 2, torch.Generator().manual_seed(0)), temperature)[:, 0]
     right = drawn > 0
     assert float(right.float().mean()) == pytest.approx(1 / (1 + math.exp(-1 / temperature)), abs=0.01)
     assert float(drawn[right].std()) == pytest.approx(2 * math.sqrt(temperature), rel=0.03)
-    assert float(guess.expected()[0]) == pytest.approx(10 * math.tanh(0.5), rel=1e-5)
+    assert float(guess.expectation()[0]) == pytest.approx(10 * math.tanh(0.5), rel=1e-5)
 
 
 NOTHING = torch.zeros(())
@@ -72,7 +72,7 @@ def test_deviations_stay_above_their_floor_and_can_leave_it() -> None:
     with torch.no_grad():
         net.out.weight.zero_()
         net.out.bias.copy_(torch.tensor([0.0, 0.0, 0.0, 0.0, -6.0, 1.0, 0.0, 0.0]))
-    guess = net.guess(net.initial(1))
+    guess = net.predict(net.initial(1))
     low, high = guess.log_std[0, 0].exp().tolist()
     assert low == pytest.approx(0.1, abs=0.003)
     assert low > 0.1
@@ -94,7 +94,7 @@ def test_a_memory_begins_anew_with_an_episode(net: MixtureRNN | DeterministicMLP
             memory = net.step(z[t, env : env + 1], action[t, env : env + 1], memory)
             assert torch.allclose(every.h[t, env], memory.h[0], atol=1e-6)
             assert torch.allclose(every.c[t, env], memory.c[0], atol=1e-6)
-    guess = net.guess(every)
+    guess = net.predict(every)
     assert guess.mean.shape == (7, 2, 3, net.mixtures)
     assert guess.reward.shape == guess.end.shape == (7, 2)
 
@@ -105,10 +105,10 @@ def test_the_deterministic_one_says_a_change() -> None:
         net.out.weight.zero_()
         net.out.bias.copy_(torch.tensor([1.0, 0.0, -1.0, 5.0, 6.0]))
     z = torch.randn(4, 3)
-    guess = net.guess(net.step(z, torch.zeros(4, 2), Memory(torch.ones(4, 8), torch.ones(4, 3))))
-    assert torch.allclose(guess.expected(), z + torch.tensor([1.0, 0.0, -1.0]))
+    guess = net.predict(net.step(z, torch.zeros(4, 2), DynamicsState(torch.ones(4, 8), torch.ones(4, 3))))
+    assert torch.allclose(guess.expectation(), z + torch.tensor([1.0, 0.0, -1.0]))
     assert (guess.reward[0], guess.end[0]) == (5.0, 6.0)
-    half_square = 0.5 * (z + 1 - guess.expected()).square() + 0.5 * math.log(2 * math.pi)
+    half_square = 0.5 * (z + 1 - guess.expectation()).square() + 0.5 * math.log(2 * math.pi)
     assert torch.allclose(-guess.log_prob(z + 1), half_square, atol=1e-6)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cadenza.config.world_model_settings import WorldModelConfig
-from cadenza.nets.rssm import RSSM, State, bounded
+from cadenza.nets.rssm import RSSM, RSSMState, bounded
 
 KINDS = {
     "planet": {"latent": "gaussian", "cell": "gru", "norm": "none", "activation": "relu", "prior_layers": 1},
@@ -31,9 +31,9 @@ def inputs(rssm: RSSM, steps: int, batch: int) -> tuple[torch.Tensor, torch.Tens
     return embedding, action, first, rssm.noise(steps, batch, generator=generator)
 
 
-def some_state(rssm: RSSM, batch: int) -> State:
+def some_state(rssm: RSSM, batch: int) -> RSSMState:
     generator = torch.Generator().manual_seed(2)
-    return State(*(torch.randn(x.shape, generator=generator) for x in rssm.initial(batch)))
+    return RSSMState(*(torch.randn(x.shape, generator=generator) for x in rssm.initial(batch)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -46,8 +46,8 @@ def test_a_sequence_is_its_steps_one_after_the_other(kind: str) -> None:
     for t in range(4):
         one = slice(t, t + 1)
         step = rssm.observe(embedding[one], action[one], first[one], state, noise[one])
-        state = State(step.state.deter[0], step.state.stoch[0])
-        torch.testing.assert_close(state, State(whole.state.deter[t], whole.state.stoch[t]))
+        state = RSSMState(step.state.deter[0], step.state.stoch[0])
+        torch.testing.assert_close(state, RSSMState(whole.state.deter[t], whole.state.stoch[t]))
         for part, all_parts in zip((*step.post, *step.prior), (*whole.post, *whole.prior), strict=True):
             torch.testing.assert_close(part[0], all_parts[t])
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from cadenza.nets.vae import ConvVAE, Gaussian
+from cadenza.nets.vae import ConvVAE, DiagonalGaussian
 
 
 def test_it_has_the_size_that_the_authors_report() -> None:
@@ -46,5 +46,5 @@ def test_losses_are_those_of_a_slow_reference() -> None:
 
 
 def test_a_draw_has_the_deviation_that_is_said() -> None:
-    code = Gaussian(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 2 * math.log(3.0)]))
+    code = DiagonalGaussian(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 2 * math.log(3.0)]))
     assert code.sample(torch.tensor([1.0, -1.0])).tolist() == pytest.approx([2.0, -1.0])

@@ -16,7 +16,7 @@ from cadenza.errors import ConfigError
 from cadenza.nets.decoders import ObservationDecoder, StridedDecoder, UpsamplingDecoder, kernels
 from cadenza.nets.dense import Style
 from cadenza.nets.encoders import ObservationEncoder, PooledEncoder, StridedEncoder
-from cadenza.nets.observe import VECTOR, Observed
+from cadenza.nets.observe import VECTOR, ObservationTensors
 
 V3 = WorldModelConfig(deter=16, hidden=8, stoch=4, classes=3, units=8, depth=2)
 V1 = WorldModelConfig(
@@ -34,7 +34,7 @@ MANY = spaces.Dict(
 )
 
 
-def observed(*batch: int) -> Observed:
+def observed(*batch: int) -> ObservationTensors:
     generator = torch.Generator().manual_seed(0)
     shapes = {"image.front": (3, 64, 64), "image.side": (1, 64, 64), "image.map": (1, 16, 16)}
     seen = {
@@ -72,7 +72,7 @@ def test_losses_and_what_is_shown_pixel_by_pixel(config: WorldModelConfig) -> No
     with torch.no_grad():
         made = decoder(torch.randn(2, config.feature_size))
     share = 1.0 if config is V3 else 0.5
-    losses, shown = decoder.losses(made, obs), decoder.shown(made)
+    losses, shown = decoder.losses(made, obs), decoder.to_observations(made)
     for row in range(2):
         pixels = zip(made["image.map"][row].flatten().tolist(), obs["image.map"][row].flatten().tolist(), strict=True)
         by_hand = share * math.fsum((x - byte / 255) ** 2 for x, byte in pixels)
@@ -83,7 +83,7 @@ def test_losses_and_what_is_shown_pixel_by_pixel(config: WorldModelConfig) -> No
     assert shown["image.front"].dtype == torch.uint8
     exact = {key: x / 255 for key, x in obs.items() if key != VECTOR}
     exact[VECTOR] = torch.tensor(numbers).expand(2, 8)
-    back = decoder.shown(exact)
+    back = decoder.to_observations(exact)
     assert all(torch.equal(back[key], obs[key]) for key in obs if key != VECTOR)
     torch.testing.assert_close(back[VECTOR][1], obs[VECTOR][1], rtol=1e-4, atol=1e-4)
 

@@ -21,7 +21,7 @@ from cadenza.errors import ConfigError
 from cadenza.lab.view.imagination import record_imagination
 from cadenza.nets import world_model
 from cadenza.nets.normalisers import PercentileScale
-from cadenza.nets.rssm import State
+from cadenza.nets.rssm import RSSMState
 from cadenza.watch.module_statistics import Statistics
 from cadenza.watch.nan_checks import FiniteChecks
 from cadenza.watch.workflow_contents import WorkflowContents
@@ -111,7 +111,7 @@ def test_stored_latents_are_where_sequences_start_and_are_renewed(warmed: Any, m
     start = workflow._batch(drawn).start
     assert np.allclose(start.deter.numpy(), kept["deter"][:, 0, 0] / 127)
     assert torch.equal(start.stoch.view(3, 3, 4).sum(-1), torch.from_numpy(kept["stoch"][:, 0, 0] > 0).float())
-    found: list[State] = []
+    found: list[RSSMState] = []
     monkeypatch.setattr(dreamer, "packed", lambda state, config: (found.append(state), packed(state, config))[1])
     generator = workflow.context.streams.numpy("replay")
     before = generator.bit_generator.state
@@ -155,7 +155,7 @@ def test_acting_finds_the_states_that_learning_would(warmed: Any) -> None:
             step = rssm.observe(
                 embedding[t : t + 1], batch.action[t : t + 1], batch.first[t : t + 1], state, certain[:1]
             )
-            state = State(step.state.deter[0], step.state.stoch[0])
+            state = RSSMState(step.state.deter[0], step.state.stoch[0])
             deters.append(state.deter)
         whole = rssm.observe(embedding, batch.action, batch.first, batch.start, certain)
     torch.testing.assert_close(torch.stack(deters), whole.state.deter)
@@ -314,8 +314,8 @@ def test_v3s_losses_are_the_same_in_pieces(warmed: Any, monkeypatch: pytest.Monk
     behaviour, found = workflow.behaviour, []
     starts, sizes = batch.reward.numel(), []
     for rows in (10_000, starts, 1):  # whole, step by step, and never less than a step
-        monkeypatch.setattr(world_model, "ROWS", rows)
-        sizes.append([len(part) for part in world_model.pieces(noise.latent)])
+        monkeypatch.setattr(world_model, "CHUNK_ROWS", rows)
+        sizes.append([len(part) for part in world_model.chunks(noise.latent)])
         behaviour.scale.ends.zero_()
         losses = v3_losses(workflow.model, behaviour, batch, state, noise, NONE, workflow.config)
         learned = [*behaviour.actor.parameters(), *behaviour.critic.parameters()]
@@ -407,7 +407,7 @@ def test_gradients_reach_a_policy_through_its_actions_alone(warmed: Any) -> None
     shake(workflow)
     model, actor = workflow.model, workflow.behaviour.actor
     _, state, noise = parts_of(workflow, store)
-    start = State(*(part.requires_grad_() for part in flat(state.detach())))
+    start = RSSMState(*(part.requires_grad_() for part in flat(state.detach())))
     imagined: Imagined = imagine(model, actor, start, noise, gradients=True)
     assert torch.autograd.grad(imagined.action.sum(), start, allow_unused=True, retain_graph=True) == (None, None)
     later = torch.autograd.grad(imagined.features[-1].sum(), actor.net.out.weight, retain_graph=True)[0]
@@ -448,8 +448,8 @@ def test_a_plan_goes_where_rewards_are() -> None:
     class World:
         class rssm:
             @staticmethod
-            def imagine_step(state: State, action: torch.Tensor, noise: torch.Tensor) -> State:
-                return State(action, noise)
+            def imagine_step(state: RSSMState, action: torch.Tensor, noise: torch.Tensor) -> RSSMState:
+                return RSSMState(action, noise)
 
         class reward:
             def __new__(cls, features: torch.Tensor) -> torch.Tensor:  # type: ignore[misc]
@@ -462,7 +462,7 @@ def test_a_plan_goes_where_rewards_are() -> None:
     generator = torch.Generator().manual_seed(0)
     tried, luck = torch.randn(6, 2, 64, 3, 1, generator=generator), torch.randn(3, 2, 1, generator=generator)
     model: Any = World
-    action = plan(model, State(torch.zeros(2, 1), torch.zeros(2, 1)), tried, luck, config)
+    action = plan(model, RSSMState(torch.zeros(2, 1), torch.zeros(2, 1)), tried, luck, config)
     assert action.flatten().tolist() == pytest.approx([0.6, 0.6], abs=0.05)
 
 

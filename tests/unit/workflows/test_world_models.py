@@ -25,7 +25,7 @@ from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
 from cadenza.lab.session import train
 from cadenza.lab.view.imagination import record_imagination
-from cadenza.nets.mdn import Guess, Memory
+from cadenza.nets.mdn import DynamicsState, Prediction
 from cadenza.records.metrics import read
 from cadenza.tools.verify import compare
 from cadenza.types import Acted, Mode
@@ -165,7 +165,7 @@ def test_a_memory_learns_from_what_followed_and_never_across_an_end(rolled: Any)
             memory = workflow.memory.step(z, action, memory)
             if drawn.last[b, t]:
                 continue
-            guess = workflow.memory.guess(memory)
+            guess = workflow.memory.predict(memory)
             ends = bool(drawn.last[b, t + 1] and drawn.terminated[b, t + 1])
             end = -torch.nn.functional.logsigmoid(guess.end if ends else -guess.end)
             error = (guess.reward - float(data["reward"][b, t, 0])).square()
@@ -189,7 +189,7 @@ def test_acting_is_v_then_c_then_m(rolled: Any) -> None:
                 before = [torch.zeros(1, 8) if step.is_first[row] else carry[name][row : row + 1] for name in "hc"]
                 chosen = workflow.evolution.candidates[acted.carry[TRIAL][row] % 5].float().view(2, -1)
                 action = int((chosen[:, :-1] @ torch.cat([z[0], before[0][0]]) + chosen[:, -1]).argmax())
-                after = workflow.memory.step(z, torch.eye(2)[[action]], Memory(*before))
+                after = workflow.memory.step(z, torch.eye(2)[[action]], DynamicsState(*before))
             assert acted.action["agent"][row, 0] == action
             assert torch.allclose(acted.carry["h"][row], after.h[0], atol=1e-6)
         step, carry = env.step(acted.action), acted.carry
@@ -253,17 +253,17 @@ class Walk:
     def __init__(self, earns: Callable[[torch.Tensor], torch.Tensor], ends: Callable[[torch.Tensor], torch.Tensor]):
         self.earns, self.ends = earns, ends
 
-    def initial(self, count: int) -> Memory:
-        return Memory(torch.zeros(count, 1), torch.zeros(count, 1))
+    def initial(self, count: int) -> DynamicsState:
+        return DynamicsState(torch.zeros(count, 1), torch.zeros(count, 1))
 
-    def step(self, z: torch.Tensor, action: torch.Tensor, before: Memory) -> Memory:
-        return Memory(z + action, before.c)
+    def step(self, z: torch.Tensor, action: torch.Tensor, before: DynamicsState) -> DynamicsState:
+        return DynamicsState(z + action, before.c)
 
-    def guess(self, memory: Memory) -> Guess:
+    def predict(self, memory: DynamicsState) -> Prediction:
         """The next latent is normal around where one went, with a deviation of 1."""
         place, nothing = memory.h, torch.zeros_like(memory.h).unsqueeze(-1)
         end = torch.where(self.ends(place[:, 0]), 50.0, -50.0)
-        return Guess(nothing, place.unsqueeze(-1), nothing, self.earns(place[:, 0]), end)
+        return Prediction(nothing, place.unsqueeze(-1), nothing, self.earns(place[:, 0]), end)
 
 
 def never(place: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from cadenza.nets.actor_critic import ActorCritic
 from cadenza.nets.heads import LOG_2PI, CategoricalHead, GaussianHead
-from cadenza.nets.observe import VECTOR, Observed
+from cadenza.nets.observe import VECTOR, ObservationTensors
 from cadenza.nets.torso import Encoder
 from cadenza.ops.surrogate import ClippedObjective, Experience
 
@@ -39,9 +39,9 @@ class Samples(Experience, Protocol):
     """Steps without a memory, tensors [1, S, A, …]."""
 
     @property
-    def obs(self) -> Observed: ...
+    def obs(self) -> ObservationTensors: ...
     @property
-    def critic_obs(self) -> Observed | None: ...  # None: the same
+    def critic_obs(self) -> ObservationTensors | None: ...  # None: the same
     @property
     def action(self) -> Tensor: ...
     @property
