@@ -1,7 +1,7 @@
-"""Plain data from bytes that a stranger may have written: YAML and JSON within bounds of size, depth and time.
+"""Parsing of YAML and JSON of unknown origin to plain data, within limits of size, depth and time.
 
-Every problem is a `ParseError`. YAML is built in one pass from the events of libyaml, which stands at most `DEPTH`
-levels deep when the parser is stopped, so that neither its stack nor Python's can overflow.
+Every problem is a `ParseError`. YAML is built in one pass from the events of libyaml (`yaml_builder.py`), which is
+stopped at a depth of `DEPTH`, so that neither its stack nor Python's can overflow.
 """
 
 from __future__ import annotations
@@ -10,23 +10,19 @@ import json
 import os
 import re
 import stat
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 DEPTH = 100  # levels of lists and mappings
-VALUES = 20_000  # of a YAML file, every alias counted as all that it stands for
-DIGITS = 300  # of a number: a longer one does not fit into a float
+VALUES = 20_000  # values of a YAML file; an alias counts as all the values that it stands for
+DIGITS = 300  # digits of a number: a longer one does not fit into a float
 DIRECTIVES = 16  # libyaml compares each %TAG with all before it
 YAML_LIMIT = 4 << 20  # bytes of a file that a person writes
 PYTHON_LIMIT = 1 << 18  # the same where PyYAML was built without libyaml: Python reads 400 KB in a second
-EXPLAINED = 1 << 16  # characters of a faulty YAML that are read by Python, for its better message
+EXPLAINED = 1 << 16  # characters of a faulty YAML up to which Python's parser is asked for its better message
 JSON_LIMIT = 64 << 20
 JSON_BRACKETS = 500_000  # [ and { in a JSON text: Python makes a million lists in a second or two
 
-_TAG = "tag:yaml.org,2002:"
-_TEXTS = (f"{_TAG}timestamp", f"{_TAG}binary")  # text to a reader who only shows it
-_PAIRS = (f"{_TAG}omap", f"{_TAG}pairs")
 _TWO_DIGITS = re.compile("[0-9]{2}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _KINDS = (
@@ -39,7 +35,7 @@ _KINDS = (
 
 
 class ParseError(ValueError):
-    """Content that is not plain data within the bounds: `reason` is one line, `line` its place where that is known."""
+    """Content that is not plain data within the limits: `reason` is one line of text, `line` the place or None."""
 
     def __init__(self, reason: str, line: int | None = None) -> None:
         super().__init__(reason if line is None else f"line {line}: {reason}")
@@ -98,26 +94,28 @@ def _json(text: str, hook: Any) -> Any:
     except json.JSONDecodeError as problem:
         raise ParseError(f"not valid JSON ({problem.msg})", problem.lineno) from None
     except RecursionError:
-        raise ParseError(_too_deep(DEPTH)) from None
+        raise ParseError(too_deep(DEPTH)) from None
     if text.count("[") + text.count("{") > DEPTH:
         _check_depth(data, DEPTH)
     return data
 
 
 def yaml_data(content: bytes | str, *, unique: bool = True, texts: bool = False, limit: int = YAML_LIMIT) -> Any:
-    """Return the value of a YAML document: what PyYAML's SafeLoader makes of it.
+    """Return the value of a YAML document, as PyYAML's SafeLoader does.
 
-    With `unique`, a key that is given twice is refused, else the last counts. With `texts`, dates and binary data are
-    the texts they are written as. Aliases share their value; those that would expand to more than `VALUES` values, or
-    stand inside their own anchor, are refused.
+    With `unique`, a key that is given twice is refused, otherwise the last one counts. With `texts`, dates and binary
+    data stay texts. Aliases share their value; those that would expand to more than `VALUES` values, or stand inside
+    their own anchor, are refused.
     """
     import yaml
+
+    from cadenza.base.yaml_builder import YamlBuilder
 
     text = _decoded(content, min(limit, YAML_LIMIT if hasattr(yaml, "CSafeLoader") else PYTHON_LIMIT))
     if text.count("%TAG") > DIRECTIVES:
         raise ParseError(f"more than {DIRECTIVES} %TAG directives")
     try:
-        return _builder()(text, unique, texts).document()
+        return YamlBuilder(text, unique, texts).document()
     except ParseError:
         raise
     except yaml.YAMLError as error:
@@ -130,7 +128,7 @@ def yaml_data(content: bytes | str, *, unique: bool = True, texts: bool = False,
 
 
 def _in_plainer_words(text: str) -> Any:
-    """What PyYAML's own parser says of a text that libyaml refused: it names the place better. None if it is long."""
+    """Return the error of PyYAML's own parser, which describes the place better than libyaml; None for a long text."""
     import yaml
 
     level = 0
@@ -146,166 +144,8 @@ def _in_plainer_words(text: str) -> Any:
     return None
 
 
-@cache
-def _builder() -> Any:
-    """The class that builds plain data from YAML events; made once, because importing yaml takes a while."""
-    import yaml
-
-    events: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    constructor = yaml.SafeLoader("")
-    makers: Any = {
-        f"{_TAG}{kind}": getattr(constructor, f"construct_yaml_{kind}")
-        for kind in ("null", "bool", "int", "float", "binary", "timestamp", "str")
-    }
-    numbers = (f"{_TAG}int", f"{_TAG}float")
-    resolvers: Any = yaml.SafeLoader.yaml_implicit_resolvers
-
-    class Builder:
-        def __init__(self, text: str, unique: bool, texts: bool) -> None:
-            self.source = events(text)
-            self.unique, self.texts = unique, texts
-            self.anchors: dict[str, tuple[Any, int]] = {}
-            self.open: set[str] = set()
-            self.count = 0  # values, with what aliases expand to
-
-        def document(self) -> Any:
-            take = self.source.get_event
-            take()  # the stream's start
-            if isinstance(take(), yaml.StreamEndEvent):
-                return None
-            data = self.value(take(), 0)
-            take()  # the document's end
-            after = take()
-            if not isinstance(after, yaml.StreamEndEvent):
-                raise ParseError("more than one document, where a single one is expected", _line(after))
-            return data
-
-        def value(self, event: Any, depth: int) -> Any:
-            self.count += 1
-            if self.count > VALUES:
-                raise ParseError(f"more than {VALUES:,} values", _line(event))
-            kind, anchor, before = type(event), event.anchor, self.count
-            if kind is yaml.AliasEvent:
-                return self.alias(event)
-            if anchor is not None:
-                if anchor in self.anchors or anchor in self.open:
-                    raise ParseError(f"anchor '{_shown(anchor)}' is given twice", _line(event))
-                self.open.add(anchor)
-            if kind is yaml.ScalarEvent:
-                data = self.scalar(event)
-            elif depth >= DEPTH:
-                raise ParseError(_too_deep(DEPTH), _line(event))
-            elif kind is yaml.SequenceStartEvent:
-                data = self.sequence(event, depth)
-            else:
-                data = self.mapping(event, depth)
-            if anchor is not None:
-                self.open.discard(anchor)
-                self.anchors[anchor] = data, self.count - before + 1
-            return data
-
-        def alias(self, event: Any) -> Any:
-            name = event.anchor
-            if name in self.open:
-                raise ParseError(f"alias '{_shown(name)}' stands inside its own anchor", _line(event))
-            if name not in self.anchors:
-                raise ParseError(f"undefined alias '{_shown(name)}'", _line(event))
-            data, size = self.anchors[name]
-            self.count += size - 1
-            if self.count > VALUES:
-                raise ParseError(f"its aliases expand to more than {VALUES:,} values", _line(event))
-            return data
-
-        def sequence(self, event: Any, depth: int) -> Any:
-            take, end, items = self.source.get_event, yaml.SequenceEndEvent, []
-            while type(below := take()) is not end:
-                items.append(self.value(below, depth + 1))
-            if event.tag in (None, "!", f"{_TAG}seq"):
-                return items
-            if event.tag not in _PAIRS:
-                raise _unknown_tag(event.tag, _line(event))
-            if not all(isinstance(item, dict) and len(item) == 1 for item in items):
-                raise ParseError(f"expected a list of single pairs for {_shown(event.tag)}", _line(event))
-            return [next(iter(item.items())) for item in items]
-
-        def mapping(self, event: Any, depth: int) -> Any:
-            take, end = self.source.get_event, yaml.MappingEndEvent
-            data: dict[Any, Any] = {}
-            names: set[str] = set()
-            merged: list[dict[Any, Any]] = []
-            while type(name := take()) is not end:
-                is_merge = type(name) is yaml.ScalarEvent and name.value == "<<" and name.tag is None and not name.style
-                key = None if is_merge else self.value(name, depth + 1)
-                if self.unique and type(name) is yaml.ScalarEvent:
-                    if name.value in names:
-                        raise ParseError(f"key '{_shown(name.value)}' is given twice", _line(name))
-                    names.add(name.value)
-                value = self.value(take(), depth + 1)
-                if is_merge:
-                    merged += _merged(value, name)
-                else:
-                    if type(key) is not str:
-                        _check_key(key, name)
-                    data[key] = value
-            if merged:
-                base: dict[Any, Any] = {}
-                for part in reversed(merged):
-                    base.update(part)
-                data = {**base, **data}
-            if event.tag in (None, "!", f"{_TAG}map"):
-                return data
-            if event.tag != f"{_TAG}set":
-                raise _unknown_tag(event.tag, _line(event))
-            return set(data)
-
-        def scalar(self, event: Any) -> Any:
-            text, tag = event.value, event.tag
-            if tag is None or tag == "!":
-                if not event.implicit[0]:
-                    return text
-                tag = next((tag for tag, pattern in resolvers.get(text[:1], ()) if pattern.match(text)), None)
-                if tag is None:
-                    return text
-            if tag == f"{_TAG}str" or (self.texts and tag in _TEXTS) or tag in (f"{_TAG}merge", f"{_TAG}value"):
-                return text
-            if tag not in makers:
-                raise _unknown_tag(tag, _line(event))
-            if tag in numbers and len(text) > DIGITS:
-                raise ParseError(f"a number of more than {DIGITS} digits", _line(event))
-            try:
-                return makers[tag](yaml.ScalarNode(tag, text))
-            except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError, yaml.YAMLError):
-                name = tag.removeprefix(_TAG)
-                raise ParseError(f"'{_shown(text)}' is no {name}", _line(event)) from None
-
-    return Builder
-
-
-def _line(event: Any) -> int:
-    return int(event.start_mark.line) + 1
-
-
-def _check_key(key: Any, event: Any) -> None:
-    if isinstance(key, list | dict | set):
-        raise ParseError("found unhashable key", _line(event))
-    if isinstance(key, int) and abs(key) >= 2**63:  # many of these can share one hash
-        raise ParseError("a key that is a number of more than 64 bits", _line(event))
-
-
-def _merged(value: Any, event: Any) -> list[dict[Any, Any]]:
-    """The mappings that `<<` merges, the one that wins first."""
-    parts = value if isinstance(value, list) else [value]
-    if not all(isinstance(part, dict) for part in parts):
-        raise ParseError("<< expects a mapping or a list of mappings", _line(event))
-    return parts
-
-
-def _unknown_tag(tag: str, line: int) -> ParseError:
-    return ParseError(f"could not determine a constructor for the tag '{_shown(tag)}'", line)
-
-
 def _decoded(content: bytes | str, limit: int) -> str:
-    """The text of UTF-8 bytes, or the text itself, if it is not above the limit."""
+    """Return UTF-8 bytes as text, or a text itself; refuse what is above the limit."""
     if len(content) > limit:
         raise ParseError(_too_large(limit))
     if isinstance(content, str):
@@ -326,7 +166,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for key, value in pairs:
         if key in data:
-            raise ParseError(f"key '{_shown(key)}' is given twice")
+            raise ParseError(f"key '{shown(key)}' is given twice")
         data[key] = value
     return data
 
@@ -337,7 +177,7 @@ def _check_depth(data: Any, depth: int) -> None:
         level = [part for item in level for part in _parts(item) if isinstance(part, list | dict)]
         if not level:
             return
-    raise ParseError(_too_deep(depth))
+    raise ParseError(too_deep(depth))
 
 
 def _parts(item: Any) -> Any:
@@ -354,12 +194,12 @@ def _too_large(limit: int) -> str:
     return f"larger than {limit >> 20} MiB" if limit >= 1 << 20 else f"larger than {limit >> 10} KiB"
 
 
-def _too_deep(depth: int) -> str:
+def too_deep(depth: int) -> str:
     return f"nested more than {depth} deep"
 
 
-def _shown(text: str) -> str:
-    """A text of a stranger on one line, and no longer than a line."""
+def shown(text: str) -> str:
+    """Return a text of unknown origin for a message: printable, and at most 60 characters long."""
     text = text if text.isprintable() else repr(text)[1:-1]
     return text if len(text) <= 60 else f"{text[:57]}..."
 
