@@ -56,7 +56,7 @@ def test_letters_that_stdout_cannot_spell(whole: RunFolder, tmp_path: Path) -> N
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    train(tmp_path / "runs", *TOY, "--name", "turtle\udcff").refused(2, r"'turtle\udcff' is no UTF-8 text")
+    train(tmp_path / "runs", *TOY, "--name", "turtle\udcff").refused(2, r"'turtle\udcff' is not UTF-8 text")
     assert not (tmp_path / "runs").exists()
 
 
@@ -64,7 +64,7 @@ def test_a_folder_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.Monk
     place = tmp_path / "turtle\udcff"
     place.mkdir()
     monkeypatch.chdir(place)
-    train(Path("runs"), *TOY).refused(2, "is no UTF-8 text")
+    train(Path("runs"), *TOY).refused(2, "is not UTF-8 text")
     assert list(place.iterdir()) == []
 
 

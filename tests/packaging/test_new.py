@@ -28,13 +28,13 @@ def test_a_new_package_passes_its_own_test(kind: str, tmp_path: Path) -> None:
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
     cadenza("new", "algoritm", "x").refused(2, "did you mean 'algorithm'?")
-    cadenza("new", "env", "random").refused(2, "there is a module 'random' already")
+    cadenza("new", "env", "random").refused(2, "a module 'random' exists already")
     for kind, name, taken in (
         ("algorithm", "droq", "droq"),
         ("env", "toy", "toy"),
         ("wrapper", "time-limit", "TimeLimit"),
     ):
-        cadenza("new", kind, name).refused(2, f"'{taken}' is among the")
+        cadenza("new", kind, name).refused(2, f"'{taken}' is one of the")
     for name in ("My", "1x", "class", "../x", "a b", "x-"):
         cadenza("new", "env", name).refused(2, "my-walker")
     (tmp_path / "there").mkdir()

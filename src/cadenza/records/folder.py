@@ -245,7 +245,7 @@ def create(root: Path, config: RunConfig, command: list[str], run_id: str | None
     from cadenza.records.manifest import describe_run
 
     if not is_text(str(root.absolute())):
-        raise ConfigError(f"{str(root.absolute())!r} is no UTF-8 text (--runs-dir takes another place)")
+        raise ConfigError(f"{str(root.absolute())!r} is not UTF-8 text (--runs-dir takes another place)")
     try:
         root.mkdir(parents=True, exist_ok=True)
         folder = _publish(root, config, describe_run(config, command), run_id)

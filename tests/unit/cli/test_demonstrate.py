@@ -91,10 +91,10 @@ def test_whole_numbers_may_come_as_floats(tmp_path: Path, monkeypatch: pytest.Mo
         ("toy/fork", "own_experts:nobody", ConfigError, "nobody"),
         ("toy/pair", "fork", ConfigError, "one agent; toy/pair has 3"),
         ("CartPole-v1", "fork", ConfigError, "expert fork cannot play CartPole-v1: ValueError"),
-        ("CartPole-v1", "own_experts:Needy", ConfigError, "cannot be made without arguments.*'strength'"),
-        ("CartPole-v1", "own_experts:Mute", ConfigError, "instances must be called"),
-        ("CartPole-v1", "own_experts:beyond", ConfigError, r"2 is no action of Discrete\(2\)"),
-        ("CartPole-v1", "own_experts:between", ConfigError, r"0\.7 is no action of Discrete\(2\)"),
+        ("CartPole-v1", "own_experts:Needy", ConfigError, "cannot be called without arguments.*'strength'"),
+        ("CartPole-v1", "own_experts:Mute", ConfigError, "instances of the class must be callable"),
+        ("CartPole-v1", "own_experts:beyond", ConfigError, r"2 is not an action of Discrete\(2\)"),
+        ("CartPole-v1", "own_experts:between", ConfigError, r"0\.7 is not an action of Discrete\(2\)"),
     ],
 )
 def test_what_cannot_be_is_one_line(

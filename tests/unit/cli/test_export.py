@@ -64,7 +64,7 @@ def test_the_replay_of_the_latest_checkpoint_is_written(trained: Path, tmp_path:
 def test_episodes_of_any_policy_are_written_the_same_each_time(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     train(root, *TOY).succeeded()
-    export(root, tmp_path / "replay").refused(2, "ppo keeps no replay", "--episodes N")
+    export(root, tmp_path / "replay").refused(2, "ppo has no replay", "--episodes N")
     first = told(export(root, tmp_path / "a", "--episodes", 13, "--json"))
     assert (first["episodes"], first["transitions"], first["unfinished"]) == (13, 13 * 16, 0)
     assert told(export(root, tmp_path / "b", "--episodes", 13, "--json"))["digest"] == first["digest"]
