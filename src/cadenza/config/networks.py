@@ -59,11 +59,11 @@ class MemoryConfig:
     size: int = setting(128, "units of its state")
     layers: int = setting(1, "layers on top of each other")
     heads: int = setting(4, "transformer: attention heads")
-    context: int = setting(32, "transformer: steps it attends to, the present one included", "vec_steps")
+    context: int = setting(32, "transformer: steps it attends to, the present one included", "steps")
     sequence_length: int | None = setting(
-        None, "steps of the sequences learned from, which divide a rollout; null: the whole of it", "vec_steps"
+        None, "steps of the sequences learned from, which divide a rollout; null: the whole of it", "steps"
     )
-    burn_in: int = setting(0, "steps before each sequence that only warm its memory up", "vec_steps")
+    burn_in: int = setting(0, "steps before each sequence that only warm its memory up", "steps")
 
     def __post_init__(self) -> None:
         for key in ("size", "layers", "heads", "context", "sequence_length"):

@@ -8,11 +8,12 @@ import inspect
 import operator
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from cadenza.config.algorithm_settings import AlgorithmSettings, adopt
 from cadenza.config.families import FAMILIES as FAMILIES
 from cadenza.config.families import Family as Family
 from cadenza.errors import ConfigError, NotFoundError, nearest
@@ -232,6 +233,7 @@ def register_algorithm(name: str, config: type, summary: str = "") -> Callable[[
     """Decorator that makes a workflow of one's own known by name."""
 
     def register(workflow: type) -> type:
+        adopt(name, config)
         check_offers(name, workflow)
         ALGORITHMS[name] = Algorithm(name, summary or _summary(workflow), config, workflow)
         return workflow
@@ -239,19 +241,11 @@ def register_algorithm(name: str, config: type, summary: str = "") -> Callable[[
     return register
 
 
-def settings_class(name: str) -> Any:
-    """The class of an algorithm's settings, once it is known to be one."""
-    config = load_object(algorithm(name).config)
-    dataclass_parameters, wrong = getattr(config, "__dataclass_params__", None), None
-    if dataclass_parameters is None or not dataclass_parameters.frozen:
-        wrong = "must be a frozen dataclass"
-    elif "name" not in {field.name for field in fields(config)}:
-        wrong = "lacks the field name: str"
-    elif not callable(getattr(config, "check", None)):
-        wrong = "lacks the method check(env, num_envs), which refuses what the algorithm cannot do"
-    if wrong:
-        raise ConfigError(f"algorithm {name}: its settings {getattr(config, '__name__', config)!r} {wrong}")
-    return config
+def settings_class(name: str) -> type[AlgorithmSettings]:
+    """Return the class of an algorithm's settings, checked and with defaults for what it lacks."""
+    settings: type[AlgorithmSettings] = load_object(algorithm(name).config)
+    adopt(name, settings)
+    return settings
 
 
 def workflow_class(name: str) -> Callable[..., Workflow]:

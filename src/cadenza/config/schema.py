@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cadenza.config.alert_rules import AlertsConfig
+from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.plugins import check_name
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, nearest
@@ -45,7 +46,7 @@ class EnvironmentConfig:
     groups: Literal["auto", "type", "space", "agent", "one"] | Mapping[str, tuple[str, ...]] = setting(
         "auto",
         "who shares networks: by type, by equal spaces, each agent alone, all, or {name: [agents]}; "
-        "auto: by type, or each alone where they learn in turn (algorithm.update=sequential)",
+        "auto: by type, or what the algorithm asks for (happo: each agent alone)",
     )
     padding: Literal["none", "spaces", "types"] = setting(
         "none",
@@ -346,8 +347,9 @@ class RunConfig:
             raise ConfigError(f"seed={self.seed}: cannot be negative")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device={self.device}: must be auto, cpu, cuda or cuda:INDEX")
-        if self.environment.groups == "auto" and getattr(self.algorithm, "update", None) == "sequential":
-            object.__setattr__(self, "environment", replace(self.environment, groups="agent"))
+        if self.environment.groups == "auto" and isinstance(self.algorithm, AlgorithmSettings):
+            groups = self.algorithm.default_groups
+            object.__setattr__(self, "environment", replace(self.environment, groups=groups))
 
     @property
     def variant(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +214,8 @@ def replay_for(dataset: Dataset, config: RunConfig, phases: tuple[Phase, ...], s
         if stack != store.stack:
             raise ConfigError(f"{where}: keeps stacks of {stack} frames, the replay of this run of {store.stack}")
         if needed > store.rows * store.num_envs:
-            key = "algorithm.buffer_size" if hasattr(config.algorithm, "buffer_size") else "a capacity"
+            sizes = [item.name for item in fields(config.algorithm) if item.metadata.get("unit") == "rows"]
+            key = f"algorithm.{sizes[0]}" if sizes else "a capacity"
             raise ConfigError(f"{where}: does not fit the replay; {key}={needed} would do")
         return name
     raise ConfigError(f"{where}: {config.algorithm.name} has no replay to put it in")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import bdb
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
+from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.schema import RunConfig
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
@@ -54,18 +55,10 @@ def settle_for_one(config: RunConfig, spec: EnvSpec) -> RunConfig:
     )
 
 
-def with_longer_rollouts(algorithm: Any, spec: EnvSpec, times: int) -> Any:
-    """Its counts of steps in each environment multiplied, while sequences stay as long as they were; else as it is."""
-    counts = {
-        field.name: getattr(algorithm, field.name) * times
-        for field in fields(algorithm)
-        if field.metadata.get("unit") == "vec_steps" and type(getattr(algorithm, field.name)) is int
-    }
-    torso = getattr(algorithm, "torso", None)
-    if torso is not None and torso.memory.type != "none" and torso.memory.sequence_length is None:
-        counts["torso"] = replace(torso, memory=replace(torso.memory, sequence_length=algorithm.sequence_length))
+def with_longer_rollouts(algorithm: AlgorithmSettings, spec: EnvSpec, num_envs: int) -> AlgorithmSettings:
+    """Return settings that collect as much in one environment as these do in `num_envs`, or these if refused."""
     try:
-        longer = replace(algorithm, **counts)
+        longer = algorithm.for_one_environment(num_envs)
         longer.check(spec, 1)
     except ConfigError:
         return algorithm

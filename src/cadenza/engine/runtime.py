@@ -55,7 +55,7 @@ def large_images(spec: EnvSpec) -> bool:
 def decide_compile(config: RunConfig, sees: bool, device: str) -> bool:
     """`sees`: large images."""
     asked, on_cpu, algorithm = config.runtime.compile, device == "cpu", config.algorithm
-    if getattr(algorithm, "one_graph", False):
+    if algorithm.one_graph:
         if asked is True and on_cpu:
             why = f"{algorithm.name} has it for device=cuda, and its small steps are slower compiled on a CPU"
             raise ConfigError(f"runtime.compile=true: {why}")
@@ -67,10 +67,10 @@ def decide_compile(config: RunConfig, sees: bool, device: str) -> bool:
 def gradient_steps(config: RunConfig) -> int:
     """How many a run will make, as far as its config tells."""
     training = config.training
-    per_step = getattr(config.algorithm, "gradient_steps_per_env_step", lambda num_envs: 0.0)
+    per_step = config.algorithm.updates_per_env_step(config.environment.num_envs)
     known = [] if training.max_updates is None else [training.max_updates]
     if training.max_timesteps is not None:
-        known.append(int(training.max_timesteps * per_step(config.environment.num_envs)))
+        known.append(int(training.max_timesteps * per_step))
     return min(known, default=0)
 
 

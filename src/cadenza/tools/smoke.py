@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.load import load
 from cadenza.config.schema import EnvironmentConfig, RunConfig
 from cadenza.data.datasets import write_dataset
@@ -26,10 +27,9 @@ from cadenza.tools.export import EpisodeSelection, played
 from cadenza.types import Acted, EnvSpec, Mode, Step, Tree
 
 ENVS = 2
-SIZES = ("vec_steps", "env_steps", "episodes")  # units of the settings that make a cycle long
+SIZES = ("vec_steps", "env_steps", "steps", "episodes")  # units of the settings that make a cycle long
 POWERS = [1 << exponent for exponent in range(4, 20)]
 UPDATES = 2  # the most of a setting counted in updates: how long a phase learns before the next begins
-RATIO, BATCH = 0.125, 32  # gradient steps per env_step from a replay, and how much each takes of it, at most
 
 
 @dataclass(frozen=True)
@@ -140,21 +140,16 @@ def shrunk(config: RunConfig, timesteps: int) -> RunConfig:
     )
 
 
-def with_short_cycles(algorithm: Any, spec: EnvSpec, num_envs: int) -> Any:
+def with_short_cycles(algorithm: AlgorithmSettings, spec: EnvSpec, num_envs: int) -> AlgorithmSettings:
     """Return the settings with counts of steps and episodes reduced to the smallest power of two that is valid."""
     units = {field.name: field.metadata.get("unit") for field in fields(algorithm)}
+    algorithm = algorithm.shrunk()
     values = {name: value for name in units if isinstance(value := getattr(algorithm, name), int | float)}
-    reduced = {name: min(value, UPDATES) for name, value in values.items() if units[name] == "updates"}
-    if "update_ratio" in values:
-        reduced["update_ratio"] = min(values["update_ratio"], RATIO)
-    if "update_ratio" in values or "sampling_steps" in values:  # denoising by large networks is slow
-        reduced["batch_size"] = min(values["batch_size"], BATCH)
-    if "planning" in units:  # each action is a search
-        reduced["planning"] = replace(algorithm.planning, iterations=1)
-    for name, value in reduced.items():
-        smaller = changed(algorithm, {name: value})
-        if smaller is not None and fits(smaller, spec, num_envs) >= fits(algorithm, spec, num_envs):
-            algorithm = smaller
+    for name, value in values.items():
+        if units[name] == "updates":
+            smaller = changed(algorithm, {name: min(value, UPDATES)})
+            if smaller is not None and fits(smaller, spec, num_envs) >= fits(algorithm, spec, num_envs):
+                algorithm = smaller
     sizes = {name: value for name, value in values.items() if units[name] in SIZES and can_shrink(algorithm, name)}
     for most in POWERS:
         small = changed(algorithm, {name: min(value, most) for name, value in sizes.items()})
@@ -163,7 +158,7 @@ def with_short_cycles(algorithm: Any, spec: EnvSpec, num_envs: int) -> Any:
     return algorithm
 
 
-def changed(algorithm: Any, values: dict[str, Any]) -> Any | None:
+def changed(algorithm: AlgorithmSettings, values: dict[str, Any]) -> AlgorithmSettings | None:
     """Return the settings with these values, or None if they are refused."""
     try:
         return replace(algorithm, **values)
@@ -171,13 +166,13 @@ def changed(algorithm: Any, values: dict[str, Any]) -> Any | None:
         return None
 
 
-def can_shrink(algorithm: Any, name: str) -> bool:
+def can_shrink(algorithm: AlgorithmSettings, name: str) -> bool:
     """Return whether any smaller value is valid; settings of an absent part are refused whatever they are."""
     smaller = [most for most in POWERS if most < getattr(algorithm, name)]
     return any(changed(algorithm, {name: most}) is not None for most in smaller)
 
 
-def fits(algorithm: Any, spec: EnvSpec, num_envs: int) -> bool:
+def fits(algorithm: AlgorithmSettings, spec: EnvSpec, num_envs: int) -> bool:
     """Return whether the settings are valid for the environment."""
     try:
         algorithm.check(spec, num_envs)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from cadenza.config.algorithm_settings import SMALL_BATCH, AlgorithmSettings
 from cadenza.config.checks import check_single_transitions, positive, refuse_unused
 from cadenza.config.denoiser_settings import DenoisingTransformerConfig, UNetConfig
 from cadenza.config.networks import MLPConfig, OptimizerConfig, TorsoConfig
@@ -39,7 +40,7 @@ def _mlp() -> MLPConfig:
 
 
 @dataclass(frozen=True)
-class DiffusionPolicyConfig:
+class DiffusionPolicyConfig(AlgorithmSettings):
     """Diffusion Policy, and plain behaviour cloning beside it."""
 
     name: str = setting("diffusion_policy", "name of the variant")
@@ -55,7 +56,7 @@ class DiffusionPolicyConfig:
     sampler: Literal["ddim", "ddpm"] = setting("ddim", "way back from noise to actions")
     sampling_steps: int = setting(10, "calls of the network on the way back")
     ddim_eta: float = setting(0.0, "ddim: chance on the way back, up to 1, which is as much as ddpm has")
-    buffer_size: int = setting(1_000_000, "rows of the replay: transitions, and one for each end of an episode")
+    buffer_size: int = setting(1_000_000, "rows of the replay: transitions, and one for each end of an episode", "rows")
     buffer_on_disk: bool = setting(False, "map the replay from a file instead of holding it in memory")
     batch_size: int = setting(256, "chunks in a gradient step")
     learning_rate: float | Schedule = setting(3e-4, "the optimizer's step size")
@@ -109,6 +110,9 @@ class DiffusionPolicyConfig:
         refuse_unused(self, unused)
         if self.baseline == "none" and self.cloning != _mlp():
             raise ConfigError("algorithm.cloning: does nothing without baseline=cloning")
+
+    def shrunk(self) -> DiffusionPolicyConfig:
+        return replace(self, batch_size=min(self.batch_size, SMALL_BATCH))
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from cadenza.config.algorithm_settings import SMALL_BATCH, SMALL_RATIO, AlgorithmSettings
 from cadenza.config.checks import check_replay_learner, ends, in_unit_interval, positive
 from cadenza.config.networks import MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.schedules import Schedule
@@ -30,11 +31,11 @@ def _adam() -> OptimizerConfig:
 
 
 @dataclass(frozen=True)
-class DQNConfig:
+class DQNConfig(AlgorithmSettings):
     """Deep Q-learning, with what Rainbow adds to it."""
 
     name: str = setting("dqn", "name of the variant")
-    buffer_size: int = setting(100_000, "rows of the replay: transitions, and one for each end of an episode")
+    buffer_size: int = setting(100_000, "rows of the replay: transitions, and one for each end of an episode", "rows")
     buffer_on_disk: bool = setting(False, "map the replay from a file instead of holding it in memory")
     warmup_steps: int = setting(
         1000, "random actions before anything is learned; rounded up to a multiple of train_every", "env_steps"
@@ -46,7 +47,7 @@ class DQNConfig:
     optimizer: OptimizerConfig = setting(doc="what turns gradients into steps", factory=_adam)
     max_grad_norm: float | None = setting(10.0, "gradients of each group are clipped to this norm; null: never")
     gamma: float = setting(0.99, "discount")
-    n_step: int = setting(1, "rewards summed before the network's own estimate", "vec_steps")
+    n_step: int = setting(1, "rewards summed before the network's own estimate", "steps")
     target_every: int = setting(250, "gradient steps between moves of the target network", "updates")
     tau: float = setting(1.0, "how far the target network moves at a time; 1: it becomes a copy")
     epsilon: float | Schedule = setting(doc="probability of an action at random", factory=_less_and_less)
@@ -102,8 +103,12 @@ class DQNConfig:
             taken = f"algorithm.distribution={self.distribution} has a loss of its own"
             raise ConfigError(f"algorithm.loss={self.loss} is about plain values, and {taken}")
 
-    def gradient_steps_per_env_step(self, num_envs: int) -> float:
+    def updates_per_env_step(self, num_envs: int) -> float:
         return self.update_ratio
+
+    def shrunk(self) -> DQNConfig:
+        ratio, batch = min(self.update_ratio, SMALL_RATIO), min(self.batch_size, SMALL_BATCH)
+        return replace(self, update_ratio=ratio, batch_size=batch)
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""

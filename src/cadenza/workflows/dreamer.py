@@ -383,7 +383,10 @@ class Dreamer:
         if config.pretrain_updates:
             learn = (Hook("update"),)
             phases.append(Phase("pretrain", learn, "offline", "replay", duration_updates=config.pretrain_updates))
-        hooks = (Hook("collect", steps=config.train_every), Hook("update", ratio=config.updates_per_step))
+        hooks = (
+            Hook("collect", steps=config.train_every),
+            Hook("update", ratio=config.updates_per_env_step(self.context.num_envs)),
+        )
         return (*phases, Phase("train", hooks, buffer="replay"))
 
     def load_weights(self, state: dict[str, Any]) -> None:

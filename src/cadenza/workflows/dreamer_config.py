@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.checks import ends, in_unit_interval, positive, refuse_unused
 from cadenza.config.networks import OptimizerConfig
 from cadenza.config.schedules import Schedule
@@ -19,12 +20,12 @@ def _laprop() -> OptimizerConfig:
 
 
 @dataclass(frozen=True)
-class DreamerConfig:
+class DreamerConfig(AlgorithmSettings):
     """A world model, and a behaviour learned (or planned) inside it. The defaults are Dreamer v3."""
 
-    one_graph: ClassVar[bool] = True  # an update is one function of tensors, which CUDA can replay as a graph
+    one_graph: ClassVar[bool] = True
     name: str = setting("dreamer_v3", "name of the variant")
-    buffer_size: int = setting(1_000_000, "rows of the replay: transitions, and one for each end of an episode")
+    buffer_size: int = setting(1_000_000, "rows of the replay: transitions, and one for each end of an episode", "rows")
     buffer_on_disk: bool = setting(False, "map the replay from a file instead of holding it in memory")
     warmup_steps: int = setting(
         1024, "random actions before anything is learned, and at least as many as a sequence needs", "env_steps"
@@ -32,10 +33,10 @@ class DreamerConfig:
     pretrain_updates: int = setting(0, "gradient steps on what the warm-up brought, before the policy acts", "updates")
     train_every: int = setting(1, "steps collected between updates", "env_steps")
     train_ratio: float = setting(
-        512.0, "replayed per env_step collected: gradient steps times batch_size times batch_length", "vec_steps"
+        512.0, "replayed per env_step collected: gradient steps times batch_size times batch_length", "steps"
     )
     batch_size: int = setting(16, "sequences in a gradient step")
-    batch_length: int = setting(64, "steps of each", "vec_steps")
+    batch_length: int = setting(64, "steps of each", "steps")
     stored_latents: bool = setting(
         True, "sequences begin with the state that was last computed there, kept in the replay; false: with none"
     )
@@ -144,16 +145,15 @@ class DreamerConfig:
             raise ConfigError("algorithm.entropy_coef: behaviour=v1 does not reward entropy; take 0")
 
     @property
-    def updates_per_step(self) -> float:
-        return self.train_ratio / (self.batch_size * self.batch_length)
-
-    @property
     def values_count_arrival(self) -> bool:
         """Whether the value of a state includes the reward for getting there; v3's does not."""
         return self.behaviour in ("v1", "v2")
 
-    def gradient_steps_per_env_step(self, num_envs: int) -> float:
-        return self.updates_per_step
+    def updates_per_env_step(self, num_envs: int) -> float:
+        return self.train_ratio / (self.batch_size * self.batch_length)
+
+    def shrunk(self) -> DreamerConfig:
+        return replace(self, planning=replace(self.planning, iterations=1)) if self.behaviour == "plan" else self
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""

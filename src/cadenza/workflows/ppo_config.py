@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.checks import check_actor_critic, in_unit_interval, positive
 from cadenza.config.networks import CriticConfig, HeadConfig, MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.schedules import Schedule
@@ -18,7 +19,7 @@ COMMON = ("name", "n_steps", "update", "order", "rewards", "groups")
 
 
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(AlgorithmSettings):
     """Proximal Policy Optimization, of one agent or of a team."""
 
     name: str = setting("ppo", "name of the variant")
@@ -92,6 +93,11 @@ class PPOConfig:
         return own
 
     @property
+    def default_groups(self) -> str:
+        """Each agent a group of its own where they learn in turn: then they share no networks."""
+        return "agent" if self.update == "sequential" else "auto"
+
+    @property
     def sequence_length(self) -> int:
         """Steps that are learned from in their order; 1 without a memory."""
         memory = self.torso.memory
@@ -113,8 +119,15 @@ class PPOConfig:
             )
         return size // self.sequence_length
 
-    def gradient_steps_per_env_step(self, num_envs: int) -> float:
+    def updates_per_env_step(self, num_envs: int) -> float:
         return self.n_epochs / (self.minibatch(num_envs) * self.sequence_length)
+
+    def for_one_environment(self, num_envs: int) -> PPOConfig:
+        """Make rollouts longer, but not the sequences that a memory learns from."""
+        memory = self.torso.memory
+        length = None if memory.type == "none" else self.sequence_length
+        torso = replace(self.torso, memory=replace(memory, sequence_length=length))
+        return replace(self, n_steps=self.n_steps * num_envs, torso=torso)
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""

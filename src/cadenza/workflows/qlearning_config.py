@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.checks import check_single_transitions, ends, in_unit_interval, positive
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
@@ -19,7 +20,7 @@ LARGEST_TABLE = 10_000_000  # states x actions
 
 
 @dataclass(frozen=True)
-class QLearningConfig:
+class QLearningConfig(AlgorithmSettings):
     """Tabular Q-learning, SARSA and expected SARSA, and the bandit methods they contain."""
 
     name: str = setting("qlearning", "name of the variant")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.checks import check_actor_critic, in_unit_interval, positive
 from cadenza.config.networks import HeadConfig, MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.schedules import Schedule
@@ -14,7 +15,7 @@ from cadenza.types import EnvSpec
 
 
 @dataclass(frozen=True)
-class ReinforceConfig:
+class ReinforceConfig(AlgorithmSettings):
     """REINFORCE: the Monte-Carlo policy gradient."""
 
     name: str = setting("reinforce", "name of the variant")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from cadenza.config.algorithm_settings import SMALL_BATCH, SMALL_RATIO, AlgorithmSettings
 from cadenza.config.checks import check_replay_learner, in_unit_interval, positive
 from cadenza.config.networks import MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.schedules import Schedule
@@ -22,11 +23,11 @@ def _adam() -> OptimizerConfig:
 
 
 @dataclass(frozen=True)
-class SACConfig:
+class SACConfig(AlgorithmSettings):
     """Soft Actor-Critic."""
 
     name: str = setting("sac", "name of the variant")
-    buffer_size: int = setting(1_000_000, "rows of the replay: transitions, and one for each end of an episode")
+    buffer_size: int = setting(1_000_000, "rows of the replay: transitions, and one for each end of an episode", "rows")
     buffer_on_disk: bool = setting(False, "map the replay from a file instead of holding it in memory")
     warmup_steps: int = setting(1000, "random actions before anything is learned", "env_steps")
     train_every: int = setting(1, "steps collected between updates", "env_steps")
@@ -38,7 +39,7 @@ class SACConfig:
     optimizer: OptimizerConfig = setting(doc="what turns gradients into steps", factory=_adam)
     max_grad_norm: float | None = setting(None, "gradients are clipped to this norm; null: never")
     gamma: float = setting(0.99, "discount")
-    n_step: int = setting(1, "rewards summed before the critics' own estimate", "vec_steps")
+    n_step: int = setting(1, "rewards summed before the critics' own estimate", "steps")
     tau: float = setting(0.005, "how far the target critics move at a time")
     target_every: int = setting(1, "gradient steps between moves of the target critics", "updates")
     policy_every: int = setting(1, "gradient steps between those of policy and temperature", "updates")
@@ -82,8 +83,12 @@ class SACConfig:
             fixed = f"algorithm.temperature={self.temperature:g} stays as it is"
             raise ConfigError(f"algorithm.{keys} are about a learned one, and {fixed}")
 
-    def gradient_steps_per_env_step(self, num_envs: int) -> float:
+    def updates_per_env_step(self, num_envs: int) -> float:
         return self.update_ratio
+
+    def shrunk(self) -> SACConfig:
+        ratio, batch = min(self.update_ratio, SMALL_RATIO), min(self.batch_size, SMALL_BATCH)
+        return replace(self, update_ratio=ratio, batch_size=batch)
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""

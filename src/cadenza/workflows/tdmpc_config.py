@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from cadenza.config.algorithm_settings import SMALL_BATCH, SMALL_RATIO, AlgorithmSettings
 from cadenza.config.checks import ends, in_unit_interval, positive, refuse_unused
 from cadenza.config.networks import OptimizerConfig
 from cadenza.config.schedules import Schedule
@@ -26,13 +27,13 @@ def _policy_adam() -> OptimizerConfig:
 
 
 @dataclass(frozen=True)
-class TDMPCConfig:
+class TDMPCConfig(AlgorithmSettings):
     """Plans in a learned latent model, with values beyond them. The defaults are TD-MPC2."""
 
-    one_graph: ClassVar[bool] = True  # an update is one function of tensors, which CUDA can replay as a graph
+    one_graph: ClassVar[bool] = True
 
     name: str = setting("tdmpc2", "name of the variant")
-    buffer_size: int = setting(1_000_000, "rows of the replay: transitions, and one for each end of an episode")
+    buffer_size: int = setting(1_000_000, "rows of the replay: transitions, and one for each end of an episode", "rows")
     buffer_on_disk: bool = setting(False, "map the replay from a file instead of holding it in memory")
     priority_alpha: float | None = setting(None, "replay by error to this power; null: uniformly")
     priority_beta: float | Schedule = setting(0.4, "how far weights correct for that")
@@ -43,7 +44,7 @@ class TDMPCConfig:
     train_every: int = setting(1, "steps collected between updates", "env_steps")
     update_ratio: float = setting(1.0, "gradient steps per env_step collected after the warm-up")
     batch_size: int = setting(256, "stretches of experience in a gradient step")
-    horizon: int = setting(3, "steps of each: how far the model is unrolled", "vec_steps")
+    horizon: int = setting(3, "steps of each: how far the model is unrolled", "steps")
     rho: float = setting(0.5, "how much less each further step of a stretch counts")
     gamma: float | Literal["auto"] = setting(
         "auto", "discount; auto: by the length of an episode T, 1 - 5 / T, within 0.95 and 0.995"
@@ -114,8 +115,16 @@ class TDMPCConfig:
         length = env.max_episode_steps
         return UNKNOWN_LENGTH if length is None else min(max(1 - EPISODES_SEEN / length, 0.95), 0.995)
 
-    def gradient_steps_per_env_step(self, num_envs: int) -> float:
+    def updates_per_env_step(self, num_envs: int) -> float:
         return self.update_ratio
+
+    def shrunk(self) -> TDMPCConfig:
+        return replace(
+            self,
+            update_ratio=min(self.update_ratio, SMALL_RATIO),
+            batch_size=min(self.batch_size, SMALL_BATCH),
+            planning=replace(self.planning, iterations=1),
+        )
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.checks import refuse_unused
 from cadenza.config.setting import setting
 from cadenza.config.world_model_settings import PlanningConfig
@@ -70,11 +71,11 @@ class EvolutionConfig:
 
 
 @dataclass(frozen=True)
-class WorldModelsConfig:
+class WorldModelsConfig(AlgorithmSettings):
     """See, remember, act: a model of the world learned from random rollouts, and a small controller on top of it."""
 
     name: str = setting("world_models", "name of the variant")
-    buffer_size: int = setting(1_000_000, "rows of the replay: transitions, and one for each end of an episode")
+    buffer_size: int = setting(1_000_000, "rows of the replay: transitions, and one for each end of an episode", "rows")
     buffer_on_disk: bool = setting(False, "map the replay from a file instead of holding it in memory")
     rollout_steps: int = setting(
         10_000, "what the model is learned from, and at least as many as a sequence needs", "env_steps"
@@ -92,14 +93,14 @@ class WorldModelsConfig:
     )
     memory: MemoryConfig = setting(doc="M, which remembers and predicts", factory=MemoryConfig)
     memory_updates: int = setting(4000, "gradient steps of M", "updates")
-    batch_length: int = setting(64, "steps of the sequences that M learns from", "vec_steps")
+    batch_length: int = setting(64, "steps of the sequences that M learns from", "steps")
     controller: Literal["evolved", "plan", "random"] = setting(
         "evolved", "C: a linear one found by evolution, a search in the model for each action, or chance"
     )
     evolution: EvolutionConfig = setting(doc="controller=evolved: the search for it", factory=EvolutionConfig)
     trials: int = setting(16, "episodes that each controller of a generation is tried for", "episodes")
     generations: int | None = setting(None, "how many there are; null: as many as the run's budget allows", "updates")
-    dream_steps: int = setting(1000, "evolution.inside=dream: how long an episode lasts at most", "vec_steps")
+    dream_steps: int = setting(1000, "evolution.inside=dream: how long an episode lasts at most", "steps")
     planning: PlanningConfig = setting(doc="controller=plan: the search", factory=PlanningConfig)
     horizon: int = setting(15, "controller=plan: length of a plan", "steps")
     train_every: int = setting(50, "controller=plan: steps collected between updates of M", "env_steps")
@@ -146,6 +147,10 @@ class WorldModelsConfig:
         if self.controller == "evolved":
             return self.dreams or self.evolution.sees != "z"
         return self.controller == "plan"
+
+    def shrunk(self) -> WorldModelsConfig:
+        planned = self.controller in ("plan", "random")
+        return replace(self, planning=replace(self.planning, iterations=1)) if planned else self
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""

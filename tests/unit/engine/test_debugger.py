@@ -67,13 +67,21 @@ def test_one_environment_collects_as_much_as_all_of_them() -> None:
 
 
 @pytest.mark.parametrize("length", ["null", "8"])
-def test_what_a_memory_learns_from_stays_as_long_as_it_was(length: str) -> None:
+def test_sequences_for_a_memory_keep_their_length_in_one_environment(length: str) -> None:
     memory = ["algorithm.torso.memory.type=lstm", f"algorithm.torso.memory.sequence_length={length}"]
     sizes = ["algorithm.n_steps=32", "algorithm.batch_size=64", "environment.num_envs=8"]
     config = load("Pendulum-v1:ppo", [*memory, *sizes])
     one = settle_for_one(config, check(config)).algorithm
     assert (one.n_steps, one.sequence_length) == (256, config.algorithm.sequence_length)
     assert one.minibatch(1) == config.algorithm.minibatch(8)
+
+
+def test_returns_of_several_steps_and_memories_of_whole_episodes_are_unchanged_in_one_environment() -> None:
+    rainbow, memory = load("CartPole-v1:rainbow"), ["algorithm.torso.memory.type=lstm"]
+    reinforce = load("CartPole-v1:reinforce", memory)
+    for config in (rainbow, reinforce):
+        assert config.environment.num_envs > 1
+        assert settle_for_one(config, check(config)).algorithm == config.algorithm
 
 
 def test_an_algorithm_that_refuses_longer_rollouts_is_left_alone(forgotten: None) -> None:

@@ -89,7 +89,7 @@ def test_cadenza_updates_as_often_as_asked(train_every: int, gradient_steps: int
 
 def test_cadenzas_dreamer_is_the_one_that_all_can_do() -> None:
     algorithm = finish(config_of(TASKS["dreamer-cartpole"].order())).algorithm
-    assert algorithm.updates_per_step == 1.0
+    assert algorithm.updates_per_env_step(1) == 1.0
     assert (algorithm.model.cell, algorithm.model.norm, algorithm.stored_latents) == ("norm_gru", "layer", False)
     assert (algorithm.replay_value_scale, algorithm.optimizer.name, algorithm.optimizer.agc) == (0.0, "adam", 0.0)
 

@@ -1,0 +1,95 @@
+"""What an algorithm's settings say to the rest of cadenza: a base class with defaults, and its check."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
+
+from cadenza.errors import ConfigError
+from cadenza.types import EnvSpec
+
+# What `shrunk` leaves of what makes learning from a replay slow.
+SMALL_RATIO = 0.125  # updates per env_step
+SMALL_BATCH = 32
+
+
+@dataclass(frozen=True)
+class AlgorithmSettings(ABC):
+    """The settings of an algorithm: a frozen dataclass.
+
+    `name` and `check` are required, the other members have defaults. A class that does not inherit from this one gets
+    those that it lacks when its algorithm is registered or loaded (`adopt`).
+    """
+
+    one_graph: ClassVar[bool] = False  # an update is one function of tensors, which CUDA can replay as a graph
+
+    name: str
+
+    @abstractmethod
+    def check(self, env: EnvSpec, num_envs: int) -> None:
+        """Refuse an environment that the algorithm cannot act in, and sizes that do not fit it."""
+
+    @property
+    def default_groups(self) -> Any:
+        """Value of `environment.groups` that `auto` stands for; `auto` again leaves it to the environment."""
+        return "auto"
+
+    def updates_per_env_step(self, num_envs: int) -> float:
+        """Return the number of gradient steps per env_step; 0 where it does not depend on them."""
+        return 0.0
+
+    def shrunk(self) -> Self:
+        """Return settings with quick updates and quick actions, for a run that need not learn anything."""
+        return self
+
+    def for_one_environment(self, num_envs: int) -> Self:
+        """Return settings that collect as much between updates in one environment as these do in `num_envs`.
+
+        By default, whole numbers counted in vec_steps are multiplied: they are the lengths of rollouts.
+        """
+        rollouts = [field.name for field in fields(self) if field.metadata.get("unit") == "vec_steps"]
+        lengths = {name: length for name in rollouts if type(length := getattr(self, name)) is int}
+        longer: dict[str, Any] = {name: length * num_envs for name, length in lengths.items()}
+        return replace(self, **longer)
+
+
+METHODS = ("check", "updates_per_env_step", "shrunk", "for_one_environment")
+DEFAULTS = ("one_graph", "default_groups", *METHODS[1:])
+
+
+def adopt(algorithm: str, settings: Any) -> None:
+    """Check the class of an algorithm's settings, and add the defaults that it lacks."""
+    wrong = _mistake(settings)
+    if wrong:
+        name = getattr(settings, "__name__", settings)
+        raise ConfigError(f"algorithm {algorithm}: its settings {name!r} {wrong}")
+    if not issubclass(settings, AlgorithmSettings):
+        for member in DEFAULTS:
+            if not hasattr(settings, member):
+                setattr(settings, member, vars(AlgorithmSettings)[member])
+        AlgorithmSettings.register(settings)
+
+
+def _mistake(settings: Any) -> str | None:
+    """Return what makes a class unfit for an algorithm's settings."""
+    parameters = getattr(settings, "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen:
+        return "must be a frozen dataclass"
+    if "name" not in {field.name for field in fields(settings)}:
+        return "lacks the field name: str"
+    if not callable(getattr(settings, "check", None)):
+        return "lacks the method check(env, num_envs), which refuses what the algorithm cannot do"
+    for method in METHODS:
+        theirs, expected = getattr(settings, method, None), inspect.signature(getattr(AlgorithmSettings, method))
+        if theirs is None and not hasattr(settings, method):
+            continue
+        arguments = ", ".join(expected.parameters)
+        if not callable(theirs):
+            return f"must have a method {method}({arguments}), not a {type(theirs).__name__} of that name"
+        try:
+            inspect.signature(theirs).bind(*expected.parameters)
+        except TypeError:
+            return f"has {method}{inspect.signature(theirs)}, which must take ({arguments})"
+    return None
