@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from outcome import result_file
 
-from cadenza.lab.curves import INK
-from cadenza.lab.plots import COLOURS, dress
+from cadenza.lab.charts import INK
+from cadenza.lab.plots import COLOURS, set_titles
 
 Curve = dict[int, float]
 
@@ -57,7 +57,7 @@ def main() -> None:
             axes.plot(list(curve), list(curve.values()), color=colour, linewidth=0.8, alpha=0.4)
         seeds = f"{len(curves)} seed{'s' * (len(curves) > 1)}"
         axes.plot(*common(curves, given.apart), color=colour, linewidth=2.2, label=f"{name} ({seeds})")
-    dress(axes, given.title, "env_steps", "return of an episode (evaluation)")
+    set_titles(axes, given.title, "env_steps", "return of an episode (evaluation)")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlim(left=0)
     axes.legend(frameon=False, labelcolor=INK)

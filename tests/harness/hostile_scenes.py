@@ -275,7 +275,7 @@ def use_in_process_engine() -> None:
     from cadenza.cli import sweep
     from harness.sweeping import InProcess
 
-    sweep.open_engine = lambda on, jobs: InProcess()
+    sweep.open_backend = lambda on, jobs: InProcess()
 
 
 def places(scene: Scene, copy: Path, tmp: Path) -> dict[str, str]:

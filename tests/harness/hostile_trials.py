@@ -813,7 +813,7 @@ HEAVY = (
     "cadenza.engine.playback", "cadenza.workflows.ppo", "cadenza.workflows.dqn", "cadenza.envs.toys.toy",
     "cadenza.lab.report", "cadenza.lab.compare", "cadenza.lab.comparison_page", "cadenza.lab.cleanup",
     "cadenza.lab.comparison_report", "cadenza.lab.diff", "cadenza.lab.view.publish", "cadenza.lab.view.play",
-    "cadenza.lab.sweeps.drive", "cadenza.lab.sweeps.sweep_report", "cadenza.lab.inspector.server",
+    "cadenza.lab.sweeps.sweep_loop", "cadenza.lab.sweeps.sweep_report", "cadenza.lab.inspector.server",
     "cadenza.lab.inspector.comparison",
     "harness.inspecting", "harness.sweeping", "cadenza.config.migrate", "rich.table", "rich.live",
 )  # fmt: skip

@@ -10,10 +10,10 @@ from typing import Any
 from cadenza.config.convert import build
 from cadenza.engine.signals import Signals
 from cadenza.errors import CadenzaError
-from cadenza.lab.sweeps.drive import Sweep, folder_of
 from cadenza.lab.sweeps.jobs import Job, train
 from cadenza.lab.sweeps.journal import Journal, Trial
 from cadenza.lab.sweeps.sweep_file import SweepFile
+from cadenza.lab.sweeps.sweep_loop import Sweep, create_folder
 from cadenza.lab.sweeps.sweep_plan import Plan, plan
 from cadenza.records.folder import RunFolder
 
@@ -50,7 +50,7 @@ class InProcess:
             return problem.exit_code
         return 0
 
-    def ended(self) -> Iterator[tuple[Job, int]]:
+    def poll(self) -> Iterator[tuple[Job, int]]:
         while self.codes:
             yield self.codes.pop(0)
 
@@ -66,7 +66,7 @@ def make(base: str = "CartPole-v1:ppo", **said: Any) -> Plan:
 
 def run(made: Plan, root: Path, engine: InProcess | None = None) -> list[Trial]:
     """To the end, or until something is raised; what is known then."""
-    folder = folder_of(made, root)
+    folder = create_folder(made, root)
     journal = Journal(folder.journal)
     try:
         Sweep(made, root, folder, journal, engine or InProcess()).run(Signals())

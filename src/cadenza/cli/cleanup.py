@@ -9,7 +9,7 @@ import typer
 from cadenza.cli.output import Filters, Json, RunsDir, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from cadenza.lab.cleanup import Cleaning
+    from cadenza.lab.cleanup import CleanupResult
 
 
 def cleanup(
@@ -37,12 +37,12 @@ def cleanup(
 
     Example: cadenza cleanup --keep-best 3 --keep-recent 14 --keep-tag paper --dry-run
     """
-    from cadenza.lab.cleanup import Rules, clean
+    from cadenza.lab.cleanup import KeepRules, clean
     from cadenza.records.folder import runs_root
 
     if keep_best is None and keep_recent is None and not keep_tags:
         raise typer.BadParameter("say what to keep: --keep-best N, --keep-recent DAYS or --keep-tag TAG")
-    rules = Rules(keep_best, keep_recent, tuple(keep_tags or ()), metric)
+    rules = KeepRules(keep_best, keep_recent, tuple(keep_tags or ()), metric)
     done = clean(runs_root(runs_dir), rules, filters or [], dry_run)
     if json:
         print_json(done.plain())
@@ -50,7 +50,7 @@ def cleanup(
         report(done)
 
 
-def report(done: Cleaning) -> None:
+def report(done: CleanupResult) -> None:
     """Print what was freed, what stays and why, and the disk use before and after."""
     from cadenza.base.formatting import size
 

@@ -10,7 +10,7 @@ import typer
 from cadenza.cli.output import Filters, Json, RunsDir, print_json, print_table, require_parent, say
 
 if TYPE_CHECKING:
-    from cadenza.lab.compare import Comparison, Estimate
+    from cadenza.lab.compare import Comparison
 
 PAGES = (".html", ".htm")
 Runs = Annotated[
@@ -48,7 +48,7 @@ def compare(
     from cadenza.lab.compare import AXES
     from cadenza.lab.compare import compare as compared
     from cadenza.lab.plots import FORMATS
-    from cadenza.lab.series import chosen
+    from cadenza.lab.series import select_runs
     from cadenza.records.folder import runs_root
 
     if x not in AXES:
@@ -60,7 +60,7 @@ def compare(
     require_parent("--plot", plot)
     if at is not None and best:
         raise typer.BadParameter("--at N and --best exclude each other")
-    folders = chosen(runs_root(runs_dir), runs or [], filters or [])
+    folders = select_runs(runs_root(runs_dir), runs or [], filters or [])
     score = "best" if best else "final" if at is None else str(at)
     result = compared(folders, listed(metrics), score, listed(by))
     if plot is not None:
@@ -70,7 +70,7 @@ def compare(
         return
     for metric in result.metrics:
         print_scores(result, metric)
-    if len(result.environments) > 1 and result.whole:
+    if result.has_overall:
         print_overall(result)
     print_differences(result)
     for note in result.notes_along(x):
@@ -97,65 +97,29 @@ def write(result: Comparison, path: Path, axis: str) -> None:
 
 
 def print_scores(result: Comparison, metric: str) -> None:
-    """Print for each series how many seeds have a score, their score, and the probability that it beats the first."""
-    from cadenza.base.formatting import number
+    """Print the scores of the series, without columns that say nothing here."""
+    from cadenza.lab.comparison_tables import score_table
 
-    first, several = result.labels[0], len(result.environments) > 1
-    beats = f"P(above {first})"
-    head = [*(["environment"] if several else []), "runs", "seeds", metric, "95 % interval", "min", "max", beats]
-    lines = []
-    for one in result.series:
-        estimate, values = result.estimate(one, metric), result.scores(one, metric)
-        place = [one.environment] if several else []
-        if estimate is None:
-            lines.append([*place, one.label, "0", "-", "", "", "", ""])
-            continue
-        better = None if one.label == first else result.improvement(one.label, first, metric, one.environment)
-        ends = (number(float(values.min())), number(float(values.max())))
-        score = (number(estimate.value), span(estimate), *ends, chance(better))
-        lines.append([*place, one.label, str(len(values)), *score])
-    numbers = ("seeds", metric, "min", "max")
-    keep = [i for i, name in enumerate(head) if name != beats or any(line[i] for line in lines)]
-    print_table([head[i] for i in keep], [[line[i] for i in keep] for line in lines], numbers)
+    head, rows = score_table(result, metric)
+    first = 0 if len(result.environments) > 1 else 1
+    last = len(head) if any(row[-1] for row in rows) else len(head) - 1
+    head = [metric if name == "IQM" else name for name in head][first:last]
+    print_table(head, [row[first:last] for row in rows], ("seeds", metric, "min", "max"))
 
 
 def print_overall(result: Comparison) -> None:
-    """Print the score of each label over all environments, each scaled to its own range."""
-    from cadenza.base.formatting import number
+    """Print the score of each label over all environments."""
+    from cadenza.lab.comparison_tables import overall_table
 
-    metric, first = result.metrics[0], result.labels[0]
-    lines = []
-    for label in result.labels:
-        estimate = result.overall(label, metric)
-        better = None if label == first else result.improvement(label, first, metric)
-        if estimate is not None:
-            lines.append([label, number(estimate.value), span(estimate), chance(better)])
+    head, rows = overall_table(result)
     title = f"all {len(result.environments)} environments, scaled"
-    print_table([title, "IQM", "95 % interval", f"P(above {first})"], lines, ("IQM",))
+    print_table([title, *head[1:]], rows, ("IQM",))
 
 
 def print_differences(result: Comparison) -> None:
     """Print the settings in which the series differ."""
-    from cadenza.base.json_text import dumps
+    from cadenza.lab.comparison_tables import settings_table
 
-    differences = result.differences()
-    if not differences:
-        return
-    titles = list(next(iter(differences.values())))
-    lines = [
-        [key, *("-" if values[title] is None else dumps(values[title]).strip('"') for title in titles)]
-        for key, values in differences.items()
-    ]
-    print_table(["setting", *titles], lines)
-
-
-def span(estimate: Estimate) -> str:
-    """Return an interval as text."""
-    from cadenza.base.formatting import number
-
-    return f"[{number(estimate.low)}, {number(estimate.high)}]"
-
-
-def chance(estimate: Estimate | None) -> str:
-    """Return a probability and its interval as text."""
-    return "" if estimate is None else f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+    head, rows = settings_table(result)
+    if rows:
+        print_table(head, rows)

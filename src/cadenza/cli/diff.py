@@ -22,41 +22,41 @@ def diff(
 
     Example: cadenza diff CartPole-v1-ppo-s1 @last --first
     """
-    from cadenza.lab.diff import facts, parting, without_episodes
+    from cadenza.lab.diff import differences, first_divergence, without_episodes
     from cadenza.records.folder import find, runs_root
 
     root = runs_root(runs_dir)
     ours, theirs = find(root, a), find(root, b)
-    parted, lacking = parting(ours, theirs), without_episodes(ours, theirs)
-    differing = {} if first else facts(ours, theirs)
+    divergence, lacking = first_divergence(ours, theirs), without_episodes(ours, theirs)
+    differing = {} if first else differences(ours, theirs)
     if json:
-        result = {"a": ours.id, "b": theirs.id, "identical": parted is None, "first_difference": parted}
+        result = {"a": ours.id, "b": theirs.id, "identical": divergence is None, "first_difference": divergence}
         print_json(result | {"episodes_compared": not lacking} | differing)
         return
     for title, values in differing.items():
         if values:
             print_table((title, ours.id, theirs.id), [(key, _text(x), _text(y)) for key, (x, y) in values.items()])
-    say(first_difference(parted, lacking))
-    if parted is not None and (episode := first_episode(parted)):
+    say(first_difference(divergence, lacking))
+    if divergence is not None and (episode := first_episode(divergence)):
         say(episode)
 
 
-def first_difference(parted: dict[str, Any] | None, lacking: list[str]) -> str:
+def first_difference(divergence: dict[str, Any] | None, lacking: list[str]) -> str:
     """Return a line about the first difference; `lacking` runs recorded no episodes."""
-    if parted is None:
+    if divergence is None:
         without = f"{' and '.join(dict.fromkeys(lacking))} recorded none"
         rest = f"metrics are identical; episodes cannot be compared: {without}"
         return rest if lacking else "metrics and episodes are identical"
     text = "metrics are identical, episodes are not"
-    if parted["env_steps"] is not None:
-        text = f"they first differ at step {parted['env_steps']} in {parted['quantity']}: "
-        text += f"{_text(parted['a'])} and {_text(parted['b'])}"
+    if divergence["env_steps"] is not None:
+        text = f"they first differ at step {divergence['env_steps']} in {divergence['quantity']}: "
+        text += f"{_text(divergence['a'])} and {_text(divergence['b'])}"
     return text
 
 
-def first_episode(parted: dict[str, Any]) -> str:
+def first_episode(divergence: dict[str, Any]) -> str:
     """Return a line about the first episode that differs, or nothing if it is unknown."""
-    episode = parted.get("episode")
+    episode = divergence.get("episode")
     if episode is None:
         return ""
     where = f"episode {episode['number']} of environment {episode['env']}"

@@ -137,9 +137,9 @@ def export_table(
     check_out(format, out, json, binary=format == "parquet")
     from cadenza.lab import formats
     from cadenza.lab.compare import compare
-    from cadenza.lab.series import chosen
+    from cadenza.lab.series import select_runs
 
-    folders, columns = chosen(root, runs, filters), listed(metrics)
+    folders, columns = select_runs(root, runs, filters), listed(metrics)
     if format == "latex":
         content: str | bytes = formats.as_latex(compare(folders, columns, by=listed(by)))
     else:

@@ -40,13 +40,13 @@ def inspect(
     from cadenza.errors import NotFoundError
     from cadenza.lab.inspector.run_catalog import Catalog
     from cadenza.lab.inspector.server import Inspector, serve
-    from cadenza.lab.series import chosen
+    from cadenza.lab.series import select_runs
     from cadenza.records.folder import runs_root
 
     root = runs_root(runs_dir)
     if runs_dir is not None and not root.is_dir():
         raise NotFoundError(f"--runs-dir {root}: there is no such folder")
-    folders = chosen(root, runs) if runs else []
+    folders = select_runs(root, runs) if runs else []
     view = "#/"
     if len(folders) == 1:
         view = f"#/run/{quote(folders[0].id, safe='')}/curves"

@@ -39,9 +39,9 @@ def report(
             raise typer.BadParameter("several runs are compared: give --out DIR for the report")
         from cadenza.lab.compare import compare
         from cadenza.lab.comparison_report import write_comparison
-        from cadenza.lab.series import chosen
+        from cadenza.lab.series import select_runs
 
-        result = compare(chosen(root, runs, []))
+        result = compare(select_runs(root, runs, []))
         show_paths(write_comparison(result, out), {"dir": out.absolute()}, json)
         return
     sweep_folder = SafePath(root / "sweeps" / runs[0])

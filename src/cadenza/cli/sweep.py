@@ -18,10 +18,10 @@ from cadenza.base.text import command, shell
 from cadenza.cli.output import ConfigDir, Json, Overrides, Quiet, RunsDir, Trust, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from cadenza.lab.sweeps.drive import Sweep
-    from cadenza.lab.sweeps.jobs import Engine
+    from cadenza.lab.sweeps.jobs import Backend
     from cadenza.lab.sweeps.journal import Journal, Trial
     from cadenza.lab.sweeps.sweep_file import SweepFile
+    from cadenza.lab.sweeps.sweep_loop import Sweep
     from cadenza.lab.sweeps.sweep_plan import Plan
 
 Jobs = Annotated[int | None, typer.Option(min=1, help="Train so many runs at the same time. Default: the file's.")]
@@ -81,8 +81,8 @@ def sweep(
 def begin(file: SweepFile, overrides: list[str], options: SweepOptions) -> None:
     """Plan a sweep, run or continue it, and report its results."""
     from cadenza.engine.signals import EXIT_CODES, Signals
-    from cadenza.lab.sweeps.drive import Sweep, conclude, folder_of, predecessor
     from cadenza.lab.sweeps.journal import Journal
+    from cadenza.lab.sweeps.sweep_loop import Sweep, conclude, create_folder, predecessor
     from cadenza.lab.sweeps.sweep_plan import plan as make_plan
     from cadenza.lab.sweeps.sweep_report import result, write_report
     from cadenza.records.folder import runs_root
@@ -93,20 +93,20 @@ def begin(file: SweepFile, overrides: list[str], options: SweepOptions) -> None:
     if options.dry_run:
         show_plan(plan, options.json)
         return
-    folder = folder_of(plan, root)
+    folder = create_folder(plan, root)
     with locked(folder.path):
         journal = Journal(folder.journal)
         if options.retry_failed:
             journal.retry()
-        engine = open_engine(options.on, min(file.parallel_jobs, plan.total * len(plan.seeds)))
+        backend = open_backend(options.on, min(file.parallel_jobs, plan.total * len(plan.seeds)))
         progress = Progress(plan, journal, options.quiet)
-        going = Sweep(plan, root, folder, journal, engine, progress.over, progress.warn)
+        going = Sweep(plan, root, folder, journal, backend, progress.over, progress.warn)
         progress.start(folder.path, "" if journal.trials else predecessor(plan, folder))
         try:
-            with Signals(partial(progress.stop, engine)) as signals:
+            with Signals(partial(progress.stop, backend)) as signals:
                 going.run(signals)
         finally:
-            engine.close()
+            backend.close()
             journal.close()
         write_report(going, repeated_command())
         best = conclude(going)
@@ -154,10 +154,10 @@ def require_extras(file: SweepFile, on: str) -> None:
         import cadenza.lab.sweeps.ray_tasks  # noqa: F401
 
 
-def open_engine(on: str, jobs: int) -> Engine:
+def open_backend(on: str, jobs: int) -> Backend:
     """Return what runs `jobs` trials at a time: processes here, or tasks of a Ray cluster."""
     if on == "local":
-        from cadenza.lab.sweeps.local import LocalProcesses
+        from cadenza.lab.sweeps.local_processes import LocalProcesses
 
         return LocalProcesses(jobs)
     from cadenza.lab.sweeps.ray_tasks import RayTasks
@@ -168,14 +168,16 @@ def open_engine(on: str, jobs: int) -> Engine:
 def show_plan(plan: Plan, json: bool) -> None:
     """Print the trials that are determined beforehand, and how many runs the sweep makes."""
     if json:
-        print_json({"sweep": plan.id, "trials": plan.total, "seeds": plan.seeds, "params": plan.known})
+        print_json({"sweep": plan.id, "trials": plan.total, "seeds": plan.seeds, "params": plan.predetermined})
         return
-    from cadenza.lab.sweeps.sweep_report import shown
+    from cadenza.lab.sweeps.sweep_report import brief
 
     runs = f"{plan.total} trials x {len(plan.seeds)} seeds = {plan.total * len(plan.seeds)} runs"
-    if plan.known:
+    if plan.predetermined:
         keys = list(plan.space.dimensions)
-        rows = [[str(number), *(shown(params[key]) for key in keys)] for number, params in enumerate(plan.known, 1)]
+        rows = [
+            [str(number), *(brief(params[key]) for key in keys)] for number, params in enumerate(plan.predetermined, 1)
+        ]
         print_table(["trial", *keys], rows, ["trial"])
     say(f"{plan.id}: {runs}; every config is valid", err=True)
 
@@ -206,7 +208,7 @@ class Progress:
     def over(self, trial: Trial) -> None:
         """Print a line for a trial that is over."""
         from cadenza.base.formatting import duration, number
-        from cadenza.lab.sweeps.sweep_report import said
+        from cadenza.lab.sweeps.sweep_report import settings_text
 
         done = len(self.journal.over)
         ranked = self.journal.ranked(self.plan.file.objective.sign)
@@ -216,16 +218,16 @@ class Progress:
         outcome = trial.message if trial.state == "failed" else f"{number(trial.value)}  ({best})"
         outcome += f"  {trial.message}" if trial.state == "finished" and trial.message else ""
         state = "" if trial.state == "finished" else f"{trial.state} "
-        self._say(f"[{done}/{self.plan.total}] trial {trial.number}: {state}{outcome}  {said(trial)}{left}")
+        self._say(f"[{done}/{self.plan.total}] trial {trial.number}: {state}{outcome}  {settings_text(trial)}{left}")
 
     def warn(self, text: str) -> None:
         """Print a warning."""
         say(f"warning: {text}", err=True)
 
-    def stop(self, engine: Engine, number: int) -> None:
+    def stop(self, backend: Backend, number: int) -> None:
         """Pass a signal on to the runs."""
         os.write(2, b"\nruns save at their next boundary and stop ...\n")
-        engine.stop(number)
+        backend.stop(number)
 
     def end(self, stopped: str | None, going: Sweep) -> None:
         """Print how to continue an interrupted sweep, or where the results of a finished one are."""

@@ -22,10 +22,10 @@ def trial(
     """Start or continue a run of a sweep; end when the process that started it ends."""
     from cadenza.cli.train import finish
     from cadenza.engine.signals import STOP
-    from cadenza.lab.sweeps.jobs import end_with_starter, train
+    from cadenza.lab.sweeps.jobs import stop_with_parent, train
     from cadenza.records.folder import runs_root
 
-    end_with_starter()
+    stop_with_parent()
     unit, _, amount = (until or "").partition("=")
     result = train(config, runs_root(runs_dir), run, (unit, int(amount)) if until else None, metric)
     if result.signal != STOP or result.why:

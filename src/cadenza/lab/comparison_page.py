@@ -1,4 +1,4 @@
-"""A comparison as one HTML file to explore: nothing is fetched, the data and the script are inside."""
+"""The interactive page of a comparison: one HTML file that contains its data and script and loads nothing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cadenza.base import atomic
 from cadenza.base.json_text import dumps
 from cadenza.lab.compare import AXES, Comparison, profiles
 from cadenza.lab.html import STYLE
-from cadenza.lab.plots import AXIS_NAMES, COLOURS
+from cadenza.lab.plots import AXIS_NAMES, look
 from cadenza.lab.series import Series
 
-SEED_POINTS = 500  # of a single seed's curve, at most: a page is to be sent around
+SEED_POINTS = 500  # largest number of points of a seed's curve, so that the file can be sent by mail
 SCRIPTS = ("plot.js", "comparison_page.js")
 START = 'showComparison(JSON.parse(document.getElementById("data").textContent), document.getElementById("page"));\n'
 LAYOUT = """
@@ -38,10 +38,11 @@ table { margin: .5rem 0 1rem; font-size: 15px; } td { font-variant-numeric: tabu
 
 
 def write_page(result: Comparison, path: Path, axis: str) -> None:
+    """Write the page; it shows `axis` at first."""
     parts = [files("cadenza.lab").joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS]
     script = "".join(parts) + START
     title = "Comparison: " + ", ".join(result.environments)
-    data = dumps(content(result, axis)).replace("<", "\\u003c")  # no text in it ends the element or hides its end
+    data = dumps(content(result, axis)).replace("<", "\\u003c")  # no text in the data can end the element
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
     body = f'<h1>{escape(title)}</h1>\n<main id="page"></main>\n<noscript>This page needs JavaScript.</noscript>'
     page = f'<!doctype html>\n<html lang="en"><head>{head}<style>{STYLE}{LAYOUT}</style></head>\n<body>\n{body}\n'
@@ -50,36 +51,41 @@ def write_page(result: Comparison, path: Path, axis: str) -> None:
 
 
 def content(result: Comparison, axis: str) -> dict[str, Any]:
-    """All that the page can show."""
+    """Return everything that the page can show."""
     plain = result.plain(axis)
-    for one, told in zip(result.series, plain["series"], strict=True):
-        told["curves"] = {metric: _curves(result, one, metric) for metric in result.metrics}
-    plain["labels"] = [
-        {"label": label, "colour": COLOURS[index % len(COLOURS)]} for index, label in enumerate(result.labels)
-    ]
-    plain["axes"] = {name: AXIS_NAMES[name] for name in AXES if name == axis or _has(plain, name)}
+    for series, entry in zip(result.series, plain["series"], strict=True):
+        entry["curves"] = {metric: _curves(result, series, metric) for metric in result.metrics}
+    plain["labels"] = [{"label": label, "colour": look(result, label)["color"]} for label in result.labels]
+    plain["axes"] = {name: AXIS_NAMES[name] for name in AXES if name == axis or _has_points(plain, name)}
     plain["profiles"] = {metric: _profiles(result, metric) for metric in result.metrics}
     plain["environments"] = result.environments
-    plain["notes"] = result.notes_along("time")  # which can be chosen there
+    plain["notes"] = result.notes_along("time")  # the reader can select that axis
     return plain
 
 
-def _curves(result: Comparison, one: Series, metric: str) -> dict[str, Any]:
-    found = {}
-    for axis in AXES:
-        curve = result.curve(one, metric, axis)
-        if curve is not None:
-            seeds = [{"x": x[keep], "y": y[keep]} for x, y in curve.seeds for keep in [_thinned(len(x))]]
-            found[axis] = {"x": curve.x, "y": curve.middle, "low": curve.low, "high": curve.high, "seeds": seeds}
-    return found
+def _curves(result: Comparison, series: Series, metric: str) -> dict[str, Any]:
+    curves = {axis: result.curve(series, metric, axis) for axis in AXES}
+    return {
+        axis: {
+            "x": curve.x,
+            "y": curve.middle,
+            "low": curve.low,
+            "high": curve.high,
+            "seeds": [_thin(x, y) for x, y in curve.seeds],
+        }
+        for axis, curve in curves.items()
+        if curve is not None
+    }
 
 
-def _thinned(count: int) -> np.ndarray:
-    return np.unique(np.linspace(0, count - 1, min(count, SEED_POINTS)).astype(int))
+def _thin(x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    """Return at most SEED_POINTS points of a curve, equally spaced."""
+    index = np.unique(np.linspace(0, len(x) - 1, min(len(x), SEED_POINTS)).astype(int))
+    return {"x": x[index], "y": y[index]}
 
 
-def _has(plain: dict[str, Any], axis: str) -> bool:
-    """Whether there is anything to see along an axis: updates, say, are not counted by all."""
+def _has_points(plain: dict[str, Any], axis: str) -> bool:
+    """Return whether some curve extends along an axis; not every algorithm counts updates, for example."""
     curves = [curves[axis] for one in plain["series"] for curves in one["curves"].values() if axis in curves]
     return any(len(curve["x"]) > 1 and curve["x"][-1] > curve["x"][0] for curve in curves)
 

@@ -1,4 +1,4 @@
-"""Two runs side by side: what was set and used differently, and where what they did parts."""
+"""The differences between two runs: settings, decisions, software and machine; where metrics and episodes diverge."""
 
 from __future__ import annotations
 
@@ -12,65 +12,65 @@ from cadenza.trees import leaves
 from cadenza.types import Episode
 
 Pairs = dict[str, tuple[Any, Any]]
-USED = ("versions", "variables", "machine", "git")  # of the manifest: what the same settings may run differently on
-UNTOLD = ("name", "tags")
+MADE_WITH = ("versions", "variables", "machine", "git")  # parts of the manifest that may change what a run computes
+LABELS = ("name", "tags")  # settings that change nothing of what a run computes
 
 
-def facts(a: RunFolder, b: RunFolder) -> dict[str, Pairs]:
-    """Settings, automatic decisions, and what the runs were made with, by key, where the two differ."""
-    ours, theirs = a.read_manifest(), b.read_manifest()
-    used = [{part: found.get(part) for part in USED} for found in (ours, theirs)]
+def differences(a: RunFolder, b: RunFolder) -> dict[str, Pairs]:
+    """Return the settings, the automatic decisions and the software and machine that differ, by dotted key."""
     settings = differing(a.settings(), b.settings())
+    made_with = [
+        {part: manifest.get(part) for part in MADE_WITH} for manifest in (a.read_manifest(), b.read_manifest())
+    ]
     return {
-        "settings": {key: pair for key, pair in settings.items() if key not in UNTOLD},
+        "settings": {key: pair for key, pair in settings.items() if key not in LABELS},
         "decisions": differing(a.read_decisions(), b.read_decisions()),
-        "made with": differing(*used),
+        "made with": differing(*made_with),
     }
 
 
 def differing(a: dict[str, Any], b: dict[str, Any]) -> Pairs:
-    """By dotted key the two values, where they are not the same; None where there is none."""
+    """Return the two values of each dotted key under which they differ; None stands for a missing one."""
     ours, theirs = dict(leaves(a)), dict(leaves(b))
     keys = dict.fromkeys([*ours, *theirs])
     pairs = {key: (ours.get(key), theirs.get(key)) for key in keys}
     return {key: pair for key, pair in pairs.items() if dumps(pair[0]) != dumps(pair[1])}
 
 
-def parting(a: RunFolder, b: RunFolder) -> dict[str, Any] | None:
-    """The first row of metrics that differs, and the first episode that does: what was done before what came of it."""
+def first_divergence(a: RunFolder, b: RunFolder) -> dict[str, Any] | None:
+    """Return the first row of metrics that differs, and under `episode` the first episode; None if none does."""
     row = metrics.first_difference(metrics.read(a.metrics), metrics.read(b.metrics))
     episode = first_episode(a, b)
     if row is None and episode is None:
         return None
-    found = row or {"env_steps": None, "quantity": "episodes", "a": None, "b": None}
-    return found | ({"episode": episode} if episode is not None else {})
+    divergence = row or {"env_steps": None, "quantity": "episodes", "a": None, "b": None}
+    return divergence | ({"episode": episode} if episode is not None else {})
 
 
 def without_episodes(*runs: RunFolder) -> list[str]:
-    """Those of the runs that kept none: what they did can be compared by metrics alone."""
+    """Return the ids of the runs that recorded no episodes: only their metrics can be compared."""
     return [run.id for run in runs if not episodes.count(run)]
 
 
 def first_episode(a: RunFolder, b: RunFolder) -> dict[str, Any] | None:
-    """The first finished episode in which two runs did or got something else; None where either kept no episodes."""
+    """Return the first finished episode whose actions or results differ; None if none does or a run recorded none."""
     if without_episodes(a, b):
         return None
     for index, (ours, theirs) in enumerate(zip_longest(episodes.load(a), episodes.load(b))):
         if ours is None or theirs is None:
-            here = ours or theirs
-            return _place(index, here, "existence", None)
-        quantity, step = _unlike(ours, theirs)
+            return _location(index, ours or theirs, "existence", None)
+        quantity, step = _first_mismatch(ours, theirs)
         if quantity is not None:
-            return _place(index, ours, quantity, step)
+            return _location(index, ours, quantity, step)
     return None
 
 
-def _place(index: int, episode: Episode, quantity: str, step: int | None) -> dict[str, Any]:
+def _location(index: int, episode: Episode, quantity: str, step: int | None) -> dict[str, Any]:
     return {"index": index, "env": episode.env, "number": episode.number, "quantity": quantity, "step": step}
 
 
-def _unlike(a: Episode, b: Episode) -> tuple[str | None, int | None]:
-    """What differs first between two episodes, and at which of its steps, if it is an action."""
+def _first_mismatch(a: Episode, b: Episode) -> tuple[str | None, int | None]:
+    """Return the first quantity that differs between two episodes, and for actions the step, else None for both."""
     import numpy as np
 
     if a.actions.keys() != b.actions.keys() or a.returns.keys() != b.returns.keys():
@@ -80,16 +80,16 @@ def _unlike(a: Episode, b: Episode) -> tuple[str | None, int | None]:
     if a.seed != b.seed:
         return "seed", None
     shared = min(a.length, b.length)
-    parted = []
+    steps = []
     for group in a.actions:
         ours, theirs = a.actions[group][:shared], b.actions[group][:shared]
         if ours.shape != theirs.shape:
             return "actions", None
         unequal = (ours != theirs).reshape(shared, -1).any(1)
         if unequal.any():
-            parted.append(int(np.argmax(unequal)))
-    if parted:
-        return "actions", min(parted)
+            steps.append(int(np.argmax(unequal)))
+    if steps:
+        return "actions", min(steps)
     if a.length != b.length:
         return "length", None
     if any(not np.array_equal(a.returns[group], b.returns[group]) for group in a.returns):

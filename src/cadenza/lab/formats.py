@@ -1,4 +1,4 @@
-"""Runs for other programs and for papers: their metrics as CSV, JSON or Parquet, their scores as a LaTeX table."""
+"""Export formats: the metrics of runs as CSV, JSON or Parquet, the scores of a comparison as a LaTeX table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cadenza.records.folder import RunFolder
 from cadenza.trees import leaves
 
 Row = dict[str, Any]
-WHO = ("run", "environment", "algorithm", "seed")  # columns before the metrics
+IDENTITY = ("run", "environment", "algorithm", "seed")  # the columns before the metrics
 ESCAPES = {
     "\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "…": r"\dots{}",
@@ -25,30 +25,31 @@ ESCAPES = {
 }  # fmt: skip
 
 
-def tables(folders: Sequence[RunFolder], wanted: Sequence[str] = ()) -> tuple[list[str], list[list[Row]]]:
-    """Columns, and each run's rows of metrics with whose they are; `wanted` metrics alone, if any are named."""
-    found = []
+def tables(folders: Sequence[RunFolder], selection: Sequence[str] = ()) -> tuple[list[str], list[list[Row]]]:
+    """Return the columns, and the rows of metrics of each run, which begin with its identity.
+
+    With a `selection`, the columns are these metrics alone.
+    """
+    by_run = []
     for folder in folders:
         settings = folder.settings()
-        values = (
-            folder.id,
+        environment, algorithm = (
             (settings.get("environment") or {}).get("id"),
             (settings.get("algorithm") or {}).get("name"),
-            settings.get("seed"),
         )
-        who = dict(zip(WHO, values, strict=True))
-        found.append([who | {key: row[key] for key in row if key != metrics.DIGEST} for row in _rows(folder)])
-    names = [name for name in metrics.names(chain.from_iterable(found)) if name not in WHO]
-    if wanted:
+        identity = dict(zip(IDENTITY, (folder.id, environment, algorithm, settings.get("seed")), strict=True))
+        by_run.append([identity | {key: row[key] for key in row if key != metrics.DIGEST} for row in _rows(folder)])
+    names = [name for name in metrics.names(chain.from_iterable(by_run)) if name not in IDENTITY]
+    if selection:
         first = [name for name in metrics.FIRST if name in names]
-        names = [*first, *(metrics.resolve(name, names) for name in wanted)]
-    return [*WHO, *dict.fromkeys(names)], found
+        names = [*first, *(metrics.resolve(name, names) for name in selection)]
+    return [*IDENTITY, *dict.fromkeys(names)], by_run
 
 
-def table(folders: Sequence[RunFolder], wanted: Sequence[str] = ()) -> tuple[list[str], list[Row]]:
-    """The same with the rows of all runs one after another."""
-    names, found = tables(folders, wanted)
-    return names, list(chain.from_iterable(found))
+def table(folders: Sequence[RunFolder], selection: Sequence[str] = ()) -> tuple[list[str], list[Row]]:
+    """Return the columns, and the rows of all runs one after another."""
+    names, by_run = tables(folders, selection)
+    return names, list(chain.from_iterable(by_run))
 
 
 def _rows(folder: RunFolder) -> list[Row]:
@@ -58,8 +59,9 @@ def _rows(folder: RunFolder) -> list[Row]:
     return rows
 
 
-def as_csv(folders: Sequence[RunFolder], wanted: Sequence[str]) -> str:
-    names, rows = table(folders, wanted)
+def as_csv(folders: Sequence[RunFolder], selection: Sequence[str]) -> str:
+    """Return the metrics of runs as CSV, with a header."""
+    names, rows = table(folders, selection)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(cell, names))
@@ -67,69 +69,67 @@ def as_csv(folders: Sequence[RunFolder], wanted: Sequence[str]) -> str:
     return text.getvalue()
 
 
-def as_json(folders: Sequence[RunFolder], wanted: Sequence[str]) -> str:
-    """A list of runs, each with its manifest, status, settings and rows: all there is to know of it but its weights."""
-    names, found = tables(folders, wanted)
-    kept = set(names).difference(WHO)
+def as_json(folders: Sequence[RunFolder], selection: Sequence[str]) -> str:
+    """Return a list of runs, each with its manifest, status, settings and rows: everything except weights."""
+    names, by_run = tables(folders, selection)
+    columns = set(names).difference(IDENTITY)
     runs = [
         {
             "run": folder.id,
             "status": folder.read_status() | {"status": folder.state()},
             "manifest": folder.read_manifest(),
             "config": folder.settings(),
-            "metrics": [{key: row[key] for key in row if key in kept} for row in rows],
+            "metrics": [{key: row[key] for key in row if key in columns} for row in rows],
         }
-        for folder, rows in zip(folders, found, strict=True)
+        for folder, rows in zip(folders, by_run, strict=True)
     ]
     return shown({"runs": runs}) + "\n"
 
 
-def as_parquet(folders: Sequence[RunFolder], wanted: Sequence[str]) -> bytes:
-    """The same table as CSV, typed; the config of each run is in the file's metadata under `cadenza.config.<run>`."""
+def as_parquet(folders: Sequence[RunFolder], selection: Sequence[str]) -> bytes:
+    """Return the table of CSV, typed, as Parquet; the file's metadata has each config as `cadenza.config.<run>`."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as problem:
         raise MissingExtraError(f"--format parquet needs an extra: {install('parquet')}") from problem
-    names, rows = table(folders, wanted)
+    names, rows = table(folders, selection)
     columns = {name: pyarrow.array(_column([plain(row.get(name)) for row in rows])) for name in names}
     settings = {f"cadenza.config.{folder.id}": dumps(dict(leaves(folder.settings()))) for folder in folders}
-    written = io.BytesIO()
-    parquet.write_table(pyarrow.table(columns).replace_schema_metadata(settings), written)
-    return written.getvalue()
+    content = io.BytesIO()
+    parquet.write_table(pyarrow.table(columns).replace_schema_metadata(settings), content)
+    return content.getvalue()
 
 
 def _column(values: list[Any]) -> list[Any]:
-    """Numbers as numbers of one kind; a column of several kinds as texts."""
-    kinds = {type(value) for value in values if value is not None}
-    if kinds == {int, float}:
+    """Return values of one type: floats for mixed numbers, texts for other mixtures, lists and mappings."""
+    types = {type(value) for value in values if value is not None}
+    if types == {int, float}:
         return [None if value is None else float(value) for value in values]
-    if len(kinds) > 1 or kinds & {list, dict}:
+    if len(types) > 1 or types & {list, dict}:
         return [None if value is None else value if isinstance(value, str) else dumps(value) for value in values]
     return values
 
 
 def as_latex(result: Comparison) -> str:
-    """Scores with their intervals: a line for each series, a column for each metric, or for each environment."""
-    many = len(result.environments) > 1
-    columns = (
-        [(env, result.metrics[0]) for env in result.environments]
-        if many
-        else [(result.environments[0], metric) for metric in result.metrics]
-    )
-    head = [env if many else metric for env, metric in columns]
-    measured = result.metrics[:1] if many else result.metrics
-    scores = [len(result.scores(one, metric)) for one in result.series for metric in measured]
-    counts = sorted({count for count in scores if count}) or [0]
-    seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    what = {"final": "Final", "best": "Best"}.get(result.score, f"At step {result.score}:")
-    subject = result.metrics[0] if many else result.environments[0]
-    caption = f"{what} scores, {subject}: interquartile mean over {seeds} seeds and its 95% bootstrap interval."
-    best = {column: _highest(result, *column) for column in columns}
-    lines = []
-    for label in result.labels:
-        cells = [_cell(_of(result, label, *column), best[column]) for column in columns]
-        lines.append(f"    {escape(label)} & {' & '.join(cells)} \\\\")
+    """Return a table of scores with their intervals: a line for each label.
+
+    It has a column for each environment if there are several, else for each metric.
+    """
+    if len(result.environments) > 1:
+        head, subject = result.environments, result.metrics[0]
+        columns = [(environment, subject) for environment in head]
+    else:
+        head, subject = list(result.metrics), result.environments[0]
+        columns = [(subject, metric) for metric in head]
+    cells = {column: _scores(result, *column) for column in columns}
+    lines = [
+        f"    {escape(label)} & {' & '.join(cells[column][label] for column in columns)} \\\\"
+        for label in result.labels
+    ]
+    kind = {"final": "Final", "best": "Best"}.get(result.score, f"At step {result.score}:")
+    seeds = _seeds(result, {metric for _, metric in columns})
+    caption = f"{kind} scores, {subject}: interquartile mean over {seeds} seeds and its 95% bootstrap interval."
     return "\n".join(
         [
             "% needs \\usepackage{booktabs}",
@@ -149,27 +149,28 @@ def as_latex(result: Comparison) -> str:
     )
 
 
-def _of(result: Comparison, label: str, environment: str, metric: str) -> Estimate | None:
-    for one in result.series:
-        if (one.label, one.environment) == (label, environment):
-            return result.estimate(one, metric)
-    return None
+def _seeds(result: Comparison, names: set[str]) -> str:
+    """Return how many seeds the scores of a series have, or from how many to how many."""
+    counts = {len(result.scores(series, metric)) for series in result.series for metric in names} - {0}
+    low, high = min(counts, default=0), max(counts, default=0)
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
-def _highest(result: Comparison, environment: str, metric: str) -> float | None:
-    """The score to print bold: of several, the highest return. Of a loss or an entropy none is the best."""
-    if not metric.endswith(("return_mean", "win_rate")) or len(result.labels) < 2:
-        return None
-    found = [_of(result, label, environment, metric) for label in result.labels]
-    return max((estimate.value for estimate in found if estimate is not None), default=None)
+def _scores(result: Comparison, environment: str, metric: str) -> dict[str, str]:
+    """Return the cells of a column by label. The highest return is bold; of a loss or an entropy none is the best."""
+    estimates = {s.label: result.estimate(s, metric) for s in result.series if s.environment == environment}
+    best = None
+    if metric.endswith(("return_mean", "win_rate")) and len(result.labels) > 1:
+        best = max((estimate.value for estimate in estimates.values() if estimate is not None), default=None)
+    return {label: _cell(estimates.get(label), best) for label in result.labels}
 
 
 def _cell(estimate: Estimate | None, best: float | None) -> str:
     if estimate is None:
         return "--"
-    value, low, high = (_digits(number) for number in (estimate.value, estimate.low, estimate.high))
-    shown = f"\\mathbf{{{value}}}" if best is not None and estimate.value == best else value
-    return f"${shown}$ {{\\scriptsize $[{low}, {high}]$}}"
+    value, low, high = (_digits(x) for x in (estimate.value, estimate.low, estimate.high))
+    number = f"\\mathbf{{{value}}}" if estimate.value == best else value
+    return f"${number}$ {{\\scriptsize $[{low}, {high}]$}}"
 
 
 def _digits(value: float) -> str:
@@ -177,5 +178,5 @@ def _digits(value: float) -> str:
 
 
 def escape(text: str) -> str:
-    """For LaTeX."""
+    """Return the text escaped for LaTeX."""
     return "".join(ESCAPES.get(letter, letter) for letter in printable(text))

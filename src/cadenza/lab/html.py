@@ -1,4 +1,4 @@
-"""A page made of a few kinds of blocks, written as Markdown or as one HTML file with its pictures inside."""
+"""Pages made of blocks (headings, tables, images …), as Markdown or as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ pre { background: #f3f4f6; padding: .8rem 1rem; border-radius: .4rem; overflow-x
 img, video { max-width: 100%; }
 """
 
-
-# the page of a report follows what its reader prefers
+# the pages of reports are light or dark, as the reader's system prefers
 SHADES = """
 :root { color-scheme: light dark; --ink: #1f2937; --faint: #e5e7eb; --quiet: #6b7280; --box: #f3f4f6; --page: #fff; }
 @media (prefers-color-scheme: dark) {
@@ -42,52 +41,60 @@ summary { cursor: pointer; margin: .6rem 0; } summary:focus-visible { outline: 2
 
 @dataclass(frozen=True)
 class Heading:
+    """A heading; level 1 is the page's title."""
+
     text: str
     level: int = 2
 
 
 @dataclass(frozen=True)
 class Paragraph:
+    """A paragraph of plain text."""
+
     text: str
 
 
 @dataclass(frozen=True)
 class Table:
+    """A table of plain text."""
+
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Code:
+    """A block of code."""
+
     text: str
 
 
 @dataclass(frozen=True)
 class Media:
-    """A picture, or a film that is linked (Markdown) or played (HTML)."""
+    """An image, or a video that is linked (Markdown) or played (HTML)."""
 
     path: SafePath
     alt: str
-    drawing: str | None = None  # the same as SVG, which an HTML page shows in its own colours
+    drawing: str | None = None  # the image as SVG, which an HTML page shows in its own colours
 
     @property
-    def film(self) -> bool:
+    def is_video(self) -> bool:
         return self.path.suffix in (".mp4", ".webm")
 
 
 @dataclass(frozen=True)
-class Folded:
-    """A long text behind its title."""
+class Details:
+    """A long text that is folded behind its title."""
 
     title: str
     text: str
 
 
-Block = Heading | Paragraph | Table | Code | Media | Folded
+Block = Heading | Paragraph | Table | Code | Media | Details
 
 
 def markdown(blocks: Sequence[Block], folder: Path) -> str:
-    """Pictures are named relative to `folder`, where the page will stand."""
+    """Return the blocks as Markdown; paths of images are relative to `folder`, where the page will be stored."""
     return "\n\n".join(_markdown(block, folder) for block in blocks) + "\n"
 
 
@@ -102,12 +109,12 @@ def _markdown(block: Block, folder: Path) -> str:
         case Table(head, rows):
             lines = [_cells(head), ["---"] * len(head), *map(_cells, rows)]
             return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        case Folded(title, text):
+        case Details(title, text):
             return f"<details><summary>{escape(title)}</summary>\n\n{fenced(text)}\n\n</details>"
         case Media(path, alt):
             place = quote(os.fsencode(path.path.relative_to(folder).as_posix()))
             label = plain(alt).replace("[", "\\[").replace("]", "\\]")
-            return f"[{label}]({place})" if block.film else f"![{label}]({place})"
+            return f"[{label}]({place})" if block.is_video else f"![{label}]({place})"
 
 
 def _cells(row: Sequence[str]) -> list[str]:
@@ -115,7 +122,7 @@ def _cells(row: Sequence[str]) -> list[str]:
 
 
 def html(blocks: Sequence[Block], title: str) -> str:
-    """One file that needs nothing beside it."""
+    """Return the blocks as one HTML page that loads nothing from elsewhere."""
     body = "\n".join(_html(block) for block in blocks)
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
     head += f"<style>{STYLE}{SHADES}</style>"
@@ -135,13 +142,13 @@ def _html(block: Block) -> str:
             lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
             table = f"<table><tr>{top}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
             return f'<div class="scroll">{table}</div>'
-        case Folded(title, text):
+        case Details(title, text):
             return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
         case Media(_, alt, drawing) if drawing is not None:
             return f'<figure role="img" aria-label="{escape(alt)}">{drawing}</figure>'
         case Media(path, alt):
             kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
             source = f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
-            if block.film:
+            if block.is_video:
                 return f'<video controls loop muted src="{source}" title="{escape(alt)}"></video>'
             return f'<img src="{source}" alt="{escape(alt)}">'

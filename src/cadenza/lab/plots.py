@@ -1,22 +1,21 @@
-"""A comparison as a picture: curves with their intervals, scores of every seed, performance profiles."""
+"""The plot of a comparison: curves with their intervals, scores of every seed, performance profiles."""
 
 from __future__ import annotations
 
-from io import BytesIO
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cadenza.base import atomic
 from cadenza.base.files import SafePath
 from cadenza.base.text import printable
+from cadenza.lab.charts import GREY, INK, save, style_axes
 from cadenza.lab.compare import Comparison, profiles
-from cadenza.lab.curves import FAINT, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Told apart by most colour-blind readers and in grey; after eight, other strokes.
+# Most colour-blind readers can distinguish these, also in grey. After eight, the line style changes.
 COLOURS = ("#0b5cad", "#d1600a", "#12805c", "#b3224b", "#6d3fb5", "#5b6470", "#94740a", "#0f8fa8")
 STROKES = ("-", (0, (5, 2)), (0, (1, 1.5)))
 AXIS_NAMES = {"env_steps": "env_steps", "time": "wall time", "updates": "updates"}
@@ -25,84 +24,76 @@ NAMES = {
     "collect/return_mean": "return of an episode (training)",
 }
 FORMATS = (".png", ".svg", ".pdf")
-COLUMNS = 3  # panels beside each other, at most
+COLUMNS = 3  # largest number of panels in a row
 WIDTH, HEIGHT = 6.4, 3.8  # of a panel, in inches
 
 
 def draw(result: Comparison, path: Path | SafePath, axis: str) -> None:
-    """Write the picture; the kind is told by the name's ending."""
-    from matplotlib import rc_context
-
-    kind, picture = path.suffix.lower().removeprefix("."), BytesIO()
-    with rc_context({"svg.hashsalt": "cadenza"}):  # the same picture is the same file
-        plain_figure(result, axis).savefig(picture, format=kind, metadata={"Date": None} if kind == "svg" else None)
-    atomic.write_bytes(path, picture.getvalue())
+    """Write the plot of a comparison over an axis; the suffix of the path (see FORMATS) names the format."""
+    save(build_figure(result, axis), path)
 
 
-def plain_figure(result: Comparison, axis: str) -> Figure:
-    """Texts are taken as they are made for what they say: a dollar in a name is a dollar."""
+def build_figure(result: Comparison, axis: str) -> Figure:
+    """Return the figure. Names are drawn literally: a dollar sign in one begins no formula."""
     from matplotlib import rc_context
 
     with rc_context({"text.parse_math": False}):
-        return whole_figure(result, axis)
+        return _figure(result, axis)
 
 
-def whole_figure(result: Comparison, axis: str) -> Figure:
+def _figure(result: Comparison, axis: str) -> Figure:
+    """Draw a row or more of panels per metric, a panel per environment; with several seeds, their scores below."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    panels = [(metric, environment) for metric in result.metrics for environment in result.environments]
-    wide = min(len(result.environments), COLUMNS)
-    columns, below = (max(wide, 2), 1) if _seeded(result) else (wide, 0)
-    lines = len(result.metrics) * -(-len(result.environments) // wide)
-    spaced = ConstrainedLayoutEngine(hspace=0.06, wspace=0.04)
-    figure = Figure(figsize=(WIDTH * columns, HEIGHT * (lines + below) + 0.5), dpi=130, layout=spaced)
-    grid = figure.add_gridspec(lines + below, columns * 2)
-    share = columns * 2 // wide
-    for index, (metric, environment) in enumerate(panels):
-        measured, tried = divmod(index, len(result.environments))
-        row, column = divmod(tried, wide)
-        row += measured * (lines // len(result.metrics))
-        axes = figure.add_subplot(grid[row, column * share : (column + 1) * share])
-        curves(axes, result, environment, metric, axis)
-    if below:
-        scores(figure.add_subplot(grid[lines, :columns]), result, result.metrics[0])
-        profile_panel(figure.add_subplot(grid[lines, columns:]), result, result.metrics[0])
+    across = min(len(result.environments), COLUMNS)  # panels of curves in a row
+    columns, score_rows = (max(across, 2), 1) if _has_spread(result) else (across, 0)
+    rows_per_metric = math.ceil(len(result.environments) / across)
+    rows = len(result.metrics) * rows_per_metric
+    layout = ConstrainedLayoutEngine(hspace=0.06, wspace=0.04)
+    figure = Figure(figsize=(WIDTH * columns, HEIGHT * (rows + score_rows) + 0.5), dpi=130, layout=layout)
+    grid = figure.add_gridspec(rows + score_rows, columns * 2)  # half columns, so that any number of panels fits
+    width = columns * 2 // across
+    for metric_index, metric in enumerate(result.metrics):
+        for index, environment in enumerate(result.environments):
+            row, column = divmod(index, across)
+            cell = grid[metric_index * rows_per_metric + row, column * width : (column + 1) * width]
+            draw_curves(figure.add_subplot(cell), result, environment, metric, axis)
+    if score_rows:
+        draw_scores(figure.add_subplot(grid[rows, :columns]), result, result.metrics[0])
+        draw_profiles(figure.add_subplot(grid[rows, columns:]), result, result.metrics[0])
     _legend(figure, result)
     return figure
 
 
 def look(result: Comparison, label: str) -> dict[str, Any]:
+    """Return the colour and the line style of a label."""
     index = result.labels.index(label)
     return {"color": COLOURS[index % len(COLOURS)], "linestyle": STROKES[index // len(COLOURS) % len(STROKES)]}
 
 
-def curves(axes: Axes, result: Comparison, environment: str, metric: str, axis: str) -> None:
-    """The interquartile mean over seeds, its interval shaded; each seed as a thin line."""
-    for one in result.series:
-        if one.environment != environment or (curve := result.curve(one, metric, axis)) is None:
+def draw_curves(axes: Axes, result: Comparison, environment: str, metric: str, axis: str) -> None:
+    """Draw the interquartile mean over seeds with its interval shaded, and each seed as a thin line."""
+    from matplotlib.ticker import EngFormatter, FuncFormatter
+
+    for series in result.series:
+        if series.environment != environment or (curve := result.curve(series, metric, axis)) is None:
             continue
-        style = look(result, one.label)
+        style = look(result, series.label)
         for x, y in curve.seeds if len(curve.seeds) > 1 else ():
             axes.plot(x, y, "o-" if len(x) < 2 else "-", color=style["color"], linewidth=0.7, alpha=0.28)
         axes.fill_between(curve.x, curve.low, curve.high, color=style["color"], alpha=0.2, linewidth=0)
         marker = "o" if len(curve.x) < 2 else ""
         axes.plot(curve.x, curve.middle, linewidth=2.2, marker=marker, **style)
-    dress(
-        axes,
-        f"{environment}: IQM over seeds, 95 % interval" if _seeded(result) else environment,
-        AXIS_NAMES[axis],
-        NAMES.get(metric, metric),
-    )
-    from matplotlib.ticker import EngFormatter, FuncFormatter
-
+    title = f"{environment}: IQM over seeds, 95 % interval" if _has_spread(result) else environment
+    set_titles(axes, title, AXIS_NAMES[axis], NAMES.get(metric, metric))
     clock = FuncFormatter(lambda seconds, _: _clock(seconds))
     axes.xaxis.set_major_formatter(clock if axis == "time" else EngFormatter(sep=""))
     axes.set_xlim(left=0)
 
 
-def scores(axes: Axes, result: Comparison, metric: str) -> None:
-    """Each seed as a dot, the interquartile mean as a stroke, its interval as a bar."""
+def draw_scores(axes: Axes, result: Comparison, metric: str) -> None:
+    """Draw each seed as a dot, the interquartile mean as a stroke, its interval as a bar."""
     labels = [label for label in result.labels if result.scaled(label, metric)]
     for place, label in enumerate(reversed(labels)):
         colour, estimate = look(result, label)["color"], result.overall(label, metric)
@@ -111,60 +102,48 @@ def scores(axes: Axes, result: Comparison, metric: str) -> None:
         if estimate is not None:
             axes.barh(place, estimate.high - estimate.low, 0.5, left=estimate.low, color=colour, alpha=0.3)
             axes.plot([estimate.value] * 2, [place - 0.33, place + 0.33], color=colour, linewidth=2.5)
-    axes.set_yticks(range(len(labels)), [_shortened(label) for label in reversed(labels)])
+    axes.set_yticks(range(len(labels)), [_shorten(label) for label in reversed(labels)])
     axes.set_ylim(-0.6, len(labels) - 0.4)
     axes.set_xlim(*result.thresholds(metric)[[0, -1]])
-    dress(axes, f"{_scored(result)}: IQM, 95 % interval, every seed", _score_name(result, metric), "")
+    set_titles(axes, f"{_score_kind(result)}: IQM, 95 % interval, every seed", _score_name(result, metric), "")
     axes.grid(axis="y", visible=False)
 
 
-def profile_panel(axes: Axes, result: Comparison, metric: str) -> None:
-    taus = result.thresholds(metric)
+def draw_profiles(axes: Axes, result: Comparison, metric: str) -> None:
+    """Draw the share of runs above each threshold, with its interval."""
+    thresholds = result.thresholds(metric)
     for label, (share, low, high) in profiles(result, metric).items():
         style = look(result, label)
-        axes.fill_between(taus, low, high, color=style["color"], alpha=0.15, linewidth=0, step="mid")
-        axes.step(taus, share, where="mid", linewidth=2, **style)
+        axes.fill_between(thresholds, low, high, color=style["color"], alpha=0.15, linewidth=0, step="mid")
+        axes.step(thresholds, share, where="mid", linewidth=2, **style)
     axes.set_ylim(-0.02, 1.02)
-    dress(
-        axes, "Performance profile, 95 % interval", f"threshold t of the {_score_name(result, metric)}", "runs above t"
-    )
+    threshold = f"threshold t of the {_score_name(result, metric)}"
+    set_titles(axes, "Performance profile, 95 % interval", threshold, "runs above t")
 
 
-def dress(axes: Axes, title: str, x: str, y: str) -> None:
+def set_titles(axes: Axes, title: str, x: str, y: str) -> None:
+    """Set the title and the names of the axes, and style them."""
     axes.set_title(printable(title), loc="left", fontsize=11, color=INK, pad=8)
     axes.set_xlabel(printable(x), color=INK)
     axes.set_ylabel(printable(y), color=INK)
-    axes.grid(color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=INK, length=0)
-    for name, spine in axes.spines.items():
-        spine.set_visible(name in ("left", "bottom"))
-        spine.set_color("#9ca3af")
+    style_axes(axes, spines=GREY)
 
 
 def _legend(figure: Figure, result: Comparison) -> None:
     from matplotlib.lines import Line2D
 
     counts: dict[str, list[int]] = {}
-    for one in result.series:
-        counts.setdefault(one.label, []).append(len(result.scores(one, result.metrics[0])))
-    names = [f"{_shortened(label)} ({_seeds(counts[label])})" for label in result.labels]
+    for series in result.series:
+        counts.setdefault(series.label, []).append(len(result.scores(series, result.metrics[0])))
+    names = [f"{_shorten(label)} ({_seeds(counts[label])})" for label in result.labels]
     lines = [Line2D([], [], linewidth=2.2, **look(result, label)) for label in result.labels]
-    columns = 4 if max(map(len, names)) < 30 else 2
-    figure.legend(
-        lines,
-        names,
-        loc="outside upper left",
-        ncols=min(len(names), columns),
-        frameon=False,
-        labelcolor=INK,
-        fontsize=11,
-    )
+    columns = min(len(names), 4 if max(map(len, names)) < 30 else 2)
+    figure.legend(lines, names, loc="outside upper left", ncols=columns, frameon=False, labelcolor=INK, fontsize=11)
 
 
-def _seeded(result: Comparison) -> bool:
-    """Whether there is anything to be said about the spread of scores."""
-    return any(len(result.scores(one, result.metrics[0])) > 1 for one in result.series)
+def _has_spread(result: Comparison) -> bool:
+    """Return whether some series has several scores."""
+    return any(len(result.scores(series, result.metrics[0])) > 1 for series in result.series)
 
 
 def _seeds(counts: list[int]) -> str:
@@ -172,7 +151,7 @@ def _seeds(counts: list[int]) -> str:
     return f"{low} seed{'' if low == 1 else 's'}" if low == high else f"{low} to {high} seeds"
 
 
-def _scored(result: Comparison) -> str:
+def _score_kind(result: Comparison) -> str:
     return {"final": "Final score", "best": "Best score"}.get(result.score, f"Score at step {result.score}")
 
 
@@ -180,7 +159,7 @@ def _score_name(result: Comparison, metric: str) -> str:
     return f"{metric}, scaled per environment" if len(result.environments) > 1 else metric
 
 
-def _shortened(label: str, limit: int = 42) -> str:
+def _shorten(label: str, limit: int = 42) -> str:
     label = printable(label)
     return label if len(label) <= limit else label[: limit - 1] + "…"
 

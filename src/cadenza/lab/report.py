@@ -1,4 +1,4 @@
-"""report.md and report.html: what a run was, how it went, how to go on from it."""
+"""The report of a run, as report.md and report.html: settings, results, learning curve, alerts, next steps."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ from cadenza.base.files import SafePath
 from cadenza.base.formatting import duration, number
 from cadenza.base.json_text import dumps
 from cadenza.base.text import shell
-from cadenza.lab import curves
-from cadenza.lab.html import Block, Code, Folded, Heading, Media, Paragraph, Table, html, markdown
+from cadenza.lab import charts, curves
+from cadenza.lab.html import Block, Code, Details, Heading, Media, Paragraph, Table, html, markdown
 from cadenza.records import alert_log, metrics
 from cadenza.records.folder import RunFolder
 from cadenza.trees import leaves
 
-FILMS = (".gif", ".mp4", ".webm")  # the first kind found is shown: a GIF plays inside a Markdown page
-APART_FILMS = ("imagination", "episode-", "play-")  # none of the trained policy, or made for somebody's eyes
+VIDEOS = (".gif", ".mp4", ".webm")  # in order of preference: a GIF plays inside a Markdown page
+OTHER_VIDEOS = ("imagination", "episode-", "play-")  # not of the trained policy, or made by a user's command
 PARTS = ("collect", "update", "evaluate", "video", "save")
 SECTIONS = ("algorithm.", "environment.", "training.")
-APART = ("environment.id", "algorithm.name", "training.phases")  # said elsewhere, or too long for a table
-FEW = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # for 1 to 10 degrees of freedom
+NOT_LISTED = ("environment.id", "algorithm.name", "training.phases")  # shown elsewhere, or too long for a table
+# 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom
+T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 BUDGETS = (("max_timesteps", "env_steps"), ("max_updates", "updates"))
 
 
 def write_report(folder: RunFolder) -> SafePath:
-    """Write report.md and its curve into the run folder."""
+    """Write report.md and the learning curve into the run folder; return the path."""
     atomic.write_text(folder.report, markdown(_blocks(folder, page=False), folder.path))
     return folder.report
 
 
 def write_html(folder: RunFolder) -> SafePath:
-    """The same page as one self-contained HTML file."""
+    """Write the report as one self-contained HTML file; return the path."""
     path = folder.files / "report.html"
     atomic.write_text(path, html(_blocks(folder, page=True), folder.id))
     return path
 
 
 def _blocks(folder: RunFolder, page: bool) -> list[Block]:
-    """`page`: for HTML, where drawings take the page's colours."""
+    """Return the report; with `page`, for HTML, where plots take the page's colours and the config is included."""
     rows = metrics.read(folder.metrics)
     settings, manifest, status = folder.settings(), folder.read_manifest(), folder.read_status()
     decisions = folder.read_decisions()
@@ -52,11 +53,11 @@ def _blocks(folder: RunFolder, page: bool) -> list[Block]:
     if curves.draw(rows, folder.curves, title, threshold):
         curve = Media(folder.curves, f"return over env_steps of {spec}", _drawing(page, rows, title, threshold))
         blocks += [Heading("Learning curve"), curve]
-    film = _film(folder, page)
-    if film is not None:
-        blocks += [Heading("Video"), Media(film, "an episode of the trained policy")]
-    if page and (measured := curves.training(rows)) is not None:
-        blocks += [Heading("Training"), Media(folder.curves, "what updates measured", curves.as_svg(measured))]
+    video = _video(folder, page)
+    if video is not None:
+        blocks += [Heading("Video"), Media(video, "an episode of the trained policy")]
+    if page and (panels := curves.training(rows)) is not None:
+        blocks += [Heading("Training"), Media(folder.curves, "metrics of the updates", charts.as_svg(panels))]
     blocks += [Heading("Alerts"), *_alerts(folder)]
     if times := _times(rows, status.get("seconds") or 0.0):
         blocks += [Heading("Time"), Table(("part", "time", "share"), times)]
@@ -67,34 +68,36 @@ def _blocks(folder: RunFolder, page: bool) -> list[Block]:
     blocks += [
         Heading("Made with"),
         Table(("", ""), _pairs({**(manifest.get("versions") or {}), **machine, "git": _git(manifest.get("git"))})),
-        Heading("Go on from here"),
+        Heading("Next steps"),
         Code(_commands(folder)),
     ]
-    return blocks if not page else [*blocks, Folded("The whole config", folder.config.read_text(errors="replace"))]
+    if page:
+        blocks.append(Details("The whole config", folder.config.read_text(errors="replace")))
+    return blocks
 
 
 def _drawing(page: bool, rows: list[dict[str, Any]], title: str, threshold: float | None) -> str | None:
     figure = curves.learning(rows, title, threshold) if page else None
-    return None if figure is None else curves.as_svg(figure)
+    return None if figure is None else charts.as_svg(figure)
 
 
 def _alerts(folder: RunFolder) -> list[Block]:
-    """Each rule that found something, with how often and what it said first."""
-    found: dict[str, list[alert_log.Alert]] = {}
+    """Return a row for each rule that matched: how often, and its first alert."""
+    by_rule: dict[str, list[alert_log.Alert]] = {}
     for alert in alert_log.read(folder.alerts):
-        found.setdefault(str(alert.get("rule")), []).append(alert)
-    if not found:
+        by_rule.setdefault(str(alert.get("rule")), []).append(alert)
+    if not by_rule:
         return [Paragraph("None.")]
     rows = []
-    for rule, told in found.items():
-        first = told[0]
-        said = (str(first.get("what")), str(first.get("hint") or ""))
-        rows.append((rule, str(len(told)), str(first.get("env_steps")), *said))
+    for rule, alerts in by_rule.items():
+        first = alerts[0]
+        message = (str(first.get("what")), str(first.get("hint") or ""))
+        rows.append((rule, str(len(alerts)), str(first.get("env_steps")), *message))
     return [Table(("rule", "times", "first at", "what", "try"), rows)]
 
 
 def _times(rows: list[dict[str, Any]], seconds: float) -> list[tuple[str, str, str]]:
-    """Where the time went, by part of the loop."""
+    """Return the time spent in each part of the loop, with its share of `seconds`."""
     spent = {name: sum(row.get(f"time/{name}") or 0.0 for row in rows) for name in PARTS}
     spent = {name: value for name, value in spent.items() if value > 0}
     if not spent or seconds <= 0:
@@ -133,26 +136,29 @@ def _evaluation(row: dict[str, Any]) -> str:
     if episodes:
         text += f", {episodes} episodes"
     if episodes and episodes > 1 and std is not None:
-        half = student_t(episodes - 1) * std / (episodes - 1) ** 0.5  # the standard deviation is that of these episodes
+        half = (
+            student_t(episodes - 1) * std / (episodes - 1) ** 0.5
+        )  # `std` is the deviation of the sample, not corrected
         low, high = row["eval/return_mean"] - half, row["eval/return_mean"] + half
         text += f", 95 % interval of the mean [{number(low)}, {number(high)}]"
     return f"{text}, at {row['env_steps']:,} env_steps"
 
 
 def student_t(freedom: int) -> float:
-    """How many standard errors around a mean 95 % of them lie within, by Student's distribution."""
-    if freedom <= len(FEW):
-        return FEW[freedom - 1]
+    """Return the 97.5 % quantile of Student's t: half the width of a 95 % interval of a mean, in standard errors."""
+    if freedom <= len(T_QUANTILES):
+        return T_QUANTILES[freedom - 1]
     z = 1.959964
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96  # of its expansion in 1 / freedom
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96  # of the expansion in 1 / freedom
     return z + first / freedom + second / freedom**2
 
 
-def _film(folder: RunFolder, page: bool) -> SafePath | None:
-    for kind in reversed(FILMS) if page else FILMS:  # a page plays anything
-        found = [path for path in folder.videos.glob(f"*{kind}") if not path.name.startswith(APART_FILMS)]
-        if found:
-            return found[-1]
+def _video(folder: RunFolder, page: bool) -> SafePath | None:
+    """Return the newest video of the trained policy, if there is one; an HTML page plays any kind."""
+    for kind in reversed(VIDEOS) if page else VIDEOS:
+        videos = [path for path in folder.videos.glob(f"*{kind}") if not path.name.startswith(OTHER_VIDEOS)]
+        if videos:
+            return videos[-1]
     return None
 
 
@@ -162,19 +168,19 @@ def _origin(settings: dict[str, Any]) -> str:
 
 
 def highlights(settings: dict[str, Any]) -> list[tuple[str, str]]:
-    """The algorithm's and the environment's own keys, and how long: what one would change first."""
-    flat = {key: value for key, value in leaves(_in_words(settings)) if key.startswith(SECTIONS) and key not in APART}
-    return _pairs(flat)
+    """Return the settings of the algorithm, the environment and the training, as (key, value) texts."""
+    flat = dict(leaves(_with_schedules_as_text(settings)))
+    return _pairs({key: flat[key] for key in flat if key.startswith(SECTIONS) and key not in NOT_LISTED})
 
 
-def _in_words(settings: Any) -> Any:
-    """Schedules, which are several keys, as one text."""
+def _with_schedules_as_text(settings: Any) -> Any:
+    """Replace each schedule, which has several keys, by one text."""
     if not isinstance(settings, dict):
         return settings
     if "schedule" in settings:
         values = f"from {settings['start_value']} to {settings['end_value']}"
         return f"{settings['schedule']} {values} (start {settings['start']}, end {settings['end']})"
-    return {key: _in_words(value) for key, value in settings.items()}
+    return {key: _with_schedules_as_text(value) for key, value in settings.items()}
 
 
 def _pairs(values: dict[str, Any]) -> list[tuple[str, str]]:
@@ -196,9 +202,9 @@ def _git(state: dict[str, Any] | None) -> str | None:
 def _commands(folder: RunFolder) -> str:
     lines = [
         (f"cadenza evaluate {folder.reference} --episodes 100", "measure the policy"),
-        (f"cadenza resume {folder.reference} --max-timesteps N", "train on, exactly where it stopped"),
-        (f"cadenza verify {folder.reference}", "do it again and compare"),
-        (f"cadenza train {shell(str(folder.config))}", "a new run with the same settings"),
+        (f"cadenza resume {folder.reference} --max-timesteps N", "continue training exactly where it stopped"),
+        (f"cadenza verify {folder.reference}", "repeat the run and compare"),
+        (f"cadenza train {shell(str(folder.config))}", "start a new run with the same settings"),
     ]
     width = max(len(command) for command, _ in lines)
     return "\n".join(f"{command:<{width}}  # {why}" for command, why in lines)

@@ -1,4 +1,4 @@
-"""Runs put in series: the seeds of one config together, each series named by what tells it from the others."""
+"""Series of runs: the seeds of one config together, under a label that names the settings in which it differs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from cadenza.records.index import rows as indexed
 from cadenza.records.query import Filters
 from cadenza.trees import leaves
 
-# Settings under which the same thing is measured: two runs that differ in these alone are seeds of one config.
-ASIDE = (
+# Settings that do not change what is measured: two runs that differ in these alone are seeds of one config.
+IGNORED = (
     "seed", "name", "tags", "schema_version", "experiment", "device", "logging.", "checkpoint.", "runtime.", "debug.",
     "evaluation.video", "environment.id", "environment.vectorize", "environment.workers", "environment.timeout_seconds",
 )  # fmt: skip
-PACE = ("device", "runtime.", "debug.", "environment.vectorize", "environment.workers")  # of these, what costs time
-LABEL_KEYS = 3  # settings that a label names, at most
+PACE = ("device", "runtime.", "debug.", "environment.vectorize", "environment.workers")  # those that affect the speed
+LABEL_KEYS = 3  # largest number of settings in a label
 
 Array = np.ndarray
 Flat = dict[str, Any]
@@ -42,21 +42,21 @@ class Member:
     settings: Flat
     rows: list[dict[str, Any]] = field(repr=False)
     status: str
-    created: tuple[str, int]  # a second may see several
-    pace: Flat  # what its wall time depends on, besides what is compared
+    created: tuple[str, int]  # the second, then the nanosecond of the file: a second may see several runs
+    pace: Flat  # what the wall time depends on besides the compared settings
 
     @classmethod
     def read(cls, folder: RunFolder, rows: bool = True) -> Member:
-        """All there is; `rows` of metrics may be many, and left for somebody else to choose from."""
+        """Read a run; without `rows`, leave out its rows of metrics, which may be many."""
         manifest, settings = folder.read_manifest(), dict(leaves(folder.settings()))
         created = (str(manifest.get("created") or ""), folder.manifest.stat().st_mtime_ns)
         machine = manifest.get("machine") or {}
         pace = {key: value for key, value in settings.items() if key.startswith(PACE)}
         pace |= {f"machine.{key}": machine.get(key) for key in ("cpu", "cores")}
         with suppress(CheckpointError, KeyError):
-            pace["device"] = folder.read_decisions()["device"]  # what `auto` came to
-        found = metrics.read(folder.metrics) if rows else []
-        return cls(folder, settings, found, folder.state(), created, pace)
+            pace["device"] = folder.read_decisions()["device"]  # the choice that `auto` made
+        measured = metrics.read(folder.metrics) if rows else []
+        return cls(folder, settings, measured, folder.state(), created, pace)
 
     @property
     def environment(self) -> str:
@@ -72,127 +72,132 @@ class Member:
 
     @cached_property
     def compared(self) -> Flat:
-        return {key: value for key, value in self.settings.items() if not key.startswith(ASIDE)}
+        """The settings that distinguish one config from another, by dotted key."""
+        return {key: value for key, value in self.settings.items() if not key.startswith(IGNORED)}
 
     @property
     def steps(self) -> int:
         return int(self.rows[-1]["env_steps"]) if self.rows else 0
 
     def curve(self, metric: str, axis: str) -> tuple[Array, Array]:
+        """Return the points (x, y) of a metric over an axis; both are empty if there are none."""
         x, y = metrics.series(self.rows, metric, axis)
         return np.array(x, float), np.array(y, float)
 
 
 @dataclass(frozen=True)
 class Series:
-    """Runs of one config in one environment, which differ by their seeds."""
+    """The runs of one config in one environment, one per seed."""
 
     environment: str
     label: str
     members: tuple[Member, ...]
 
 
-def chosen(root: Path, refs: Sequence[str], filters: Filters = ()) -> list[RunFolder]:
-    """The runs that names, wildcards, specs and filters mean, each once, in this order."""
-    found: dict[Path, RunFolder] = {}
+def select_runs(root: Path, refs: Sequence[str], filters: Filters = ()) -> list[RunFolder]:
+    """Return the runs that names, wildcards, specs and filters select, in this order and each once."""
+    folders: dict[Path, RunFolder] = {}
     for ref in refs:
-        for folder in _meant(root, ref):
-            found.setdefault(folder.path.resolve(), folder)
+        for folder in _matches(root, ref):
+            folders.setdefault(folder.path.resolve(), folder)
     if filters:
         for row in sorted(indexed(root, filters), key=lambda row: str(row["created"])):
-            found.setdefault((root / row["run"]).resolve(), RunFolder(root / row["run"]))
-    if not found:
+            folders.setdefault((root / row["run"]).resolve(), RunFolder(root / row["run"]))
+    if not folders:
         raise NotFoundError(f"no run in {root} matches" if filters else "name the runs, or give a --filter KEY=VALUE")
-    return list(found.values())
+    return list(folders.values())
 
 
-def _meant(root: Path, ref: str) -> list[RunFolder]:
+def _matches(root: Path, ref: str) -> list[RunFolder]:
+    """Return the runs that a wildcard, a spec (oldest first) or the name of a run selects."""
     if any(sign in ref for sign in "*?"):
-        found = [RunFolder(root / run) for run in run_ids(root) if fnmatchcase(run, ref)]
-        if not found:
+        folders = [RunFolder(root / run) for run in run_ids(root) if fnmatchcase(run, ref)]
+        if not folders:
             raise NotFoundError(f"no run in {root} matches '{ref}' (`cadenza list` shows all)")
-        return found
+        return folders
     if ":" in ref and not ref.startswith(("@", HUB)) and not Path(ref).exists():
-        of_spec = [RunFolder(root / row["run"]) for row in indexed(root) if row["spec"] == ref]
-        if not of_spec:
-            specs = sorted({row["spec"] for row in indexed(root)})
-            raise NotFoundError(f"no run of '{ref}' in {root}{nearest(ref, specs)}")
-        return of_spec[::-1]
+        rows = indexed(root)
+        folders = [RunFolder(root / row["run"]) for row in rows if row["spec"] == ref]
+        if not folders:
+            raise NotFoundError(f"no run of '{ref}' in {root}{nearest(ref, sorted({row['spec'] for row in rows}))}")
+        return folders[::-1]
     return [find(root, ref)]
 
 
-def in_series(members: list[Member], by: Sequence[str], notes: list[str]) -> list[Series]:
-    keys = [_known_key(key, members) for key in by] if by else telling_keys(members)
+def group_runs(members: list[Member], by: Sequence[str], notes: list[str]) -> list[Series]:
+    """Group runs by environment and settings, or by the values of the keys in `by` alone.
+
+    Add a line to `notes` for each seed of a series that occurs more than once.
+    """
+    keys = [_check_key(key, members) for key in by] if by else distinguishing_keys(members)
     groups: dict[tuple[str, str], list[Member]] = {}
     for member in members:
         identity = {key: member.settings.get(key) for key in keys} if by else member.compared
         groups.setdefault((member.environment, dumps([member.variant, identity])), []).append(member)
     labels = _labels(list(groups.values()), keys)
-    found = [
+    all_series = [
         Series(group[0].environment, label, tuple(_without_repeats(group, label, notes)))
         for group, label in zip(groups.values(), labels, strict=True)
     ]
-    places = [list(dict.fromkeys(key)) for key in zip(*((one.environment, one.label) for one in found), strict=True)]
-    return sorted(found, key=lambda one: (places[0].index(one.environment), places[1].index(one.label)))
+    environments = list(dict.fromkeys(series.environment for series in all_series))
+    order = list(dict.fromkeys(series.label for series in all_series))
+    return sorted(all_series, key=lambda series: (environments.index(series.environment), order.index(series.label)))
 
 
-def _known_key(key: str, members: Sequence[Member]) -> str:
-    known = {name for member in members for name in member.settings}
-    if key not in known:
-        raise ConfigError(f"--by {key}: unknown config key{nearest(key, known)}")
+def _check_key(key: str, members: Sequence[Member]) -> str:
+    keys = {name for member in members for name in member.settings}
+    if key not in keys:
+        raise ConfigError(f"--by {key}: unknown config key{nearest(key, keys)}")
     return key
 
 
-def telling_keys(members: Sequence[Member]) -> list[str]:
-    """Settings that differ between runs of one variant in one environment."""
-    alike: dict[tuple[str, str], list[Flat]] = {}
+def distinguishing_keys(members: Sequence[Member]) -> list[str]:
+    """Return the settings that differ between runs of one variant in one environment."""
+    groups: dict[tuple[str, str], list[Flat]] = {}
     for member in members:
-        alike.setdefault((member.environment, member.variant), []).append(member.compared)
-    found: dict[str, None] = {}
-    for group in alike.values():
-        found |= dict.fromkeys(unlike(group))
-    return list(found)
+        groups.setdefault((member.environment, member.variant), []).append(member.compared)
+    return list(dict.fromkeys(key for group in groups.values() for key in differing_keys(group)))
 
 
-def unlike(settings: Sequence[Flat]) -> list[str]:
-    """Keys whose values are not the same everywhere."""
-    keys = dict.fromkeys(key for one in settings for key in one)
-    return [key for key in keys if len({dumps(one.get(key)) for one in settings}) > 1]
+def differing_keys(settings: Sequence[Flat]) -> list[str]:
+    """Return the keys whose values are not the same in all of `settings`."""
+    keys = dict.fromkeys(key for flat in settings for key in flat)
+    return [key for key in keys if len({dumps(flat.get(key)) for flat in settings}) > 1]
 
 
 def _labels(groups: Sequence[list[Member]], keys: Sequence[str]) -> list[str]:
-    """A name that all its runs were given and no other's; else the variant and the settings that tell it apart."""
-    several = len({group[0].variant for group in groups}) > 1
-    short = {key: key.rpartition(".")[2] for key in keys}
-    names = list(short.values())
-    short = {key: name if names.count(name) == 1 else key for key, name in short.items()}
-    given = [{str(member.settings.get("name") or "") for member in group} for group in groups]
+    """Return a label per group: the name its runs share and no other group has, else variant and settings."""
+    several_variants = len({group[0].variant for group in groups}) > 1
+    last_parts = [key.rpartition(".")[2] for key in keys]
+    short = {key: part if last_parts.count(part) == 1 else key for key, part in zip(keys, last_parts, strict=True)}
+    names = [{str(member.settings.get("name") or "") for member in group} for group in groups]
     labels = []
     for index, group in enumerate(groups):
         head = group[0]
-        others = [name for other, name in zip(groups, given, strict=True) if other[0].environment == head.environment]
-        if len(given[index]) == 1 and (name := next(iter(given[index]))) and others.count({name}) == 1:
+        rivals = [other for rival, other in zip(groups, names, strict=True) if rival[0].environment == head.environment]
+        name = next(iter(names[index]))
+        if name and len(names[index]) == 1 and rivals.count({name}) == 1:
             labels.append(name)
             continue
-        told = [f"{short[key]}={_brief(head.settings[key])}" for key in keys if key in head.settings]
-        extra = ["…"] if len(told) > LABEL_KEYS else []
-        parts = ([head.variant] if several or not told else []) + told[:LABEL_KEYS] + extra
+        settings = [f"{short[key]}={_brief(head.settings[key])}" for key in keys if key in head.settings]
+        parts = [head.variant] if several_variants or not settings else []
+        parts += settings[:LABEL_KEYS] + (["…"] if len(settings) > LABEL_KEYS else [])
         labels.append(" ".join(parts))
     return _unique(labels, [group[0] for group in groups], keys)
 
 
 def _unique(labels: list[str], heads: Sequence[Member], keys: Sequence[str]) -> list[str]:
-    """Numbered where an environment has one twice: by what they are, so that a number means the same everywhere."""
-    often = Counter((head.environment, label) for head, label in zip(heads, labels, strict=True))
-    repeated = {label for (_, label), count in often.items() if count > 1}
+    """Add a number to labels that occur twice in an environment, the same for the same settings everywhere."""
+    counts = Counter((head.environment, label) for head, label in zip(heads, labels, strict=True))
+    repeated = {label for (_, label), count in counts.items() if count > 1}
     numbers: dict[str, dict[str, int]] = {}
-    found = []
+    unique = []
     for label, head in zip(labels, heads, strict=True):
-        known = numbers.setdefault(label, {})
+        identities = numbers.setdefault(label, {})
         identity = dumps([head.variant, {key: head.settings.get(key) for key in keys}])
-        number = known.setdefault(identity, len(known) + 1) if label in repeated else 1
-        found.append(label if number == 1 else f"{label} ({number})")
-    return found
+        number = identities.setdefault(identity, len(identities) + 1) if label in repeated else 1
+        unique.append(label if number == 1 else f"{label} ({number})")
+    return unique
 
 
 def _brief(value: Any) -> str:
@@ -200,17 +205,22 @@ def _brief(value: Any) -> str:
 
 
 def _without_repeats(group: Sequence[Member], label: str, notes: list[str]) -> list[Member]:
-    """A run of the same settings and seed is no second sample: of such, the newest that finished, else the longest."""
-    alike: dict[tuple[Any, str], list[Member]] = {}
+    """Return one run per seed and settings, by seed: the newest finished one, else the longest.
+
+    A second run of the same settings and seed is no second sample.
+    """
+    repeats: dict[tuple[Any, str], list[Member]] = {}
     for member in group:
-        alike.setdefault((member.seed, dumps(member.compared)), []).append(member)
-    counting = [max(members, key=_worth) for members in alike.values()]
-    for members, member in zip(alike.values(), counting, strict=True):
+        repeats.setdefault((member.seed, dumps(member.compared)), []).append(member)
+    selected = []
+    for members in repeats.values():
+        best = max(members, key=_preference)
+        selected.append(best)
         if len(members) > 1:
-            notes.append(f"{label}: seed {member.seed} is there more than once, {member.folder.id} counts")
-    return sorted(counting, key=lambda member: member.seed if isinstance(member.seed, int) else 0)
+            notes.append(f"{label}: seed {best.seed} is there more than once, {best.folder.id} counts")
+    return sorted(selected, key=lambda member: member.seed if isinstance(member.seed, int) else 0)
 
 
-def _worth(member: Member) -> tuple[bool, int, tuple[str, int]]:
+def _preference(member: Member) -> tuple[bool, int, tuple[str, int]]:
     finished = member.status == "finished" and bool(member.rows)
     return finished, 0 if finished else member.steps, member.created

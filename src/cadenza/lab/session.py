@@ -1,4 +1,4 @@
-"""Training with all that is attached to a run: console, alerts, sinks, films, `--debug` and the report at the end."""
+"""Training with everything that is attached to a run: console, alerts, sinks, videos, `--debug`, final report."""
 
 from __future__ import annotations
 
@@ -72,22 +72,27 @@ def attach_debug(run: Orchestrator) -> None:
 
 
 class RunAttachments:
-    """What `cadenza train` and `cadenza.train` attach to a run (`engine.attachments.Attachments`)."""
+    """The attachments of runs that `cadenza train` and `cadenza.train` start (`engine.attachments.Attachments`)."""
 
     def __init__(self, quiet: bool, on_event: Iterable[Listener]) -> None:
         self._quiet, self._on_event = quiet, on_event
         self._sinks: list[Sink] = []
 
     def check(self, config: RunConfig) -> None:
+        """Refuse a sink that is not installed or cannot be built, before anything is written."""
         self._sinks = sinks_of(config)
 
     def display(self, folder: RunFolder, unit: str, total: int | None) -> Console:
+        """Return the console of a run, which also writes its log."""
         return Console(self._quiet, total, unit=unit, log=folder.log)
 
     def attach(self, run: Orchestrator) -> None:
+        """Attach the checks of `--debug`, if the config asks for them."""
         attach_debug(run)
 
     def listen(self, run: Orchestrator) -> None:
+        """Add the listeners: alerts, videos of evaluations, sinks, and those of the caller."""
+
         def warn(line: str) -> None:
             run.console.note(line, warning=True)
 
@@ -95,12 +100,12 @@ class RunAttachments:
         if run.config.evaluation.video_every:
             from cadenza.lab.view.evaluation_video import EvaluationVideos
 
-            # before the sinks, which look for its files
+            # before the sinks, which read its files
             run.listeners.append(EvaluationVideos(run.config, run.workflow, run.folder, run.usage, warn))
         run.listeners += [*(sink(warn) for sink in self._sinks), *self._on_event]
 
     def finish(self, run: Orchestrator) -> None:
-        """Make video, table and report. None of them is worth failing for: the run itself is safe."""
+        """Write video, table and report; a failure is only a warning, because the run itself is stored."""
         from cadenza.lab.report import write_report
 
         try:
@@ -110,7 +115,7 @@ class RunAttachments:
 
                 record_imagination(run.workflow, run.stores, run.folder.videos)
                 record(run.folder, run.folder.best_or_last, trust=True)
-        except Exception as problem:  # whatever a stranger's renderer may raise
+        except Exception as problem:  # a renderer of another package may raise anything
             reason = str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
             run.console.note(f"no video: {reason}", warning=True)
         try:
@@ -121,7 +126,7 @@ class RunAttachments:
 
 
 def sinks_of(config: RunConfig) -> list[Sink]:
-    """Return where rows go besides metrics.jsonl; refuse a sink that is not installed or cannot be made."""
+    """Return the sinks that get rows besides metrics.jsonl; refuse one that is not installed or cannot be built."""
     sinks: list[Sink] = []
     if config.logging.tensorboard:
         from cadenza.watch.tensorboard import TensorBoard
@@ -139,5 +144,5 @@ def sinks_of(config: RunConfig) -> list[Sink]:
         from cadenza.records.shared_index import SharedIndex
         from cadenza.watch.heartbeat import Heartbeat
 
-        sinks.append(partial(Heartbeat, SharedIndex(url)))  # which refuses a URL that is none
+        sinks.append(partial(Heartbeat, SharedIndex(url)))  # refuses an invalid URL
     return sinks

@@ -21,7 +21,7 @@ from cadenza.engine.clock import Clock
 from cadenza.engine.launch import check
 from cadenza.engine.signals import Signals
 from cadenza.errors import CadenzaError, CheckpointError, NotFoundError
-from cadenza.lab.diff import Pairs, facts, first_episode
+from cadenza.lab.diff import Pairs, differences, first_episode
 from cadenza.lab.session import build_quietly
 from cadenza.records.folder import RunFolder, create, find
 from cadenza.records.lock import RunLock
@@ -75,7 +75,7 @@ def repeat(folder: RunFolder, root: Path, steps: int | None, trust: bool) -> tup
     difference = first_difference(rows, read(copy.metrics)[: len(rows)])
     if difference is not None and (episode := first_episode(folder, copy)) and episode["quantity"] != "existence":
         difference["episode"] = episode
-    return difference, facts(folder, copy)["made with"]
+    return difference, differences(folder, copy)["made with"]
 
 
 def kill_settings(config: RunConfig, steps: int | None) -> list[str]:

@@ -20,7 +20,7 @@ from cadenza.config.load import dump, load
 from cadenza.config.spec import read_file
 from cadenza.engine import codec
 from cadenza.errors import CheckpointError, ConfigError
-from cadenza.lab.cleanup import paused
+from cadenza.lab.cleanup import runs_of_open_trials
 from cadenza.lab.sweeps.journal import Journal
 from cadenza.records import alert_log
 from cadenza.records.folder import RunFolder, read_object
@@ -195,7 +195,7 @@ def test_a_line_of_a_run_that_is_no_fact_breaks_no_reader(line: str, tmp_path: P
     assert alert_log.read(place) == [] or line.startswith('{"trial"')
     assert [row for row in tail(place) if not isinstance(row, dict)] == []
     assert isinstance(last_row(place), dict)
-    assert paused(tmp_path) == {}
+    assert runs_of_open_trials(tmp_path) == {}
     assert isinstance(run.settings(), dict)
     with pytest.raises(CheckpointError, match="damaged"):
         Journal(place)

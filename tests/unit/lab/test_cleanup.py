@@ -14,7 +14,7 @@ from cadenza.config.load import load
 from cadenza.engine.checkpoint import Checkpoints
 from cadenza.errors import NotFoundError
 from cadenza.lab import cleanup
-from cadenza.lab.cleanup import Rules, clean, disk_use, removable
+from cadenza.lab.cleanup import KeepRules, clean, disk_use, removable
 from cadenza.records.folder import EVENT_FILES, RunFolder, create, find
 from cadenza.records.index import rows
 from cadenza.records.lock import RunLock, is_held
@@ -78,7 +78,7 @@ def test_the_best_of_each_spec_the_recent_and_the_tagged_are_kept(root: Path, ol
     other = old(0.5, env="Acrobot-v1")
     recent, tagged = old(0.1, days=1, seed=3), old(0.2, seed=4, tags=("paper",))
     heavy = weight(second) + weight(worst)
-    done = clean(root, Rules(best=1, days=2, tags=("paper",)))
+    done = clean(root, KeepRules(best=1, days=2, tags=("paper",)))
     assert [whole(folder) for folder in (best, other, recent, tagged)] == [True] * 4
     assert [whole(folder) for folder in (second, worst)] == [False] * 2
     reasons = {run.id: run.outcome for run in done.runs}
@@ -94,9 +94,9 @@ def test_a_dry_run_says_the_same_and_touches_nothing(root: Path, old: Callable[.
     folders = [old(float(seed), seed=seed) for seed in range(3)]
     rows(root)
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
-    tried = clean(root, Rules(best=1), dry_run=True)
+    tried = clean(root, KeepRules(best=1), dry_run=True)
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
-    done = clean(root, Rules(best=1))
+    done = clean(root, KeepRules(best=1))
     assert tried.freed == done.freed > 0
     assert {run.id for run in tried.runs if run.freed} == {folder.id for folder in folders[:2]}
 
@@ -105,13 +105,13 @@ def test_a_run_in_use_is_never_touched(root: Path, old: Callable[..., RunFolder]
     running, resumed = old(1.0, seed=0), old(2.0, seed=1)
     running.update_status(status="running", updated="2020-01-01T00:00:00+00:00")
     with RunLock(running.path), RunLock(resumed.path):
-        done = clean(root, Rules(best=0))
+        done = clean(root, KeepRules(best=0))
         assert whole(running)
         assert whole(resumed)
         reasons = {run.id: run.outcome for run in done.runs}
         assert reasons[running.id] == "kept: running"
         assert reasons[resumed.id].startswith("kept: in use by process")
-    clean(root, Rules(best=0))
+    clean(root, KeepRules(best=0))
     assert not whole(running), "crashed, and free to go"
 
 
@@ -131,16 +131,16 @@ def test_a_cleanup_that_was_killed_is_finished_by_the_next(
 
     monkeypatch.setattr(SafePath, "unlink", killed)
     with pytest.raises(KeyboardInterrupt):
-        clean(root, Rules(best=0))
+        clean(root, KeepRules(best=0))
     monkeypatch.undo()
-    assert clean(root, Rules(best=0)).freed == heavy - sum(deleted)
+    assert clean(root, KeepRules(best=0)).freed == heavy - sum(deleted)
     assert not whole(folder)
-    assert clean(root, Rules(best=0)).freed == 0
+    assert clean(root, KeepRules(best=0)).freed == 0
 
 
 def test_filters_narrow_what_is_looked_at_and_best_counts_everyone(root: Path, old: Callable[..., RunFolder]) -> None:
     best, mine, theirs = old(9.0, seed=0), old(5.0, seed=1), old(1.0, seed=2)
-    clean(root, Rules(best=1), ["seed=1"])
+    clean(root, KeepRules(best=1), ["seed=1"])
     assert [whole(folder) for folder in (best, mine, theirs)] == [True, False, True]
 
 
@@ -148,26 +148,26 @@ def test_links_are_left_alone(root: Path, old: Callable[..., RunFolder], tmp_pat
     folder, far = old(1.0), tmp_path / "far"
     (folder.path / "replay").rename(far)
     (folder.path / "replay").symlink_to(far)
-    assert "replay is a link" in clean(root, Rules(best=0)).runs[0].outcome
+    assert "replay is a link" in clean(root, KeepRules(best=0)).runs[0].outcome
     assert (far / GOES["replay"]).exists()
 
 
 def test_a_run_that_was_cleaned_takes_nobodys_place(root: Path, old: Callable[..., RunFolder]) -> None:
     best, second = old(9.0, seed=0), old(5.0, seed=1)
-    clean(root, Rules(best=0), ["seed=0"])
+    clean(root, KeepRules(best=0), ["seed=0"])
     assert find(root, "@best").id == second.id
-    clean(root, Rules(best=1))
+    clean(root, KeepRules(best=1))
     assert [whole(folder) for folder in (best, second)] == [False, True]
     with pytest.raises(NotFoundError, match=r"no checkpoint 'last' in .*: the run was cleaned up at 2"):
         Checkpoints.of(best).resolve("last")
-    clean(root, Rules(best=0))
+    clean(root, KeepRules(best=0))
     with pytest.raises(NotFoundError, match=r"every run in .* that was evaluated has been cleaned up"):
         find(root, "@best")
 
 
 def test_variants_of_an_algorithm_are_kept_apart(root: Path, old: Callable[..., RunFolder]) -> None:
     plain, recurrent = old(9.0), old(5.0, seed=1, experiment="CartPole-v1/ppo_lstm")
-    done = clean(root, Rules(best=1))
+    done = clean(root, KeepRules(best=1))
     assert whole(plain)
     assert whole(recurrent)
     assert "kept: number 1 of CartPole-v1:ppo_lstm by return" in [run.outcome for run in done.runs]
@@ -179,7 +179,7 @@ def test_a_linked_run_is_left_alone(root: Path, old: Callable[..., RunFolder], t
     folder = old(1.0)
     far = folder.path.rename(tmp_path / "far")
     folder.path.symlink_to(far)
-    assert [run.outcome for run in clean(root, Rules(best=0)).runs] == ["kept: a link"]
+    assert [run.outcome for run in clean(root, KeepRules(best=0)).runs] == ["kept: a link"]
     assert whole(RunFolder(far))
 
 
@@ -192,8 +192,8 @@ def test_what_a_sweep_may_go_on_with_is_kept(root: Path, old: Callable[..., RunF
     (root / "sweeps" / "mine").mkdir(parents=True)
     lines = "\n".join(map(json.dumps, facts))
     (root / "sweeps" / "mine" / "journal.jsonl").write_text(f"{lines}\n" + '{"event": "sta')
-    found = {run.id: run.outcome for run in clean(root, Rules(best=0)).runs}
-    assert found[waiting.id] == "kept: sweep mine may go on with it"
+    found = {run.id: run.outcome for run in clean(root, KeepRules(best=0)).runs}
+    assert found[waiting.id] == "kept: sweep mine may continue it"
     assert [whole(folder) for folder in (waiting, pruned, done)] == [True, False, False]
 
 
@@ -208,7 +208,7 @@ def test_a_run_that_changed_since_it_was_judged_is_kept(
         return found
 
     monkeypatch.setattr(cleanup, "_reasons", meanwhile)
-    assert [run.outcome for run in clean(root, Rules(best=0)).runs] == ["kept: changed meanwhile"]
+    assert [run.outcome for run in clean(root, KeepRules(best=0)).runs] == ["kept: changed meanwhile"]
     assert whole(folder)
     assert not is_held(folder.path)
 
@@ -218,8 +218,8 @@ def test_a_run_of_another_machine_is_believed(root: Path, old: Callable[..., Run
     folder.update_status(status="running", updated="2020-01-01T00:00:00+00:00")
     (folder.path / "lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
     for dry_run in (True, False):
-        done = clean(root, Rules(best=0), dry_run=dry_run)
-        assert [run.outcome for run in done.runs] == ["kept: running on elsewhere, by its own word"]
+        done = clean(root, KeepRules(best=0), dry_run=dry_run)
+        assert [run.outcome for run in done.runs] == ["kept: running on elsewhere, according to its status"]
     assert whole(folder)
 
 
@@ -229,7 +229,7 @@ def test_a_cleaned_run_that_begins_again_is_a_run_like_any_other(root: Path) -> 
     folder.update_status(status="interrupted", cleaned="2026-01-01T00:00:00+00:00")
     resume(root).succeeded()
     assert find(root, "@best").id == folder.id
-    clean(root, Rules(best=1))
+    clean(root, KeepRules(best=1))
     assert list(folder.checkpoints.path.iterdir())
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from cadenza.errors import ConfigError, NotFoundError
 from cadenza.lab import series
-from cadenza.lab.compare import aligned, compare
-from cadenza.lab.series import chosen
+from cadenza.lab.compare import align, compare
+from cadenza.lab.series import select_runs
 from cadenza.lab.statistics import interval
 from cadenza.records.folder import RunFolder
 from harness.command import cadenza
@@ -30,7 +30,7 @@ def root(tmp_path: Path, make_curve: Callable[..., RunFolder]) -> Path:
 
 
 def everyone(root: Path) -> list[RunFolder]:
-    return chosen(root, [], ["seed>=0"])
+    return select_runs(root, [], ["seed>=0"])
 
 
 def test_seeds_of_one_config_are_put_together_and_named_by_what_differs(root: Path) -> None:
@@ -59,7 +59,7 @@ def test_scores_their_interval_and_who_beats_whom(root: Path) -> None:
 
 def test_scores_at_a_step_or_of_the_best_moment(root: Path, make_curve: Callable[..., RunFolder]) -> None:
     make_curve([1.0, 9.0, 3.0], env="Acrobot-v1")
-    folders = chosen(root, ["Acrobot-v1:ppo"])
+    folders = select_runs(root, ["Acrobot-v1:ppo"])
     assert [compare(folders, score=score).estimate(compare(folders).series[0], "eval/return_mean").value for score in
             ("final", "best", "200", "250")] == [3, 9, 9, 6]  # fmt: skip
     found = compare(folders, score="301")
@@ -72,12 +72,12 @@ def test_curves_are_aligned_as_far_as_all_of_them_go() -> None:
         (np.array([0.0, 10.0]), np.array([0.0, 10.0])),
         (np.array([0.0, 5.0, 20.0]), np.array([4.0, 4.0, 4.0])),
     )
-    found = aligned([short, long])
+    found = align([short, long])
     assert found.x.tolist() == [0, 5, 10]
     assert found.middle.tolist() == [2, 4.5, 7]
     assert (found.low <= found.middle).all()
     assert (found.middle <= found.high).all()
-    apart = aligned([short, (np.array([30.0]), np.array([1.0]))])
+    apart = align([short, (np.array([30.0]), np.array([1.0]))])
     assert len(apart.x) == 0
     assert len(apart.seeds) == 2
 
@@ -95,7 +95,7 @@ def test_several_environments_are_scaled_and_drawn_from_each(root: Path, make_cu
         make_curve([-500.0, -90.0 - seed], env="Acrobot-v1", seed=seed, gamma=0.9)
     found = compare(everyone(root))
     assert found.environments == ["CartPole-v1", "Acrobot-v1"]
-    assert found.whole
+    assert found.has_overall
     better, worse = found.scaled("gamma=0.9", "eval/return_mean"), found.scaled("gamma=0.99", "eval/return_mean")
     assert [task.max() for task in better] == [20 / 80, 1]
     assert [task.min() for task in worse] == [60 / 80, 0]
@@ -181,7 +181,7 @@ def test_environments_are_paired_by_name(
     for env, gamma in (("CartPole-v1", 0.99), ("Acrobot-v1", 0.9)):
         make_run(env, gamma=gamma, status="finished")
     found = compare(everyone(tmp_path / "runs"))
-    assert found.whole
+    assert found.has_overall
     assert found.improvement("gamma=0.9", "gamma=0.99", "eval/return_mean") is None, "no environment has both"
 
 
@@ -234,23 +234,23 @@ def test_a_run_named_twice_is_one_run(
 ) -> None:
     folder = everyone(root)[0]
     monkeypatch.chdir(root.parent)
-    assert len(chosen(Path("runs"), [f"runs/{folder.id}", folder.id], [f"run={folder.id}"])) == 1
+    assert len(select_runs(Path("runs"), [f"runs/{folder.id}", folder.id], [f"run={folder.id}"])) == 1
     recurrent = make_run(experiment="CartPole-v1/ppo_lstm")
-    assert [found.id for found in chosen(root, ["CartPole-v1:ppo_lstm"])] == [recurrent.id]
+    assert [found.id for found in select_runs(root, ["CartPole-v1:ppo_lstm"])] == [recurrent.id]
 
 
 def test_which_runs_are_meant(root: Path) -> None:
     ids = {folder.id for folder in everyone(root)}
-    assert {folder.id for folder in chosen(root, ["CartPole-v1-ppo-*"])} == ids
-    assert {folder.id for folder in chosen(root, ["CartPole-v1:ppo", "@last"])} == ids
-    assert len(chosen(root, ["@last", "@last"])) == 1
+    assert {folder.id for folder in select_runs(root, ["CartPole-v1-ppo-*"])} == ids
+    assert {folder.id for folder in select_runs(root, ["CartPole-v1:ppo", "@last"])} == ids
+    assert len(select_runs(root, ["@last", "@last"])) == 1
     for wrong, told in (
         (["Cart*x"], "matches 'Cart\\*x'"),
         (["CartPole-v1:pppo"], "did you mean 'CartPole-v1:ppo'"),
         ([], "name the runs"),
     ):
         with pytest.raises(NotFoundError, match=told):
-            chosen(root, wrong)
+            select_runs(root, wrong)
 
 
 def test_the_command_prints_tables_and_json(root: Path) -> None:

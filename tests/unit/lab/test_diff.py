@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cadenza.lab.diff import first_episode, parting
+from cadenza.lab.diff import first_divergence, first_episode
 from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
 from cadenza.types import Episode
@@ -36,8 +36,8 @@ def test_the_first_step_and_quantity(tmp_path: Path, make_curve: Callable[..., R
     a = make_curve([1.0, 2.0, 3.0])
     b = make_curve([1.0, 2.5, 3.0], gamma=0.9, pace=7.0)
     expected = {"row": 1, "env_steps": 200, "quantity": "eval/return_mean", "a": 2.0, "b": 2.5}
-    assert parting(a, b) == expected
-    assert parting(a, a) is None
+    assert first_divergence(a, b) == expected
+    assert first_divergence(a, a) is None
     root = tmp_path / "runs"
     found = json.loads(cadenza("diff", a.id, b.id, "--first", "--runs-dir", root, "--json").succeeded().out)
     told = {"identical": False, "first_difference": expected, "episodes_compared": False}
@@ -55,7 +55,7 @@ def test_the_episode_and_the_step_of_it_where_they_acted_otherwise(make_curve: C
     a = played(make_curve([1.0]), [0, 1, 0], [1, 1, 0, 1])
     b = played(make_curve([2.0]), [0, 1, 0], [1, 1, 1, 1])
     assert first_episode(a, b) == {"index": 1, "env": 0, "number": 1, "quantity": "actions", "step": 2}
-    assert parting(a, b)["episode"]["step"] == 2
+    assert first_divergence(a, b)["episode"]["step"] == 2
     assert first_episode(a, a) is None
     longer = played(make_curve([1.0]), [0, 1, 0], [1, 1, 0, 1], [0])
     assert first_episode(a, longer)["quantity"] == "existence"
@@ -70,5 +70,5 @@ def test_other_groups_are_a_difference_from_either_side(tmp_path: Path, make_cur
 
 
 def test_a_run_that_stopped_sooner_parts_where_it_stopped(make_curve: Callable[..., RunFolder]) -> None:
-    found = parting(make_curve([1.0, 2.0]), make_curve([1.0, 2.0, 3.0]))
+    found = first_divergence(make_curve([1.0, 2.0]), make_curve([1.0, 2.0, 3.0]))
     assert (found["env_steps"], found["quantity"], found["a"], found["b"]) == (300, "rows", 2, 3)

@@ -26,7 +26,7 @@ from cadenza.lab.statistics import (
     pooled_iqm,
     probability_of_improvement,
     profile_interval,
-    resampled,
+    resample,
 )
 
 REFERENCE = json.loads((Path(__file__).parent / "reference" / "rliable.json").read_text())
@@ -50,7 +50,7 @@ def rliable_draws(resamples: int, *scores: list[np.ndarray]) -> list[np.ndarray]
 def test_interquartile_mean_and_its_interval(case: dict[str, Any]) -> None:
     scores = tasks(case["x"])
     assert pooled_iqm(scores) == pytest.approx(case["iqm"], rel=1e-12)
-    drawn = resampled(scores, rliable_draws(REFERENCE["reps"], scores))
+    drawn = resample(scores, rliable_draws(REFERENCE["reps"], scores))
     assert percentiles(pooled_iqm(drawn)) == pytest.approx(case["iqm_interval"], rel=1e-12)
     spread = np.ptp(case["iqm_interval"])
     assert interval(scores) == pytest.approx(case["iqm_interval"], abs=0.1 * spread), "our own draws say the same"
@@ -61,7 +61,7 @@ def test_probability_of_improvement_and_its_interval(case: dict[str, Any]) -> No
     x, y = tasks(case["x"]), tasks(case["y"])
     assert probability_of_improvement(x, y) == pytest.approx(case["improvement"], rel=1e-12)
     draws = rliable_draws(REFERENCE["reps"], x, y)
-    drawn = resampled(x, draws[: len(x)]), resampled(y, draws[len(x) :])
+    drawn = resample(x, draws[: len(x)]), resample(y, draws[len(x) :])
     expected = case["improvement_interval"]
     assert percentiles(probability_of_improvement(*drawn)) == pytest.approx(expected, rel=1e-12)
     assert improvement_interval(x, y) == pytest.approx(expected, abs=0.1 * np.ptp(expected))
@@ -71,7 +71,7 @@ def test_probability_of_improvement_and_its_interval(case: dict[str, Any]) -> No
 def test_performance_profile_and_its_interval(case: dict[str, Any]) -> None:
     scores, taus = tasks(case["x"]), np.array(case["taus"])
     np.testing.assert_allclose(performance_profile(scores, taus), case["profile"], rtol=1e-12)
-    drawn = resampled(scores, rliable_draws(REFERENCE["profile_reps"], scores))
+    drawn = resample(scores, rliable_draws(REFERENCE["profile_reps"], scores))
     ends = percentiles(performance_profile(drawn, taus))
     np.testing.assert_allclose(ends, case["profile_interval"], rtol=1e-12)
     np.testing.assert_allclose(profile_interval(scores, taus), case["profile_interval"], atol=0.15)
@@ -110,7 +110,7 @@ def test_one_run_has_no_spread_and_the_same_runs_the_same_interval() -> None:
 
 def test_many_runs_are_paired_without_all_pairs_at_once() -> None:
     scores = [np.random.default_rng(0).integers(9, size=200).astype(float)]
-    (drawn,) = resampled(scores, draw(scores, 100))
+    (drawn,) = resample(scores, draw(scores, 100))
     tracemalloc.start()
     found = probability_of_improvement([drawn], [drawn[::-1]])
     _, peak = tracemalloc.get_traced_memory()

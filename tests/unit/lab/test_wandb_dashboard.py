@@ -46,7 +46,7 @@ def test_one_workspace_however_often_it_is_asked_for(tmp_path: Path, server: Wan
     assert "/me/lab?nw=cadenza made: " in cadenza("dashboard", *where).succeeded().out
     (view,) = server.views.values()
     assert panels(json.loads(view["spec"])) == shown
-    assert "stays as it is" in cadenza("dashboard", *where).succeeded().out
+    assert "is unchanged" in cadenza("dashboard", *where).succeeded().out
     assert server.saved == 1
 
     told = json.loads(cadenza("dashboard", *where, "--overwrite", "--select-latest", "--json").succeeded().out)

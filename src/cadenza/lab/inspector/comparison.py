@@ -8,7 +8,7 @@ from typing import Any
 
 from cadenza.base.files import SafePath
 from cadenza.errors import ConfigError
-from cadenza.lab.compare import AXES, RETURN, among
+from cadenza.lab.compare import AXES, RETURN, compare_members
 from cadenza.lab.comparison_page import content
 from cadenza.lab.series import Member
 from cadenza.records import metrics
@@ -22,7 +22,7 @@ def comparison(folders: Sequence[RunFolder], wanted: Sequence[str], axis: str) -
     if axis not in AXES:
         raise ConfigError(f"axis '{axis}': there are {', '.join(AXES)}")
     members = [_member(folder, [*wanted, RETURN]) for folder in folders]
-    result = among(members, wanted)
+    result = compare_members(members, wanted)
     known = sorted({name for member in members for name in metrics.numeric(member.rows) if "/" in name})
     return content(result, axis) | {"known": known}
 

@@ -1,1 +1,1 @@
-"""Sweeps: many runs of one base config, each an ordinary run; what is tried, what came of it, and how to go on."""
+"""Sweeps: many runs of one base config with different settings. Each is an ordinary run."""

@@ -1,4 +1,4 @@
-"""One run of a trial as a piece of work: begun or gone on with, in a process of its own that ends with its starter."""
+"""A job: start or continue one run of a trial, in a process that ends with the one that started it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from cadenza.engine.events import Event
     from cadenza.engine.launch import Result
 
-LOCK_SECONDS = 60.0  # how long a run may still be held by a process that lost its sweep and is saving
+LOCK_SECONDS = 60.0  # how long to wait for a process whose sweep was killed, and which is saving the run
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to train until its end, or until a metric is measured at or after some point."""
+    """A run to train to its end, or until a metric is measured at or after some point."""
 
     trial: int
     seed: int
@@ -38,61 +38,67 @@ class Job:
     config: SafePath
     log: SafePath
     metric: str = ""
-    until: tuple[str, int] | None = None  # a unit and an amount of it
+    until: tuple[str, int] | None = None  # a unit (env_steps or updates) and an amount
 
     @property
     def command(self) -> list[str]:
-        line = [sys.executable, "-m", "cadenza", "trial", str(self.config), self.run, "--runs-dir", str(self.root)]
-        return (
-            line
-            if self.until is None
-            else [*line, "--until", f"{self.until[0]}={self.until[1]}", "--metric", self.metric]
-        )
+        """The command line of the job's process."""
+        words = [sys.executable, "-m", "cadenza", "trial", str(self.config), self.run, "--runs-dir", str(self.root)]
+        if self.until is not None:
+            unit, amount = self.until
+            words += ["--until", f"{unit}={amount}", "--metric", self.metric]
+        return words
 
     @property
     def folder(self) -> RunFolder:
         return RunFolder(self.root / self.run)
 
 
-class Engine(Protocol):
-    """Where jobs run: in processes here, or on the machines of a Ray cluster."""
+class Backend(Protocol):
+    """What runs jobs: processes on this machine, or tasks of a Ray cluster."""
 
-    slots: int  # jobs at the same time
+    slots: int  # largest number of jobs at the same time
 
-    def start(self, job: Job) -> None: ...
+    def start(self, job: Job) -> None:
+        """Start a job."""
 
-    def ended(self) -> Iterator[tuple[Job, int]]:
-        """Jobs that are over, with their exit codes (below 0: killed by that signal); comes back at once."""
+    def poll(self) -> Iterator[tuple[Job, int]]:
+        """Yield the jobs that are over, with their exit codes (below 0: killed by that signal); never wait."""
 
     def stop(self, number: int) -> None:
-        """Hand a signal to every job that runs."""
+        """Send a signal to every running job; called from a signal handler."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let the remaining jobs save and stop, and release everything."""
 
 
 def spawn(job: Job, cores: int) -> subprocess.Popen[bytes]:
-    """The job's process. It saves and stops when its standard input closes: by `let_go`, or because we are gone."""
+    """Start the process of a job, with this number of cores.
+
+    It saves and stops when its standard input closes: by `close_stdin`, or because this process has died.
+    """
     from cadenza.envs.vector import limited_to
 
     with job.log.appending() as log:
         return subprocess.Popen(
             job.command,
-            stdin=subprocess.PIPE,  # never written to: that it closes is the message
+            stdin=subprocess.PIPE,  # nothing is written to it; closing it is the signal
             stdout=log,
             stderr=log,
             env=limited_to(cores, os.environ),
-            start_new_session=True,  # so that Ctrl-C reaches it once, through us
+            start_new_session=True,  # so that Ctrl-C reaches it only once, through this process
         )
 
 
-def let_go(process: subprocess.Popen[bytes]) -> None:
+def close_stdin(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process that `spawn` started to save and stop."""
     assert process.stdin is not None
     with suppress(OSError):
         process.stdin.close()
 
 
 def train(config: Path, root: Path, run: str, until: tuple[str, int] | None = None, metric: str = "") -> Result:
-    """Begin the run, or go on with it; `until` stops it there as a signal would."""
+    """Start the run, or continue it; stop it at `until` as a signal would, once `metric` is measured there."""
     from cadenza.engine.events import Row, Started
     from cadenza.lab import session
 
@@ -111,21 +117,20 @@ def train(config: Path, root: Path, run: str, until: tuple[str, int] | None = No
     folder, settings = RunFolder(root / run), read(config)
     if not folder.path.exists():
         return session.train(settings, root, ["cadenza", "train", str(config)], True, [listen], run_id=run)
-    own = folder.settings() == to_dict(settings)
-    if not own:
-        raise ConfigError(f"{folder.config} is not what the sweep asked for ({config}): put it back")
+    if folder.settings() != to_dict(settings):
+        raise ConfigError(f"{folder.config} differs from the config of the sweep ({config}): put it back")
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
-            return session.resume(folder, quiet=True, trust=own, on_event=[listen])
+            return session.resume(folder, quiet=True, trust=True, on_event=[listen])
         except LockedError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
 
 
-def end_with_starter() -> None:
-    """Stop as by SIGTERM when whoever started this process is gone, which closes its end of our standard input."""
+def stop_with_parent() -> None:
+    """Stop this process as SIGTERM would when its standard input closes: its parent has died or asks it to."""
 
     def wait() -> None:
         while os.read(0, 4096):

@@ -1,4 +1,4 @@
-"""What a sweep may choose from: lists and ranges by dotted key; every combination of them, or random draws."""
+"""The search space of a sweep: lists and ranges by dotted key; all combinations of them, or random draws."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
 
 Params = dict[str, Any]
-DIGITS = 6  # of drawn numbers: enough for any setting, and short enough to be read
-EXACT = 15  # of numbers that lie on a step: 0.15 instead of 0.15000000000000002, and no step too fine
-MOST = 10_000  # combinations of a grid: each is made and checked before anything runs
-OWN = {"seed": "seeds", "name": "name", "tags": "name", "schema_version": "base"}  # keys that the sweep itself sets
+DIGITS = 6  # of drawn numbers: enough for any setting, and short enough to read
+STEP_DIGITS = 15  # of numbers on a step: 0.15 instead of 0.15000000000000002
+LARGEST_GRID = 10_000  # combinations: each is resolved and checked before anything runs
+# keys that the sweep sets, with the key of the sweep file that determines them
+RESERVED = {"seed": "seeds", "name": "name", "tags": "name", "schema_version": "base"}
 
 
 @dataclass(frozen=True)
 class Choices:
-    """One of a few values, each as likely as the others."""
+    """A list of values, each equally likely."""
 
     values: tuple[Any, ...]
 
     def draw(self, rng: np.random.Generator) -> Any:
+        """Draw a value."""
         return self.values[int(rng.integers(len(self.values)))]
 
     @property
     def corners(self) -> tuple[Any, ...]:
+        """The values to check before a sweep begins: all of them."""
         return self.values
 
 
 @dataclass(frozen=True)
 class Range:
-    """A number between two, both included."""
+    """A range of numbers, both ends included."""
 
     min: float = setting(math.nan, "smallest value")
     max: float = setting(math.nan, "largest value")
@@ -55,38 +58,42 @@ class Range:
             raise ConfigError(f"step={self.step:g}: must be above 0 and fit between min and max")
 
     def draw(self, rng: np.random.Generator) -> float | int:
+        """Draw a number."""
         if self.step is not None:
-            return self.at(int(rng.integers(self.steps + 1)))
+            return self.value_at(int(rng.integers(self.steps + 1)))
         if self.whole and not self.log:
             return int(rng.integers(int(self.min), int(self.max) + 1))
         if self.log:
-            return self.rounded(math.exp(rng.uniform(math.log(self.min), math.log(self.max))))
-        return self.rounded(float(rng.uniform(self.min, self.max)))
+            return self.round(math.exp(rng.uniform(math.log(self.min), math.log(self.max))))
+        return self.round(float(rng.uniform(self.min, self.max)))
 
     @property
     def steps(self) -> int:
+        """The number of steps from the smallest value to the largest."""
         assert self.step is not None
         return int((self.max - self.min) / self.step + 1e-9)
 
-    def at(self, place: int) -> float | int:
-        """The value so many steps above the smallest."""
+    def value_at(self, index: int) -> float | int:
+        """Return the value that is `index` steps above the smallest."""
         assert self.step is not None
-        return self.rounded(self.min + self.step * place)
+        return self.round(self.min + self.step * index)
 
-    def place(self, value: float) -> int:
-        """How many steps a value is above the smallest."""
+    def index_of(self, value: float) -> int:
+        """Return how many steps a value is above the smallest."""
         assert self.step is not None
         return round((value - self.min) / self.step)
 
-    def rounded(self, value: float) -> float | int:
+    def round(self, value: float) -> float | int:
+        """Return the number without insignificant digits, inside the range."""
         if self.whole:
             return round(value)
-        digits = DIGITS if self.step is None else EXACT
+        digits = DIGITS if self.step is None else STEP_DIGITS
         return min(max(float(f"{value:.{digits}g}"), self.min), self.max)
 
     @property
     def corners(self) -> tuple[float | int, ...]:
-        return self.rounded(self.min), self.rounded(self.max) if self.step is None else self.at(self.steps)
+        """The values to check before a sweep begins: both ends."""
+        return self.round(self.min), self.round(self.max) if self.step is None else self.value_at(self.steps)
 
 
 Dimension = Choices | Range
@@ -94,45 +101,49 @@ Dimension = Choices | Range
 
 @dataclass(frozen=True)
 class Space:
-    """What varies, and beside it what is set to one value for all trials."""
+    """The settings that vary, and those that have one value in all trials."""
 
     dimensions: Mapping[str, Dimension]
     fixed: Params
 
     def grid(self) -> Iterator[Params]:
-        """Every combination; the last key changes quickest."""
-        values = []
+        """Yield every combination of lists; the last key varies fastest."""
+        lists = []
         for key, dimension in self.dimensions.items():
             if isinstance(dimension, Range):
                 raise ConfigError(f"sweep.{key}: a grid needs a list of values; a range goes with method=random or tpe")
-            values.append(dimension.values)
-        count = math.prod(map(len, values))
-        if count > MOST:
+            lists.append(dimension.values)
+        count = math.prod(map(len, lists))
+        if count > LARGEST_GRID:
             raise ConfigError(
-                f"sweep: a grid of {count:,} combinations, at most {MOST:,}; method=random or tpe tries some of them"
+                f"sweep: a grid of {count:,} combinations, at most {LARGEST_GRID:,}; "
+                "method=random or tpe tries some of them"
             )
-        for combination in product(*values):
+        for combination in product(*lists):
             yield dict(zip(self.dimensions, combination, strict=True))
 
     def draw(self, seed: int, number: int) -> Params:
-        """The trial of this number: always the same, however many there are."""
+        """Return the values of a trial; they depend on the seed and the trial's number alone."""
         rng = np.random.default_rng([seed, number])
         return {key: dimension.draw(rng) for key, dimension in self.dimensions.items()}
 
     def corners(self) -> Iterator[Params]:
-        """Each value of a list and both ends of a range, one at a time."""
+        """Yield each value of a list and both ends of a range, one setting at a time."""
         for key, dimension in self.dimensions.items():
             for value in dimension.corners:
                 yield {key: value}
 
 
 def parse(sweep: Mapping[str, Any], kinds: Mapping[str, tuple[bool, bool]]) -> Space:
-    """The `sweep` of a file; `kinds` says of each setting whether it takes whole numbers and whether others too."""
+    """Return the space that the mapping `sweep` of a file describes.
+
+    `kinds` holds for each setting whether it takes whole numbers and whether it takes others.
+    """
     dimensions: dict[str, Dimension] = {}
     fixed = {}
     for key, value in sweep.items():
-        if key in OWN:
-            raise ConfigError(f"sweep.{key}: set by the sweep itself (see `{OWN[key]}`)")
+        if key in RESERVED:
+            raise ConfigError(f"sweep.{key}: set by the sweep itself (see `{RESERVED[key]}`)")
         if isinstance(value, list):
             dimensions[key] = _choices(key, value)
         elif isinstance(value, dict):
@@ -145,10 +156,10 @@ def parse(sweep: Mapping[str, Any], kinds: Mapping[str, tuple[bool, bool]]) -> S
 
 
 def _choices(key: str, values: list[Any]) -> Choices:
-    found = tuple(map(_number, values))
-    if not found or len({canonical(value) for value in found}) < len(found):
+    choices = tuple(map(_number, values))
+    if not choices or len({canonical(value) for value in choices}) < len(choices):
         raise ConfigError(f"sweep.{key}: must be a list of values that differ")
-    return Choices(found)
+    return Choices(choices)
 
 
 def _range(key: str, value: dict[str, Any], whole: bool, real: bool) -> Range:
@@ -156,17 +167,17 @@ def _range(key: str, value: dict[str, Any], whole: bool, real: bool) -> Range:
         example = next(iter(value), "")
         raise ConfigError(
             f"sweep.{key}: must be a list of values or a range {{min, max, log, step}}; "
-            f"keys are dotted: '{key}.{example}', and a mapping to be tried stands in a list"
+            f"keys are dotted: '{key}.{example}', and a mapping that is a value must stand in a list"
         )
-    given = [_number(value.get(name)) for name in ("min", "max", "step")]
-    integral = all(number is None or isinstance(number, int) for number in given)
+    bounds = [_number(value.get(name)) for name in ("min", "max", "step")]
+    integral = all(number is None or isinstance(number, int) for number in bounds)
     if not real and not integral:
         raise ConfigError(f"sweep.{key}: takes whole numbers, so min, max and step must be whole")
     return build(Range, {"whole": whole and integral, **value}, f"sweep.{key}")
 
 
 def _number(value: Any) -> Any:
-    """YAML reads 1e-4 as text."""
+    """Return the number that a text such as 1e-4 stands for, which YAML reads as text; other values as they are."""
     if isinstance(value, str) and EXPONENT.fullmatch(value):
         number = float(value)
         return int(number) if number == int(number) and "-" not in value else number

@@ -1,11 +1,11 @@
-"""The sweep file: what is tried, how, with which seeds, and what counts. Typed, so that a mistake names its key."""
+"""The sweep file: base config, search space, method, seeds and objective, typed so that an error names its key."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal
@@ -18,42 +18,46 @@ from cadenza.config.spec import CONF, read_file
 from cadenza.errors import ConfigError, NotFoundError, nearest
 from cadenza.records.metric_rows import Row
 
-KINDS = ("eval/", "collect/", "train/", "time/", "system/")  # what metrics of a run begin with
-TRIALS = 30  # of `tune`, where neither the command nor the file says how many
+PREFIXES = ("eval/", "collect/", "train/", "time/", "system/")  # of the metrics of a run
+TRIALS = 30  # of `tune`, unless the command or the file gives a number
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What makes one trial better than another."""
+    """The objective: what makes one trial better than another."""
 
     metric: str = setting("eval/return_mean", "metric of the runs")
-    direction: Literal["maximize", "minimize"] = setting("maximize", "which way is better")
+    direction: Literal["maximize", "minimize"] = setting("maximize", "which direction is better")
     value: Literal["last", "best"] = setting("last", "which of a run's values counts")
-    seeds: Literal["mean", "median", "worst"] = setting("mean", "how the seeds of a trial are brought together")
+    seeds: Literal["mean", "median", "worst"] = setting("mean", "how the values of a trial's seeds are combined")
 
     @classmethod
     def parse(cls, value: Any) -> Any:
-        """The name of a metric is short for a mapping."""
+        """Accept the name of a metric as short for a mapping."""
         return {"metric": value} if isinstance(value, str) else value
 
     def __post_init__(self) -> None:
-        known = self.metric.startswith(("eval/", "collect/")) and self.metric.count("/") == 1
-        if known and self.metric not in WATCHED:
-            listed = ", ".join(WATCHED)
-            raise ConfigError(f"metric={self.metric}: unknown{nearest(self.metric, WATCHED)} (known: {listed})")
-        if not self.metric.startswith(KINDS):
+        is_listed = self.metric.startswith(("eval/", "collect/")) and self.metric.count("/") == 1
+        if is_listed and self.metric not in WATCHED:
+            names = ", ".join(WATCHED)
+            raise ConfigError(f"metric={self.metric}: unknown{nearest(self.metric, WATCHED)} (known: {names})")
+        if not self.metric.startswith(PREFIXES):
             hint = nearest(self.metric, WATCHED)
-            raise ConfigError(f"metric={self.metric}: must begin with {', '.join(KINDS)}{hint}")
+            raise ConfigError(f"metric={self.metric}: must begin with {', '.join(PREFIXES)}{hint}")
 
     @property
     def sign(self) -> int:
         return 1 if self.direction == "maximize" else -1
 
     def better(self, one: float, other: float) -> bool:
+        """Return whether one value is better than another."""
         return self.sign * one > self.sign * other
 
     def of_run(self, rows: list[Row], until: tuple[str, int] | None = None) -> float | None:
-        """A run's value by its rows up to the first measurement at or after `until`: a unit and an amount of it."""
+        """Return the value of a run from its rows; None if the metric was never measured.
+
+        `until`, a unit and an amount, ends the rows at the first measurement at or after it.
+        """
         values = []
         for row in rows:
             if row.get(self.metric) is not None:
@@ -65,6 +69,7 @@ class Objective:
         return values[-1] if self.value == "last" else max(values, key=lambda value: self.sign * value)
 
     def of_seeds(self, values: list[float]) -> float:
+        """Return the value of a trial from the values of its seeds."""
         if self.seeds == "worst":
             return min(values, key=lambda value: self.sign * value)
         return median(values) if self.seeds == "median" else fmean(values)
@@ -72,22 +77,19 @@ class Objective:
 
 @dataclass(frozen=True)
 class Pruning:
-    """Ends trials that are worse than the median of earlier ones at the same point, all seeds taken together."""
+    """Median pruning: end trials that are worse than the median of earlier ones at the same point."""
 
-    rungs: tuple[float, ...] = setting((0.25, 0.5), "where trials are looked at, as fractions of a run's budget")
-    warmup_trials: int = setting(5, "trials that must have come to a point before any is ended there")
+    rungs: tuple[float, ...] = setting((0.25, 0.5), "where trials are compared, as fractions of a run's budget")
+    warmup_trials: int = setting(5, "trials that must have reached a point before any is ended there")
 
     @classmethod
     def parse(cls, value: Any) -> Any:
-        """`true` is short for the defaults."""
+        """Accept `true` as short for the defaults."""
         return {} if value is True else value
 
     def __post_init__(self) -> None:
-        if (
-            not self.rungs
-            or list(self.rungs) != sorted(set(self.rungs))
-            or not 0 < min(self.rungs) <= max(self.rungs) < 1
-        ):
+        increasing = list(self.rungs) == sorted(set(self.rungs))
+        if not self.rungs or not increasing or not all(0 < rung < 1 for rung in self.rungs):
             raise ConfigError(f"rungs={list(self.rungs)}: must be fractions between 0 and 1, each above the last")
         if self.warmup_trials < 1:
             raise ConfigError(f"warmup_trials={self.warmup_trials}: must be at least 1")
@@ -95,7 +97,7 @@ class Pruning:
 
 @dataclass(frozen=True)
 class SweepFile:
-    """Everything that a sweep file may say."""
+    """The settings in a sweep file."""
 
     base: str = setting("", "what every trial starts from: ENV:VARIANT, an experiment, or a YAML or JSON file")
     sweep: Mapping[str, Any] = setting(doc="dotted key: a list, {min, max, log, step}, or one value", factory=dict)
@@ -111,7 +113,7 @@ class SweepFile:
 
     @classmethod
     def parse(cls, value: Any) -> Any:
-        """A number of seeds is short for the first of them."""
+        """Accept a number of seeds as short for a list of the first ones."""
         count = value.get("seeds") if isinstance(value, Mapping) else None
         if not isinstance(count, int) or isinstance(count, bool):
             return value
@@ -131,71 +133,74 @@ class SweepFile:
                 "trials: a grid has every combination; method=random or method=tpe takes a number of trials"
             )
         if self.method != "grid" and self.trials is None:
-            raise ConfigError(f"trials is missing: how many trials should method={self.method} make?")
+            raise ConfigError(f"trials is missing: method={self.method} needs a number of trials")
         if self.method == "grid" and self.pruning:
-            raise ConfigError("pruning: a grid is run whole; method=random or method=tpe can end trials early")
+            raise ConfigError("pruning: a grid is run completely; method=random or method=tpe can end trials early")
         if min(self.seeds, default=0) < 0 or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds={list(self.seeds)}: must differ and cannot be negative")
 
 
-def read(path: Path, **given: Any) -> SweepFile:
-    """The sweep in a file, or a shipped one by its name; what is given goes before what the file says."""
-    place = find(path)
-    data = _read(place)
-    made = _made(path, {"name": place.stem, **data}, given)
-    if not made.base:
+def read(path: Path, **options: Any) -> SweepFile:
+    """Return the sweep in a file, or a shipped one by its name; `options` that are not None override the file."""
+    file = find(path)
+    sweep = _build(path, {"name": file.stem, **_load(file)}, options)
+    if not sweep.base:
         raise ConfigError(f"{path}: base is missing: ENV:VARIANT, an experiment, or a file that trials start from")
-    beside = place.parent / made.base
-    if not os.path.isfile(made.base) and os.path.isfile(beside):  # a file named as it is seen from the sweep's own
-        return replace(made, base=str(beside))
-    return made
+    beside = file.parent / sweep.base
+    if not os.path.isfile(sweep.base) and os.path.isfile(beside):  # a path relative to the sweep file
+        return replace(sweep, base=str(beside))
+    return sweep
 
 
-def read_space(path: Path | None, spec: str, config_dir: Path | None, **given: Any) -> SweepFile:
-    """The sweep that looks for good settings of a spec: a file says what to try, and may say all that a sweep can."""
+def read_space(path: Path | None, spec: str, config_dir: Path | None, **options: Any) -> SweepFile:
+    """Return the sweep that tunes a spec.
+
+    The file at `path`, by default the space that is shipped for the algorithm, holds a search space or a whole sweep.
+    `options` that are not None override it.
+    """
     if path is None:
         path = Path(load(spec, (), config_dir).algorithm.name)
         if str(path) not in shipped():
-            known = ", ".join(sorted(shipped()))
-            raise NotFoundError(f"--space FILE is needed: no space is shipped for {path} (shipped: {known})")
-    place = find(path)
-    data = _read(place)
+            names = ", ".join(sorted(shipped()))
+            raise NotFoundError(f"--space FILE is needed: no space is shipped for {path} (shipped: {names})")
+    file = find(path)
+    data = _load(file)
     data = data if "sweep" in data else {"sweep": data}
     base = data.get("base", spec)
-    if base != spec and (place.parent / str(base)).resolve() != Path(spec).resolve():
+    if base != spec and (file.parent / str(base)).resolve() != Path(spec).resolve():
         raise ConfigError(
             f"{path}: base={base} is not the {spec} that is tuned; leave it out, or: cadenza sweep {path}"
         )
     if data.get("method", "grid") == "grid":
         data["method"] = "tpe"
     data.setdefault("trials", TRIALS)
-    return _made(path, {"name": place.stem, **data}, {**given, "base": spec})
+    return _build(path, {"name": file.stem, **data}, {**options, "base": spec})
 
 
-def _read(place: Path) -> dict[str, Any]:
-    data = read_file(place)
+def _load(file: Path) -> dict[str, Any]:
+    data = read_file(file)
     if "base_config" in data and "base" not in data:
         data["base"] = data.pop("base_config")
     return data
 
 
-def _made(path: Path, data: dict[str, Any], given: dict[str, Any]) -> SweepFile:
+def _build(path: Path, data: dict[str, Any], options: dict[str, Any]) -> SweepFile:
     try:
-        return build(SweepFile, {**data, **{key: value for key, value in given.items() if value is not None}})
+        return build(SweepFile, {**data, **{key: value for key, value in options.items() if value is not None}})
     except ConfigError as problem:
         raise ConfigError(f"{path}: {problem}") from None
 
 
 def find(path: Path) -> Path:
-    """A file, or the shipped sweep of that name."""
+    """Return the path of a sweep file, or of the shipped one of that name."""
     if path.suffix or os.path.isfile(path):
         return path
-    ours = shipped()
-    if str(path) in ours:
-        return ours[str(path)]
-    raise NotFoundError(f"no file '{path}'{nearest(str(path), ours)} (shipped: {', '.join(sorted(ours))})")
+    files = shipped()
+    if str(path) in files:
+        return files[str(path)]
+    raise NotFoundError(f"no file '{path}'{nearest(str(path), files)} (shipped: {', '.join(sorted(files))})")
 
 
 def shipped() -> dict[str, Path]:
-    """Sweep files by name."""
-    return {Path(entry.name).stem: Path(str(entry)) for entry in files(CONF).joinpath("sweep").iterdir()}
+    """Return the shipped sweep files by name."""
+    return {Path(entry.name).stem: Path(str(entry)) for entry in resources.files(CONF).joinpath("sweep").iterdir()}

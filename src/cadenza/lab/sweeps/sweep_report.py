@@ -1,7 +1,8 @@
-"""report.md of a sweep: the best trials, what mattered, pictures, and how to go on; the same facts as JSON."""
+"""The report of a sweep: the best trials, importance of settings, plots, next steps; the results as JSON."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from cadenza.base import atomic
@@ -11,17 +12,17 @@ from cadenza.base.json_text import dumps
 from cadenza.base.text import command as command_line
 from cadenza.base.text import shell
 from cadenza.lab.html import Block, Code, Heading, Media, Paragraph, Table, html, markdown
-from cadenza.lab.sweeps.drive import Sweep
 from cadenza.lab.sweeps.importance import importance
 from cadenza.lab.sweeps.journal import Trial
-from cadenza.lab.sweeps.sweep_picture import draw_history, draw_parameters
+from cadenza.lab.sweeps.sweep_loop import Sweep
+from cadenza.lab.sweeps.sweep_plots import draw_history, draw_parameters
 from cadenza.records.folder import RunFolder, runs_root
 
-SHOWN = 20  # trials in the table
+ROWS = 20  # largest number of trials in the table
 
 
 def result(sweep: Sweep) -> dict[str, Any]:
-    """What `sweep --json` prints."""
+    """Return what `cadenza sweep --json` prints."""
     plan, journal = sweep.plan, sweep.journal
     ranked = journal.ranked(plan.file.objective.sign)
     over = len(journal.over) >= plan.total
@@ -37,18 +38,20 @@ def result(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def measured(sweep: Sweep) -> list[Trial]:
+def with_value(sweep: Sweep) -> list[Trial]:
+    """Return the trials that are over and have a value."""
     return [trial for trial in sweep.journal.over if trial.value is not None]
 
 
 def shares(sweep: Sweep) -> dict[str, float]:
-    found = measured(sweep)
-    values = [trial.value for trial in found if trial.value is not None]
-    return importance(sweep.plan.space.dimensions, [trial.params for trial in found], values)
+    """Return the importance of each setting, most important first."""
+    trials = with_value(sweep)
+    values = [trial.value for trial in trials if trial.value is not None]
+    return importance(sweep.plan.space.dimensions, [trial.params for trial in trials], values)
 
 
 def write_report(sweep: Sweep, command: list[str]) -> SafePath:
-    """result.json, the pictures, report.md and report.html, in the sweep's folder."""
+    """Write result.json, the plots, report.md and report.html into the sweep's folder; return the path of report.md."""
     folder = sweep.folder
     atomic.write_json(folder.files / "result.json", result(sweep))
     blocks = _blocks(sweep, command)
@@ -60,44 +63,41 @@ def write_report(sweep: Sweep, command: list[str]) -> SafePath:
 def _blocks(sweep: Sweep, command: list[str]) -> list[Block]:
     plan, journal, folder = sweep.plan, sweep.journal, sweep.folder
     file, objective = plan.file, plan.file.objective
-    ranked, found = journal.ranked(objective.sign), measured(sweep)
-    counts = {
-        state: len([trial for trial in journal.over if trial.state == state])
-        for state in ("finished", "pruned", "failed")
-    }
-    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    ranked, trials = journal.ranked(objective.sign), with_value(sweep)
+    counts = Counter(trial.state for trial in journal.over)
+    summary = ", ".join(f"{counts[state]} {state}" for state in ("finished", "pruned", "failed") if counts[state])
     blocks: list[Block] = [
         Heading(f"Sweep {file.name}", level=1),
-        Paragraph(f"{plan.id}: {told or 'no trial over'}, of {plan.total}."),
+        Paragraph(f"{plan.id}: {summary or 'no trial over'}, of {plan.total}."),
         Table(("", ""), _summary(sweep)),
     ]
-    if found:
-        draw_history(found, folder.files / "history.png", objective.metric, objective.sign)
-        blocks += [Heading("Trials in turn"), Media(folder.files / "history.png", f"{objective.metric} of each trial")]
+    if trials:
+        draw_history(trials, folder.files / "history.png", objective.metric, objective.sign)
+        blocks += [Heading("Trials in order"), Media(folder.files / "history.png", f"{objective.metric} of each trial")]
     if ranked:
-        blocks += [Heading("Best trials"), Table(*trial_table(ranked[:SHOWN], plan.seeds))]
-    if found:
-        draw_parameters(found, plan.space.dimensions, shares(sweep), folder.files / "parameters.png", objective.metric)
+        blocks += [Heading("Best trials"), Table(*trial_table(ranked[:ROWS], plan.seeds))]
+    if trials:
+        draw_parameters(trials, plan.space.dimensions, shares(sweep), folder.files / "parameters.png", objective.metric)
         blocks += [
-            Heading("What matters"),
+            Heading("Importance of settings"),
             Paragraph(_explanation(sweep)),
             Media(folder.files / "parameters.png", f"{objective.metric} against each setting"),
         ]
     failed = [trial for trial in journal.over if trial.state == "failed"]
     if failed:
-        rows = [(str(trial.number), said(trial), trial.message) for trial in failed]
+        rows = [(str(trial.number), settings_text(trial), trial.message) for trial in failed]
         blocks += [Heading("Failed"), Table(("trial", "settings", "why"), rows)]
-    return [*blocks, Heading("Go on from here"), Code(_commands(sweep, ranked, command))]
+    return [*blocks, Heading("Next steps"), Code(_commands(sweep, ranked, command))]
 
 
 def _summary(sweep: Sweep) -> list[tuple[str, str]]:
     plan, base = sweep.plan, sweep.plan.resolver.base
     objective = plan.file.objective
-    what = f"{objective.direction} the {objective.value} {objective.metric}, {objective.seeds} of seeds"
+    goal = f"{objective.direction} the {objective.value} {objective.metric}, {objective.seeds} of seeds"
     lines = [
         ("base", " ".join([plan.file.base, *plan.resolver.overrides])),
         ("method", plan.file.method),
-        ("objective", what),
+        ("objective", goal),
         ("seeds", ", ".join(map(str, plan.seeds))),
         ("budget of a run", f"{base.training.max_timesteps or 0:,} env_steps" if base.training.max_timesteps else "-"),
     ]
@@ -109,42 +109,44 @@ def _summary(sweep: Sweep) -> list[tuple[str, str]]:
 def _explanation(sweep: Sweep) -> str:
     if not shares(sweep):
         return (
-            "Too few trials for the values they tried, or all came to the same: nothing can be said about what matters."
+            "No importance is computed: there are too few trials for the values they tried, or all results are equal."
         )
     text = "In brackets: the share of the differences between trials that the setting accounts for on its own."
     pruned = any(trial.state == "pruned" for trial in sweep.journal.over)
-    return text + (" Pruned trials count with what they had come to." if pruned else "")
+    return text + (" Pruned trials count with the value they had reached." if pruned else "")
 
 
 def _commands(sweep: Sweep, ranked: list[Trial], command: list[str]) -> str:
-    lines = [(command_line(command), "go on with the sweep; what is done is not repeated")]
+    lines = [(command_line(command), "continue the sweep; nothing is repeated")]
     if ranked:
         first = RunFolder(sweep.root / next(iter(ranked[0].runs.values())))
         best = shell(str(sweep.folder.best))
-        lines.append((f"cadenza train {best}", "the best settings, in a run of their own"))
-        lines.append((f"cadenza show {first.reference}", "the best trial's first run"))
-    usual = sweep.root.absolute() == runs_root().absolute()
-    where = "" if usual else f" --runs-dir {shell(str(sweep.root))}"
-    lines.append((f"cadenza list --filter tags=sweep:{sweep.plan.id}{where}", "every run of the sweep"))
+        lines.append((f"cadenza train {best}", "train a new run with the best settings"))
+        lines.append((f"cadenza show {first.reference}", "show the best trial's first run"))
+    is_default = sweep.root.absolute() == runs_root().absolute()
+    where = "" if is_default else f" --runs-dir {shell(str(sweep.root))}"
+    lines.append((f"cadenza list --filter tags=sweep:{sweep.plan.id}{where}", "list every run of the sweep"))
     return "\n".join(f"# {why}\n{line}" for line, why in lines)
 
 
 def trial_table(trials: list[Trial], seeds: tuple[int, ...]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: value, each seed's where there are several, then what was tried."""
+    """Return head and rows: the value, with several seeds that of each, then the settings of the trial."""
     keys = list(trials[0].params) if trials else []
-    several = [f"seed {seed}" for seed in seeds] if len(seeds) > 1 else []
+    shown_seeds = seeds if len(seeds) > 1 else ()
     rows = []
     for trial in trials:
-        each = [number(trial.values.get(seed)) for seed in seeds] if several else []
-        rows.append([str(trial.number), number(trial.value), *each, *(shown(trial.params[key]) for key in keys)])
-    return ["trial", "value", *several, *keys], rows
+        values = [number(trial.values.get(seed)) for seed in shown_seeds]
+        rows.append([str(trial.number), number(trial.value), *values, *(brief(trial.params[key]) for key in keys)])
+    return ["trial", "value", *(f"seed {seed}" for seed in shown_seeds), *keys], rows
 
 
-def shown(value: Any) -> str:
+def brief(value: Any) -> str:
+    """Return a value as text, numbers with four digits."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return value if isinstance(value, str) else dumps(value)
 
 
-def said(trial: Trial) -> str:
-    return ", ".join(f"{key}={shown(value)}" for key, value in trial.params.items())
+def settings_text(trial: Trial) -> str:
+    """Return the settings of a trial as `key=value, key=value`."""
+    return ", ".join(f"{key}={brief(value)}" for key, value in trial.params.items())

@@ -1,4 +1,4 @@
-"""What to try next, by Optuna's tree-structured Parzen estimator. It has no memory of its own: the journal is that."""
+"""The next trial by Optuna's tree-structured Parzen estimator. It keeps no state: all of it is in the journal."""
 
 from __future__ import annotations
 
@@ -23,26 +23,28 @@ STATES = {"open": "RUNNING", "finished": "COMPLETE", "pruned": "PRUNED", "failed
 
 
 def suggest(plan: Plan, journal: Journal, number: int) -> Params:
-    """A function of what is known and of the trial's number alone, so that the same would be asked again."""
+    """Return the values of the next trial; the same journal and number give the same values again."""
     space, file = plan.space, plan.file
-    known = [trial for trial in journal.trials.values() if trial.number < number]
-    if len([trial for trial in known if trial.state in ("finished", "pruned")]) < RANDOM_TRIALS:
+    earlier = [trial for trial in journal.trials.values() if trial.number < number]
+    if len([trial for trial in earlier if trial.state in ("finished", "pruned")]) < RANDOM_TRIALS:
         return space.draw(file.sampler_seed, number)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     seed = int(np.random.SeedSequence([file.sampler_seed, number]).generate_state(1)[0])
     sampler = optuna.samplers.TPESampler(n_startup_trials=0, seed=seed, constant_liar=file.parallel_jobs > 1)
     study = optuna.create_study(direction=file.objective.direction, sampler=sampler)
     distributions = {key: _distribution(dimension) for key, dimension in space.dimensions.items()}
-    for trial in known:
+    for trial in earlier:
         study.add_trial(_frozen(trial, plan, distributions))
-    asked = study.ask(distributions).params
-    return {key: _ours(dimension, asked[key]) for key, dimension in space.dimensions.items()}
+    suggestion = study.ask(distributions).params
+    return {key: _from_optuna(dimension, suggestion[key]) for key, dimension in space.dimensions.items()}
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
     if isinstance(dimension, Choices):
-        return CategoricalDistribution(tuple(range(len(dimension.values))))  # by number: it may be a list or a mapping
-    if dimension.step is not None:  # by number as well: sums of steps are not exact
+        return CategoricalDistribution(
+            tuple(range(len(dimension.values)))
+        )  # by index: a value may be a list or a mapping
+    if dimension.step is not None:  # by index as well: sums of steps are not exact
         return IntDistribution(0, dimension.steps)
     if dimension.whole:
         return IntDistribution(int(dimension.min), int(dimension.max), log=dimension.log)
@@ -53,19 +55,19 @@ def _frozen(trial: Trial, plan: Plan, distributions: dict[str, BaseDistribution]
     return create_trial(
         state=TrialState[STATES[trial.state]],
         value=trial.value if trial.state == "finished" else None,
-        params={key: _theirs(dimension, trial.params[key]) for key, dimension in plan.space.dimensions.items()},
+        params={key: _to_optuna(dimension, trial.params[key]) for key, dimension in plan.space.dimensions.items()},
         distributions=distributions,
         intermediate_values=dict(enumerate(trial.rungs)),
     )
 
 
-def _theirs(dimension: Dimension, value: Any) -> float:
-    if isinstance(dimension, Choices):  # by how they are written: 1 and true differ
+def _to_optuna(dimension: Dimension, value: Any) -> float:
+    if isinstance(dimension, Choices):  # compared as JSON: 1 and true differ
         return [canonical(choice) for choice in dimension.values].index(canonical(value))
-    return float(value) if dimension.step is None else dimension.place(value)
+    return float(value) if dimension.step is None else dimension.index_of(value)
 
 
-def _ours(dimension: Dimension, value: float) -> object:
+def _from_optuna(dimension: Dimension, value: float) -> object:
     if isinstance(dimension, Choices):
         return dimension.values[int(value)]
-    return dimension.rounded(value) if dimension.step is None else dimension.at(int(value))
+    return dimension.round(value) if dimension.step is None else dimension.value_at(int(value))

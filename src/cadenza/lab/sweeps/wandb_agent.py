@@ -1,4 +1,4 @@
-"""Settings that a W&B sweep agent hands to the run it starts: they stand in a file that it names in the environment."""
+"""The settings of a W&B sweep agent, which it passes to the runs it starts in a file named in the environment."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ SWEEP, PARAMETERS = "WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH"
 
 
 def agent_overrides(environ: Mapping[str, str]) -> list[str]:
-    """As `key=value`; nothing where no agent is at work."""
+    """Return the agent's settings as `key=value`; none if no agent has started this process."""
     if not environ.get(SWEEP) or not environ.get(PARAMETERS):
         return []
     path = Path(environ[PARAMETERS])
-    found = {key: said for key, said in read_file(path).items() if key != "wandb_version"}
-    for key, said in found.items():
-        if not isinstance(said, dict) or "value" not in said:
+    overrides = []
+    for key, entry in read_file(path).items():
+        if key == "wandb_version":
+            continue
+        if not isinstance(entry, dict) or "value" not in entry:
             raise ConfigError(f"{path}: W&B's agent gives {key} no value")
-    return [override(key, said["value"]) for key, said in found.items()]
+        overrides.append(override(key, entry["value"]))
+    return overrides

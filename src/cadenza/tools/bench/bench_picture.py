@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cadenza.base import atomic
-from cadenza.lab.curves import BLUE, FAINT, GREY, INK
+from cadenza.lab.charts import BLUE, FAINT, GREY, INK, save
 from cadenza.tools.bench.contestants import CADENZA
 
 if TYPE_CHECKING:
@@ -40,7 +38,6 @@ class Panel:
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """Write the picture as PNG, unless nothing was measured."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -50,7 +47,6 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     heights = [HEAD + ROW * len(panel.names) for panel in shown]
     room = ConstrainedLayoutEngine(h_pad=0.14, w_pad=0.1)
     figure = Figure(figsize=(WIDTH, sum(heights) + 0.35), dpi=150, layout=room)
-    FigureCanvasAgg(figure)
     grid = figure.subplots(len(shown), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
     for axes, panel in zip(grid[:, 0], shown, strict=True):
         bars(axes, panel)
@@ -64,9 +60,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         x=0.01,
         horizontalalignment="left",
     )
-    picture = BytesIO()
-    figure.savefig(picture, format="png")
-    atomic.write_bytes(path, picture.getvalue())
+    save(figure, path)
 
 
 def panels(result: Mapping[str, Any]) -> list[Panel]:

@@ -15,10 +15,10 @@ from cadenza.config.load import load, override
 from cadenza.envs import vector
 from cadenza.errors import CadenzaError, CheckpointError
 from cadenza.lab.sweeps import sweep_plan as planning
-from cadenza.lab.sweeps.drive import folder_of
 from cadenza.lab.sweeps.journal import Journal
-from cadenza.lab.sweeps.local import LocalProcesses
+from cadenza.lab.sweeps.local_processes import LocalProcesses
 from cadenza.lab.sweeps.sweep_file import SweepFile, read, read_space, shipped
+from cadenza.lab.sweeps.sweep_loop import create_folder
 from cadenza.lab.sweeps.sweep_plan import Resolver, plan
 from cadenza.lab.sweeps.wandb_agent import agent_overrides
 from cadenza.records.lock import RunLock
@@ -104,7 +104,7 @@ def test_hydra_is_asked_once_for_many_trials(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(planning, "load", None)
     space = {"algorithm.gamma": {"min": 0.9, "max": 0.99}, "algorithm.n_epochs": [1, 2]}
     made = plan(SweepFile(base=SPEC, sweep=space, method="random", trials=50, name="many"))
-    assert len({made.config(1, params, 0).algorithm.gamma for params in made.known}) == 50
+    assert len({made.config(1, params, 0).algorithm.gamma for params in made.predetermined}) == 50
 
 
 def test_a_sweep_is_the_same_however_many_trials_and_jobs_and_another_by_anything_else() -> None:
@@ -158,14 +158,14 @@ def test_when_every_trial_has_failed_there_is_a_report_all_the_same(
 ) -> None:
     """Also: no more jobs share the processors than there are runs, and a sweep in use is called one."""
     path = written(tmp_path, f"base: {SPEC}\nsweep: {{algorithm.gamma: [0.5]}}\nparallel_jobs: 8\nseeds: 2")
-    folder = folder_of(plan(read(path)), tmp_path)
+    folder = create_folder(plan(read(path)), tmp_path)
     journal = Journal(folder.journal)
-    journal.told(journal.asked(1, {"algorithm.gamma": 0.5}), "failed", None, message="it broke")
+    journal.end_trial(journal.add_trial(1, {"algorithm.gamma": 0.5}), "failed", None, message="it broke")
     journal.close()
     opened: list[int] = []
-    monkeypatch.setattr(cli, "open_engine", lambda on, jobs: opened.append(jobs) or LocalProcesses(jobs))
+    monkeypatch.setattr(cli, "open_backend", lambda on, jobs: opened.append(jobs) or LocalProcesses(jobs))
     command = ["sweep", path, "--runs-dir", tmp_path, "--quiet"]
-    cadenza(*command).refused(70, "no trial came to its end; trial 1: it broke", str(folder.report))
+    cadenza(*command).refused(70, "no trial has finished; trial 1: it broke", str(folder.report))
     assert "it broke" in folder.report.read_text()
     assert opened == [2]
     with RunLock(folder.path):
@@ -178,18 +178,18 @@ def test_a_disk_that_takes_half_a_line_leaves_the_journal_as_it_was(tmp_path: Pa
 
     path = tmp_path / "journal.jsonl"
     journal = Journal(safe(path))
-    trial = journal.asked(1, {"a": 0.5})
+    trial = journal.add_trial(1, {"a": 0.5})
     before = path.read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, hard))
     try:
         with pytest.raises(OSError, match="No space left"):
-            journal.started(trial, 3, "run-1")
+            journal.add_run(trial, 3, "run-1")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_bytes() == before
     assert trial.runs == {}
-    journal.started(trial, 3, "run-1")
+    journal.add_run(trial, 3, "run-1")
     journal.close()
     again = Journal(safe(path))
     again.close()
@@ -199,14 +199,14 @@ def test_a_disk_that_takes_half_a_line_leaves_the_journal_as_it_was(tmp_path: Pa
 def test_the_journal_forgets_half_a_line_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = Journal(safe(path))
-    trial = journal.asked(1, {"a": 0.5})
-    journal.started(trial, 3, "run-1")
+    trial = journal.add_trial(1, {"a": 0.5})
+    journal.add_run(trial, 3, "run-1")
     journal.close()
     with path.open("a") as file:
         file.write('{"event": "told", "tri')
     again = Journal(safe(path))
     assert again.trials == {1: trial}
-    again.told(again.trials[1], "finished", 2.0, {3: 2.0})
+    again.end_trial(again.trials[1], "finished", 2.0, {3: 2.0})
     again.close()
     last = Journal(safe(path))
     assert (last.trials[1].runs, last.trials[1].value) == ({3: "run-1"}, 2.0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cadenza.errors import ConfigError
-from cadenza.lab.sweeps.importance import explained, importance
+from cadenza.lab.sweeps.importance import explained_variance, importance
 from cadenza.lab.sweeps.journal import Journal
 from cadenza.lab.sweeps.space import Choices, Range, parse
 from cadenza.lab.sweeps.sweep_file import SweepFile
@@ -110,7 +110,7 @@ def test_tpe_takes_and_gives_values_on_any_step(tmp_path: Path, low: float, step
     made = plan(SweepFile(base="CartPole-v1:ppo", sweep=space, method="tpe", trials=20, name="x"))
     journal = Journal(safe(tmp_path / "journal.jsonl"))
     for number in range(1, RANDOM_TRIALS + 1):
-        journal.told(journal.asked(number, made.space.draw(0, number)), "finished", float(number))
+        journal.end_trial(journal.add_trial(number, made.space.draw(0, number)), "finished", float(number))
     journal.close()
     drawn = [suggest(made, journal, RANDOM_TRIALS + 1), *(trial.params for trial in journal.trials.values())]
     for (value,) in (params.values() for params in drawn):
@@ -120,9 +120,9 @@ def test_tpe_takes_and_gives_values_on_any_step(tmp_path: Path, low: float, step
 
 def test_tpe_tells_one_from_true_when_it_learns_what_was_tried() -> None:
     pytest.importorskip("optuna")
-    from cadenza.lab.sweeps.tune import _theirs
+    from cadenza.lab.sweeps.tune import _to_optuna
 
-    assert [_theirs(Choices((1, True)), tried) for tried in (1, True)] == [0, 1]
+    assert [_to_optuna(Choices((1, True)), tried) for tried in (1, True)] == [0, 1]
 
 
 def test_importance_says_nothing_of_a_setting_with_one_trial_for_each_value() -> None:
@@ -152,5 +152,5 @@ def test_importance_is_the_share_of_variance_that_a_setting_alone_accounts_for()
 
 def test_what_chance_explains_is_taken_off() -> None:
     rng = np.random.default_rng(0)
-    found = [explained(np.arange(12) % 4, rng.normal(size=12)) for _ in range(300)]
+    found = [explained_variance(np.arange(12) % 4, rng.normal(size=12)) for _ in range(300)]
     assert np.median(found) < 0.02

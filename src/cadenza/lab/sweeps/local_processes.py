@@ -1,4 +1,4 @@
-"""Jobs in processes on this machine."""
+"""Jobs as processes on this machine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import subprocess
 from collections.abc import Iterator
 
 from cadenza.envs.vector import share_of_cores
-from cadenza.lab.sweeps.jobs import Job, let_go, spawn
+from cadenza.lab.sweeps.jobs import Job, close_stdin, spawn
 
 
 class LocalProcesses:
-    """So many at a time, each with its share of the processors; they save and stop when this process is gone."""
+    """A number of processes at the same time, each with its share of the cores; they save and stop with this one."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -19,27 +19,31 @@ class LocalProcesses:
         self._signal: int | None = None
 
     def start(self, job: Job) -> None:
+        """Start a process for the job."""
         process = spawn(job, self._cores)
         self._running.append((job, process))
-        if self._signal is not None:  # it came while the process started; one that has done nothing may hear it twice
+        if self._signal is not None:  # it arrived while the process started; hearing it twice does no harm then
             process.send_signal(self._signal)
 
-    def ended(self) -> Iterator[tuple[Job, int]]:
+    def poll(self) -> Iterator[tuple[Job, int]]:
+        """Yield the jobs that are over, with their exit codes."""
         for job, process in list(self._running):
             code = process.poll()
             if code is not None:
-                let_go(process)
+                close_stdin(process)
                 self._running.remove((job, process))
                 yield job, code
 
     def stop(self, number: int) -> None:
+        """Send a signal to every process, also to those that are just being started."""
         self._signal = number
         for _, process in self._running:
             process.send_signal(number)
 
     def close(self) -> None:
+        """Let the processes save and stop, and wait for them."""
         for _, process in self._running:
-            let_go(process)
+            close_stdin(process)
         for _, process in self._running:
             process.wait()
         self._running.clear()

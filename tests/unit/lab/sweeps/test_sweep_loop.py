@@ -14,12 +14,12 @@ import pytest
 from cadenza.base import failpoints
 from cadenza.engine.signals import Signals
 from cadenza.errors import CadenzaError, LockedError, StorageError
-from cadenza.lab.cleanup import paused
+from cadenza.lab.cleanup import runs_of_open_trials
 from cadenza.lab.session import RunAttachments
-from cadenza.lab.sweeps.drive import Sweep, conclude, folder_of, predecessor
 from cadenza.lab.sweeps.jobs import Job
 from cadenza.lab.sweeps.journal import Journal
-from cadenza.lab.sweeps.local import LocalProcesses
+from cadenza.lab.sweeps.local_processes import LocalProcesses
+from cadenza.lab.sweeps.sweep_loop import Sweep, conclude, create_folder, predecessor
 from cadenza.lab.sweeps.sweep_report import result, write_report
 from cadenza.records.folder import RunFolder, run_ids
 from cadenza.records.index import rows
@@ -179,12 +179,12 @@ def test_what_has_failed_can_be_tried_again_even_without_its_config(tmp_path: Pa
     made = make(sweep={"algorithm.gamma": [0.5]})
     (given_up,) = run(made, tmp_path, Killed(3))
     assert given_up.state == "failed"
-    assert paused(tmp_path) == {}
-    folder = folder_of(made, tmp_path)
+    assert runs_of_open_trials(tmp_path) == {}
+    folder = create_folder(made, tmp_path)
     journal = Journal(folder.journal)
     journal.retry()
     journal.close()
-    assert paused(tmp_path) == {run: made.id for run in given_up.runs.values()}
+    assert runs_of_open_trials(tmp_path) == {run: made.id for run in given_up.runs.values()}
     shutil.rmtree(folder.path / "configs")
     (again,) = run(made, tmp_path)
     assert (again.state, again.message, again.runs) == ("finished", "", given_up.runs)
@@ -228,12 +228,12 @@ def test_a_signal_that_comes_while_a_trial_is_asked_for_is_heard(tmp_path: Path)
     signals, engine, made = Signals(), InProcess(), make(sweep=GAMMAS)
 
     class Interrupted(Sweep):
-        def _next(self) -> Job | None:
-            job = super()._next()
+        def _next_job(self) -> Job | None:
+            job = super()._next_job()
             signals.stop()
             return job
 
-    folder = folder_of(made, tmp_path)
+    folder = create_folder(made, tmp_path)
     journal = Journal(folder.journal)
     Interrupted(made, tmp_path, folder, journal, engine).run(signals)
     journal.close()
@@ -254,14 +254,14 @@ def test_a_signal_that_comes_while_a_process_starts_reaches_it(tmp_path: Path) -
     engine.stop(signal.SIGTERM)  # nothing runs yet
     engine.start(Waiting(1, 0, tmp_path, "run", safe(tmp_path / "config"), safe(tmp_path / "log")))
     engine._running[0][1].wait(PATIENCE)
-    assert [code for _, code in engine.ended()] == [-signal.SIGTERM]
+    assert [code for _, code in engine.poll()] == [-signal.SIGTERM]
 
 
 def test_a_changed_file_begins_beside_the_old_sweep_and_says_so(tmp_path: Path) -> None:
     old, new, other = make(sweep=GAMMAS), make(sweep=GAMMAS, seeds=2), make(sweep=GAMMAS, name="other")
-    Journal(folder_of(old, tmp_path).journal).close()
-    assert predecessor(old, folder_of(old, tmp_path)) == predecessor(other, folder_of(other, tmp_path)) == ""
-    told = predecessor(new, folder_of(new, tmp_path))
+    Journal(create_folder(old, tmp_path).journal).close()
+    assert predecessor(old, create_folder(old, tmp_path)) == predecessor(other, create_folder(other, tmp_path)) == ""
+    told = predecessor(new, create_folder(new, tmp_path))
     assert told == f"a new sweep beside {old.id} (changed: seeds), which stays as it is"
 
 
@@ -286,7 +286,7 @@ def test_tpe_asks_the_same_after_a_crash_and_needs_no_memory_of_its_own(
 
 def test_the_report_names_the_best_and_its_config_can_be_trained(tmp_path: Path) -> None:
     made = make(sweep={"algorithm.learning_rate": [1e-4, 1e-2], "algorithm.gamma": [0.5, 0.7, 0.9]})
-    folder = folder_of(made, tmp_path)
+    folder = create_folder(made, tmp_path)
     journal = Journal(folder.journal)
     sweep = Sweep(made, tmp_path, folder, journal, InProcess())
     sweep.run(Signals())
@@ -309,8 +309,8 @@ def test_the_report_names_the_best_and_its_config_can_be_trained(tmp_path: Path)
 
 def test_when_every_trial_failed_the_first_reason_is_the_error(tmp_path: Path) -> None:
     made = make("toy/faulty:ppo", sweep={"environment.kwargs.raise_at": [5, 6]})
-    folder = folder_of(made, tmp_path)
+    folder = create_folder(made, tmp_path)
     sweep = Sweep(made, tmp_path, folder, Journal(folder.journal), InProcess())
     sweep.run(Signals())
-    with pytest.raises(CadenzaError, match="no trial came to its end; trial 1: seed 0"):
+    with pytest.raises(CadenzaError, match="no trial has finished; trial 1: seed 0"):
         conclude(sweep)

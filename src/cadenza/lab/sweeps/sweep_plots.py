@@ -1,33 +1,32 @@
-"""A sweep as pictures: how its trials went one after the other, and each setting against what came of it."""
+"""The plots of a sweep: the values of its trials in order, and each setting against the values."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from io import BytesIO
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from cadenza.base import atomic
 from cadenza.base.files import SafePath
 from cadenza.base.json_text import canonical, dumps
-from cadenza.lab.curves import BLUE, FAINT, GREEN, GREY, INK
+from cadenza.lab.charts import BLUE, GREEN, GREY, INK, new_figure, save, style_axes
 from cadenza.lab.sweeps.journal import Trial
 from cadenza.lab.sweeps.space import Dimension, Range
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-ACROSS = 3  # panels in a row
+COLUMNS = 3  # largest number of panels in a row
+LABEL_SIZE = 8
 
 
 def draw_history(trials: Sequence[Trial], path: SafePath, label: str, sign: int) -> None:
-    """Every trial's value, and the best so far."""
+    """Draw the value of every trial, and the best value so far."""
     from matplotlib.ticker import MaxNLocator
 
-    figure = _figure(8, 4)
+    figure = new_figure(8, 4)
     axes = figure.add_subplot()
-    _points(axes, [(trial.number, trial) for trial in trials])
+    _draw_points(axes, [(trial.number, trial) for trial in trials])
     finished = [trial for trial in trials if trial.state == "finished"]
     best: list[float] = []
     for trial in finished:
@@ -38,8 +37,8 @@ def draw_history(trials: Sequence[Trial], path: SafePath, label: str, sign: int)
     axes.set_ylabel(label, color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")
-    _dress(axes)
-    _save(figure, path)
+    style_axes(axes, LABEL_SIZE)
+    save(figure, path)
 
 
 def draw_parameters(
@@ -49,28 +48,28 @@ def draw_parameters(
     path: SafePath,
     label: str,
 ) -> None:
-    """A panel for each setting, the most important first; a bar marks the mean of each value of a list."""
+    """Draw a panel for each setting, the most important first; a bar marks the mean of each value of a list."""
     keys = [*shares, *(key for key in dimensions if key not in shares)]
-    rows = -(-len(keys) // ACROSS)
-    columns = min(ACROSS, len(keys))
-    figure = _figure(3.4 * columns + 0.6, 3 * rows)
-    for place, key in enumerate(keys, 1):
-        axes = figure.add_subplot(rows, columns, place)
+    columns = min(COLUMNS, len(keys))
+    rows = math.ceil(len(keys) / columns)
+    figure = new_figure(3.4 * columns + 0.6, 3 * rows)
+    for index, key in enumerate(keys):
+        axes = figure.add_subplot(rows, columns, index + 1)
         dimension = dimensions[key]
         if isinstance(dimension, Range):
-            _points(axes, [(trial.params[key], trial) for trial in trials])
-            _scale(axes, dimension)
+            _draw_points(axes, [(trial.params[key], trial) for trial in trials])
+            _set_scale(axes, dimension)
         else:
-            _listed(axes, dimension.values, [(canonical(trial.params[key]), trial) for trial in trials])
+            _draw_choices(axes, dimension.values, [(canonical(trial.params[key]), trial) for trial in trials])
         share = f"  ({shares[key]:.0%})" if key in shares else ""
         axes.set_title(f"{key}{share}", loc="left", fontsize=9, color=INK)
-        if place % ACROSS == 1 or columns == 1:
+        if index % columns == 0:
             axes.set_ylabel(label, color=INK, fontsize=9)
-        _dress(axes)
-    _save(figure, path)
+        style_axes(axes, LABEL_SIZE)
+    save(figure, path)
 
 
-def _scale(axes: Axes, dimension: Range) -> None:
+def _set_scale(axes: Axes, dimension: Range) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     if dimension.log:
@@ -83,47 +82,23 @@ def _scale(axes: Axes, dimension: Range) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _listed(axes: Axes, values: Sequence[Any], trials: Sequence[tuple[str, Trial]]) -> None:
+def _draw_choices(axes: Axes, values: Sequence[Any], trials: Sequence[tuple[str, Trial]]) -> None:
     names = [canonical(value) for value in values]
-    _points(axes, [(names.index(name), trial) for name, trial in trials])
+    _draw_points(axes, [(names.index(name), trial) for name, trial in trials])
     for index, name in enumerate(names):
-        reached = [trial.value for other, trial in trials if other == name and trial.state == "finished"]
-        found = [value for value in reached if value is not None]
-        if found:
-            axes.hlines(sum(found) / len(found), index - 0.25, index + 0.25, color=GREEN, linewidth=2)
+        finished = [trial.value for other, trial in trials if other == name and trial.state == "finished"]
+        results = [value for value in finished if value is not None]
+        if results:
+            axes.hlines(fmean(results), index - 0.25, index + 0.25, color=GREEN, linewidth=2)
     axes.set_xticks(range(len(values)), [value if isinstance(value, str) else dumps(value) for value in values])
     axes.set_xlim(-0.5, len(values) - 0.5)
     if sum(len(dumps(value)) for value in values) > 30:
         axes.tick_params(axis="x", rotation=20)
 
 
-def _points(axes: Axes, trials: Sequence[tuple[float, Trial]]) -> None:
+def _draw_points(axes: Axes, trials: Sequence[tuple[float, Trial]]) -> None:
     for state, face, edge in (("finished", BLUE, BLUE), ("pruned", "none", GREY)):
-        chosen = [(x, trial.value) for x, trial in trials if trial.state == state]
-        if chosen:
-            x, y = zip(*chosen, strict=True)
+        points = [(x, trial.value) for x, trial in trials if trial.state == state]
+        if points:
+            x, y = zip(*points, strict=True)
             axes.scatter(x, y, s=22, facecolors=face, edgecolors=edge, label=state, zorder=3)
-
-
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _dress(axes: Axes) -> None:
-    axes.grid(color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=INK, length=0, labelsize=8)
-    for name, spine in axes.spines.items():
-        spine.set_visible(name in ("left", "bottom"))
-        spine.set_color(FAINT)
-
-
-def _save(figure: Figure, path: SafePath) -> None:
-    picture = BytesIO()
-    figure.savefig(picture, format="png")
-    atomic.write_bytes(path, picture.getvalue())
