@@ -11,7 +11,7 @@ from cadenza.cli.output import Checkpoint, Json, RunsDir, Trust, print_json, say
 
 if TYPE_CHECKING:
     from cadenza.lab.view.human import Game
-    from cadenza.lab.view.play import Shown
+    from cadenza.lab.view.play import PlayResult
     from cadenza.records.folder import RunFolder
 
 MOST_FPS = 10_000
@@ -72,7 +72,7 @@ def play(
         raise typer.BadParameter(f"--fps {fps}: must be at most {MOST_FPS}")
     if human and (explore or imagine):
         raise typer.BadParameter("--human is played by you: --explore and --imagine do not go with it")
-    from cadenza.lab.view.play import On, show_episode, show_policy
+    from cadenza.lab.view.play import ScreenOptions, play_policy, replay_episode
     from cadenza.lab.view.video import check_video
     from cadenza.records.folder import find, runs_root
 
@@ -86,18 +86,18 @@ def play(
     if imagine:
         report_files(folder, seed or 0, checkpoint, trust, json)
         return
-    on = On(video, terminal, fps)
+    options = ScreenOptions(video, terminal, fps)
     if episode is not None:
-        shown = show_episode(folder, episode, on, trust)
+        shown = replay_episode(folder, episode, options, trust)
     else:
-        shown = show_policy(folder, episodes or 1, seed or 0, checkpoint, explore, on, trust)
+        shown = play_policy(folder, episodes or 1, seed or 0, checkpoint, explore, options, trust)
     report(folder.id, shown, json)
     if shown.identical is False:
         say(f"warning: {shown.source} did not repeat as recorded", err=True)
         raise typer.Exit(1)
 
 
-def report(run: str, shown: Shown, json: bool) -> None:
+def report(run: str, shown: PlayResult, json: bool) -> None:
     """Print the episodes that were shown."""
     episodes = [episode.facts() for episode in shown.episodes]
     if json:

@@ -44,7 +44,7 @@ def publish(
     folder = find(runs_root(runs_dir), run)
     with TemporaryDirectory(prefix="cadenza-publish-") as scratch:
         prepared, name = out or Path(scratch, "run"), checkpoint or folder.best_or_last
-        for problem in prepare(folder, place, prepared, name, trust, keep_film=not dry_run):
+        for problem in prepare(folder, place, prepared, name, trust, store_video=not dry_run):
             say(f"warning: {problem}", err=True)
         files = {
             path.relative_to(prepared).as_posix(): path.stat().st_size

@@ -111,10 +111,10 @@ class RunAttachments:
         try:
             if run.config.evaluation.video and run.finished:
                 from cadenza.lab.view.imagination import record_imagination
-                from cadenza.lab.view.play import record
+                from cadenza.lab.view.play import record_video
 
                 record_imagination(run.workflow, run.stores, run.folder.videos)
-                record(run.folder, run.folder.best_or_last, trust=True)
+                record_video(run.folder, run.folder.best_or_last, trust=True)
         except Exception as problem:  # a renderer of another package may raise anything
             reason = str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
             run.console.note(f"no video: {reason}", warning=True)

@@ -141,7 +141,7 @@ def test_mistakes_are_one_line(folder: RunFolder, tmp_path: Path) -> None:
     cadenza("play", folder.path, "--checkpoint", "3").refused(2, "no checkpoint '3'")
     root = tmp_path / "blind"
     train(root, "toy/identity:ppo", *SMALL).succeeded()
-    cadenza("play", "@last", "--runs-dir", root).refused(2, "toy/identity", "nothing to show")
+    cadenza("play", "@last", "--runs-dir", root).refused(2, "toy/identity", "renders no pictures")
     assert not last(root).videos.names()
 
 
@@ -157,7 +157,7 @@ def test_a_window_is_closed_by_its_keys(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     import pygame
 
-    from cadenza.lab.view.window import Closed, Window
+    from cadenza.lab.view.window import ClosedByUserError, Window
 
     picture = np.full((40, 60, 3), 200, np.uint8)
     with Window(1000.0, "test") as window:
@@ -171,5 +171,5 @@ def test_a_window_is_closed_by_its_keys(monkeypatch: pytest.MonkeyPatch) -> None
         pygame.display.quit()  # as some renderers do when they are closed
         window.show(picture, "step 2")
         pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_q))
-        with pytest.raises(Closed):
+        with pytest.raises(ClosedByUserError):
             window.show(picture, "step 3")

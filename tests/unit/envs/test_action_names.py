@@ -15,7 +15,7 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.action_names import name_of
 from cadenza.envs.catalog import make
 from cadenza.envs.families.gym import Gym
-from cadenza.lab.view.play import show
+from cadenza.lab.view.play import play_episode
 from cadenza.lab.view.video import Gif
 from cadenza.types import GroupSpec
 
@@ -133,6 +133,6 @@ class Captions(Gif):
 def test_captions_show_action_names(tmp_path: Path) -> None:
     env = make(EnvironmentConfig(id="CartPole-v1"), render=True)
     screen = Captions(tmp_path / "film.gif")
-    show(env, 0, 1, lambda step, _: {"agent": np.array([step % 2])}, screen, limit=2)
+    play_episode(env, 0, 1, lambda step, _: {"agent": np.array([step % 2])}, screen, limit=2)
     env.close()
     assert [caption.split()[-1] for caption in screen.told] == ["0.00", "left", "right"]

@@ -1,4 +1,4 @@
-"""A person plays: in a single agent's place or one of a team's, with what was done kept as a dataset if asked."""
+"""Play by a person, as the only agent or one of a team, with the episodes written as a dataset on request."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import PLAY, EpisodeSeeds
 from cadenza.errors import ConfigError, nearest
 from cadenza.lab.view.keyboard import Keymap, Keys, keymap
-from cadenza.lab.view.play import Played, fps_of, make_visible, show
+from cadenza.lab.view.play import PlayedEpisode, fps_of, make_visible, play_episode
 from cadenza.lab.view.terminal import Terminal
-from cadenza.lab.view.window import Closed, Window
+from cadenza.lab.view.window import ClosedByUserError, Window
 from cadenza.trees import map_tree
 from cadenza.types import Acted, EnvSpec, Frame, Step
 
-BY_TURNS_FPS = 5.0  # an environment that shows so few pictures a second waits for a key
+TURN_BASED_FPS = 5.0  # an environment with at most this many pictures a second waits for a key
 
-Others = Callable[[Frame], dict[str, np.ndarray]]  # what everybody would do, were it not for the person
+TeamPolicy = Callable[[Frame], dict[str, np.ndarray]]  # actions of all agents, of which the person replaces one
 
 
 @dataclass(frozen=True)
 class Game:
-    """What was played, and the dataset it was written to."""
+    """The episodes that a person has played, and the dataset they were written to."""
 
-    episodes: list[Played]
+    episodes: list[PlayedEpisode]
     agent: str
     dataset: Path | None
     facts: dict[str, Any] = field(default_factory=dict)
@@ -52,30 +52,30 @@ def play_human(
     terminal: bool = False,
     fps: float | None = None,
 ) -> Game:
-    """Episodes of the config's environment; a team's other agents follow `player`, or chance where there is none."""
+    """Let a person play episodes; the other agents of a team follow `player`, or act at random without one."""
     if record is not None:
         refuse_existing(record)
     in_window = has_display() and not terminal
     if not in_window and not sys.stdin.isatty():
         raise ConfigError("--human needs a person: a screen, or a terminal to read keys from")
-    seeds, played, demonstrations = EpisodeSeeds(seed, PLAY), list[Played](), Demonstrations()
+    seeds, played, demonstrations = EpisodeSeeds(seed, PLAY), list[PlayedEpisode](), Demonstrations()
     with closing(make_visible(config.environment)) as env:
-        group, index = placed(env.spec, agent)
+        group, index = find_agent(env.spec, agent)
         keys = keymap(env, env.spec.groups[group])
-        pace = fps or fps_of(env)
         title = f"keys: {keys.legend}; escape ends"
-        with (Window if in_window else Terminal)(pace, title, played=True) as screen:
-            others = followers(env.spec, player, seed)
-            person = Person(screen, keys, group, index, fps_of(env) <= BY_TURNS_FPS and fps is None, others)
+        with (Window if in_window else Terminal)(fps or fps_of(env), title, interactive=True) as screen:
+            turn_based = fps_of(env) <= TURN_BASED_FPS and fps is None
+            person = Person(screen, keys, group, index, turn_based, team_policy(env.spec, player, seed))
             try:
                 for number in range(episodes):
                     if player is not None:
                         player.reset()
                     demonstrations.begin()
-                    played.append(show(env, number, seeds(0, number), person, screen, watch=demonstrations.add))
+                    episode = play_episode(env, number, seeds(0, number), person, screen, on_step=demonstrations.add)
+                    played.append(episode)
                     demonstrations.end(env.spec.frame_stack)
-            except Closed:
-                pass  # what is finished is kept
+            except ClosedByUserError:
+                pass  # the finished episodes count
         spec = env.spec
     name = spec.groups[group].agents[index]
     if record is None or not demonstrations.pieces:
@@ -85,9 +85,9 @@ def play_human(
     return Game(played, name, record, write_dataset(record, past, config, spec, source))
 
 
-def placed(spec: EnvSpec, agent: str | None) -> tuple[str, int]:
-    """Group and place of the agent with this name, or of the first of all."""
-    places = {name: (group, i) for group, told in spec.groups.items() for i, name in enumerate(told.agents)}
+def find_agent(spec: EnvSpec, agent: str | None) -> tuple[str, int]:
+    """Return the group of the agent with this name, and its index there; by default the first agent's."""
+    places = {name: (key, index) for key, group in spec.groups.items() for index, name in enumerate(group.agents)}
     if agent is None:
         return next(iter(places.values()))
     if agent not in places:
@@ -95,79 +95,85 @@ def placed(spec: EnvSpec, agent: str | None) -> tuple[str, int]:
     return places[agent]
 
 
-def followers(spec: EnvSpec, player: Player | None, seed: int) -> Others:
+def team_policy(spec: EnvSpec, player: Player | None, seed: int) -> TeamPolicy:
+    """Return the policy of all agents: `player`, or random actions."""
     random = np.random.default_rng(seed)
 
     def act(frame: Frame) -> dict[str, np.ndarray]:
         if player is not None:
             return player.act(frame)
-        chosen = random_actions(spec.groups, batch_of_one(frame, False), random)
-        return {group: action[0] for group, action in chosen.items()}
+        actions = random_actions(spec.groups, batch_of_one(frame, False), random)
+        return {group: action[0] for group, action in actions.items()}
 
     return act
 
 
 @dataclass
 class Person:
-    """Chooses for one agent; the others do what they would."""
+    """A policy that takes one agent's actions from the keyboard."""
 
     keys: Keys
     keymap: Keymap
     group: str
     index: int
-    by_turns: bool
-    others: Others
-    last: Any = None  # what was done before, for environments in which something is done all the time
+    turn_based: bool
+    team: TeamPolicy
+    last_action: Any = None  # repeated in environments where no action means doing nothing
 
     def __call__(self, _: int, frame: Frame) -> dict[str, np.ndarray]:
-        actions = self.others(frame)
+        actions = self.team(frame)
         if frame.active is not None and not frame.active[self.group][self.index]:
             return actions
-        mine = actions[self.group].copy()
-        mine[self.index] = self.last = self._chosen(frame)
-        return actions | {self.group: mine}
+        group_actions = actions[self.group].copy()
+        group_actions[self.index] = self.last_action = self._action(frame)
+        return actions | {self.group: group_actions}
 
-    def _chosen(self, frame: Frame) -> Any:
-        chosen = self.keymap.choose(self.keys.pressed(self.by_turns))
-        while chosen is None and self.by_turns:  # a key that means nothing
-            chosen = self.keymap.choose(self.keys.pressed(True))
-        for otherwise in (self.keymap.rest, self.last, self.keymap.choose(frozenset("0"))):
-            chosen = otherwise if chosen is None else chosen
+    def _action(self, frame: Frame) -> Any:
+        """Return the action of the pressed keys, else the default; the first allowed one if it is masked."""
+        action = self.keymap.choose(self.keys.pressed(self.turn_based))
+        while action is None and self.turn_based:  # a key without a meaning
+            action = self.keymap.choose(self.keys.pressed(True))
+        for default in (self.keymap.rest, self.last_action, self.keymap.choose(frozenset("0"))):
+            action = default if action is None else action
         mask = None if frame.mask is None else frame.mask.get(self.group)
-        if mask is None or mask[self.index][chosen - self.keymap.start]:
-            return chosen
-        return int(mask[self.index].argmax()) + self.keymap.start  # the first that is allowed now
+        if mask is None or mask[self.index][action - self.keymap.start]:
+            return action
+        return int(mask[self.index].argmax()) + self.keymap.start
 
 
 @dataclass
 class Demonstrations:
-    """Whole episodes as rows of a dataset; one that was left is forgotten."""
+    """The finished episodes as rows of a dataset; an episode that was left is dropped."""
 
     pieces: list[dict[str, np.ndarray]] = field(default_factory=list)
-    _moves: list[tuple[Step, Acted, Step]] = field(default_factory=list)
+    _transitions: list[tuple[Step, Acted, Step]] = field(default_factory=list)
 
     def begin(self) -> None:
-        self._moves = []
+        """Start an episode."""
+        self._transitions = []
 
     def add(self, before: Frame, action: dict[str, np.ndarray], after: Frame) -> None:
-        step = self._moves[-1][2] if self._moves else kept(before, is_first=True)
-        done = Acted({name: one[None].copy() for name, one in action.items()}, {name: {} for name in action}, {})
-        self._moves.append((step, done, kept(after, is_first=after.terminated or after.truncated)))
+        """Add a transition of the episode."""
+        step = self._transitions[-1][2] if self._transitions else copied_step(before, is_first=True)
+        actions = {name: one[None].copy() for name, one in action.items()}
+        acted = Acted(actions, {name: {} for name in action}, {})
+        self._transitions.append((step, acted, copied_step(after, is_first=after.terminated or after.truncated)))
 
     def end(self, stack: int) -> None:
-        if not self._moves:
+        """Add the episode to the dataset; `stack` is the environment's frame stack."""
+        if not self._transitions:
             return
-        last = self._moves[-1][2]
-        last.truncated |= ~last.terminated  # also where it was the player who did not go on
+        last = self._transitions[-1][2]
+        last.truncated |= ~last.terminated  # also an episode that was cut at the step limit
         last.is_first[:] = True
-        store = ReplayStore(len(self._moves) + stack + 2, 1, stack=stack)
-        for step, acted, after in self._moves:
+        store = ReplayStore(len(self._transitions) + stack + 2, 1, stack=stack)
+        for step, acted, after in self._transitions:
             store.add(step, acted, after)
         self.pieces.append(store.since(np.zeros(1, np.int64))[1])
 
 
-def kept(frame: Frame, is_first: bool) -> Step:
-    """A step of its own memory: environments may write the next frame into the same arrays."""
+def copied_step(frame: Frame, is_first: bool) -> Step:
+    """Copy a frame as a step, since environments may write the next frame into the same arrays."""
     step = batch_of_one(frame, is_first)
     step.obs = step.final_obs = map_tree(np.copy, step.obs)
     return step

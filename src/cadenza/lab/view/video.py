@@ -1,7 +1,8 @@
-"""Pictures, each with a line of text below it, as a video file: .gif as is, .mp4 where PyAV is installed."""
+"""Video files of pictures with a caption below each: .gif, and .mp4 where PyAV is installed."""
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from hashlib import sha256
 from importlib.util import find_spec
@@ -21,19 +22,20 @@ from cadenza.records.folder import VIDEOS
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Place = Path | SafePath
+VideoPath = Path | SafePath
 GIF_WIDTH = 320
-SMALL = 200  # narrower pictures are enlarged
+MIN_WIDTH = 200  # narrower pictures are enlarged
 CAPTION_HEIGHT = 20
 
 
 class Screen(Protocol):
-    """Where an episode is shown: a window, or a file that appears when it is left without an error."""
+    """An output for an episode: a window, a terminal, or a file that is written when the context ends normally."""
 
-    stride: int  # it takes every so manieth step
-    path: Place | None
+    stride: int  # every `stride`-th step is shown
+    path: VideoPath | None
 
-    def show(self, picture: np.ndarray, caption: str) -> None: ...
+    def show(self, picture: np.ndarray, caption: str) -> None:
+        """Show a picture [height, width, 3] with a caption."""
 
     def __enter__(self) -> Self: ...
 
@@ -43,20 +45,20 @@ class Screen(Protocol):
 
 
 def can_mp4() -> bool:
-    """Whether PyAV is installed."""
+    """Return whether PyAV is installed."""
     return find_spec("av") is not None
 
 
-def check_video(path: Place) -> None:
-    """Refuse a file that could not be written in the end."""
+def check_video(path: VideoPath) -> None:
+    """Refuse a file whose format is unknown or needs an extra that is not installed."""
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"--video {path}: the name must end in {' or '.join(FORMATS)}")
     if path.suffix.lower() == ".mp4" and not can_mp4():
         raise MissingExtraError(f".mp4 videos need an extra: {install('video')} (.gif needs none)")
 
 
-def open_video(path: Place, fps: float) -> Screen:
-    """A file for pictures that come `fps` times a second."""
+def open_video(path: VideoPath, fps: float) -> Screen:
+    """Open a video file for an environment with `fps` steps a second."""
     check_video(path)
     if isinstance(path, SafePath):
         path.parent.mkdir()
@@ -65,39 +67,39 @@ def open_video(path: Place, fps: float) -> Screen:
     return FORMATS[path.suffix.lower()](path, fps)
 
 
-def save(path: Place, film: bytes) -> None:
-    """Write a film; one among a run's videos is listed there, so that a cleanup may delete it."""
+def save(path: VideoPath, content: bytes) -> None:
+    """Write a video; in a run's `videos` folder, list it as cadenza's, so that `cadenza cleanup` may delete it."""
     if isinstance(path, SafePath) and path.parts[:-1] == (VIDEOS,):
-        owned_files.note(path.parent, path.name, sha256(film).hexdigest())
-    atomic.write_out(path, film)
+        owned_files.note(path.parent, path.name, sha256(content).hexdigest())
+    atomic.write_out(path, content)
 
 
 def captioned(picture: np.ndarray, caption: str, width: int | None = None) -> Image:
-    """The picture [height, width, 3], at most this wide, on top of a line of text."""
+    """Return the picture [height, width, 3], at most `width` wide, with the caption below it."""
     from PIL import Image, ImageDraw, ImageFont
 
-    shown = Image.fromarray(picture)
-    if width is not None and shown.width > width:
-        shown = shown.resize((width, round(shown.height * width / shown.width)))
-    elif shown.width < SMALL:
-        factor = -(-SMALL // shown.width)
-        shown = shown.resize((shown.width * factor, shown.height * factor), Image.Resampling.NEAREST)
-    whole = Image.new("RGB", (shown.width, shown.height + CAPTION_HEIGHT), "white")
-    whole.paste(shown)
-    ImageDraw.Draw(whole).text((6, shown.height + 3), caption, fill="black", font=ImageFont.load_default(12))
-    return whole
+    image = Image.fromarray(picture)
+    if width is not None and image.width > width:
+        image = image.resize((width, round(image.height * width / image.width)))
+    elif image.width < MIN_WIDTH:
+        factor = math.ceil(MIN_WIDTH / image.width)
+        image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+    canvas = Image.new("RGB", (image.width, image.height + CAPTION_HEIGHT), "white")
+    canvas.paste(image)
+    ImageDraw.Draw(canvas).text((6, image.height + 3), caption, fill="black", font=ImageFont.load_default(12))
+    return canvas
 
 
-def stride_for(fps: float, most: float) -> int:
-    """Every how manieth picture to take, where `most` a second can be shown."""
-    return max(1, round(fps / most))
+def stride_for(fps: float, max_fps: float) -> int:
+    """Return n so that every n-th of `fps` pictures a second gives about `max_fps` or fewer."""
+    return max(1, round(fps / max_fps))
 
 
 class Gif:
-    """Small and seen everywhere."""
+    """A GIF in 64 colours: small, and every program shows it."""
 
-    def __init__(self, path: Place, fps: float) -> None:
-        self.path: Place | None = path
+    def __init__(self, path: VideoPath, fps: float) -> None:
+        self.path: VideoPath | None = path
         self.stride = stride_for(fps, 25)
         self._milliseconds = round(100 * self.stride / fps) * 10 or 10  # the format counts in hundredths of a second
         self._pictures: list[Image] = []
@@ -115,21 +117,21 @@ class Gif:
         if kind is not None or not self._pictures:
             return
         assert self.path is not None
-        film, first, rest = BytesIO(), self._pictures[0], self._pictures[1:]
-        first.save(film, "GIF", save_all=True, append_images=rest, duration=self._milliseconds, loop=0)
-        save(self.path, film.getvalue())
+        file, first, rest = BytesIO(), self._pictures[0], self._pictures[1:]
+        first.save(file, "GIF", save_all=True, append_images=rest, duration=self._milliseconds, loop=0)
+        save(self.path, file.getvalue())
 
 
 class Mp4:
-    """H.264 with colours as every player expects them."""
+    """An H.264 video in the colour format that every player supports."""
 
-    def __init__(self, path: Place, fps: float) -> None:
+    def __init__(self, path: VideoPath, fps: float) -> None:
         import av
 
-        self.path: Place | None = path
+        self.path: VideoPath | None = path
         self.stride = stride_for(fps, 50)
-        self._scratch = TemporaryDirectory(prefix="cadenza-film-")  # it is written twice: its index goes to the front
-        self._temporary = Path(self._scratch.name, "film.mp4")
+        self._scratch = TemporaryDirectory(prefix="cadenza-video-")  # `faststart` writes the file twice
+        self._temporary = Path(self._scratch.name, "video.mp4")
         self._file = av.open(str(self._temporary), "w", format="mp4", options={"movflags": "faststart"})
         self._rate = Fraction(fps / self.stride).limit_denominator(1000)
         self._stream: Any = None
@@ -137,12 +139,12 @@ class Mp4:
     def show(self, picture: np.ndarray, caption: str) -> None:
         import av
 
-        whole = np.asarray(captioned(picture, caption))
-        height, width = (side // 2 * 2 for side in whole.shape[:2])  # yuv420p halves both
+        pixels = np.asarray(captioned(picture, caption))
+        height, width = (side // 2 * 2 for side in pixels.shape[:2])  # yuv420p needs even sizes
         if self._stream is None:
             self._stream = self._file.add_stream("libx264", rate=self._rate, options={"crf": "20"})
             self._stream.height, self._stream.width, self._stream.pix_fmt = height, width, "yuv420p"
-        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(whole[:height, :width]), format="rgb24")
+        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels[:height, :width]), format="rgb24")
         self._file.mux(self._stream.encode(frame))
 
     def __enter__(self) -> Self:

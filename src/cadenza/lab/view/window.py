@@ -1,4 +1,4 @@
-"""Pictures in a window, at the pace of the environment, and the keys pressed there."""
+"""A screen in a window: pictures at the pace of the environment, and the keys pressed there."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ import numpy as np
 
 from cadenza.base.text import printable
 from cadenza.lab.view.keyboard import ENDS, PAUSES
-from cadenza.lab.view.video import Place, captioned, stride_for
+from cadenza.lab.view.video import VideoPath, captioned, stride_for
 
-HELD = ("left", "right", "up", "down", "space", *"abcdefghijklmnopqrstuvwxyz0123456789")
+KEYS = ("left", "right", "up", "down", "space", *"abcdefghijklmnopqrstuvwxyz0123456789")
 
 
-class Closed(Exception):
-    """The person watching has seen enough."""
+class ClosedByUserError(Exception):
+    """The person at the screen has closed it."""
 
 
 class Window:
-    """Made with the first picture, and again where an environment's renderer closed it behind our back.
+    """A window, opened with the first picture and again if an environment's renderer has closed it.
 
-    Space pauses; Escape, Q or closing the window ends it. Where a person plays (`played`), Escape and closing it do.
+    Space pauses, Escape and Q close it; when `interactive`, only Escape does.
     """
 
-    path: Place | None = None
+    path: VideoPath | None = None
 
-    def __init__(self, fps: float, title: str, played: bool = False) -> None:
+    def __init__(self, fps: float, title: str, interactive: bool = False) -> None:
         import pygame
 
         self._pygame = pygame
-        self._played = played
-        self._tapped: set[str] = set()  # keys that went down since they were asked for, and may be up again
+        self._interactive = interactive
+        self._tapped: set[str] = set()  # keys that went down since the last `pressed`, and may be up again
         self._title = title
         self.stride = stride_for(fps, 60)
         self._rate = fps / self.stride
         self._clock = pygame.time.Clock()
 
     def show(self, picture: np.ndarray, caption: str) -> None:
-        pygame, whole = self._pygame, captioned(picture, caption)
-        surface = self._surface(whole.size)
-        surface.blit(pygame.image.frombuffer(whole.tobytes(), whole.size, "RGB"), (0, 0))
+        pygame, image = self._pygame, captioned(picture, caption)
+        surface = self._surface(image.size)
+        surface.blit(pygame.image.frombuffer(image.tobytes(), image.size, "RGB"), (0, 0))
         pygame.display.flip()
-        self._heed()
+        self._handle_events()
         self._clock.tick(self._rate)
 
     def __enter__(self) -> Self:
@@ -59,33 +59,33 @@ class Window:
         return display.get_surface()
 
     def pressed(self, wait: bool = False) -> frozenset[str]:
-        """Names of the keys that are down; `wait` for one."""
+        """Return the names of the keys that are down; with `wait`, wait for one."""
         pygame = self._pygame
-        self._heed()
+        self._handle_events()
         while wait and not self._tapped:
-            self._take(pygame.event.wait())
+            self._handle(pygame.event.wait())
         held = pygame.key.get_pressed()
-        keys = self._tapped | {key for key in HELD if held[pygame.key.key_code(key)]}
+        keys = self._tapped | {key for key in KEYS if held[pygame.key.key_code(key)]}
         self._tapped = set()
         return frozenset(keys)
 
-    def _heed(self) -> None:
-        """Obey keys; while paused, wait for one."""
+    def _handle_events(self) -> None:
+        """Carry out the keys that close or pause; while paused, wait for one."""
         paused, waiting = False, True
         while waiting:
             for event in [self._pygame.event.wait()] if paused else self._pygame.event.get():
-                paused ^= self._take(event)
+                paused ^= self._handle(event)
             waiting = paused
 
-    def _take(self, event: Any) -> bool:
-        """Whether the event is a key that pauses."""
+    def _handle(self, event: Any) -> bool:
+        """Note a pressed key; return whether it pauses. An event that closes the window raises."""
         pygame = self._pygame
         if event.type == pygame.QUIT:
-            raise Closed
+            raise ClosedByUserError
         if event.type != pygame.KEYDOWN:
             return False
         key = pygame.key.name(event.key)
-        if key == "escape" or (key in ENDS and not self._played):
-            raise Closed
+        if key == "escape" or (key in ENDS and not self._interactive):
+            raise ClosedByUserError
         self._tapped.add(key)
-        return key in PAUSES and not self._played
+        return key in PAUSES and not self._interactive

@@ -1,4 +1,4 @@
-"""A person at the keys: what keys mean, what a terminal shows, and what was played becomes a dataset."""
+"""Play by a person: the meaning of keys, the terminal screen, and the dataset of the episodes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from cadenza.errors import ConfigError
 from cadenza.lab.view import human
 from cadenza.lab.view.keyboard import keymap
 from cadenza.lab.view.play import make_visible
-from cadenza.lab.view.terminal import UNFINISHED, Terminal, half_blocks, named
-from cadenza.lab.view.window import Closed
+from cadenza.lab.view.terminal import UNFINISHED, Terminal, half_blocks, key_names
+from cadenza.lab.view.window import ClosedByUserError
 from cadenza.types import Frame, GroupSpec
 from harness.command import cadenza
 
@@ -34,26 +34,26 @@ PIXEL = re.compile(r"\x1b\[38;2;(\d+);(\d+);(\d+);48;2;(\d+);(\d+);(\d+)m(▀+)"
 
 @pytest.fixture
 def keyboard() -> Iterator[tuple[int, int]]:
-    """What is written to the second can be read from the first."""
+    """A pipe: its reading end, and its writing end."""
     ends = os.pipe()
     yield ends
     for end in ends:
         os.close(end)
 
 
-def test_half_blocks_are_the_picture() -> None:
+def test_half_blocks_reproduce_every_pixel() -> None:
     picture = np.random.default_rng(0).integers(0, 256, (6, 5, 3), np.uint8)
     picture[2:4] = 7  # a line of one colour is one change of colours
     lines = half_blocks(picture).split("\n")
     for index, line in enumerate(lines):
-        found = [(np.array(one[:6], int), len(one[6])) for one in PIXEL.findall(line)]
-        pixels = np.concatenate([np.tile(colours, (count, 1)) for colours, count in found])
+        runs = [(np.array(one[:6], int), len(one[6])) for one in PIXEL.findall(line)]
+        pixels = np.concatenate([np.tile(colours, (count, 1)) for colours, count in runs])
         assert np.array_equal(pixels[:, :3], picture[2 * index])
         assert np.array_equal(pixels[:, 3:], picture[2 * index + 1])
     assert lines[1].count("\x1b[38") == 1
 
 
-def test_a_terminal_shows_pauses_and_is_left(keyboard: tuple[int, int]) -> None:
+def test_space_pauses_a_terminal_and_q_closes_it(keyboard: tuple[int, int]) -> None:
     out, picture = io.StringIO(), np.full((40, 60, 3), 200, np.uint8)
     with Terminal(1000.0, "a title", out=out, keyboard=keyboard[0]) as terminal:
         os.write(keyboard[1], b" ")
@@ -65,7 +65,7 @@ def test_a_terminal_shows_pauses_and_is_left(keyboard: tuple[int, int]) -> None:
         showing.join(30)
         assert not showing.is_alive()
         os.write(keyboard[1], b"q")
-        with pytest.raises(Closed):
+        with pytest.raises(ClosedByUserError):
             terminal.show(picture, "step 1")
     text = out.getvalue()
     assert text.startswith("\x1b[?1049h")
@@ -74,31 +74,31 @@ def test_a_terminal_shows_pauses_and_is_left(keyboard: tuple[int, int]) -> None:
     assert "a title" in text
 
 
-def test_keys_have_names() -> None:
-    assert named("\x1b[A\x1bOD Zq\x1b") == ["up", "left", "space", "z", "q", "escape"]
+def test_letters_arrows_and_escape_get_their_names() -> None:
+    assert key_names("\x1b[A\x1bOD Zq\x1b") == ["up", "left", "space", "z", "q", "escape"]
 
 
 @pytest.mark.parametrize("sent", ["\x1b[3~", "\x1b[1;2A", "\x1bOP", "\x1b[[A", "\x1b[15~", "\x1b[1;5", "\x1bO"])
-def test_keys_without_a_name_do_nothing(sent: str) -> None:
-    assert named(f"{sent}") == []
+def test_escape_sequences_without_a_name_are_dropped(sent: str) -> None:
+    assert key_names(f"{sent}") == []
     if not UNFINISHED.search(sent):
-        assert named(f"x{sent}\x1b[Aq") == ["x", "up", "q"]
+        assert key_names(f"x{sent}\x1b[Aq") == ["x", "up", "q"]
 
 
-def test_an_arrow_in_two_pieces_is_an_arrow_and_escape_alone_ends(keyboard: tuple[int, int]) -> None:
-    terminal = Terminal(1000.0, "", played=True, out=io.StringIO(), keyboard=keyboard[0])
+def test_an_arrow_read_in_two_parts_is_an_arrow_and_escape_alone_closes(keyboard: tuple[int, int]) -> None:
+    terminal = Terminal(1000.0, "", interactive=True, out=io.StringIO(), keyboard=keyboard[0])
     os.write(keyboard[1], b"\x1b")
     later = threading.Timer(0.005, os.write, (keyboard[1], b"[C"))
     later.start()
     assert terminal.pressed(wait=True) == {"right"}
     later.join()
     os.write(keyboard[1], b"\x1b")
-    with pytest.raises(Closed):
+    with pytest.raises(ClosedByUserError):
         terminal.pressed()
 
 
-def test_keys_stay_within_the_actions_there_are() -> None:
-    """The speaker of an environment whose keys are for agents that move."""
+def test_keys_beyond_the_number_of_actions_are_left_out() -> None:
+    """The speaker of an environment whose listed keys are for agents that move."""
     spec = SimpleNamespace(id="mpe/simple_speaker_listener_v4")
     group = GroupSpec(("speaker_0",), spaces.Box(0, 1, (3,)), spaces.Discrete(3))
     keys = keymap(SimpleNamespace(spec=spec), group)
@@ -117,14 +117,14 @@ def test_keys_stay_within_the_actions_there_are() -> None:
         ("Pendulum-v1", {"left", "right"}, [0.0]),
     ],
 )
-def test_keys_mean_actions(id: str, keys: set[str], action: Any) -> None:
+def test_keys_select_the_environment_s_actions(id: str, keys: set[str], action: Any) -> None:
     env = make_visible(load(f"{id}:ppo").environment)
-    found = keymap(env, env.spec.groups["agent"]).choose(frozenset(keys))
+    chosen_action = keymap(env, env.spec.groups["agent"]).choose(frozenset(keys))
     env.close()
-    assert np.array_equal(found, action)
+    assert np.array_equal(chosen_action, action)
 
 
-def test_what_keys_do_is_told_by_name() -> None:
+def test_the_legend_names_the_actions() -> None:
     for id, legend in (
         ("CartPole-v1", "left, right"),
         ("LunarLander-v3", "left left engine, up main engine, right right engine"),
@@ -135,13 +135,13 @@ def test_what_keys_do_is_told_by_name() -> None:
         env.close()
 
 
-class Fingers:
-    """Presses what it is told, then Escape."""
+class ScriptedScreen:
+    """A screen at which the listed keys are pressed, then Escape."""
 
     def __init__(self, keys: list[str]) -> None:
         self.keys, self.stride, self.path, self.shown = list(keys), 1, None, 0
 
-    def __call__(self, fps: float, title: str, played: bool) -> Fingers:
+    def __call__(self, fps: float, title: str, interactive: bool) -> ScriptedScreen:
         return self
 
     def show(self, picture: np.ndarray, caption: str) -> None:
@@ -149,22 +149,22 @@ class Fingers:
 
     def pressed(self, wait: bool = False) -> frozenset[str]:
         if not self.keys:
-            raise Closed
+            raise ClosedByUserError
         return frozenset([self.keys.pop(0)])
 
-    def __enter__(self) -> Fingers:
+    def __enter__(self) -> ScriptedScreen:
         return self
 
     def __exit__(self, *_: object) -> None: ...
 
 
-def test_what_a_person_plays_can_be_learned_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fingers = Fingers(["left"] * 15)  # CartPole falls over in about ten
-    monkeypatch.setattr(human, "Window", fingers)
+def test_recorded_play_becomes_a_dataset_that_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = ScriptedScreen(["left"] * 15)  # CartPole falls over in about ten
+    monkeypatch.setattr(human, "Window", screen)
     monkeypatch.setattr(human, "has_display", lambda: True)
     out = tmp_path / "mine"
-    told = cadenza("play", "CartPole-v1:dqn", "--human", "--episodes", 9, "--record", out, "--json").succeeded()
-    played = json.loads(told.out)
+    result = cadenza("play", "CartPole-v1:dqn", "--human", "--episodes", 9, "--record", out, "--json").succeeded()
+    played = json.loads(result.out)
     dataset = open_dataset(str(out))
     assert len(played["episodes"]) == 1  # the second was left
     (episode,) = played["episodes"]
@@ -180,10 +180,10 @@ def test_what_a_person_plays_can_be_learned_from(tmp_path: Path, monkeypatch: py
 
 
 class Policy:
-    """Does what is allowed last, and remembers it."""
+    """A policy that takes the last allowed action, and remembers it."""
 
     def __init__(self) -> None:
-        self.chosen: dict[str, list[np.ndarray]] = {}
+        self.actions: dict[str, list[np.ndarray]] = {}
         self.masks: list[np.ndarray] = []
 
     def reset(self) -> None: ...
@@ -195,34 +195,34 @@ class Policy:
             group: mask.shape[-1] - 1 - mask[:, ::-1].argmax(-1).astype(np.int64) for group, mask in frame.mask.items()
         }
         for group, action in actions.items():
-            self.chosen.setdefault(group, []).append(action.copy())
+            self.actions.setdefault(group, []).append(action.copy())
         return actions
 
 
-def test_in_a_team_the_others_play_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_team_only_the_person_s_agent_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(human, "has_display", lambda: True)
-    monkeypatch.setattr(human, "Window", Fingers(["0"] * 500))
+    monkeypatch.setattr(human, "Window", ScriptedScreen(["0"] * 500))
     config = load("skirmish/2m1x1h:mappo")
     policy = Policy()
     game = human.play_human(config, policy, 1, 0, agent="marine_1", record=tmp_path / "team")  # type: ignore[arg-type]
     assert game.agent == "marine_1"
     rows = next(open_dataset(str(tmp_path / "team")).pieces())
-    for group, chosen in policy.chosen.items():
-        done = rows[f"groups.{group}.action"][: len(chosen)].reshape(len(chosen), -1)
-        theirs = np.stack(chosen)
-        for place in range(done.shape[1]):
+    for group, actions in policy.actions.items():
+        stored = rows[f"groups.{group}.action"][: len(actions)].reshape(len(actions), -1)
+        expected = np.stack(actions)
+        for place in range(stored.shape[1]):
             if (group, place) != ("marine", 1):
-                assert np.array_equal(done[:, place], theirs[:, place])
+                assert np.array_equal(stored[:, place], expected[:, place])
                 continue
             free = np.array([mask[place][0] for mask in policy.masks])  # 0 is for the dead
-            assert not done[free, place].any()
-            assert not np.array_equal(done[:, place], theirs[:, place])
-    monkeypatch.setattr(human, "Window", Fingers(["0"] * 500))
+            assert not stored[free, place].any()
+            assert not np.array_equal(stored[:, place], expected[:, place])
+    monkeypatch.setattr(human, "Window", ScriptedScreen(["0"] * 500))
     with pytest.raises(ConfigError, match="marine_1"):
         human.play_human(config, None, 1, 0, agent="marine_9")
 
 
-def test_nobody_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_options_of_play_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(human, "has_display", lambda: False)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     cadenza("play", "CartPole-v1:dqn", "--human").refused(2, "--human needs")
@@ -236,8 +236,8 @@ def test_nobody_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         cadenza("play", "@last", "--fps", pace).refused(2, "--fps")
 
 
-def test_an_episode_that_was_played_to_the_end_of_the_show_is_a_whole_one() -> None:
-    """Environments without a time limit are left after some thousand steps; nothing is lost by it."""
+def test_an_episode_cut_at_the_step_limit_is_stored_as_truncated() -> None:
+    """Environments without a time limit are cut after some thousand steps."""
     env, played = make_visible(load("CartPole-v1:ppo").environment), human.Demonstrations()
     played.begin()
     before = env.reset(0)
@@ -252,14 +252,14 @@ def test_an_episode_that_was_played_to_the_end_of_the_show_is_a_whole_one() -> N
     assert rows["flags"][-2] & TRUNCATED
 
 
-def test_masks_of_actions_that_begin_at_one() -> None:
+def test_masked_actions_that_begin_at_one_fall_back_to_the_first_allowed() -> None:
     group = GroupSpec(("agent",), spaces.Discrete(2), spaces.Discrete(3, start=1))
     mask = {"agent": np.array([[True, False, True]])}
     frame = Frame({}, {}, mask=mask)
     keys = keymap(SimpleNamespace(spec=SimpleNamespace(id="own")), group)
-    found = []
+    taken = []
     for key in "012":
         pressed = SimpleNamespace(pressed=lambda wait=False, key=key: frozenset([key]))
         person = human.Person(pressed, keys, "agent", 0, False, lambda _: {"agent": np.zeros(1, np.int64)})
-        found.append(int(person(0, frame)["agent"][0]))
-    assert found == [1, 1, 3]
+        taken.append(int(person(0, frame)["agent"][0]))
+    assert taken == [1, 1, 3]

@@ -1,4 +1,4 @@
-"""Publishing to a Hub on loopback, and loading from it: idempotent, complete, and nothing of the machine goes along."""
+"""Publishing to a local Hub and loading from it: idempotent, complete, and without private data."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield hub
 
 
-def test_a_run_is_published_once_and_loads_back_the_same(
+def test_a_published_run_loads_back_the_same_and_is_not_uploaded_twice(
     trained: RunFolder, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcome = cadenza("publish", trained.path, "me/cartpole", "--json").succeeded()
-    told = json.loads(outcome.out)
+    result = json.loads(outcome.out)
     repo = hub.repos["me/cartpole"]
     sha, files = repo.commits[-1]
-    assert (told["changed"], told["commit"], len(repo.commits)) == (True, sha, 2)
+    assert (result["changed"], result["commit"], len(repo.commits)) == (True, sha, 2)
     assert {"README.md", "config.yaml", "manifest.json", "metrics.jsonl", "curves.png"} <= files.keys()
     assert [name for name in files if name.startswith("replay.")]
     front = yaml.safe_load(files["README.md"].decode().split("---\n")[1])
@@ -83,7 +83,7 @@ def test_a_run_is_published_once_and_loads_back_the_same(
     assert json.loads(first.out)["returns"] == json.loads(second.out)["returns"]
 
 
-def test_another_checkpoint_replaces_the_one_before(trained: RunFolder, hub: Hub) -> None:
+def test_publishing_another_checkpoint_replaces_the_first(trained: RunFolder, hub: Hub) -> None:
     for which in ("best", "last"):
         cadenza("publish", trained.path, "me/x", "--checkpoint", which).succeeded()
     names = {name.split("/")[1] for name in hub.repos["me/x"].commits[-1][1] if name.startswith("checkpoints/step-")}
@@ -92,14 +92,14 @@ def test_another_checkpoint_replaces_the_one_before(trained: RunFolder, hub: Hub
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """Of a folder to upload, what matters to the repository it goes to."""
+    """A minimal run folder to upload."""
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.yaml").write_text("seed: 1\n")
     (tmp_path / "tiny" / "manifest.json").write_text('{"config_hash": "x"}')
     return tmp_path / "tiny"
 
 
-def test_what_is_no_run_is_neither_overwritten_nor_deleted(tiny: Path, hub: Hub) -> None:
+def test_a_repository_that_is_no_run_is_left_alone(tiny: Path, hub: Hub) -> None:
     precious = {".gitattributes": b"", "model.safetensors": b"precious", "README.md": b"mine"}
     for more in ({}, {"config.yaml": b"a: 1", "manifest.json": b"[]"}):
         hub.repos["me/llama"] = repo = Repo(private=False)
@@ -107,14 +107,14 @@ def test_what_is_no_run_is_neither_overwritten_nor_deleted(tiny: Path, hub: Hub)
         with pytest.raises(ConfigError, match=r"me/llama holds something that is no run of cadenza"):
             upload(tiny, "me/llama", False, "x")
         assert [files for _, files in repo.commits] == [precious | more]
-    upload(tiny, "me/kept", False, "x")
-    repo = hub.repos["me/kept"]
+    upload(tiny, "me/run", False, "x")
+    repo = hub.repos["me/run"]
     repo.commit(repo.commits[-1][1] | {"notes.txt": b"mine", "checkpoints/step-1-1/old.safetensors": b"x"})
-    upload(tiny, "me/kept", False, "x")
+    upload(tiny, "me/run", False, "x")
     assert repo.commits[-1][1].keys() == {".gitattributes", "config.yaml", "manifest.json", "notes.txt"}
 
 
-def test_private_is_kept_or_refused(tiny: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_is_refused_for_a_public_repository(tiny: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         upload(tiny, "me/secret", True, "x")
     assert hub.repos["me/secret"].private
@@ -126,7 +126,7 @@ def test_private_is_kept_or_refused(tiny: Path, hub: Hub, monkeypatch: pytest.Mo
 
 
 def with_secrets(folder: RunFolder) -> RunFolder:
-    """A run whose settings and decisions tell of its author wherever they can."""
+    """Put private texts of an author into all settings and decisions of a run that can hold one."""
     config = folder.read_config()
     private = replace(
         config,
@@ -140,30 +140,30 @@ def with_secrets(folder: RunFolder) -> RunFolder:
     )
     folder.change_config(dump(private))
     dataset = {"digest": "x SECRET y", "transitions": 1, "episodes": 1}
-    told = {"training.dataset": dataset, "debugger": {"value": "pdb", "reason": "~/SECRET/z"}}
+    decisions = {"training.dataset": dataset, "debugger": {"value": "pdb", "reason": "~/SECRET/z"}}
     accepted = {"when": "then", "env_steps": 1, "from_cycle": 1, "changes": {"config.name": ["a", "SECRET-name"]}}
-    folder.write_decisions(folder.read_decisions() | told | {"accepted": [accepted]})
+    folder.write_decisions(folder.read_decisions() | decisions | {"accepted": [accepted]})
     return folder
 
 
-@pytest.mark.parametrize("broken", [None, "without_places", "UNTOLD", "shortened"])
-def test_nothing_tells_of_the_author(
+@pytest.mark.parametrize("broken", [None, "without_paths", "PRIVATE_DECISIONS", "without_folders"])
+def test_nothing_private_of_the_author_is_published(
     broken: str | None, trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, out = with_secrets(copied(trained, tmp_path / "runs")), tmp_path / "out"
-    if broken is not None:  # what this test is there to find
-        monkeypatch.setattr(publish, broken, () if broken == "UNTOLD" else lambda given: given)
-    monkeypatch.setattr(publish, "record", lambda *_: (tmp_path / "out" / "replay.gif").touch())
+    if broken is not None:  # the test must notice it
+        monkeypatch.setattr(publish, broken, () if broken == "PRIVATE_DECISIONS" else lambda tree: tree)
+    monkeypatch.setattr(publish, "record_video", lambda *_: (tmp_path / "out" / "replay.gif").touch())
     problems = publish.prepare(mine, "me/x", out, "last", trust=True)
-    telling = [path.name for path in out.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()]
-    assert bool(telling) == (broken is not None)
+    leaks = [path.name for path in out.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()]
+    assert bool(leaks) == (broken is not None)
     if broken is None:
         assert any("environment.kwargs.xml_file" in one and "'my.xml'" in one for one in problems)
         assert yaml.safe_load((out / "config.yaml").read_text())["training"]["dataset"] == "data"
 
 
-@pytest.mark.parametrize("broken", [None, "without_environment", "without"])
-def test_nothing_from_the_environment_is_published(
+@pytest.mark.parametrize("broken", [None, "without_environment", "redact"])
+def test_no_value_of_an_environment_variable_is_published(
     broken: str | None, trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, out = copied(trained, tmp_path / "runs"), tmp_path / "out"
@@ -172,12 +172,12 @@ def test_nothing_from_the_environment_is_published(
     keys = ("environment.kwargs.token", "environment.kwargs.deep.parts.1", "logging.wandb_entity")
     mine.change_config(dump(replace(config, environment=environment, from_environment=keys)))
     mine.write_decisions(mine.read_decisions() | {"debugger": {"value": "pdb", "reason": "x HIDDEN y"}})
-    if broken is not None:  # what this test is there to find
-        monkeypatch.setattr(publish, broken, lambda *given: given[-1])
-    monkeypatch.setattr(publish, "record", lambda *_: (tmp_path / "out" / "replay.gif").touch())
+    if broken is not None:  # the test must notice it
+        monkeypatch.setattr(publish, broken, lambda *arguments: arguments[-1])
+    monkeypatch.setattr(publish, "record_video", lambda *_: (tmp_path / "out" / "replay.gif").touch())
     problems = publish.prepare(mine, "me/x", out, "last", trust=True)
-    telling = [path.name for path in out.rglob("*") if path.is_file() and b"HIDDEN" in path.read_bytes()]
-    assert bool(telling) == (broken is not None)
+    leaks = [path.name for path in out.rglob("*") if path.is_file() and b"HIDDEN" in path.read_bytes()]
+    assert bool(leaks) == (broken is not None)
     assert "environment.kwargs.token came from an environment variable and is not published" in problems
     if broken is None:
         stored = yaml.safe_load((out / "config.yaml").read_text())
@@ -190,22 +190,22 @@ def test_nothing_from_the_environment_is_published(
             publish.prepare(mine, "me/x", tmp_path / "again", "last")
 
 
-def test_the_card_of_a_team_and_of_own_code_says_what_works(tmp_path: Path) -> None:
+def test_the_card_of_a_team_and_of_imported_code_shows_commands_that_work(tmp_path: Path) -> None:
     from cadenza.config.load import load
 
-    team, own = load("skirmish/2m1x1h:mappo"), load("cadenza.envs.toys.toy:Identity:ppo")
+    team, imported = load("skirmish/2m1x1h:mappo"), load("cadenza.envs.toys.toy:Identity:ppo")
     python: Any
     shell: Any
-    (python, shell) = publish.use(team, "me/team")
+    (python, shell) = publish.usage_blocks(team, "me/team")
     assert "cadenza.load" not in python.text
     assert 'cadenza.Run.find("hf:me/team")' in python.text
     assert "--trust" not in shell.text
-    (*python, shell) = publish.use(own, "me/own")
+    (*python, shell) = publish.usage_blocks(imported, "me/own")
     assert all("trust=True" in code.text for code in python)
     assert shell.text.count("--trust") == 2
 
 
-def test_a_dry_run_shows_the_folder_and_asks_nobody(trained: RunFolder, hub: Hub, tmp_path: Path) -> None:
+def test_a_dry_run_prints_the_files_without_a_request(trained: RunFolder, hub: Hub, tmp_path: Path) -> None:
     mine = copied(trained, tmp_path / "runs")
     shutil.rmtree(mine.videos.path, ignore_errors=True)
     outcome = cadenza("publish", mine.path, "--dry-run", "--out", tmp_path / "there").succeeded()
@@ -217,7 +217,9 @@ def test_a_dry_run_shows_the_folder_and_asks_nobody(trained: RunFolder, hub: Hub
     cadenza("evaluate", tmp_path / "there", "--episodes", 1).succeeded()  # it is a run folder like any other
 
 
-def test_mistakes_are_one_line(trained: RunFolder, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_repositories_and_tokens_are_refused(
+    trained: RunFolder, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cadenza("publish", trained.path).refused(2, "USER/REPO")
     for name in ("nobody", "a/../b", "a/b/c", "/etc/passwd", "me/x--y"):
         cadenza("publish", trained.path, name).refused(2, "user/name")
@@ -231,9 +233,7 @@ def test_mistakes_are_one_line(trained: RunFolder, hub: Hub, tmp_path: Path, mon
     cadenza("publish", trained.path, "me/other").refused(74, "the Hub")
 
 
-def test_a_published_run_that_names_code_is_opened_only_if_trusted(
-    trained: RunFolder, hub: Hub, tmp_path: Path
-) -> None:
+def test_a_published_run_that_names_code_needs_trust(trained: RunFolder, hub: Hub, tmp_path: Path) -> None:
     mine = copied(trained, tmp_path / "runs")
     cadenza("publish", mine.path, "me/code").succeeded()
     repo = hub.repos["me/code"]
@@ -243,7 +243,7 @@ def test_a_published_run_that_names_code_is_opened_only_if_trusted(
     cadenza("evaluate", "hf:me/code").refused(2, "evil:Env", "--trust")
 
 
-def test_a_published_scenario_starts_no_program(trained: RunFolder, hub: Hub, tmp_path: Path) -> None:
+def test_a_published_vizdoom_scenario_starts_no_program(trained: RunFolder, hub: Hub, tmp_path: Path) -> None:
     """ViZDoom starts whatever program its config file names."""
     cadenza("publish", trained.path, "evil/doom").succeeded()
     repo = hub.repos["evil/doom"]
@@ -266,7 +266,7 @@ def test_a_published_scenario_starts_no_program(trained: RunFolder, hub: Hub, tm
     assert not started.exists()
 
 
-def test_a_published_run_stays_as_it_is_and_is_called_what_it_was(
+def test_commands_leave_a_published_run_unchanged(
     trained: RunFolder, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cadenza("publish", trained.path, "me/x").succeeded()
@@ -279,9 +279,9 @@ def test_a_published_run_stays_as_it_is_and_is_called_what_it_was(
 
     cadenza("resume", "hf:me/x").refused(2, trained.id, "weights only")
     before = cached()
-    told = json.loads(cadenza("play", "hf:me/x", "--json").succeeded().out)
-    assert told["run"] == trained.id
-    assert Path(told["video"]).resolve().parent == tmp_path / "videos"
+    result = json.loads(cadenza("play", "hf:me/x", "--json").succeeded().out)
+    assert result["run"] == trained.id
+    assert Path(result["video"]).resolve().parent == tmp_path / "videos"
     cadenza("report", "hf:me/x").refused(2, "--out DIR")
     cadenza("report", "hf:me/x", "--out", tmp_path / "cmp").succeeded()
     assert cached() == before
@@ -295,7 +295,7 @@ def test_a_published_run_stays_as_it_is_and_is_called_what_it_was(
     assert not list(tmp_path.rglob("b.json"))
 
 
-def test_nothing_of_the_machines_load_is_published(trained: RunFolder, hub: Hub, tmp_path: Path) -> None:
+def test_system_metrics_are_not_published(trained: RunFolder, hub: Hub, tmp_path: Path) -> None:
     folder = copied(trained, tmp_path / "runs")
     rows = [json.loads(line) | {"system/disk_free_gb": 5.0} for line in folder.metrics.read_text().splitlines()]
     folder.metrics.path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,4 +1,4 @@
-"""Films of evaluations, training episodes of teams shown again, and what a world model imagines."""
+"""Videos of evaluations, replays of training episodes, and predictions of a world model."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from harness.dream_runs import SMALL as DREAMING
 RUN = ["CartPole-v1:ppo", *SMALL]
 
 
-def test_films_of_evaluations_change_nothing_and_reach_tensorboard(tmp_path: Path) -> None:
+def test_evaluation_videos_reach_tensorboard_and_leave_the_weights_unchanged(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    for name, more in (("plain", []), ("filmed", ["evaluation.video_every=2", "logging.tensorboard=true"])):
+    for name, more in (("plain", []), ("recorded", ["evaluation.video_every=2", "logging.tensorboard=true"])):
         train(tmp_path / name, *RUN, *more).succeeded()
-    plain, filmed = last(tmp_path / "plain"), last(tmp_path / "filmed")
-    rows = read(filmed.metrics)
+    plain, recorded_run = last(tmp_path / "plain"), last(tmp_path / "recorded")
+    rows = read(recorded_run.metrics)
     assert [row["digest/weights"] for row in rows] == [row["digest/weights"] for row in read(plain.metrics)]
     evaluated = [row["env_steps"] for row in rows if "eval/return_mean" in row]
-    films = {step for step in evaluated if evaluation_video(filmed, step) is not None}
-    assert films == set(evaluated[1::2])
-    accumulator = EventAccumulator(str(filmed.path / "tensorboard"), size_guidance={"images": 0})
+    videos = {step for step in evaluated if evaluation_video(recorded_run, step) is not None}
+    assert videos == set(evaluated[1::2])
+    accumulator = EventAccumulator(str(recorded_run.path / "tensorboard"), size_guidance={"images": 0})
     accumulator.Reload()
     shown = accumulator.Images("eval/video")
     assert [image.step for image in shown] == evaluated[1::2]
@@ -36,14 +36,14 @@ def test_films_of_evaluations_change_nothing_and_reach_tensorboard(tmp_path: Pat
     assert shown[0].encoded_image_string.startswith(b"GIF89a")
 
 
-def test_a_renderer_that_fails_ends_the_filming_and_not_the_run(tmp_path: Path) -> None:
+def test_a_failing_renderer_ends_the_videos_with_a_warning(tmp_path: Path) -> None:
     (warning,) = train(tmp_path, "toy/identity:ppo", *SMALL, "evaluation.video_every=1").succeeded().warnings
-    assert "no more videos of evaluations: toy/identity has nothing to show" in warning
+    assert "no more videos of evaluations: toy/identity renders no pictures" in warning
     cadenza("train", *RUN, "evaluation.video_every=-1", "--runs-dir", tmp_path).refused(2, "evaluation.video_every")
 
 
 @pytest.mark.parametrize("spec", ["skirmish/2m1x1h:mappo", "ALE/Pong-v5:ppo"])
-def test_training_episodes_of_teams_and_atari_are_shown_again(
+def test_training_episodes_of_teams_and_atari_repeat_exactly(
     spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if spec.startswith("ALE"):
@@ -55,15 +55,15 @@ def test_training_episodes_of_teams_and_atari_are_shown_again(
     folder = last(tmp_path)
     recorded = list(episodes.load(folder))
     k = len(recorded) - 1
-    told = json.loads(cadenza("play", folder.path, "--episode", k, "--json").succeeded().out)
-    assert told["identical"] is True
-    assert told["episodes"][0]["return"] == recorded[k].total
+    result = json.loads(cadenza("play", folder.path, "--episode", k, "--json").succeeded().out)
+    assert result["identical"] is True
+    assert result["episodes"][0]["return"] == recorded[k].total
 
 
-def test_a_world_models_imagination_is_shown_beside_what_happened(tmp_path: Path) -> None:
+def test_imagine_writes_the_predictions_of_a_world_model(tmp_path: Path) -> None:
     train(tmp_path, "CartPole-v1:dreamer_v3", *DREAMING, "--max-timesteps", "260").succeeded()
-    told = json.loads(cadenza("play", last(tmp_path).path, "--imagine", "--json").succeeded().out)
-    (file,) = map(Path, told["files"])  # of images there would be a film, too
+    result = json.loads(cadenza("play", last(tmp_path).path, "--imagine", "--json").succeeded().out)
+    (file,) = map(Path, result["files"])  # with image observations there would be a video, too
     assert file.name.startswith("imagination-step-")
     assert file.read_bytes().startswith(b"\x89PNG")
     train(tmp_path / "x", "toy/identity:ppo", *SMALL).succeeded()
