@@ -1,4 +1,4 @@
-"""The command line: one line per command. A command's file imports heavy packages only when the command is called."""
+"""The command line: one line per command. A command's file is imported when the command is called."""
 
 from __future__ import annotations
 
@@ -8,93 +8,82 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from inspect import getdoc
 from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_group
 
 from cadenza import __version__
 from cadenza.base.json_text import is_text
 from cadenza.base.text import lines, one_line
-from cadenza.cli.algorithms import algorithms
-from cadenza.cli.bench import app as bench_app
-from cadenza.cli.cleanup import cleanup
-from cadenza.cli.compare import compare
-from cadenza.cli.config import app as config_app
-from cadenza.cli.dashboard import dashboard
-from cadenza.cli.debug import debug
-from cadenza.cli.demonstrate import demonstrate
-from cadenza.cli.diff import diff
-from cadenza.cli.doctor import doctor
-from cadenza.cli.envs import envs
-from cadenza.cli.evaluate import evaluate
-from cadenza.cli.export import export
-from cadenza.cli.inspect import inspect
-from cadenza.cli.list import list_runs
-from cadenza.cli.new import new
-from cadenza.cli.plan import plan
-from cadenza.cli.play import play
-from cadenza.cli.publish import publish
-from cadenza.cli.report import report
-from cadenza.cli.resume import resume
-from cadenza.cli.show import show
-from cadenza.cli.smoke import smoke
-from cadenza.cli.sweep import sweep
-from cadenza.cli.top import top
-from cadenza.cli.train import train
-from cadenza.cli.trial import trial
-from cadenza.cli.tune import tune
-from cadenza.cli.verify import verify
 from cadenza.errors import CadenzaError, ConfigError, StorageError
 
 USAGE: type[Exception] = typer.BadParameter.__bases__[0]  # click's error for bad usage, wherever typer keeps its click
 
-COMMANDS: dict[str, Any] = {  # in the order of `cadenza --help`
-    "train": train,
-    "resume": resume,
-    "evaluate": evaluate,
-    "play": play,
-    "inspect": inspect,
-    "list": list_runs,
-    "show": show,
-    "compare": compare,
-    "export": export,
-    "diff": diff,
-    "top": top,
-    "cleanup": cleanup,
-    "sweep": sweep,
-    "tune": tune,
-    "verify": verify,
-    "publish": publish,
-    "report": report,
-    "envs": envs,
-    "algorithms": algorithms,
-    "doctor": doctor,
-    "plan": plan,
-    "smoke": smoke,
-    "bench": bench_app,
-    "new": new,
-    "config": config_app,
-    "demonstrate": demonstrate,
-    "debug": debug,
-    "dashboard": dashboard,
-    "trial": trial,
+COMMANDS = {  # name -> what the module `cadenza.cli.<name>` calls it; in the order of `cadenza --help`
+    "train": "train",
+    "resume": "resume",
+    "evaluate": "evaluate",
+    "play": "play",
+    "inspect": "inspect",
+    "list": "list_runs",
+    "show": "show",
+    "compare": "compare",
+    "export": "export",
+    "diff": "diff",
+    "top": "top",
+    "cleanup": "cleanup",
+    "sweep": "sweep",
+    "tune": "tune",
+    "verify": "verify",
+    "publish": "publish",
+    "report": "report",
+    "envs": "envs",
+    "algorithms": "algorithms",
+    "doctor": "doctor",
+    "plan": "plan",
+    "smoke": "smoke",
+    "bench": "app",
+    "new": "new",
+    "config": "app",
+    "demonstrate": "demonstrate",
+    "debug": "debug",
+    "dashboard": "dashboard",
+    "trial": "trial",
 }
 HIDDEN = ("trial",)
 
 
-class OrderedGroup(TyperGroup):
-    """The group of all commands, listed in the order of `COMMANDS`; typer would list sub-groups last."""
+class Commands(TyperGroup):
+    """The group of all commands. It imports a command's module when the command is called or listed."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        names = super().list_commands(ctx)
-        return [*(name for name in COMMANDS if name in names), *(name for name in names if name not in COMMANDS)]
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in self.commands and self.commands[cmd_name] is None:
+            self.commands[cmd_name] = load(cmd_name)
+        return self.commands.get(cmd_name)
+
+
+def load(name: str) -> Any:
+    """Import a command and return it as click's."""
+    command = getattr(import_module(f"cadenza.cli.{name}"), COMMANDS[name])
+    group = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    if isinstance(command, typer.Typer):
+        group.add_typer(command, name=name)
+    else:
+        group.command(name, help=help_of(command), hidden=name in HIDDEN)(command)
+    return get_group(group).commands[name]
 
 
 app = typer.Typer(
-    cls=OrderedGroup,
+    cls=Commands,
     help="A reinforcement-learning lab: train, resume exactly, evaluate, verify.",
     add_completion=False,
     rich_markup_mode=None,
@@ -122,13 +111,6 @@ def options(
 def help_of(command: Callable[..., None]) -> str:
     """Return the docstring with a mark before its examples that keeps click from joining their lines."""
     return (getdoc(command) or "").replace("\n\nExample:", "\n\n\b\nExample:")
-
-
-for name, command in COMMANDS.items():
-    if isinstance(command, typer.Typer):
-        app.add_typer(command, name=name)
-    else:
-        app.command(name, help=help_of(command), hidden=name in HIDDEN)(command)
 
 
 def main() -> None:
