@@ -54,6 +54,8 @@ def resolve(id: str) -> str:
 
 
 def _full_id(id: str) -> str | None:
+    if id in registry.ENVIRONMENTS or _listing_family(id) is not None:
+        return id
     match = _match(id, [name for ids in families().values() for name in ids])
     return match or (id if family_of(id) else None)
 
@@ -70,9 +72,14 @@ def family_of(id: str) -> tuple[Family, Any] | None:
     """Return the family of a full id and the family's module, or None for a user's own environment."""
     if id in registry.ENVIRONMENTS:
         return None
-    installed = list(_installed())
-    listed = next(((family, module) for family, module in installed if id in module.ids(family.name)), None)
-    return listed or next((entry for entry in installed if getattr(entry[1], "composed", _never)(id)), None)
+    return _listing_family(id) or next(
+        (entry for entry in _installed() if getattr(entry[1], "composed", _never)(id)), None
+    )
+
+
+def _listing_family(id: str) -> tuple[Family, Any] | None:
+    """Return the family that lists the id and its module; the modules of the families after it are not imported."""
+    return next(((family, module) for family, module in _installed() if id in module.ids(family.name)), None)
 
 
 def _never(id: str) -> bool:
