@@ -21,7 +21,7 @@ import numpy as np
 from outcome import keep, machine, result_file, versions
 
 from cadenza.config.load import load
-from cadenza.engine.playback import load_policy
+from cadenza.lab.playback import load_policy
 from cadenza.lab.session import train
 from cadenza.records.folder import RunFolder
 

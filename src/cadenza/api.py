@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cadenza.engine.events import Listener
     from cadenza.engine.launch import Result
-    from cadenza.engine.playback import Player
+    from cadenza.lab.playback import Player
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ class Run:
         self, episodes: int = 20, seed: int = 0, checkpoint: str | int = "last", trust: bool = False
     ) -> dict[str, Any]:
         """Measure the policy; return `return_mean`, `returns` and others, as `cadenza evaluate --json` prints them."""
-        from cadenza.engine.playback import evaluate_run
+        from cadenza.lab.playback import evaluate_run
 
         return evaluate_run(self.folder, episodes, seed, str(checkpoint), trust)
 
     def load(self, checkpoint: str | int = "last", trust: bool = False) -> Policy:
         """Load the policy of a checkpoint, to be called with observations."""
-        from cadenza.engine.playback import load_policy
+        from cadenza.lab.playback import load_policy
 
         player, _ = load_policy(self.folder, str(checkpoint), trust)
         return Policy(player)

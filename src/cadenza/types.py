@@ -269,7 +269,7 @@ class Context:
     streams: Streams  # named random generators, part of the run's state
     kernels: str = "torch"  # or "numpy": what computes plain networks on the CPU
     compiled: Callable[[Any], Any] = lambda function: function  # applies torch's compiler if the run uses it
-    captured: Callable[[Any], Any] = lambda function: function  # captures a CUDA graph (`engine/cuda_graph.py`)
+    captured: Callable[[Any], Any] = lambda function: function  # captures a CUDA graph (`nets/cuda_graph.py`)
 
 
 class Workflow(Stateful, Protocol):

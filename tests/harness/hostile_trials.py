@@ -810,7 +810,7 @@ HEAVY = (
     "pygame", "gymnasium.envs.classic_control.cartpole", "safetensors.numpy", "safetensors.torch", "av",
     "tensorboard.summary.writer.event_file_writer", "cadenza.cli.main", "cadenza.engine.launch",
     "cadenza.engine.build", "cadenza.tools.verify", "cadenza.tools.diagnose",
-    "cadenza.engine.playback", "cadenza.workflows.ppo", "cadenza.workflows.dqn", "cadenza.envs.toys.toy",
+    "cadenza.lab.playback", "cadenza.workflows.ppo", "cadenza.workflows.dqn", "cadenza.envs.toys.toy",
     "cadenza.lab.report", "cadenza.lab.compare", "cadenza.lab.comparison_page", "cadenza.lab.cleanup",
     "cadenza.lab.comparison_report", "cadenza.lab.diff", "cadenza.lab.view.publish", "cadenza.lab.view.play",
     "cadenza.lab.sweeps.sweep_loop", "cadenza.lab.sweeps.sweep_report", "cadenza.lab.inspector.server",

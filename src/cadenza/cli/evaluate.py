@@ -22,7 +22,7 @@ def evaluate(
 
     Example: cadenza evaluate @last --episodes 100 --checkpoint best
     """
-    from cadenza.engine.playback import evaluate_run
+    from cadenza.lab.playback import evaluate_run
     from cadenza.records.folder import find, runs_root
 
     result = evaluate_run(find(runs_root(runs_dir), run), episodes, seed, checkpoint, trust)

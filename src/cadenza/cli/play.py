@@ -145,7 +145,7 @@ def play_by_hand(
             require_trust_of_file(run)
         config, player, name = load(run), None, run
     else:
-        from cadenza.engine.playback import load_policy
+        from cadenza.lab.playback import load_policy
 
         player, _ = load_policy(folder, checkpoint or folder.best_or_last, trust)
         config, name = player.config, folder.id

@@ -38,7 +38,7 @@ def verify(
     Example: cadenza verify --resume CartPole-v1:ppo
     """
     from cadenza.config.load import load
-    from cadenza.engine.changes import changes_told
+    from cadenza.engine.resumption import described_changes
     from cadenza.records.folder import find, runs_root
     from cadenza.records.trust import require_trust_of_file
     from cadenza.tools import verify as proof
@@ -67,7 +67,7 @@ def verify(
         else:
             folder = find(runs_root(runs_dir), run)
             difference, changed = proof.repeat(folder, root, steps, trust)
-            by_hand = changes_told(folder.read_decisions())
+            by_hand = described_changes(folder.read_decisions())
             subject = f"{folder.id}, done again{f' up to step {steps}' if steps else ''},"
     report(subject, difference, changed, json, by_hand)
 

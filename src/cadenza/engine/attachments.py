@@ -1,6 +1,6 @@
-"""What the engine asks of all that is attached to a run: a display, listeners, a probe, work at the end.
+"""The protocols of all that is attached to a run: a display, listeners, a probe, work at the end.
 
-The engine knows these two protocols only. `lab/session.py` provides the console, sinks, alerts, films and the report.
+The engine knows nothing else of these. `lab/session.py` provides the console, sinks, alerts, videos and the report.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Display(Protocol):
-    """Shows the progress of one run to a person. `update` may be called at every step."""
+    """The display of one run's progress. `update` may be called at every step."""
 
     def start(self, headline: Sequence[str], position: int, progress: PhaseProgress) -> None: ...
 
@@ -31,10 +31,10 @@ class Display(Protocol):
 
 
 class Attachments(Protocol):
-    """Makes what is attached to a run; each method is called once, in this order."""
+    """A factory of what is attached to a run; each method is called once, in this order."""
 
     def check(self, config: RunConfig) -> None:
-        """Refuse a config that asks for something that is not installed, before anything is made."""
+        """Refuse a config that names something that is not installed, before anything is made."""
 
     def display(self, folder: RunFolder, unit: str, total: int | None) -> Display:
         """Open the display; `total` counts the run's budget in `unit`, env_steps or updates."""
@@ -46,4 +46,4 @@ class Attachments(Protocol):
         """Add the listeners to a run that is about to start."""
 
     def finish(self, run: Orchestrator) -> None:
-        """Make what is made of a run once it has stopped."""
+        """Write what is made of a run once it has stopped, such as its report."""

@@ -1,8 +1,8 @@
-"""Checkpoints on disk: staged, synced, renamed, verified by hash. The last good one is never removed.
+"""Checkpoints on disk: staged, synced, renamed and verified by hash. The last good one is never removed.
 
 checkpoints/step-<env_steps>-<updates>/{state.json, <part>.safetensors …, MANIFEST.json}
 checkpoints/last, checkpoints/best      one-line files naming one of them
-replay/<store>/*.safetensors            rows of stores: several checkpoints rely on one such file, and name its hash
+replay/<store>/*.safetensors            rows of stores: several checkpoints may need one such file, and name its hash
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ class Checkpoints:
 
     def __init__(self, folder: SafePath, config_hash: str, keep: int = 2) -> None:
         self.folder, self.home = folder, folder.parent
-        self.config_hash = config_hash  # of the run they belong to
+        self.config_hash = config_hash  # of the run
         self.keep = keep
 
     @classmethod
     def of(cls, run: RunFolder, keep: int = 2) -> Checkpoints:
+        """Return the checkpoints of a run's folder."""
         return cls(run.checkpoints, run.read_manifest()["config_hash"], keep)
 
     def names(self) -> list[str]:
-        """Complete checkpoints, oldest first (complete is not yet valid: `load` verifies)."""
+        """Return the names of complete checkpoints, oldest first. Only `load` shows whether one is valid."""
         return sorted((name for name in self.folder.folders("step-*") if NAME.fullmatch(name)), key=position)
 
     def save(
@@ -60,16 +61,16 @@ class Checkpoints:
         beside: Mapping[SafePath, str] = MappingProxyType({}),
         run: Mapping[str, Any] | None = None,
     ) -> str:
-        """Write `state` whole or not at all; then move the pointers; then remove what is no longer kept.
+        """Write `state` whole or not at all, move the pointers, and remove older checkpoints; return its name.
 
-        `beside` are files in the run's folder that the state relies on, already written, with their sha256. `run` is
-        plain data of what the run trains with (`identity.py`), kept in the manifest.
+        `beside` are files in the run's folder that the state needs, already written, with their sha256. `run` is the
+        run's identity (`identity.py`) for the manifest.
         """
         name = name_of((env_steps, updates))
         staging = self.folder / f"{DOOMED}{name}"
         try:
             owned_files.discard(staging)
-            while staging.exists():  # with something in it that is not ours
+            while staging.exists():  # it holds files that are not ours
                 staging = staging.with_name(f"{staging.name}-again")
             staging.mkdir()
             named = {path.relative_to(self.home): sha256 for path, sha256 in beside.items()}
@@ -90,20 +91,20 @@ class Checkpoints:
         return name
 
     def load(self, name: str, part: str | None = None) -> dict[str, Any]:
-        """The state in a checkpoint (or one part of it), after every byte read was checked against the manifest.
+        """Return the state in a checkpoint, or the one `part` of it; check every byte against the manifest first.
 
-        Of the whole state the files beside the checkpoint are part, so those are checked too.
+        The whole state includes the files beside the checkpoint, so these are checked as well.
         """
         folder = self.folder / name
         try:
             manifest = self.facts(name)
-            wanted = {"state.json", f"{part}.safetensors"} if part else manifest["files"].keys()
-            files = {file: facts for file, facts in manifest["files"].items() if file in wanted}
+            names = {"state.json", f"{part}.safetensors"} if part else manifest["files"].keys()
+            files = {file: facts for file, facts in manifest["files"].items() if file in names}
             for path, sha256 in () if part else manifest.get("beside", {}).items():
                 verify_file(self.home / path, sha256)
             return codec.unpack({file: read_verified(folder, file, facts) for file, facts in files.items()}, part)
         except PermissionError:
-            raise  # not damaged, only out of reach
+            raise  # it may be sound
         except UNREADABLE as problem:
             raise CheckpointError(f"{folder}: unreadable ({type(problem).__name__}: {problem})") from problem
 
@@ -127,7 +128,10 @@ class Checkpoints:
             raise CheckpointError(f"{folder}: unreadable ({type(problem).__name__}: {problem})") from problem
 
     def newest(self, warn: Callable[[str], None]) -> tuple[str, dict[str, Any]] | None:
-        """The newest valid checkpoint; damaged ones are named and set aside. None where nothing was ever saved."""
+        """Return name and state of the newest valid checkpoint, or None if none was saved.
+
+        Warn of newer ones that are damaged, and rename them.
+        """
         self._recover()
         names = self.names()
         problems: dict[str, CheckpointError] = {}
@@ -140,14 +144,14 @@ class Checkpoints:
             for rejected, reason in problems.items():
                 warn(f"checkpoint rejected: {reason}; falling back to {name}")
                 self._set_aside(rejected)
-            self._prune_beside()  # what comes after this checkpoint
+            self._prune_beside()  # of files written after this checkpoint
             return name, state
         if names:
             raise CheckpointError(f"none of {len(names)} checkpoints is valid, the newest: {problems[names[-1]]}")
         return None
 
     def resolve(self, which: str) -> str:
-        """The name behind `best`, `last`, a number of env_steps or a full name."""
+        """Return the name of the checkpoint that `best`, `last`, a number of env_steps or a full name stands for."""
         names = self.names()
         if which in ("best", "last"):
             name = best_of(self) if which == "best" else names[-1] if names else None
@@ -158,10 +162,11 @@ class Checkpoints:
             if which == name or (which.isdigit() and int(which) == position(name)[0]):
                 return name
         steps = ", ".join(str(position(name)[0]) for name in names) or "none"
-        known = f" (there are: best, last, {steps})"
-        raise NotFoundError(f"no checkpoint '{which}' in {self.folder}{self._cleaned() or known}")
+        allowed = f" (there are: best, last, {steps})"
+        raise NotFoundError(f"no checkpoint '{which}' in {self.folder}{self._cleaned() or allowed}")
 
     def _cleaned(self) -> str:
+        """Return the end of a message about a run that was cleaned up, else nothing."""
         at = RunFolder(self.folder.root).read_status().get("cleaned")
         return f": the run was cleaned up at {at}" if at else ""
 
@@ -170,10 +175,11 @@ class Checkpoints:
         return validity.pointer(self.folder / which)
 
     def point(self, pointer: str, name: str) -> None:
+        """Make `best` or `last` name a checkpoint."""
         write_text(self.folder / pointer, name + "\n")
 
     def _write(self, staging: SafePath, files: dict[str, bytes], facts: dict[str, Any]) -> None:
-        """The manifest comes first: of a folder that is never finished it says what was to be in it."""
+        """Write the files of a checkpoint, the manifest first: it says what an unfinished folder was to hold."""
         sizes = {
             file: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
             for file, content in files.items()
@@ -189,10 +195,11 @@ class Checkpoints:
             folder.sync()
 
     def _publish(self, staging: SafePath, target: SafePath) -> None:
+        """Rename the staging folder to the checkpoint's name, in place of an earlier checkpoint of that name."""
         old = self.folder / f".old-{target.name}"
         if target.exists():  # only a cycle without steps or updates, an evaluation say, saves the same position twice
             owned_files.discard(old)
-            while old.exists():  # with something in it that is not ours
+            while old.exists():  # it holds files that are not ours
                 old = old.with_name(f"{old.name}-again")
             target.replace(old)
         staging.replace(target)
@@ -200,7 +207,7 @@ class Checkpoints:
         owned_files.discard(old)
 
     def _recover(self) -> None:
-        """Clear what a killed process left behind."""
+        """Clean up after a killed process: finish its renames, remove its temporary files."""
         for store in self._stores():
             if not owned_files.listed(store):
                 named = {path for name in self.names() for path in self._beside_or_none(name)}
@@ -217,29 +224,31 @@ class Checkpoints:
                 old.replace(target)
 
     def _set_aside(self, name: str) -> None:
+        """Rename a damaged checkpoint, so that it is no longer taken for one."""
         aside = self.folder / f"rejected-{name}"
         owned_files.discard(aside)
-        while aside.exists():  # it holds more than a checkpoint does
+        while aside.exists():  # it holds files that are not ours
             aside = aside.with_name(f"{aside.name}-again")
         (self.folder / name).replace(aside)
 
     def _prune(self) -> None:
+        """Remove all checkpoints but the newest `keep` and the best."""
         names = self.names()
-        kept = {*names[-self.keep :], self.pointer("best")}
-        for name in names:
-            if name not in kept:
+        best = self.pointer("best")
+        for name in names[: -self.keep]:
+            if name != best:
                 owned_files.discard(self.folder / name)
         self._prune_beside()
 
     def _prune_beside(self) -> None:
-        """Remove rows of stores that no checkpoint to go on from relies on; the best one is kept for its weights."""
+        """Remove rows of stores that none of the newest `keep` checkpoints needs; `best` is kept for its weights."""
         stores = self._stores()
         if not stores:
             return
         try:
             named = self._beside(self.names()[-self.keep :])
         except (OSError, ValueError, AttributeError):
-            return  # nobody knows what a damaged one relies on
+            return  # a damaged checkpoint may need any of them
         for store in stores:
             unused = [path for path in store.glob("*.safetensors") if path.relative_to(self.home) not in named]
             ours = owned_files.listed(store) if unused else {}
@@ -248,18 +257,19 @@ class Checkpoints:
                     path.unlink(missing_ok=True)
 
     def _stores(self) -> list[SafePath]:
-        """Folders with rows of stores, beside the checkpoints."""
+        """Return the folders with rows of stores, beside the checkpoints."""
         replay = self.home / REPLAY
         return [replay / name for name in replay.folders("*")]
 
     def _beside_or_none(self, name: str) -> set[str]:
+        """Return the files beside a checkpoint that it needs; none for one without a readable manifest."""
         try:
             return self._beside([name])
         except (OSError, ValueError, AttributeError):
             return set()
 
     def _beside(self, names: Iterable[str]) -> set[str]:
-        """Files beside the checkpoints that these rely on."""
+        """Return the files beside the checkpoints that these need."""
         return {path for name in names for path in owned_files.read_manifest(self.folder / name).get("beside", {})}
 
 
@@ -277,14 +287,14 @@ def best_of(checkpoints: Checkpoints) -> str | None:
         newest = names[-1]
         try:
             recorded = checkpoints.facts(newest).get("best")  # absent before checkpoints recorded it
-        except CheckpointError:  # whoever loads it says so
+        except CheckpointError:  # loading it says so
             return pointer
         if recorded not in names or recorded == pointer:
             return pointer
         if recorded == newest or pointer not in names:
             return str(recorded)
-    told = f"{checkpoints.folder / 'best'} names {pointer}, but by {newest} the best is {recorded}"
-    raise CheckpointError(f"{told}: `cadenza resume {checkpoints.folder.parent.name}` sets it right")
+    message = f"{checkpoints.folder / 'best'} names {pointer}, but by {newest} the best is {recorded}"
+    raise CheckpointError(f"{message}: `cadenza resume {checkpoints.folder.parent.name}` sets it right")
 
 
 def name_of(position: Sequence[int]) -> str:
@@ -294,7 +304,7 @@ def name_of(position: Sequence[int]) -> str:
 
 
 def position(name: str) -> tuple[int, int]:
-    """(env_steps, updates) of a checkpoint by its name."""
+    """Return (env_steps, updates) of a checkpoint from its name."""
     match = NAME.fullmatch(name)
     if not match:
         raise CheckpointError(f"'{name}' is not the name of a checkpoint")
@@ -302,12 +312,13 @@ def position(name: str) -> tuple[int, int]:
 
 
 def manifest_digest(manifest: dict[str, Any]) -> str:
-    """Hash of everything in a manifest but this hash."""
+    """Return the sha256 of a manifest without its digest."""
     rest = {key: value for key, value in manifest.items() if key != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def read_verified(folder: SafePath, file: str, facts: dict[str, Any]) -> bytes:
+    """Read a file of a checkpoint; refuse one that differs from the manifest's `facts` about it."""
     content = (folder / file).read_bytes(facts["size"])
     actual = hashlib.sha256(content).hexdigest()
     if actual != facts["sha256"]:

@@ -1,4 +1,4 @@
-"""How far a run is, in every unit; how good its policy is; and triggers that fire when an interval is crossed."""
+"""The counters of a run, the scores of its policy, and triggers that fire when an interval is crossed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 @dataclass
 class Clock:
+    """The counters of a run."""
+
     env_steps: int = 0  # calls of env.step summed over environments
     vec_steps: int = 0  # calls of the vector environment's step
     updates: int = 0  # gradient steps
@@ -16,11 +18,12 @@ class Clock:
     episodes: int = 0  # finished training episodes
     evaluations: int = 0
     seconds: float = 0.0  # spent in this run, over all its processes
-    phase: str = ""  # the one last worked on
-    cycle_ended: bool = False  # what is done at the end of a cycle is still to be done
+    phase: str = ""  # the name of the latest phase
+    cycle_ended: bool = False  # the work at the end of a cycle is still to be done
 
     @property
     def position(self) -> list[int]:
+        """Env_steps and updates, after which a checkpoint is named."""
         return [self.env_steps, self.updates]
 
     def state_dict(self) -> dict[str, Any]:
@@ -32,11 +35,11 @@ class Clock:
 
 
 @dataclass
-class Standing:
-    """How good the policy is, and where in the run that was last found out and written down."""
+class Scores:
+    """The returns of the latest and the best evaluation, and the positions where they were measured and logged."""
 
     best: float | None = None  # of the evaluations that a checkpoint `best` was saved for
-    best_at: list[int] = field(default_factory=list)  # position of that one
+    best_at: list[int] = field(default_factory=list)  # its position
     latest: float | None = None
     evaluated_at: list[int] = field(default_factory=list)  # position of the latest evaluation
     logged_at: list[int] = field(default_factory=list)  # position of the latest row
@@ -51,9 +54,10 @@ class Standing:
 
 
 class Every:
-    """Due whenever a multiple of an interval was crossed: in env_steps, or in updates where nothing is collected.
+    """A trigger that is due whenever a multiple of its interval was crossed.
 
-    Multiples up to and including `after` env_steps do not count; an interval of 0 or None never comes.
+    It counts env_steps, and updates in phases that do not collect. Multiples up to and including `after` env_steps do
+    not count. An interval of 0 or None is never due.
     """
 
     def __init__(self, steps: int | None, updates: int | None = None, after: int = 0) -> None:
@@ -61,12 +65,12 @@ class Every:
         self.next_steps, self.next_updates = multiple_above(self.steps, after), multiple_above(self.updates, 0)
 
     def due(self, clock: Clock) -> bool:
-        """However many multiples were crossed, it is due once. Asking changes nothing."""
+        """Return whether a multiple was crossed since `done`; several count as one."""
         by_steps = bool(self.steps) and clock.env_steps >= self.next_steps
         return by_steps or (bool(self.updates) and clock.offline_updates >= self.next_updates)
 
     def done(self, clock: Clock) -> None:
-        """Not due again before the next multiple."""
+        """Wait for the next multiple."""
         self.next_steps = max(self.next_steps, multiple_above(self.steps, clock.env_steps))
         self.next_updates = max(self.next_updates, multiple_above(self.updates, clock.offline_updates))
 
@@ -78,4 +82,5 @@ class Every:
 
 
 def multiple_above(interval: int, now: int) -> int:
+    """Return the least multiple of the interval above `now`, or 0 without an interval."""
     return (now // interval + 1) * interval if interval else 0

@@ -1,4 +1,4 @@
-"""State trees to files and back: arrays to safetensors, everything else to JSON. Reading never executes anything."""
+"""Conversion of state trees to files and back: arrays to safetensors, the rest to JSON. Reading executes nothing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from safetensors.torch import save as tensors_to_bytes
 from cadenza.base.parsing import json_tree
 from cadenza.trees import leaves
 
-# Marks inside the JSON for what JSON cannot say. A plain dict never has keys that begin with "$" (see `_encode`).
+# Marks in the JSON for what JSON has no form for. A plain dict never has keys that begin with "$" (see `_encode`).
 TENSOR, ARRAY, TUPLE, ITEMS = "$tensor", "$array", "$tuple", "$items"
 
 
 def pack(state: dict[str, Any]) -> dict[str, bytes]:
-    """File name -> content: `state.json`, and `<part>.safetensors` for each part that holds arrays."""
+    """Return file name -> content: `state.json`, and `<part>.safetensors` for each part that holds arrays."""
     files = {}
     structure = {}
     for part, tree in state.items():
@@ -32,7 +32,10 @@ def pack(state: dict[str, Any]) -> dict[str, bytes]:
 
 
 def unpack(files: dict[str, bytes], only: str | None = None) -> dict[str, Any]:
-    """The inverse of `pack`, of one part if asked; arrays come back as NumPy or torch (on the CPU), as they were."""
+    """Return the state that `pack` was given, or the part `only` of it.
+
+    Arrays are NumPy's or torch's, as they were, torch's on the CPU.
+    """
     structure = json_tree(files["state.json"])
     state = {}
     for part, tree in structure.items() if only is None else [(only, structure[only])]:
@@ -82,7 +85,7 @@ def _decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def digest(state: dict[str, Any]) -> str:
-    """A short fingerprint of every tensor in a state."""
+    """Return a short hash of all tensors in a state."""
     total = hashlib.sha256()
     for _, leaf in leaves(state):
         if isinstance(leaf, torch.Tensor):
@@ -91,7 +94,7 @@ def digest(state: dict[str, Any]) -> str:
 
 
 def first_not_finite(state: dict[str, Any]) -> str | None:
-    """The path of the first tensor that holds a NaN or an infinity."""
+    """Return the path of the first tensor that holds a NaN or an infinity, or None."""
     for path, leaf in leaves(state):
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and not leaf.isfinite().all():
             return path

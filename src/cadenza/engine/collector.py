@@ -1,4 +1,4 @@
-"""Runs a policy in the training environments and hands every transition to a store."""
+"""The collection of experience: a policy acts in the training environments, and a store takes every transition."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ from cadenza.types import Episode, Mode, Store, VectorEnv, Workflow
 
 
 class Collected(NamedTuple):
+    """What a collection added."""
+
     env_steps: int
     vec_steps: int
     episodes: list[Episode]
 
 
 class Collector:
-    """Its state is the policy's memory and a running checksum of what was experienced."""
+    """The training environments with the policy that acts in them.
+
+    Its state is the policy's carry and a running checksum of all actions and rewards.
+    """
 
     def __init__(self, env: VectorEnv, workflow: Workflow) -> None:
         self.env = env
@@ -32,7 +37,7 @@ class Collector:
         self.checksum = 0
 
     def collect(self, task: Task, store: Store, mode: Mode, stop: Callable[[], bool]) -> Collected:
-        """What the task asks for, or less of it if `stop` says to leave; the rest is then for another time."""
+        """Collect what the task asks for into the store; stop short of it if `stop` returns true."""
         env, vec_steps = self.env, 0
         episodes: list[Episode] = []
         step = env.current
@@ -61,11 +66,11 @@ class Collector:
         return {"carry": self.carry, "checksum": self.checksum}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        own = self.workflow.initial_carry(self.env.num_envs)
-        self.carry = map_tree(lambda mine, saved: like(saved, mine), own, state["carry"])
+        initial = self.workflow.initial_carry(self.env.num_envs)
+        self.carry = map_tree(to_device_of, initial, state["carry"])
         self.checksum = state["checksum"]
 
 
-def like(saved: Any, own: Any) -> Any:
-    """What came back from disk, on the device where its like is."""
-    return saved.to(own.device) if isinstance(own, torch.Tensor) else saved
+def to_device_of(reference: Any, saved: Any) -> Any:
+    """Move a tensor from disk to the device of `reference`; return anything else unchanged."""
+    return saved.to(reference.device) if isinstance(reference, torch.Tensor) else saved

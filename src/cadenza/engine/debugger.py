@@ -1,4 +1,4 @@
-"""A debugger is attached: one environment in this process, so that breakpoints are reached and nothing times out."""
+"""Training under a debugger: one environment in this process, so that breakpoints are reached and no step times out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAY = 86_400.0  # seconds that a step may take while someone looks around in it
 
 
 def attached() -> str | None:
-    """Which debugger looks at this process. Coverage tools trace, too, and are none."""
+    """Return the name of the debugger of this process, or None. Coverage tools trace, too, and are none."""
     tracer = getattr(sys.gettrace(), "__self__", None)
     if isinstance(tracer, bdb.Bdb) or _under_bdb():
         return "pdb"
@@ -31,7 +31,7 @@ def attached() -> str | None:
 
 
 def _under_bdb() -> bool:
-    """`continue` without breakpoints ends the tracing, but the debugger is still the one that runs the program."""
+    """Return whether bdb runs the program: `continue` without breakpoints ends its tracing, but not the debugger."""
     frame: Any = sys._getframe()
     while frame is not None:
         if frame.f_code.co_filename == bdb.__file__ and isinstance(frame.f_locals.get("self"), bdb.Bdb):
@@ -41,11 +41,12 @@ def _under_bdb() -> bool:
 
 
 def note(debugger: str) -> str:
+    """Return the line that says what an attached debugger changes."""
     return f"{debugger} is attached: one environment in this process, in training and evaluation"
 
 
-def settle_for_one(config: RunConfig, spec: EnvSpec) -> RunConfig:
-    """The same run with one environment, collecting as much between updates as it would with all of them."""
+def with_one_environment(config: RunConfig, spec: EnvSpec) -> RunConfig:
+    """Return the config with one environment, which collects as much between updates as all of them would."""
     environment, evaluation = config.environment, config.evaluation
     return replace(
         config,

@@ -1,4 +1,4 @@
-"""Measures a policy: whole episodes only, in separate environments with separate seeds."""
+"""Evaluation of a policy: whole episodes, in environments and with seeds of their own."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from cadenza.envs.seeds import EVAL, EpisodeSeeds
 from cadenza.envs.vector import decide_vectorize, make_vector
 from cadenza.types import Episode, GroupSpec, Metrics, Mode, PhaseInfo, VectorEnv, Workflow
 
-EPISODES_APART = 1 << 20  # evaluation k starts at this multiple of k, so that no two share an episode seed
+EPISODES_APART = 1 << 20  # evaluation k begins with episode k times this, so that no two share an episode seed
 
 
 @dataclass(frozen=True)
 class Evaluation:
+    """The episodes of one evaluation; fewer than `requested` if it timed out."""
+
     episodes: list[Episode]
     requested: int
     groups: Mapping[str, GroupSpec]
 
     @property
     def returns(self) -> list[float]:
+        """The return of each episode, over all agents."""
         return [episode.total for episode in self.episodes]
 
     def metrics(self) -> Metrics:
@@ -48,19 +51,19 @@ class Evaluation:
 
 
 def returns_within(episode: Episode, groups: Mapping[str, GroupSpec]) -> dict[str, float]:
-    """Return the parts of a team's return: by group where there are several, by agent where a group has several."""
+    """Return the shares of an episode's return: of each group if there are several, of each agent of a larger group."""
     parts = {}
     for name, returns in episode.returns.items():
         if len(groups) > 1:
             parts[f"{name}/return_mean"] = float(returns.sum())
         if len(returns) > 1:
             agents = zip(groups[name].agents, returns.tolist(), strict=True)
-            parts |= {f"{name}/{agent}/return_mean": earned for agent, earned in agents}
+            parts |= {f"{name}/{agent}/return_mean": share for agent, share in agents}
     return parts
 
 
 class Evaluator:
-    """Evaluations of one run; the first one makes the environments, which all share."""
+    """The evaluations of one run. The first one makes the environments, the others use them again."""
 
     def __init__(self, config: RunConfig, workflow: Workflow, decisions: dict[str, Any]) -> None:
         self.config = config
@@ -72,7 +75,7 @@ class Evaluator:
         self.env: VectorEnv | None = None
 
     def __call__(self, number: int, phase: PhaseInfo, stop: Callable[[], bool] = lambda: False) -> Evaluation:
-        """Run evaluation `number`: always the same episodes, whenever and wherever it is made."""
+        """Make evaluation `number`; its episodes depend on the seed, the number and the policy alone."""
         settings, seed = self.config.evaluation, self.config.seed
         if self.env is None:
             seeds = EpisodeSeeds(seed, EVAL)
@@ -94,7 +97,7 @@ class Evaluator:
         return Evaluation(finished, settings.episodes, self.env.spec.groups)
 
     def _quota(self, episodes: int) -> list[int]:
-        """Return how many first episodes of each environment count, however long: short ones are not preferred."""
+        """Return how many first episodes of each environment count; else short episodes would be preferred."""
         share, rest = divmod(episodes, self.num_envs)
         return [share + (index < rest) for index in range(self.num_envs)]
 

@@ -1,7 +1,7 @@
-"""What a run tells those who listen: a handful of read-only events, each a frozen dataclass.
+"""The events of a run, passed to its listeners: five read-only dataclasses.
 
-A listener is any callable: `cadenza.train(…, on_event=listener)`. What it raises ends the run like any other failure.
-After a kill, what happened since the last checkpoint happens again, and is told again.
+A listener is any callable: `cadenza.train(…, on_event=listener)`. An exception in it ends the run like any other
+failure. After a kill, what happened since the last checkpoint happens again, and so do its events.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from cadenza.records.folder import RunFolder
 
 @dataclass(frozen=True)
 class Started:
-    """The run begins, or goes on. `stop()`, now or at any later event, saves and interrupts it as Ctrl-C would."""
+    """The run starts or is resumed. `stop()`, now or at any later event, saves and interrupts it as Ctrl-C would."""
 
     folder: RunFolder
     config: RunConfig
     unit: str  # of the run's budget: env_steps or updates
-    env_steps: int  # where it stands: above 0 when resumed
-    stop: Callable[..., None]  # takes a reason, too, which the status will tell
+    env_steps: int  # so far: above 0 when resumed
+    stop: Callable[..., None]  # takes a reason for status.json, too
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The policy was measured; its numbers are in the row that follows."""
+    """The policy was evaluated; its metrics are in the next row."""
 
     env_steps: int
     returns: tuple[float, ...]  # of each episode
@@ -53,7 +53,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Ended:
-    """Nothing follows. Status: finished, interrupted (a signal or `stop`, named by the message) or failed."""
+    """The run ended: finished, interrupted (by the signal or `stop` that `message` names) or failed."""
 
     status: str
     message: str

@@ -1,4 +1,4 @@
-"""What a run trains with: config, phases and decisions, as each checkpoint records them; and the differences."""
+"""The identity of a run: its config, phases and decisions, as each checkpoint records them, and how two differ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST = 60  # characters of a value in a message
 
 @dataclass(frozen=True)
 class Change:
-    """A value that is not what the checkpoint was saved with; `key` is its dotted place in the identity."""
+    """A value that differs from the one the checkpoint was saved with; `key` is its dotted key in the identity."""
 
     key: str
     before: Any
@@ -38,25 +38,24 @@ class Change:
 
     @property
     def pair(self) -> list[Any]:
-        """The values before and now as JSON holds them; text stands for one that is not there."""
+        """The values before and now as JSON holds them; a text stands for a missing one."""
         return [UNSET if value is ABSENT else value for value in (self.before, self.now)]
 
 
 def identity_of(config: RunConfig, phases: Sequence[Phase], decisions: Mapping[str, Any]) -> dict[str, Any]:
     """Return what training depends on as plain data."""
     logs = {key: decisions[key] for key in (BUDGETS, DEVICES) if key in decisions}
-    made: dict[str, Any] = json.loads(
-        dumps({"config": to_dict(config), "phases": to_dict(phases), "decisions": binding(decisions) | logs})
-    )
-    return made
+    identity = {"config": to_dict(config), "phases": to_dict(phases), "decisions": binding(decisions) | logs}
+    plain: dict[str, Any] = json.loads(dumps(identity))
+    return plain
 
 
 def differences(stored: Mapping[str, Any], config: RunConfig, now: Mapping[str, Any], edited: bool) -> list[Change]:
     """Return how `now`, the identity of this process, differs from the `stored` one of a checkpoint.
 
-    Not a difference: budgets and devices that `resume` replaced and recorded, and what the checkpoint's version of the
-    program did not have: decisions, and settings that have their defaults. Where config.yaml was `edited`, a budget in
-    it counts.
+    Budgets and devices that `resume` replaced and recorded are no differences, nor are decisions and settings (at
+    their defaults) that the checkpoint's version of the program did not have. Where config.yaml was `edited`, its
+    budget counts.
     """
     before = flat({**stored, "config": migrate(dict(stored["config"]))})
     after = flat(now)
@@ -86,7 +85,7 @@ def is_regular(
 
 
 def moved(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether a change of device to the present one was recorded since. It may change the kernels, too."""
+    """Return whether a change to the present device was recorded since; it may have changed the kernels, too."""
     earlier, later = before.get(DEVICES, []), now.get(DEVICES, [])
     return len(later) > len(earlier) and bool(later[-1]["now"] == now["device"])
 
@@ -108,11 +107,11 @@ def is_default(config: RunConfig, key: str) -> bool:
 
 
 def unaccepted(changes: Sequence[Change], decisions: Mapping[str, Any]) -> list[Change]:
-    """Return the changes that `resume --accept-changes` was not told of before."""
-    known: dict[str, Any] = {}
+    """Return the changes that `resume --accept-changes` has not accepted before."""
+    accepted: dict[str, Any] = {}
     for entry in decisions.get(ACCEPTED, []):
-        known |= {key: pair[1] for key, pair in entry["changes"].items()}
-    return [change for change in changes if not same(change.pair[1], known.get(change.key, ABSENT))]
+        accepted |= {key: pair[1] for key, pair in entry["changes"].items()}
+    return [change for change in changes if not same(change.pair[1], accepted.get(change.key, ABSENT))]
 
 
 def same(before: Any, now: Any) -> bool:

@@ -1,7 +1,7 @@
 """The training loop. It knows phases, stores and the run folder, and no algorithm by name.
 
 while the run is not over:
-    do what the scheduler says (collect, evaluate, or one of the workflow's update hooks)
+    run the scheduler's next task (collect, evaluate, or one of the workflow's update hooks)
     at the end of a cycle: evaluate, write a row, save, each if it is due
 """
 
@@ -23,9 +23,9 @@ from cadenza.base.streams import Streams
 from cadenza.config.schema import RunConfig
 from cadenza.engine.attachments import Display
 from cadenza.engine.checkpoint import Checkpoints
-from cadenza.engine.clock import Clock, Every, Standing
+from cadenza.engine.clock import Clock, Every, Scores
 from cadenza.engine.codec import digest, first_not_finite
-from cadenza.engine.collector import Collector
+from cadenza.engine.collector import Collected, Collector
 from cadenza.engine.evaluator import Evaluation, Evaluator, returns_within
 from cadenza.engine.events import Evaluated, Event, Listener, Row, Saved
 from cadenza.engine.identity import identity_of
@@ -43,7 +43,7 @@ SAVE_ATTEMPTS = 3  # failures in a row before a full or failing disk ends the ru
 
 @dataclass
 class Orchestrator:
-    """Everything a run is made of, put together by `build.py`, and the loop over it."""
+    """A run: its parts, put together by `build.py`, and the loop over them."""
 
     config: RunConfig
     decisions: dict[str, Any]
@@ -59,12 +59,12 @@ class Orchestrator:
     metrics: MetricsFile
     episodes: EpisodeLog
     console: Display
-    signals: Signals  # heeded while they are entered, by whoever starts the run
+    signals: Signals  # entered by the caller
     clock: Clock = field(default_factory=Clock)
     buffer: MetricBuffer = field(default_factory=MetricBuffer)
-    standing: Standing = field(default_factory=Standing)
+    scores: Scores = field(default_factory=Scores)
     failed_saves: int = 0
-    listeners: list[Listener] = field(default_factory=list)  # told what happens; no part of the run's state
+    listeners: list[Listener] = field(default_factory=list)  # no part of the run's state
     probe: Probe = field(default_factory=Probe)
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Orchestrator:
         self._saved_at = 0.0  # the clock's seconds
 
     def attach(self, probe: Probe) -> None:
-        """Let a probe observe the run from inside."""
+        """Call the policy, the environments and every task through a probe from now on."""
         self.probe = probe
         self.evaluator.act = partial(probe.act, self.workflow.act)
         if self.collector is not None:
@@ -86,7 +86,7 @@ class Orchestrator:
     def run(self, until: Callable[[Clock], bool] = lambda clock: False) -> str | None:
         """Train until the budget, the last phase, early stopping or a signal; return the name of that signal.
 
-        `until` leaves at the end of a cycle, as if interrupted there.
+        Where `until` returns true at the end of a cycle, save and leave, as if interrupted there.
         """
         return self.probe.run(partial(self._train, until))
 
@@ -95,7 +95,7 @@ class Orchestrator:
         self.usage.begin(self.clock.env_steps)
         try:
             return self._loop(until)
-        except EnvironmentFault as problem:  # it may have been given actions that no environment can take
+        except EnvironmentFault as problem:  # perhaps because it was given NaN as an action
             bad = first_not_finite(self.workflow.state_dict())
             if bad:
                 raise self._divergence(f"{bad} is not finite") from problem
@@ -118,20 +118,21 @@ class Orchestrator:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What every checkpoint of this process records about the run; made once, at the first save."""
+        """What every checkpoint of this process records about the run, computed at the first save."""
         return identity_of(self.config, self.scheduler.phases, self.decisions)
 
     @property
     def finished(self) -> bool:
+        """Whether the budget is spent, the last phase over or the run stopped early, at the end of a cycle."""
         training, clock = self.config.training, self.clock
         spent = (training.max_timesteps is not None and clock.env_steps >= training.max_timesteps) or (
             training.max_updates is not None and clock.updates >= training.max_updates
         )
-        return self.scheduler.over or ((spent or self.standing.stopped_early) and self.scheduler.at_boundary)
+        return self.scheduler.over or ((spent or self.scores.stopped_early) and self.scheduler.at_boundary)
 
     @property
     def now(self) -> int:
-        """How far the run has come, in the unit of its budget."""
+        """The progress of the run in the unit of its budget."""
         return self.clock.env_steps if self.decisions["training.unit"] == "env_steps" else self.clock.updates
 
     def _stop(self) -> bool:
@@ -142,8 +143,10 @@ class Orchestrator:
         assert task is not None
         if task.phase.name != self.clock.phase:
             self.clock.phase = task.phase.name
-            with contextlib.suppress(OSError):  # for whoever watches; a full disk is told of where something is lost
-                self.folder.update_status(phase=self._phase_to_tell())
+            with contextlib.suppress(
+                OSError
+            ):  # for `cadenza top` only; where a full disk loses anything, it is reported
+                self.folder.update_status(phase=self._phase_facts())
         before = (self.scheduler.index, self.scheduler.cycles)
         if task.hook.name == "collect":
             self._collect(task)
@@ -165,19 +168,19 @@ class Orchestrator:
         mode = Mode(explore=True, phase=self._phase(task), streams=self.streams)
         with self.usage.part("collect"):
             collect = partial(self.collector.collect, task, self.stores[task.buffer], mode, self._stop)
-            done = self.probe.task("collect", collect)
-        self.clock.env_steps += done.env_steps
-        self.clock.vec_steps += done.vec_steps
-        self.clock.episodes += len(done.episodes)
-        for episode in done.episodes:
+            collected: Collected = self.probe.task("collect", collect)
+        self.clock.env_steps += collected.env_steps
+        self.clock.vec_steps += collected.vec_steps
+        self.clock.episodes += len(collected.episodes)
+        for episode in collected.episodes:
             self.buffer.add({"collect/return_mean": episode.total, "collect/length_mean": episode.length})
             if episode.won is not None:
                 self.buffer.add({"collect/win_rate": float(episode.won)})
             parts = returns_within(episode, self.collector.env.spec.groups)
             self.buffer.add({f"collect/{name}": value for name, value in parts.items()})
-        self.episodes.add(done.episodes)
-        amount = len(done.episodes) if task.hook.episodes else done.env_steps
-        self.scheduler.advance(amount, env_steps=done.env_steps)
+        self.episodes.add(collected.episodes)
+        amount = len(collected.episodes) if task.hook.episodes else collected.env_steps
+        self.scheduler.advance(amount, env_steps=collected.env_steps)
 
     def _update(self, task: Task) -> None:
         store = self.stores[task.buffer]
@@ -200,7 +203,7 @@ class Orchestrator:
         self.scheduler.advance(result.calls, updates=result.updates)
 
     def _phase(self, task: Task | None, due: int = 1) -> PhaseInfo:
-        """Where the run stood when the task began: one that was interrupted goes on under the same schedules."""
+        """Return the progress when the task began: an interrupted one then continues under the same schedules."""
         scheduler, kind = self.scheduler, task.phase.type if task else "eval_only"
         counts = (scheduler.steps - scheduler.task_steps, scheduler.updates, scheduler.cycles)
         now = self.now - (scheduler.task_steps if self.decisions["training.unit"] == "env_steps" else 0)
@@ -213,7 +216,7 @@ class Orchestrator:
         clock.seconds = time.monotonic() - self._started
         evaluation = None
         if triggers["evaluate"].due(clock):
-            if self.standing.evaluated_at != clock.position:
+            if self.scores.evaluated_at != clock.position:
                 evaluation = self._evaluate()
                 if evaluation is None:
                     return  # a signal came: this cycle ends once more after a resume
@@ -230,19 +233,19 @@ class Orchestrator:
             self._save_if_best()
 
     def _conclude(self) -> bool:
-        """The last evaluation and row, unless this point has them, and the last checkpoint; False if interrupted."""
+        """Make the last evaluation, row and checkpoint, unless this point has them; return False if interrupted."""
         evaluation = None
-        if self.config.evaluation.at_end and self.standing.evaluated_at != self.clock.position:
+        if self.config.evaluation.at_end and self.scores.evaluated_at != self.clock.position:
             evaluation = self._evaluate()
             if evaluation is None:
                 return False
-        if evaluation is not None or self.standing.logged_at != self.clock.position:
+        if evaluation is not None or self.scores.logged_at != self.clock.position:
             self.write_row(evaluation)
         self.save(insist=True)
         return True
 
     def _evaluate(self) -> Evaluation | None:
-        """None when a signal interrupts it; it is then made again, the same, after a resume."""
+        """Evaluate the policy; return None if a signal interrupts it. A resumed run repeats the same evaluation."""
         with self.usage.part("evaluate"):
             phase = self._phase(self.scheduler.next())
             evaluate = partial(self.evaluator, self.clock.evaluations, phase, self._stop)
@@ -253,13 +256,14 @@ class Orchestrator:
         if len(evaluation.episodes) < evaluation.requested:
             finished = f"{len(evaluation.episodes)} of {evaluation.requested} episodes"
             self.console.note(f"evaluation timed out with {finished} finished", warning=True)
-        self.standing.latest = evaluation.metrics().get("eval/return_mean")
-        self.standing.evaluated_at = self.clock.position
+        self.scores.latest = evaluation.metrics().get("eval/return_mean")
+        self.scores.evaluated_at = self.clock.position
         lengths = tuple(episode.length for episode in evaluation.episodes)
         self.tell(Evaluated(self.clock.env_steps, tuple(evaluation.returns), lengths, self.clock.evaluations))
         return evaluation
 
     def write_row(self, evaluation: Evaluation | None) -> None:
+        """Write a row of metrics; refuse one that holds NaN or infinity; stop early if the goal is reached."""
         clock = self.clock
         row: dict[str, Any] = {
             "env_steps": clock.env_steps,
@@ -280,45 +284,49 @@ class Orchestrator:
                 raise self._divergence(f"{name} became {value}")
         if not self.metrics.append(row):
             self.console.note(f"disk full: {self.metrics.pending} rows of metrics wait in memory", warning=True)
-        self.standing.logged_at = clock.position
+        self.scores.logged_at = clock.position
         self.console.update(self.now, self.scheduler.progress, row)
         stop = self.config.training.early_stop
         if stop is not None and stop.metric in row:
             goal = self.spec.return_threshold if stop.at_least == "solved" else stop.at_least
-            self.standing.stopped_early |= goal is not None and row[stop.metric] >= goal
+            self.scores.stopped_early |= goal is not None and row[stop.metric] >= goal
         self.tell(Row(MappingProxyType(row)))
 
     def tell(self, event: Event) -> None:
+        """Pass an event to every listener."""
         for listener in self.listeners:
             listener(event)
 
     def _divergence(self, what: str) -> DivergenceError:
         where = f"by step {self.clock.env_steps} (update {self.clock.updates})"
-        find = f"`cadenza debug {self.folder.reference}` goes on from it and names the place"
-        return DivergenceError(f"{what} {where}; the last good checkpoint is kept: {find}")
+        next_step = f"`cadenza debug {self.folder.reference}` goes on from it and names the place"
+        return DivergenceError(f"{what} {where}; the last good checkpoint is kept: {next_step}")
 
     # state
 
     def parts(self) -> dict[str, Stateful]:
-        """Everything that changes, by name. A checkpoint is this list."""
+        """Return every stateful part by its name in a checkpoint, which consists of their states."""
         parts: dict[str, Stateful] = {
             "clock": self.clock,
             "scheduler": self.scheduler,
             "workflow": self.workflow,
             "metrics": self.metrics,
             "buffer": self.buffer,
-            "standing": self.standing,
+            "standing": self.scores,
             **{f"store.{name}": store for name, store in self.stores.items()},
             **{f"trigger.{name}": trigger for name, trigger in self.triggers.items()},
         }
         if self.collector is not None:
             parts |= {"environment": self.collector.env, "collector": self.collector}
-        return parts | {"streams": self.streams}  # last: whatever is restored before may draw random numbers
+        return parts | {"streams": self.streams}  # last, because restoring the others may draw random numbers
 
     def load_state(self, state: dict[str, Any]) -> None:
+        """Restore every part from a checkpoint's state; refuse a state that lacks any of it."""
         for name, part in self.parts().items():
             try:
-                absent = part.state_dict().keys() - state[name].keys()  # else a part would keep its first state unseen
+                absent = (
+                    part.state_dict().keys() - state[name].keys()
+                )  # else a part would silently keep its initial state
                 if absent:
                     raise KeyError(min(absent))
                 part.load_state_dict(state[name])
@@ -326,16 +334,16 @@ class Orchestrator:
                 reason = f"{type(problem).__name__}: {problem}"
                 raise CheckpointError(f"the checkpoint's '{name}' does not fit this run ({reason})") from problem
         if self.collector is not None and self.collector.env.spec.restore == "restart":
-            for store in self.stores.values():  # what they hold ends where the environments began afresh
+            for store in self.stores.values():  # the environments start new episodes
                 store.cut()
         self.episodes.drop_after(self.clock.env_steps)
         self._started = time.monotonic() - self.clock.seconds
 
     def save(self, insist: bool = False) -> None:
-        """A checkpoint now; `best` too, if this point was just evaluated better than any before.
+        """Save a checkpoint; it is `best` too if the evaluation at this point is the best so far.
 
-        A failing disk is survived twice in a row with the previous checkpoint intact; where there is no next time, it
-        is tried again at once.
+        Two failures in a row of the disk are only noted, since the previous checkpoint is intact. With `insist`, where
+        no later save follows, a failed one is repeated at once.
         """
         self.clock.seconds = self._saved_at = time.monotonic() - self._started
         bad = first_not_finite(self.workflow.state_dict())
@@ -359,16 +367,16 @@ class Orchestrator:
         self.tell(saved)
 
     def _long_unsaved(self) -> bool:
-        """By the clock on the wall, which changes nothing but when the state is kept."""
+        """Return whether `checkpoint.every_minutes` have passed since the last save."""
         limit = 60 * self.config.checkpoint.every_minutes
         return 0 < limit <= self.clock.seconds - self._saved_at
 
     def _write_checkpoint(self) -> Saved:
-        standing, improved = self.standing, self._improved()
-        before = (standing.best, standing.best_at)
+        scores, improved = self.scores, self._improved()
+        before = (scores.best, scores.best_at)
         try:
             if improved:
-                standing.best, standing.best_at = standing.latest, self.clock.position
+                scores.best, scores.best_at = scores.latest, self.clock.position
             self.episodes.seal(self.clock.env_steps)
             sealing = [store for store in self.stores.values() if isinstance(store, Sealing)]
             beside = {path: sha256 for store in sealing for path, sha256 in store.seal().items()}
@@ -380,14 +388,14 @@ class Orchestrator:
             self.write_status("running")
             return Saved((self.folder.checkpoints / name).path, improved)
         except OSError:
-            standing.best, standing.best_at = before
+            scores.best, scores.best_at = before
             raise
 
     def _improved(self) -> bool:
-        latest, best = self.standing.latest, self.standing.best
-        if latest is None or self.standing.evaluated_at != self.clock.position:
+        latest, best = self.scores.latest, self.scores.best
+        if latest is None or self.scores.evaluated_at != self.clock.position:
             return False
-        # what some win others lose: a sum over teams says nothing, and the newest is taken for the best
+        # what one team wins another loses: the sum over teams says nothing, and the newest counts as the best
         return best is None or latest > best or self.spec.competitive
 
     def _save_if_best(self) -> None:
@@ -395,6 +403,7 @@ class Orchestrator:
             self.save()
 
     def write_status(self, status: str, message: str = "") -> None:
+        """Write the status and the progress of the run to status.json."""
         clock = self.clock
         self.folder.update_status(
             status=status,
@@ -403,22 +412,22 @@ class Orchestrator:
             updates=clock.updates,
             episodes=clock.episodes,
             seconds=round(clock.seconds, 3),
-            best_return=self.standing.best,
+            best_return=self.scores.best,
             return_threshold=self.spec.return_threshold,
-            phase=self._phase_to_tell(),
+            phase=self._phase_facts(),
             **self.folder.whereabouts(),
-            **{"eval/return_mean": self.standing.latest},
+            **{"eval/return_mean": self.scores.latest},
         )
 
-    def _phase_to_tell(self) -> dict[str, Any]:
-        """The phase and where it ends, by the run's own count of what it counts: the same as long as it lasts."""
-        stretch = self.scheduler.progress
-        end = getattr(self.clock, stretch.unit) - stretch.done + stretch.total if stretch.total else None
-        return {"name": stretch.phase, "last": stretch.last, "unit": stretch.unit, "end": end}
+    def _phase_facts(self) -> dict[str, Any]:
+        """Return the phase for status.json, with its end in the run's counter of the phase's unit."""
+        progress = self.scheduler.progress
+        end = getattr(self.clock, progress.unit) - progress.done + progress.total if progress.total else None
+        return {"name": progress.phase, "last": progress.last, "unit": progress.unit, "end": end}
 
 
 def triggers_of(config: RunConfig) -> dict[str, Every]:
-    """When something is due at the end of a cycle."""
+    """Return the triggers of what is due at the end of a cycle."""
     evaluation, logging, checkpoint = config.evaluation, config.logging, config.checkpoint
     return {
         "evaluate": Every(evaluation.every_steps, evaluation.every_updates, after=evaluation.warmup_steps),

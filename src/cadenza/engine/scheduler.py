@@ -1,4 +1,4 @@
-"""What to do next: walks the phases of a run. Pure bookkeeping, no torch; its position is part of the run's state."""
+"""The scheduler of a run's phases. Its position is part of the run's state; it does not import torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cadenza.config.schema import Hook, Phase
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to do: `amount` is env_steps (or episodes) for collect, calls for anything else."""
+    """A hook to run: `amount` counts env_steps or episodes of a `collect`, calls of anything else."""
 
     phase: Phase
     hook: Hook
@@ -19,11 +19,12 @@ class Task:
 
     @property
     def buffer(self) -> str:
+        """The name of the store to use."""
         return self.hook.buffer or self.phase.buffer
 
 
 class PhaseProgress(NamedTuple):
-    """Where a run stands within its phase, for whoever watches it; `total` is 0 for a phase that the budget ends."""
+    """A run's progress in its phase, for displays; `total` is 0 for a phase that ends with the budget."""
 
     phase: str
     last: bool  # no other phase follows
@@ -33,21 +34,21 @@ class PhaseProgress(NamedTuple):
 
 
 class PhaseScheduler:
-    """Visits the hooks of a phase in turn; one round is a cycle; a phase ends with the cycle that reaches its end."""
+    """The order of the hooks. One round of a phase's hooks is a cycle; the cycle that reaches its duration ends it."""
 
     def __init__(self, phases: tuple[Phase, ...]) -> None:
         self.phases = phases
         self.index = 0  # of the current phase
-        self.hook = self.done = 0  # where in its hooks, and how much of that one is done
-        self.task_steps = 0  # env_steps of the task in hand so far
+        self.hook = self.done = 0  # the index of the current hook, and how much of it is done
+        self.task_steps = 0  # env_steps of the current task so far
         self.steps = self.updates = self.cycles = 0  # so far in this phase
         self.begun = False  # whether anything of the current cycle is done
         self.calls: list[int] = []  # by hook, in this phase
         self._enter_phase()
-        self._pass_what_is_done()
+        self._skip_finished_hooks()
 
     def next(self) -> Task | None:
-        """The task in hand, or None when the last phase is over. Asking changes nothing."""
+        """Return the current task, or None after the last phase."""
         if self.over:
             return None
         phase = self.phases[self.index]
@@ -61,16 +62,17 @@ class PhaseScheduler:
         self.task_steps += env_steps
         self.steps += env_steps
         self.updates += updates
-        self._pass_what_is_done()
+        self._skip_finished_hooks()
 
     def skip(self) -> None:
-        """On to the next phase, whatever is left of this one."""
+        """Go to the next phase, whatever remains of this one."""
         self.index += 1
         self._enter_phase()
-        self._pass_what_is_done()
+        self._skip_finished_hooks()
 
     @property
     def over(self) -> bool:
+        """Whether the last phase has ended."""
         return self.index == len(self.phases)
 
     @property
@@ -80,6 +82,7 @@ class PhaseScheduler:
 
     @property
     def progress(self) -> PhaseProgress:
+        """How far the current phase is."""
         index = min(self.index, len(self.phases) - 1)
         phase, last = self.phases[index], index == len(self.phases) - 1
         for unit, total, done in self._limits(phase):
@@ -96,7 +99,7 @@ class PhaseScheduler:
             return hook.times - self.done
         return ratio.numerator * self.steps // ratio.denominator - self.calls[self.hook]
 
-    def _pass_what_is_done(self) -> None:
+    def _skip_finished_hooks(self) -> None:
         while not self.over and self._remaining() <= 0:
             self._next_hook()
 
@@ -114,7 +117,7 @@ class PhaseScheduler:
             self._enter_phase()
 
     def _limits(self, phase: Phase) -> tuple[tuple[str, int | None, int], ...]:
-        """The lengths that a phase may have, and how much of each the one in hand has."""
+        """Return (unit, duration or None, count so far) for each unit in which a phase may be limited."""
         return (
             ("env_steps", phase.duration_steps, self.steps),
             ("updates", phase.duration_updates, self.updates),

@@ -1,4 +1,4 @@
-"""Ctrl-C and the cluster's signals: remembered, then obeyed at the next boundary. A second Ctrl-C leaves at once."""
+"""Signals, of Ctrl-C or a cluster: recorded, and handled at the next boundary. A second Ctrl-C exits at once."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from types import FrameType
 from typing import Any
 
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 75}  # SIGHUP: the terminal is gone
-STOP = "stop"  # what `requested` holds when the run was asked to stop by a listener
-SHOW_CURSOR = "\x1b[?25h"  # which a live table hides
+STOP = "stop"  # the value of `requested` after a listener called `stop`
+SHOW_CURSOR = "\x1b[?25h"  # a live table hides it
 STDERR = 2  # sys.stderr may be no file, in a notebook for one
 
 
 class Signals:
-    """While entered, `requested` holds the name of the signal that asked the run to stop, if any; else STOP, if asked.
+    """A context in which `requested` is the name of the first signal that came, or STOP after `stop`, or None.
 
-    With `pass_on`, every signal is handed to it instead of being acted upon here.
+    With `pass_on`, each signal is also passed to that function, and the second Ctrl-C does not exit here.
     """
 
     def __init__(self, pass_on: Callable[[int], None] | None = None) -> None:
         self._signal: str | None = None
-        self._stopped = False  # beside it, so that another thread's `stop` cannot undo a signal
+        self._stopped = False  # apart from it, so that another thread's `stop` cannot undo a signal
         self._why = ""
         self._pass_on = pass_on
         self._previous: dict[int, Any] = {}
@@ -45,11 +45,12 @@ class Signals:
 
     @property
     def requested(self) -> str | None:
+        """The request to stop, if there is one."""
         return self._signal or (STOP if self._stopped else None)
 
     @property
     def why(self) -> str:
-        """The reason given to `stop`, unless a signal came as well."""
+        """The reason for `stop`; empty if a signal came as well."""
         return "" if self._signal else self._why
 
     def stop(self, why: str = "") -> None:

@@ -7,13 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import load_env_creator
 
 from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.action_names import gymnasium_names
+from cadenza.envs.arguments import check_arguments
 from cadenza.envs.layout import Array, Layout, allocate_buffer
 from cadenza.envs.seeds import EpisodeSeeds
 from cadenza.envs.vector import Vector
-from cadenza.types import SINGLE_GROUP, EnvSpec
+from cadenza.types import SINGLE_GROUP, EnvSpec, GroupSpec
 
 
 @dataclass(frozen=True)
@@ -25,10 +30,33 @@ class MakeNative:
     restore: str = "snapshot"  # how a running episode is restored
 
 
-def cartpole(config: EnvironmentConfig, spec: Callable[[], EnvSpec]) -> MakeNative:
-    """Return CartPole's native version; `spec` makes the scalar environment's spec."""
-    sutton_barto = bool(config.kwargs.get("sutton_barto_reward", False))
-    return MakeNative(lambda num_envs, seeds: CartPole(spec(), num_envs, seeds, sutton_barto), worthwhile_from=2)
+def cartpole(config: EnvironmentConfig) -> MakeNative:
+    """Return CartPole's native version."""
+
+    def make(num_envs: int, seeds: EpisodeSeeds) -> CartPole:
+        sutton_barto = bool(config.kwargs.get("sutton_barto_reward", False))
+        return CartPole(cartpole_spec(config), num_envs, seeds, sutton_barto)
+
+    return MakeNative(make, worthwhile_from=2)
+
+
+def cartpole_spec(config: EnvironmentConfig) -> EnvSpec:
+    """Return the spec of Gymnasium's CartPole without making one; refuse arguments that it does not take."""
+    registered = gymnasium.spec(config.id)
+    check_arguments(load_env_creator(str(registered.entry_point)), config.kwargs, config.id)
+    high = np.array([2 * TRACK, np.inf, 2 * TILT, np.inf], np.float32)
+    group = GroupSpec(
+        (SINGLE_GROUP,),
+        spaces.Box(-high, high),
+        spaces.Discrete(2),
+        action_names=gymnasium_names(config.id, spaces.Discrete(2)),
+    )
+    return EnvSpec(
+        config.id,
+        {SINGLE_GROUP: group},
+        max_episode_steps=config.max_episode_steps or registered.max_episode_steps,
+        return_threshold=registered.reward_threshold,
+    )
 
 
 class CartPole(Vector):

@@ -16,6 +16,7 @@ import numpy as np
 from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
+from cadenza.envs.first_environment import FirstEnvironment
 from cadenza.envs.layout import Array, Buffer, Layout, allocate_buffer, codes, shape_of
 from cadenza.envs.ledger import Ledger
 from cadenza.envs.seeds import EpisodeSeeds
@@ -231,10 +232,12 @@ def make_vector(
     *,
     num_envs: int | None = None,
     decisions: dict[str, Any] | None = None,
+    first: FirstEnvironment | None = None,
 ) -> VectorEnv:
     """Make the configured vector environment; `num_envs` overrides the config's.
 
     A setting that is `auto` is decided once: the decision is read from `decisions`, or made and written there.
+    `first` becomes environment 0 if the environments are stepped in this process; otherwise it is closed.
     """
     decisions = {} if decisions is None else decisions
     config = dataclasses.replace(config, id=environments.resolve(config.id), num_envs=num_envs or config.num_envs)
@@ -243,7 +246,11 @@ def make_vector(
     if kind in ("in_process", "gymnasium") and count > 1 and catalog.one_per_process(config.id):
         reason = f"a process can hold one {config.id} at a time, and environment.num_envs={count}"
         raise ConfigError(f"environment.vectorize={kind}: {reason}; use workers")
-    make_env = partial(catalog.make, config)
+    make_env: MakeEnv = partial(catalog.make, config)
+    if first is not None and kind == "in_process":
+        make_env = first.then(make_env)
+    elif first is not None:
+        first.close()
     if kind == "native":
         native = catalog.native_version(before_translation(config))
         if native is None:

@@ -16,8 +16,9 @@ from cadenza.config.schema import DebugConfig
 from cadenza.engine.build import assemble, attach_stores
 from cadenza.engine.checkpoint import Checkpoints
 from cadenza.engine.clock import Clock
-from cadenza.engine.launch import EMPTY_METRICS, check
+from cadenza.engine.launch import check
 from cadenza.engine.orchestrator import Orchestrator
+from cadenza.engine.resumption import EMPTY_METRICS
 from cadenza.engine.signals import Signals
 from cadenza.errors import NotFoundError, StorageError
 from cadenza.lab.session import build_quietly

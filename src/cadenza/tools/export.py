@@ -17,10 +17,10 @@ from cadenza.data.datasets import joined, merged, refuse_existing, write_dataset
 from cadenza.data.replay import ReplayStore
 from cadenza.data.ring_steps import LAST
 from cadenza.engine.checkpoint import Checkpoints
-from cadenza.engine.playback import PLAYING, Player, load_policy
 from cadenza.envs.seeds import RECORD, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
+from cadenza.lab.playback import PLAYING, Player, load_policy
 from cadenza.records.folder import RunFolder
 from cadenza.types import Acted, EnvSpec, Mode, PhaseInfo, Step, Tree
 

@@ -22,13 +22,13 @@ from cadenza.base.json_text import dumps
 from cadenza.base.streams import EVALUATION, Streams
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.data.datasets import described_space
-from cadenza.engine.playback import Player, load_policy
 from cadenza.envs.catalog import make
 from cadenza.envs.families.gym import Gym
 from cadenza.envs.layout import Layout, allocate_space, blank
 from cadenza.envs.seeds import RECORD, EpisodeSeeds
 from cadenza.envs.wrappers import RescaledActions, layer
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError, install
+from cadenza.lab.playback import Player, load_policy
 from cadenza.nets.deployed import Deployed
 from cadenza.records.folder import RunFolder
 from cadenza.trees import leaves, map_tree

@@ -17,7 +17,7 @@ from cadenza.config.schema import Phase, RunConfig
 from cadenza.data.priorities import Priorities
 from cadenza.data.replay import ReplayStore
 from cadenza.engine.build import Assembly, assemble
-from cadenza.engine.launch import check, nothing_learned
+from cadenza.engine.launch import check, no_updates_warning
 from cadenza.engine.signals import Signals
 from cadenza.envs.layout import shape_of
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
@@ -97,7 +97,7 @@ def measure_stores(config: RunConfig, spec: EnvSpec) -> dict[str, Footprint]:
     assembly = assemble(config, spec, {})
     try:
         if assembly.env is None:
-            return {name: dataset_footprint(assembly.stores[name], spec, assembly) for name in assembly.given}
+            return {name: dataset_footprint(assembly.stores[name], spec, assembly) for name in assembly.datasets}
         step = assembly.env.current
         acted = first_act(assembly, step)
         after = assembly.env.step(acted.action)
@@ -236,7 +236,7 @@ def whole(count: float) -> int | None:
 def warnings_of(config: RunConfig, phases: tuple[Phase, ...], expected: Forecast) -> list[str]:
     """Return what a reader of the numbers alone might miss."""
     warnings = []
-    if (problem := nothing_learned(config.training.max_timesteps, phases)) is not None:
+    if (problem := no_updates_warning(config.training.max_timesteps, phases)) is not None:
         warnings.append(problem)
     elif expected.beyond:
         warnings.append(f"the budget ends before {named(expected.beyond)}")

@@ -79,7 +79,7 @@ def measure(run: Orchestrator, seconds: float) -> Measured:
     resident.append(resident_beside(run.stores))
     if not run.clock.updates:
         update_once(run)
-    if run.standing.logged_at != run.clock.position:  # perhaps no row was due yet
+    if run.scores.logged_at != run.clock.position:  # perhaps no row was due yet
         run.write_row(None)
     rows = read(run.folder.metrics)
     start = time.monotonic()

@@ -72,7 +72,7 @@ def try_experiment(name: str, timesteps: int, root: Path) -> None:
         after = uninterrupted(resume(first.folder, **more, quiet=True)).summary()
         if after["env_steps"] <= done["env_steps"] and after["updates"] <= done["updates"]:
             raise CadenzaError(f"the run did not continue when it was resumed at step {done['env_steps']}")
-    from cadenza.engine.playback import evaluate_run
+    from cadenza.lab.playback import evaluate_run
 
     evaluate_run(first.folder, episodes=1, seed=0, checkpoint="last")
 

@@ -67,7 +67,7 @@ def repeat(folder: RunFolder, root: Path, steps: int | None, trust: bool) -> tup
 
                 amounts = {key: budget[key] for key in ("max_timesteps", "max_updates")}
                 run.config = replace(config, training=replace(config.training, **amounts))
-                run.standing.stopped_early = False
+                run.scores.stopped_early = False
                 run.run(enough)
             run.metrics.close()
     finally:

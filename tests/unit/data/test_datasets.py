@@ -27,7 +27,7 @@ from cadenza.data.datasets import (
 )
 from cadenza.data.replay import ReplayStore
 from cadenza.data.ring_steps import FIRST, LAST, TRUNCATED
-from cadenza.engine.launch import check, found_from_anywhere
+from cadenza.engine.launch import check, with_absolute_path
 from cadenza.errors import ConfigError
 from cadenza.records.metrics import read
 from cadenza.types import EnvSpec, GroupSpec
@@ -153,11 +153,11 @@ def test_rows_that_do_not_say_what_was_allowed_are_refused_where_that_matters(tm
     train(runs, *spec, f"training.dataset={folder}", "--max-timesteps", 500).succeeded()
 
 
-def test_a_dataset_named_from_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_relative_path_of_a_dataset_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    config = found_from_anywhere(load("toy/pair:ppo", ["training.dataset=mine"]))
+    config = with_absolute_path(load("toy/pair:ppo", ["training.dataset=mine"]))
     assert config.training.dataset == str(tmp_path / "mine")
-    config = found_from_anywhere(load("toy/pair:ppo", ["training.dataset=minari:a/b-v0"]))
+    config = with_absolute_path(load("toy/pair:ppo", ["training.dataset=minari:a/b-v0"]))
     assert config.training.dataset == "minari:a/b-v0"
 
 

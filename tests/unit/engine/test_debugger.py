@@ -13,7 +13,7 @@ import pytest
 from cadenza.config.load import load
 from cadenza.config.registry import register_algorithm
 from cadenza.config.setting import setting
-from cadenza.engine.debugger import attached, settle_for_one
+from cadenza.engine.debugger import attached, with_one_environment
 from cadenza.engine.launch import check
 from cadenza.errors import ConfigError
 from cadenza.records.folder import find
@@ -60,7 +60,7 @@ def test_debugpy_counts_when_someone_is_connected(monkeypatch: pytest.MonkeyPatc
 
 def test_one_environment_collects_as_much_as_all_of_them() -> None:
     config = load("CartPole-v1:ppo", ["environment.vectorize=workers"])
-    one = settle_for_one(config, check(config))
+    one = with_one_environment(config, check(config))
     assert (one.environment.num_envs, one.evaluation.num_envs, one.environment.vectorize) == (1, 1, "in_process")
     assert one.algorithm.n_steps == config.algorithm.n_steps * config.environment.num_envs
     assert one.algorithm.batch_size == config.algorithm.batch_size
@@ -71,7 +71,7 @@ def test_sequences_for_a_memory_keep_their_length_in_one_environment(length: str
     memory = ["algorithm.torso.memory.type=lstm", f"algorithm.torso.memory.sequence_length={length}"]
     sizes = ["algorithm.n_steps=32", "algorithm.batch_size=64", "environment.num_envs=8"]
     config = load("Pendulum-v1:ppo", [*memory, *sizes])
-    one = settle_for_one(config, check(config)).algorithm
+    one = with_one_environment(config, check(config)).algorithm
     assert (one.n_steps, one.sequence_length) == (256, config.algorithm.sequence_length)
     assert one.minibatch(1) == config.algorithm.minibatch(8)
 
@@ -81,7 +81,7 @@ def test_returns_of_several_steps_and_memories_of_whole_episodes_are_unchanged_i
     reinforce = load("CartPole-v1:reinforce", memory)
     for config in (rainbow, reinforce):
         assert config.environment.num_envs > 1
-        assert settle_for_one(config, check(config)).algorithm == config.algorithm
+        assert with_one_environment(config, check(config)).algorithm == config.algorithm
 
 
 def test_an_algorithm_that_refuses_longer_rollouts_is_left_alone(forgotten: None) -> None:
@@ -96,7 +96,7 @@ def test_an_algorithm_that_refuses_longer_rollouts_is_left_alone(forgotten: None
 
     register_algorithm("particular", config=Particular)(Memory)
     config = load("toy/identity:particular")
-    one = settle_for_one(config, check(config))
+    one = with_one_environment(config, check(config))
     assert (one.algorithm, one.environment.num_envs) == (config.algorithm, 1)
 
 

@@ -185,7 +185,7 @@ def test_an_evaluate_hook_saves_the_best_and_is_not_repeated_at_the_end(lab: Lab
     assert run.clock.evaluations == 3
     scores = [row["eval/return_mean"] for row in rows(run)]
     best = scores.index(max(scores))
-    assert run.standing.best == scores[best]
+    assert run.scores.best == scores[best]
     assert run.checkpoints.resolve("best").startswith(f"step-{8 * (best + 1):012d}")
 
 
@@ -224,10 +224,10 @@ def test_a_best_that_could_not_be_saved_is_not_claimed(lab: Lab, monkeypatch: py
     run.run()
     monkeypatch.setattr(failpoints, "armed", None)
     scores = [row["eval/return_mean"] for row in rows(run)]
-    if run.standing.best is None:
+    if run.scores.best is None:
         assert not (run.folder.checkpoints / "best").exists()
     else:
-        assert run.standing.best == scores[1]
+        assert run.scores.best == scores[1]
         assert run.checkpoints.resolve("best").startswith("step-000000000016")
 
 

@@ -16,9 +16,9 @@ from cadenza.config.load import load
 from cadenza.engine import runtime
 from cadenza.engine.build import Assembly, assemble
 from cadenza.engine.launch import check
-from cadenza.engine.playback import load_policy
 from cadenza.envs.vector import cores
 from cadenza.errors import ConfigError
+from cadenza.lab.playback import load_policy
 from cadenza.lab.session import train
 from harness import collecting
 

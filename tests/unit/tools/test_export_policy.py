@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import cadenza as library
-from cadenza.engine.playback import load_policy
 from cadenza.errors import CadenzaError
+from cadenza.lab.playback import load_policy
 from cadenza.tools.export_policy import FACTS, Differences, as_torchscript, build_model, check_model, torchscript_call
 from harness.command import cadenza, last, train
 

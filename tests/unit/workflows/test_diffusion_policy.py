@@ -18,10 +18,10 @@ from cadenza.config.schema import RunConfig
 from cadenza.data.replay import ReplayStore
 from cadenza.engine.launch import check
 from cadenza.engine.orchestrator import Orchestrator
-from cadenza.engine.playback import PLAYING
 from cadenza.envs.seeds import EVAL, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
+from cadenza.lab.playback import PLAYING
 from cadenza.ops.diffusion import NOISE_SCHEDULES, ddim_step, ddpm_step
 from cadenza.tools.demonstrate import demonstrate
 from cadenza.tools.export import EpisodeSelection

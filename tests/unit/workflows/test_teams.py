@@ -364,7 +364,7 @@ def test_of_opponents_the_newest_is_taken_for_the_best_and_they_play_different_g
     lab = Lab(tmp_path)
     run = lab.start(load("classic/tictactoe:ippo", [*SMALL, *often, "evaluation.num_envs=8"]))
     run.run()
-    assert run.standing.best_at == run.clock.position
+    assert run.scores.best_at == run.clock.position
     found = run.evaluator(0, PHASE).episodes
     assert len({str([actions.tolist() for actions in episode.actions.values()]) for episode in found}) > 1
     lab.close()

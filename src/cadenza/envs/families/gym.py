@@ -71,7 +71,7 @@ def native(config: EnvironmentConfig) -> MakeNative | None:
         return None
     from cadenza.envs.native import cartpole
 
-    return cartpole(config, lambda: make(config).spec)
+    return cartpole(config)
 
 
 Outcome = tuple[Any, Any, bool, bool, Mapping[str, Any]]  # what Gymnasium's `step` returns, with the time limit applied

@@ -217,7 +217,7 @@ class EpisodePlayer:
     def judge(self, checkpoint: str) -> None:
         """Send what the policy with the weights of a checkpoint makes of every step."""
         from cadenza.base.streams import EVALUATION, Streams
-        from cadenza.engine.playback import load_policy
+        from cadenza.lab.playback import load_policy
 
         player, name = load_policy(self.folder, checkpoint, self.trust)
         workflow = self.workflow = player.workflow

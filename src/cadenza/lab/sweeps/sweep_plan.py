@@ -16,7 +16,7 @@ from cadenza.base.json_text import canonical
 from cadenza.config.convert import to_dict, walk
 from cadenza.config.load import finish, load, override, resolve
 from cadenza.config.schema import RunConfig
-from cadenza.engine.launch import check, found_from_anywhere
+from cadenza.engine.launch import check, with_absolute_path
 from cadenza.errors import ConfigError
 from cadenza.lab.sweeps.space import Params, Space, parse
 from cadenza.lab.sweeps.sweep_file import SweepFile
@@ -109,7 +109,7 @@ class Plan:
 
     def config(self, number: int, params: Params, seed: int) -> RunConfig:
         """Return the config of one seed of a trial."""
-        config = found_from_anywhere(self.resolver.config({**self.space.fixed, **params}))
+        config = with_absolute_path(self.resolver.config({**self.space.fixed, **params}))
         tags = (*config.tags, f"sweep:{self.id}", f"trial:{number}")
         return replace(config, seed=seed, name=f"{self.file.name} {number}", tags=tags)
 

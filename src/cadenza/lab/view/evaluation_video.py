@@ -8,9 +8,9 @@ from contextlib import suppress
 from cadenza.base.resource_usage import Usage
 from cadenza.config.schema import RunConfig
 from cadenza.engine.events import Ended, Evaluated, Event
-from cadenza.engine.playback import PLAYING, Player
 from cadenza.envs.seeds import PLAY, EpisodeSeeds
 from cadenza.errors import CadenzaError
+from cadenza.lab.playback import PLAYING, Player
 from cadenza.lab.view.play import VIDEO_FRAMES, fps_of, make_visible, play_episode
 from cadenza.lab.view.video import can_mp4, open_video
 from cadenza.records.folder import RunFolder, evaluation_video_name

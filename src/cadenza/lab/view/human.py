@@ -15,11 +15,11 @@ from cadenza.config.schema import RunConfig
 from cadenza.data.batches import Past
 from cadenza.data.datasets import merged, refuse_existing, write_dataset
 from cadenza.data.replay import ReplayStore
-from cadenza.engine.playback import Player, batch_of_one
 from cadenza.envs.display import has_display
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import PLAY, EpisodeSeeds
 from cadenza.errors import ConfigError, nearest
+from cadenza.lab.playback import Player, batch_of_one
 from cadenza.lab.view.keyboard import Keymap, Keys, keymap
 from cadenza.lab.view.play import PlayedEpisode, fps_of, make_visible, play_episode
 from cadenza.lab.view.terminal import Terminal

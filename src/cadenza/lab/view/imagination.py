@@ -11,10 +11,10 @@ from cadenza.base.files import SafePath
 from cadenza.base.streams import EVALUATION, Streams
 from cadenza.data.batches import Sequences
 from cadenza.data.replay import ReplayStore
-from cadenza.engine.playback import load_policy
 from cadenza.envs.seeds import PLAY, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
+from cadenza.lab.playback import load_policy
 from cadenza.lab.view.video import open_video, save
 from cadenza.records.folder import RunFolder
 from cadenza.trees import map_tree

@@ -78,7 +78,7 @@ def play_policy(
     trust: bool = False,
 ) -> PlayResult:
     """Play episodes with the weights of a checkpoint, by default the best, else the last."""
-    from cadenza.engine.playback import load_policy
+    from cadenza.lab.playback import load_policy
 
     player, name = load_policy(folder, checkpoint or folder.best_or_last, trust)
     seeds, played = EpisodeSeeds(seed, PLAY), []
@@ -118,7 +118,7 @@ def replay_episode(folder: RunFolder, k: int, options: ScreenOptions | None = No
 
 def record_video(folder: RunFolder, checkpoint: str, trust: bool = False, path: VideoPath | None = None) -> VideoPath:
     """Record the beginning of an episode to `path`, by default `videos/<checkpoint>.gif`; return the path."""
-    from cadenza.engine.playback import load_policy
+    from cadenza.lab.playback import load_policy
 
     player, name = load_policy(folder, checkpoint, trust)
     path = path or folder.videos / f"{name}.gif"

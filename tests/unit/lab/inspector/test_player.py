@@ -17,13 +17,13 @@ from cadenza.config.load import load
 from cadenza.config.schema import RunConfig
 from cadenza.engine.build import build_workflow
 from cadenza.engine.launch import check
-from cadenza.engine.playback import PLAYING
 from cadenza.engine.runtime import decide_runtime
 from cadenza.envs.catalog import make
 from cadenza.lab.inspector import player
 from cadenza.lab.inspector.frames import as_step, copied
 from cadenza.lab.inspector.messages import Advantages, Picture
 from cadenza.lab.inspector.player import EpisodePlayer, columns
+from cadenza.lab.playback import PLAYING
 from cadenza.records.folder import RunFolder
 from cadenza.types import Credit, Explained, Frame, Mode, Opinion, Step, Tree
 from harness.command import last, train

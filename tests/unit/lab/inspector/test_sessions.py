@@ -20,12 +20,12 @@ import torch
 from cadenza.config.load import load
 from cadenza.engine.build import assemble
 from cadenza.engine.launch import check
-from cadenza.engine.playback import PLAYING
 from cadenza.errors import ConfigError
 from cadenza.lab.inspector import player, sessions
 from cadenza.lab.inspector.messages import Advantages, Message, Picture, Request, Requests, State, receive, send
 from cadenza.lab.inspector.player import EpisodePlayer, advantages, columns
 from cadenza.lab.inspector.sessions import Sessions
+from cadenza.lab.playback import PLAYING
 from cadenza.records.folder import RunFolder
 from cadenza.types import Credit, Mode, Opinion
 from harness.command import last, train

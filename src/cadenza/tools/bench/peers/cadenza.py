@@ -160,7 +160,7 @@ def replay(settings: TaskData) -> dict[str, Any]:
 
 def parameters(folder: Any) -> int:
     """Count the learned parameters, without target networks."""
-    from cadenza.engine.playback import load_policy
+    from cadenza.lab.playback import load_policy
     from cadenza.watch.workflow_contents import WorkflowContents
 
     player, _ = load_policy(folder)

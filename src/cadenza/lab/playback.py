@@ -1,4 +1,4 @@
-"""A trained policy without its training: loaded from a checkpoint, to be measured, watched or used."""
+"""A trained policy, loaded from a checkpoint to be evaluated, shown or used."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cadenza.records.folder import RunFolder
 from cadenza.trees import map_tree
 from cadenza.types import EnvSpec, Frame, Mode, PhaseInfo, Step, Workflow
 
-PLAYING = PhaseInfo("play", "eval_only", now=1, horizon=1)  # by somebody who has no schedules
+PLAYING = PhaseInfo("play", "eval_only", now=1, horizon=1)  # at the end of all schedules
 
 
 class Player:
-    """Acts in one environment at a time, carrying the policy's memory from step to step."""
+    """A policy in one environment, with its carry from step to step."""
 
     def __init__(self, workflow: Workflow, config: RunConfig, spec: EnvSpec, phase: PhaseInfo) -> None:
         self.workflow = workflow
@@ -39,7 +39,7 @@ class Player:
         self._is_first = True
 
     def act(self, frame: Frame, explore: bool = False) -> dict[str, np.ndarray]:
-        """Actions by group, [A, …], for what the environment shows."""
+        """Return the actions [A, …] by group for an environment's frame."""
         mode = Mode(explore, self.phase, self._streams)
         acted = self.workflow.act(batch_of_one(frame, self._is_first), self._carry, mode)
         self._carry, self._is_first = acted.carry, False
@@ -47,7 +47,7 @@ class Player:
 
 
 def batch_of_one(frame: Frame, is_first: bool) -> Step:
-    """A single environment's frame as the step of a vector of one."""
+    """Return a single environment's frame as the step of a vector with one environment."""
 
     def widen(tree: Any) -> Any:
         return map_tree(lambda x: x[None], tree)
@@ -69,7 +69,7 @@ def batch_of_one(frame: Frame, is_first: bool) -> Step:
 
 
 def load_policy(folder: RunFolder, checkpoint: str = "last", trust: bool = False) -> tuple[Player, str]:
-    """The run's policy with the weights of a checkpoint, and that checkpoint's name."""
+    """Return the run's policy with the weights of a checkpoint, and that checkpoint's name."""
     config = folder.read_config(trust)
     checkpoints = Checkpoints.of(folder)
     name = checkpoints.resolve(checkpoint)
@@ -87,18 +87,18 @@ def load_policy(folder: RunFolder, checkpoint: str = "last", trust: bool = False
         workflow.load_state_dict(state["workflow"])
     except (KeyError, RuntimeError) as problem:
         raise CheckpointError(f"{name} does not fit the run's config: {str(problem).splitlines()[0]}") from problem
-    return Player(workflow, config, spec, standing(name, decisions)), name
+    return Player(workflow, config, spec, progress_at(name, decisions)), name
 
 
-def standing(checkpoint: str, decisions: dict[str, Any]) -> PhaseInfo:
-    """Schedules as training had them there."""
+def progress_at(checkpoint: str, decisions: dict[str, Any]) -> PhaseInfo:
+    """Return the progress of the run at a checkpoint, on which the policy's schedules depend."""
     env_steps, updates = position(checkpoint)
     now = updates if decisions["training.unit"] == "updates" else env_steps
     return PhaseInfo("play", "eval_only", now, decisions["training.horizon"])
 
 
 def evaluate_run(folder: RunFolder, episodes: int, seed: int, checkpoint: str, trust: bool = False) -> dict[str, Any]:
-    """What `cadenza evaluate --json` prints."""
+    """Evaluate a run's policy and return what `cadenza evaluate --json` prints."""
     player, name = load_policy(folder, checkpoint, trust)
     settings = replace(player.config.evaluation, episodes=episodes, timeout_seconds=None)
     config = replace(player.config, seed=seed, evaluation=settings)

@@ -14,9 +14,9 @@ from cadenza.config.load import load
 from cadenza.data.replay import ReplayStore
 from cadenza.engine.build import assemble
 from cadenza.engine.collector import Collector
-from cadenza.engine.cuda_graph import WARM, Captured, no_garbage
 from cadenza.engine.launch import check
 from cadenza.engine.scheduler import PhaseScheduler
+from cadenza.nets.cuda_graph import WARM, Captured, no_garbage_collection
 from cadenza.trees import leaves
 from cadenza.types import Mode
 from harness.collecting import PHASE
@@ -108,7 +108,7 @@ def collecting() -> Iterator[None]:
 @pytest.mark.usefixtures("collecting")
 def test_garbage_goes_before_a_capture_and_none_during_it() -> None:
     old = weakref.ref(Ring())
-    with no_garbage():
+    with no_garbage_collection():
         assert old() is None
         assert not gc.isenabled()
         fresh = weakref.ref(Ring())
@@ -124,7 +124,7 @@ def test_garbage_goes_before_a_capture_and_none_during_it() -> None:
 @pytest.mark.parametrize("collects", [True, False])
 def test_collection_is_as_it_was_even_after_a_failed_capture(collects: bool) -> None:
     gc.enable() if collects else gc.disable()
-    with pytest.raises(ZeroDivisionError), no_garbage():
+    with pytest.raises(ZeroDivisionError), no_garbage_collection():
         1 / 0  # noqa: B018
     assert gc.isenabled() == collects
 
