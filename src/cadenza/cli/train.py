@@ -72,7 +72,7 @@ def train(
     if debug and not any(setting.startswith("training.max_") for setting in (*(overrides or ()), *changes)):
         config = shortened(config)
     if cfg:
-        say(dump(config), several=True, end="")
+        say(dump(with_amounts(config)), several=True, end="")
         return
     if len(seeds) > 1:
         from cadenza.cli.seeds import train_seeds
@@ -84,6 +84,17 @@ def train(
     if json:
         print_json(result.summary())
     finish(result.signal, result.why)
+
+
+def with_amounts(config: RunConfig) -> RunConfig:
+    """Return the config with the amount of each `collect` that leaves it to the algorithm."""
+    phases = config.training.phases
+    if phases is None or not any(hook.without_amount for phase in phases for hook in phase.hooks):
+        return config
+    from cadenza.engine.build import phases_of
+    from cadenza.engine.launch import check
+
+    return replace(config, training=replace(config.training, phases=phases_of(config, check(config))))
 
 
 def shortened(config: RunConfig) -> RunConfig:

@@ -115,6 +115,11 @@ class Hook:
     ratio: float | None = setting(None, "updates: calls per env_step collected in this phase, instead of `times`")
     buffer: str = setting("", "the store it uses; empty: the phase's")
 
+    @property
+    def without_amount(self) -> bool:
+        """Whether this is a `collect` that takes the algorithm's own amount."""
+        return self.name == "collect" and not (self.steps or self.episodes)
+
     @classmethod
     def parse(cls, value: Any) -> Any:
         """`collect` is short for `{name: collect}`."""

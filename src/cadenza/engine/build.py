@@ -26,6 +26,7 @@ from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, nearest
 from cadenza.nets.cuda_graph import Captured
+from cadenza.records.decisions import COLLECT
 from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricsFile
@@ -89,7 +90,7 @@ def assemble(
         screen(Path(config.training.init_from))
         load_initial_weights(workflow, RunFolder(Path(config.training.init_from)), decisions)
     stores = workflow.stores()
-    phases = resolve_phases(config.training.phases, workflow, stores)
+    phases = resolve_phases(config.training.phases, workflow, stores, decisions, fresh)
     decide_budget(config.training, phases, decisions)
     datasets = {} if dataset is None else {replay_for(dataset, config, phases, stores): dataset}
     if fresh:
@@ -207,29 +208,53 @@ def refuse_empty(phases: tuple[Phase, ...], stores: dict[str, Store], prefilled:
                 raise ConfigError(f"{empty}; set training.dataset, or collect in a phase before it")
 
 
-def resolve_phases(
-    configured: tuple[Phase, ...] | None, workflow: Workflow, stores: dict[str, Store]
-) -> tuple[Phase, ...]:
-    """Return the configured phases, or the algorithm's defaults; a missing buffer or step count is the default one.
+def phases_of(config: RunConfig, spec: EnvSpec) -> tuple[Phase, ...]:
+    """Return the phases of a run of this config, with the amounts that its own phases leave to the algorithm."""
+    decisions: dict[str, Any] = {"device": "cpu"}
+    decide_runtime(config, spec, decisions)
+    workflow = build_workflow(config, spec, Streams(config.seed), decisions)
+    return resolve_phases(config.training.phases, workflow, workflow.stores(), decisions)
 
-    Refuse hooks and buffers that the algorithm does not have.
+
+def resolve_phases(
+    requested: tuple[Phase, ...] | None,
+    workflow: Workflow,
+    stores: dict[str, Store],
+    decisions: dict[str, Any],
+    fresh: bool = True,
+) -> tuple[Phase, ...]:
+    """Return the requested phases, or the algorithm's; what they leave out is taken from the algorithm's.
+
+    A `collect` without an amount collects as much as the algorithm does in the phase in which it learns. That amount
+    is a decision. Runs from before it was one (`fresh` is false) keep the amount of the algorithm's first collect.
     """
-    defaults = workflow.phases()
-    if not defaults:
+    default = workflow.phases()
+    if not default:
         raise ConfigError(f"{type(workflow).__name__}.phases() names no phase, so nothing would be trained")
-    steps = next((hook.steps for phase in defaults for hook in phase.hooks if hook.name == "collect"), None)
     resolved = []
-    for phase in defaults if configured is None else configured:
-        phase = replace(phase, buffer=phase.buffer or defaults[0].buffer)
+    for phase in default if requested is None else requested:
+        phase = replace(phase, buffer=phase.buffer or default[0].buffer)
         for hook in phase.hooks:
             require(hook.name, (*ENGINE_HOOKS, *workflow.hooks), f"phase {phase.name}: unknown hook")
             require(hook.buffer or phase.buffer, tuple(stores), f"phase {phase.name}: unknown buffer")
-        hooks = tuple(
-            replace(hook, steps=steps) if hook.name == "collect" and not (hook.steps or hook.episodes) else hook
-            for hook in phase.hooks
-        )
-        resolved.append(replace(phase, hooks=hooks))
+        if any(hook.without_amount for hook in phase.hooks):
+            if fresh and COLLECT not in decisions:
+                decisions[COLLECT] = collect_amount(default, workflow.hooks)
+            amount = decisions.get(COLLECT) or collect_amount(default, ())
+            hooks = (replace(hook, **amount) if hook.without_amount else hook for hook in phase.hooks)
+            phase = replace(phase, hooks=tuple(hooks))
+        resolved.append(phase)
     return tuple(resolved)
+
+
+def collect_amount(phases: tuple[Phase, ...], updates: tuple[str, ...]) -> dict[str, int | None]:
+    """Return the amount of `collect` in the first phase that also does one of the `updates`, else in the first."""
+    collecting = [phase for phase in phases if phase.type == "online"]
+    learning = [phase for phase in collecting if any(hook.name in updates for hook in phase.hooks)]
+    for phase in (*learning, *collecting):
+        hook = next(hook for hook in phase.hooks if hook.name == "collect")
+        return {"steps": hook.steps, "episodes": hook.episodes}
+    return {"steps": 1, "episodes": None}
 
 
 def require(name: str, names: tuple[str, ...], what: str) -> None:

@@ -89,6 +89,7 @@ def _log(**kinds: Callable[[Any], bool]) -> Decision:
 
 
 BUDGETS, DEVICES, ACCEPTED = "training.budgets", "device.changes", "accepted"
+COLLECT = "training.collect"  # the amount of each `collect` that names none
 COUNT = Decision("a whole number from 1", _is_positive)
 FLAG = Decision("true or false", _is_flag)
 ENVIRONMENT = {
@@ -105,6 +106,7 @@ DECISIONS: dict[str, Decision] = {
     "evaluation": Decision(f"an object of {', '.join(ENVIRONMENT)}", _is_evaluation),
     "training.unit": _choice("env_steps", "updates"),
     "training.horizon": COUNT,
+    COLLECT: _object(steps=_is_budget, episodes=_is_budget),
     "training.init_from": Decision("the name of a checkpoint", _is_checkpoint),
     "training.dataset": _object(digest=_is_text, transitions=_is_count, episodes=_is_count),
     BUDGETS: _log(max_timesteps=_is_budget, max_updates=_is_budget, from_cycle=_is_count, concluded=_is_flag),

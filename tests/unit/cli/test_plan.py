@@ -242,3 +242,14 @@ def test_what_was_collected_may_be_too_little_to_learn_from(lab: Lab) -> None:
     update_once(run)
     after = run.workflow.state_dict()["networks"]["vision"]["encoder.0.weight"]
     assert not torch.equal(before, after)  # V has learned, and M could not
+
+
+def test_cfg_plan_and_the_run_agree_on_a_collect_without_an_amount(tmp_path: Path) -> None:
+    phases = "training.phases=[{name: mine, hooks: [collect, update], duration_cycles: 60}]"
+    shown = cadenza("train", "Pendulum-v1:sac", phases, "--cfg").succeeded().out
+    assert "steps: 1\n" in shown[shown.index("phases:") :]
+    run = json.loads(cadenza("plan", "Pendulum-v1:sac", phases, "--json").succeeded().out.splitlines()[-1])["run"]
+    assert (run["env_steps"], run["updates"]) == (60, 60)
+    train(tmp_path, "Pendulum-v1:sac", phases, "evaluation.at_end=false", "evaluation.every_steps=0").succeeded()
+    status = last(tmp_path).read_status()
+    assert (status["env_steps"], status["updates"]) == (60, 60)

@@ -14,6 +14,8 @@ from cadenza.base import failpoints
 from cadenza.config.load import load
 from cadenza.config.registry import ALGORITHMS, Algorithm
 from cadenza.config.schema import RunConfig
+from cadenza.engine.build import assemble
+from cadenza.engine.launch import check
 from cadenza.engine.orchestrator import Orchestrator
 from cadenza.errors import ConfigError, DivergenceError, StorageError
 from cadenza.records import episodes
@@ -87,6 +89,29 @@ def test_schedules_reach_over_phases_counted_in_cycles_too(lab: Lab) -> None:
     phases = f"training.phases=[{{name: a, duration_steps: 1024, {cycle}}}, {{name: b, duration_cycles: 3, {cycle}}}]"
     run = lab.start(load("CartPole-v1:ppo", ["training.max_timesteps=null", phases]))  # 256 env_steps a cycle
     assert run.decisions["training.horizon"] == 1024 + 3 * 256
+
+
+@pytest.mark.parametrize(
+    ("spec", "steps"),
+    [("Pendulum-v1:sac", 1), ("CartPole-v1:dqn", 256), ("CartPole-v1:dreamer_v3", 1), ("CartPole-v1:ppo", 256)],
+)
+def test_collect_without_an_amount_collects_as_in_the_phase_that_learns(spec: str, steps: int) -> None:
+    phases = "training.phases=[{name: mine, hooks: [collect, update], duration_cycles: 3}]"
+    config = load(spec, [phases])
+    decisions: dict[str, Any] = {}
+    assembly = assemble(config, check(config), decisions)
+    assembly.close()
+    assert [hook.steps for hook in assembly.phases[0].hooks] == [steps, None]
+    assert decisions["training.collect"] == {"steps": steps, "episodes": None}
+
+
+def test_a_run_from_before_the_decision_keeps_the_amount_of_the_first_collect() -> None:
+    config = load("Pendulum-v1:sac", ["training.phases=[{name: mine, hooks: [collect, update], duration_cycles: 3}]"])
+    decisions: dict[str, Any] = {}
+    assembly = assemble(config, check(config), decisions, fresh=False)
+    assembly.close()
+    assert assembly.phases[0].hooks[0].steps == config.algorithm.warmup_steps
+    assert "training.collect" not in decisions
 
 
 def test_a_run_that_would_never_end_is_refused(lab: Lab) -> None:
