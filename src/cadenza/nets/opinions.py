@@ -24,6 +24,11 @@ def to_numpy(x: Tensor) -> np.ndarray:
     return np.asarray(x.cpu().numpy(), np.float64)
 
 
+def by_sequence(x: Tensor) -> np.ndarray:
+    """Return a tensor [T, B, …] as an array [B, T, …]."""
+    return np.asarray(x.transpose(0, 1).cpu().numpy())
+
+
 def policy_opinion(head: ActionHead, output: Tensor, mask: Tensor | None, value: Tensor) -> Opinion:
     """Return the distribution of actions by the head's inputs [N, A, F], beside values [N, A]."""
     summary = {name: to_numpy(x) for name, x in head.summary(output, mask).items()}

@@ -1,6 +1,7 @@
-"""Behaviour in imagination: the losses of Dreamer v1, v2 and v3, a function each, and PlaNet's search.
+"""Behaviour learned in imagination (the losses of Dreamer v1, v2 and v3, one function each), and PlaNet's search.
 
-Letters in shapes: H imagined steps, N states they start from. State t of an imagination is where action t is taken.
+Letters in shapes: H imagined steps, N states they start from, F features, A numbers of an encoded action, S of the
+noise of a state. State t of an imagination is where action t is taken.
 """
 
 from __future__ import annotations
@@ -20,37 +21,45 @@ from cadenza.nets.world_model import NumberHead, WorldModel, chunks, map_chunks
 from cadenza.ops.planning import cem
 from cadenza.ops.returns import lambda_return
 from cadenza.workflows.dreamer_config import DreamerConfig
-from cadenza.workflows.dreamer_model import Batch
+from cadenza.workflows.dreamer_model import SequenceBatch
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What acts and what judges; the slow critic follows the critic (and is it, where there is none)."""
+    """Actor and critic. The slow critic follows the critic; without one, it is the critic itself."""
 
     actor: Actor
     critic: NumberHead
-    slow: NumberHead
-    scale: PercentileScale
+    slow_critic: NumberHead
+    return_scale: PercentileScale
 
 
-class Noise(NamedTuple):
+class ImaginationNoise(NamedTuple):
+    """All randomness of an imagination."""
+
     action: Tensor  # [H + 1, N, …]
     latent: Tensor  # [H, N, S]
 
 
-class Imagined(NamedTuple):
+class ImaginedSteps(NamedTuple):
+    """States and the actions taken in them."""
+
     features: Tensor  # [H + 1, N, F], the start first
-    action: Tensor  # [H + 1, N, A], the last leads nowhere any more
+    action: Tensor  # [H + 1, N, A]; where the last one leads is not imagined
 
 
 class Losses(NamedTuple):
+    """Losses of actor and critic, and what is logged about them."""
+
     actor: Tensor
     critic: Tensor
     metrics: dict[str, Tensor]
 
 
-def imagine(model: WorldModel, actor: Actor, start: RSSMState, noise: Noise, gradients: bool) -> Imagined:
-    """What the policy would do from these states on, and where that would lead.
+def imagine(
+    model: WorldModel, actor: Actor, start: RSSMState, noise: ImaginationNoise, gradients: bool
+) -> ImaginedSteps:
+    """Return what the policy would do from the states `start` [N, …], and where that would lead.
 
     The policy sees states without a gradient, so that with `gradients` they reach it through its actions alone.
     """
@@ -61,181 +70,194 @@ def imagine(model: WorldModel, actor: Actor, start: RSSMState, noise: Noise, gra
             if t < len(noise.latent):
                 state = model.rssm.imagine_step(state, actions[t], noise.latent[t])
                 features.append(state.features())
-    return Imagined(torch.stack(features), torch.stack(actions))
+    return ImaginedSteps(torch.stack(features), torch.stack(actions))
 
 
 def v3_losses(
     model: WorldModel,
     behaviour: Behaviour,
-    batch: Batch,
+    batch: SequenceBatch,
     state: RSSMState,
-    noise: Noise,
+    noise: ImaginationNoise,
     entropy_coef: Tensor,
     config: DreamerConfig,
 ) -> Losses:
-    """Dreamer v3: REINFORCE for all actions, returns on a common scale, a critic over bins.
+    """Return the losses of Dreamer v3: REINFORCE for all actions, scaled returns, a critic over bins.
 
-    `state` [T, B, …] are the posteriors. The critic's loss on what really happened teaches the world model, too.
+    `state` [T, B, …] are the posteriors. The critic also learns from the replayed rewards; that loss has a gradient
+    for the world model.
     """
-    actor, critic, slow = behaviour.actor, behaviour.critic, behaviour.slow
-    imagined = imagine(model, actor, flat(state.detach()), noise, gradients=False)
+    actor, critic, slow_critic = behaviour.actor, behaviour.critic, behaviour.slow_critic
+    imagined = imagine(model, actor, start_states(state.detach()), noise, gradients=False)
     features = imagined.features
-    judged = [critic(part) for part in chunks(features[:-1])]
+    outputs = [critic(part) for part in chunks(features[:-1])]
     with torch.no_grad():
-        reward, discount = model.reward.value(features), map_chunks(model.discount, features)
-        slow_value = slow.value(features[:-1])
-        value = torch.cat([*map(critic.mean, judged), critic.value(features[-1:])])
+        reward = model.reward.value(features)
+        discount = map_chunks(model.discount, features)
+        slow_value = slow_critic.value(features[:-1])
+        value = torch.cat([*map(critic.mean, outputs), critic.value(features[-1:])])
     returns = lambda_return(reward, discount, value, value[-1], config.return_lambda)
-    weight = discount.cumprod(0)[:-1]  # how likely it is to get there
+    weight = discount.cumprod(0)[:-1]  # the probability that the episode goes on so far
 
-    behaviour.scale.learn(returns)
-    scale = behaviour.scale.spread()
+    behaviour.return_scale.learn(returns)
+    scale = behaviour.return_scale.spread()
     advantage = (returns - value[:-1]) / scale
     policy = map_chunks(actor, features[:-1])
     entropy = actor.entropy(policy)
-    gain = actor.log_prob(policy, imagined.action[:-1]) * advantage + entropy_coef * entropy
-    actor_loss = -(weight * gain).mean()
+    objective = actor.log_prob(policy, imagined.action[:-1]) * advantage + entropy_coef * entropy
+    actor_loss = -(weight * objective).mean()
 
-    def critic_loss(judged: Sequence[Tensor], target: Tensor, slow_value: Tensor) -> Tensor:
+    def critic_loss(outputs: Sequence[Tensor], target: Tensor, slow_value: Tensor) -> Tensor:
         targets = chunks(torch.stack([target, slow_value], -1))
-        losses = torch.cat([critic.losses(*part) for part in zip(judged, targets, strict=True)])
+        losses = torch.cat([critic.losses(*part) for part in zip(outputs, targets, strict=True)])
         return losses[..., 0] + config.slow_critic_weight * losses[..., 1]
 
-    imagined_loss = (weight * critic_loss(judged, returns, slow_value)).mean()
+    imagined_loss = (weight * critic_loss(outputs, returns, slow_value)).mean()
     metrics = {"actor_loss": actor_loss, "critic_loss": imagined_loss, "entropy": entropy.mean()}
     metrics |= {"imagined/reward": reward.mean(), "imagined/return": returns.mean(), "imagined/value": value.mean()}
     metrics["return_scale"] = scale
     total = imagined_loss
     if config.replay_value_scale:
-        seen = state.features()
-        slow_seen = slow.value(seen[:-1])
+        replayed = state.features()
+        slow_value = slow_critic.value(replayed[:-1])
         bootstrap = returns[0].view(batch.reward.shape)
-        goes_on = config.gamma * (~batch.terminal).to(returns.dtype)
-        target = lambda_return(batch.reward, goes_on, bootstrap, bootstrap[-1], config.return_lambda, batch.last)
-        counts = (~batch.last[:-1]).to(returns.dtype)
-        judged = [critic(part) for part in chunks(seen[:-1])]
-        replayed = (counts * critic_loss(judged, target, slow_seen)).mean()
-        total = total + config.replay_value_scale * replayed
-        metrics["replay_critic_loss"] = replayed
+        discount = config.gamma * (~batch.terminal).to(returns.dtype)
+        target = lambda_return(batch.reward, discount, bootstrap, bootstrap[-1], config.return_lambda, batch.last)
+        continues = (~batch.last[:-1]).to(returns.dtype)
+        outputs = [critic(part) for part in chunks(replayed[:-1])]
+        replayed_loss = (continues * critic_loss(outputs, target, slow_value)).mean()
+        total = total + config.replay_value_scale * replayed_loss
+        metrics["replay_critic_loss"] = replayed_loss
     return Losses(actor_loss, total, {name: value.detach() for name, value in metrics.items()})
 
 
 def v2_losses(
     model: WorldModel,
     behaviour: Behaviour,
-    batch: Batch,
+    batch: SequenceBatch,
     state: RSSMState,
-    noise: Noise,
+    noise: ImaginationNoise,
     entropy_coef: Tensor,
     config: DreamerConfig,
 ) -> Losses:
-    """Dreamer v2: REINFORCE against the slow critic, or gradients through the model.
+    """Return the losses of Dreamer v2: REINFORCE against the slow critic, or gradients through the model.
 
     A state's value includes the reward for arriving there, so an action is judged by the target of where it leads.
     """
-    actor, critic, slow = behaviour.actor, behaviour.critic, behaviour.slow
+    actor, critic, slow_critic = behaviour.actor, behaviour.critic, behaviour.slow_critic
     dynamics = through_dynamics(config, actor)
-    imagined = imagine(model, actor, flat(state.detach()), noise, gradients=dynamics)
+    imagined = imagine(model, actor, start_states(state.detach()), noise, gradients=dynamics)
     features = imagined.features
     with nullcontext() if dynamics else torch.no_grad():
-        reward, discount = model.reward.mean(model.reward(features)), model.discount(features)
-        known = config.gamma * (~batch.terminal).flatten().to(discount.dtype)  # of the start, nothing is predicted
-        discount = torch.cat([known.unsqueeze(0), discount[1:]])
-        value = slow.mean(slow(features))
-        target = returns_with_own(reward, discount, value, config.return_lambda)  # [H, N]
-    weight = shifted_product(discount).detach()  # [H + 1, N]
+        reward = model.reward.mean(model.reward(features))
+        discount = model.discount(features)
+        start_discount = config.gamma * (~batch.terminal).flatten().to(discount.dtype)  # recorded, not predicted
+        discount = torch.cat([start_discount.unsqueeze(0), discount[1:]])
+        value = slow_critic.mean(slow_critic(features))
+        target = arrival_returns(reward, discount, value, config.return_lambda)  # [H, N]
+    weight = reach_weights(discount).detach()  # [H + 1, N]
 
     policy = actor(features[:-2].detach())
     entropy = actor.entropy(policy)
     if dynamics:
-        gain = target[1:]
+        objective = target[1:]
     else:
-        gain = actor.log_prob(policy, imagined.action[:-2].detach()) * (target[1:] - value[:-2]).detach()
-    actor_loss = -(weight[:-2] * (gain + entropy_coef * entropy)).mean()
+        advantage = (target[1:] - value[:-2]).detach()
+        objective = actor.log_prob(policy, imagined.action[:-2].detach()) * advantage
+    actor_loss = -(weight[:-2] * (objective + entropy_coef * entropy)).mean()
     critic_loss = (weight[:-1] * critic.loss(critic(features[:-1].detach()), target)).mean()
-    return plain_losses(actor_loss, critic_loss, entropy, reward, target, value)
+    return with_metrics(actor_loss, critic_loss, entropy, reward, target, value)
 
 
 def v1_losses(
     model: WorldModel,
     behaviour: Behaviour,
-    batch: Batch,
+    batch: SequenceBatch,
     state: RSSMState,
-    noise: Noise,
+    noise: ImaginationNoise,
     entropy_coef: Tensor,
     config: DreamerConfig,
 ) -> Losses:
-    """Dreamer v1: returns climbed through the model, from the first imagined state on; no slow critic, no entropy.
+    """Return the losses of Dreamer v1: gradients of returns through the model, no slow critic, no entropy bonus.
 
-    A state's value includes the reward for arriving there. Nothing is imagined after an end.
+    Returns begin at the first imagined state. A state's value includes the reward for arriving there. Starts at which
+    an episode terminated do not count.
     """
     actor, critic = behaviour.actor, behaviour.critic
-    imagined = imagine(model, actor, flat(state.detach()), noise, gradients=True)
+    imagined = imagine(model, actor, start_states(state.detach()), noise, gradients=True)
     features = imagined.features[1:]
     reward, discount = model.reward.mean(model.reward(features)), model.discount(features)
     value = critic.mean(critic(features))
-    target = returns_with_own(reward, discount, value, config.return_lambda)  # [H - 1, N]
-    weight = shifted_product(discount)[:-1].detach() * (~batch.terminal).flatten().to(discount.dtype)
+    target = arrival_returns(reward, discount, value, config.return_lambda)  # [H - 1, N]
+    weight = reach_weights(discount)[:-1].detach() * (~batch.terminal).flatten().to(discount.dtype)
     with torch.no_grad():
         entropy = actor.entropy(actor(imagined.features[:-1]))
+    actor_loss = -(weight * target).mean()
     critic_loss = (weight * critic.loss(critic(features[:-1].detach()), target)).mean()
-    return plain_losses(-(weight * target).mean(), critic_loss, entropy, reward, target, value)
+    return with_metrics(actor_loss, critic_loss, entropy, reward, target, value)
 
 
 LOSSES = {"v1": v1_losses, "v2": v2_losses, "v3": v3_losses}
 
 
 def through_dynamics(config: DreamerConfig, actor: Actor) -> bool:
-    """Whether the policy learns by gradients through the model."""
+    """Return whether the policy learns by gradients through the model."""
     if config.actor_gradient == "auto":
         return not isinstance(actor, CategoricalActor)
     return config.actor_gradient == "dynamics"
 
 
-def returns_with_own(reward: Tensor, discount: Tensor, value: Tensor, lam: float) -> Tensor:
-    """[T, …] to [T - 1, …]: R[t] = reward[t] + discount[t] * ((1 - lam) * value[t+1] + lam * R[t+1])."""
+def arrival_returns(reward: Tensor, discount: Tensor, value: Tensor, lam: float) -> Tensor:
+    """Return lambda-returns [T - 1, …] that include the reward for arriving at their state; inputs [T, …].
 
-    def delayed(x: Tensor) -> Tensor:
+    R[t] = reward[t] + discount[t] * ((1 - lam) * value[t+1] + lam * R[t+1]).
+    """
+
+    def delay(x: Tensor) -> Tensor:
         return torch.cat([torch.zeros_like(x[:1]), x])
 
-    return lambda_return(delayed(reward[:-1]), delayed(discount[:-1]), delayed(value[1:]), value[-1], lam)
+    return lambda_return(delay(reward[:-1]), delay(discount[:-1]), delay(value[1:]), value[-1], lam)
 
 
-def shifted_product(discount: Tensor) -> Tensor:
-    """How likely it is to get to each state [T, …]: a state's discount is about what follows it, not about itself."""
+def reach_weights(discount: Tensor) -> Tensor:
+    """Return the product of the discounts [T, …] before each state; a state's discount is about what follows it."""
     return torch.cat([torch.ones_like(discount[:1]), discount[:-1]]).cumprod(0)
 
 
-def plain_losses(
+def with_metrics(
     actor_loss: Tensor, critic_loss: Tensor, entropy: Tensor, reward: Tensor, target: Tensor, value: Tensor
 ) -> Losses:
+    """Return the losses of v1 or v2 with their metrics."""
     metrics = {"actor_loss": actor_loss, "critic_loss": critic_loss, "entropy": entropy.mean()}
     metrics |= {"imagined/reward": reward.mean(), "imagined/return": target.mean(), "imagined/value": value.mean()}
     return Losses(actor_loss, critic_loss, {name: number.detach() for name, number in metrics.items()})
 
 
-def flat(state: RSSMState) -> RSSMState:
-    """[T, B, …] to [T B, …]: every state is one to start from."""
+def start_states(state: RSSMState) -> RSSMState:
+    """Return the states [T, B, …] as [T * B, …]: an imagination starts from each of them."""
     return RSSMState(state.deter.flatten(0, 1), state.stoch.flatten(0, 1))
 
 
-def plan(model: WorldModel, state: RSSMState, actions: Tensor, latents: Tensor, config: DreamerConfig) -> Tensor:
-    """PlaNet: the first action [N, A] of the plan whose predicted rewards add up to most.
+def plan(
+    model: WorldModel, state: RSSMState, action_noise: Tensor, latent_noise: Tensor, config: DreamerConfig
+) -> Tensor:
+    """Return the first action [N, A] of the plan with the greatest sum of predicted rewards, as PlaNet searches it.
 
-    Noise: `actions` [I, N, P, H, A] for I rounds of P plans each, `latents` [H, N, S], the same for all plans: if each
-    had luck of its own, the lucky ones would be taken for the good ones.
+    `action_noise` [I, N, P, H, A] is for I iterations of P plans each. `latent_noise` [H, N, S] is the same for all
+    plans: with noise of their own, the lucky ones would be mistaken for the good ones.
     """
-    _, envs, plans, horizon, size = actions.shape
+    _, envs, plans, horizon, size = action_noise.shape
     start = RSSMState(*(part.repeat_interleave(plans, 0) for part in state))
-    luck = latents.repeat_interleave(plans, 1)
+    noise = latent_noise.repeat_interleave(plans, 1)
 
-    def score(tried: Tensor) -> Tensor:
-        now, total = start, torch.zeros(envs * plans, device=tried.device)
+    def score(actions: Tensor) -> Tensor:
+        """Return the predicted rewards [N, P] of plans [N, P, H, A]."""
+        state, total = start, torch.zeros(envs * plans, device=actions.device)
         for t in range(horizon):
-            now = model.rssm.imagine_step(now, tried[:, :, t].flatten(0, 1), luck[t])
-            total = total + model.reward.mean(model.reward(now.features()))
+            state = model.rssm.imagine_step(state, actions[:, :, t].flatten(0, 1), noise[t])
+            total = total + model.reward.mean(model.reward(state.features()))
         return total.view(envs, plans)
 
-    blank = torch.zeros(envs, horizon, size, device=actions.device)
-    best, _ = cem(score, blank, torch.ones_like(blank), actions, config.planning.elites)
+    mean = torch.zeros(envs, horizon, size, device=action_noise.device)
+    best, _ = cem(score, mean, torch.ones_like(mean), action_noise, config.planning.elites)
     return best[:, 0]

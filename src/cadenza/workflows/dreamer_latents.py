@@ -1,7 +1,7 @@
-"""Latent states as the replay keeps them, small, and back.
+"""Compressed latent states, as the replay stores them.
 
-The deterministic state lies between -1 and 1, where a byte is about as exact as the bfloat16 the authors compute with;
-of classes the number is kept (0: none yet).
+The deterministic state lies in [-1, 1], where a byte is about as exact as the bfloat16 that the authors compute with.
+Of a categorical variable the number of the class is stored, counted from 1; 0 stands for a state that is unknown.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ DETER, STOCH = "deter", "stoch"
 BYTE = 127
 
 
-def packed(state: RSSMState, config: WorldModelConfig) -> dict[str, Tensor]:
-    """[*, …] to [*, D] and [*, S]."""
+def compress(state: RSSMState, config: WorldModelConfig) -> dict[str, Tensor]:
+    """Return a state [*, …] as small tensors: bytes [*, D], and classes or half-precision numbers [*, S]."""
     stoch = state.stoch.detach()
     if config.latent == "categorical":
         stoch = stoch.view(*stoch.shape[:-1], config.stoch, -1).argmax(-1).add(1).to(torch.uint8)
@@ -30,14 +30,15 @@ def packed(state: RSSMState, config: WorldModelConfig) -> dict[str, Tensor]:
     return {DETER: (state.deter.detach() * BYTE).round().to(torch.int8), STOCH: stoch}
 
 
-def unpacked(kept: Mapping[str, Tensor], config: WorldModelConfig) -> RSSMState:
-    stoch = kept[STOCH]
+def decompress(latents: Mapping[str, Tensor], config: WorldModelConfig) -> RSSMState:
+    """Return the state [*, …] that `compress` made small, up to rounding; zeros for an unknown one."""
+    stoch = latents[STOCH]
     if config.latent == "categorical":
         stoch = functional.one_hot(stoch.long(), config.classes + 1)[..., 1:].flatten(-2)
-    return RSSMState(kept[DETER].float() / BYTE, stoch.float())
+    return RSSMState(latents[DETER].float() / BYTE, stoch.float())
 
 
-def nothing(count: int, config: WorldModelConfig) -> dict[str, np.ndarray]:
-    """So many states of no content, as they are kept."""
-    kind = np.uint8 if config.latent == "categorical" else np.float16
-    return {DETER: np.zeros((count, config.deter), np.int8), STOCH: np.zeros((count, config.stoch), kind)}
+def unknown(count: int, config: WorldModelConfig) -> dict[str, np.ndarray]:
+    """Return `count` compressed states that stand for unknown ones."""
+    dtype = np.uint8 if config.latent == "categorical" else np.float16
+    return {DETER: np.zeros((count, config.deter), np.int8), STOCH: np.zeros((count, config.stoch), dtype)}

@@ -1,4 +1,4 @@
-"""What teaches a world model: what was seen, earned and ended, and the divergence of posterior and prior."""
+"""The loss of a world model: reconstruction, rewards, continuation, and the divergence of posterior and prior."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from cadenza.workflows.dreamer_config import DreamerConfig
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Sequences [T, B, …]; everything belongs to what was seen: the action and the reward are those before it."""
+class SequenceBatch:
+    """Sequences [T, B, …]. Action and reward are those that led to the observation in the same row."""
 
     obs: ObservationTensors
     action: Tensor  # encoded
     reward: Tensor
-    first: Tensor  # begins an episode: no action, reward or state before it counts
-    last: Tensor  # ends one
-    terminal: Tensor  # and nothing would have followed
-    start: RSSMState  # [B, …] before the first step
+    first: Tensor  # the row begins an episode: no action, reward or state before it counts
+    last: Tensor  # the row ends an episode
+    terminal: Tensor  # and the episode terminated there
+    start: RSSMState  # [B, …] before the first row
 
 
 def model_loss(
-    model: WorldModel, batch: Batch, noise: Tensor, config: DreamerConfig
+    model: WorldModel, batch: SequenceBatch, noise: Tensor, config: DreamerConfig
 ) -> tuple[Tensor, ObservedStates, dict[str, Tensor]]:
-    """The scalar to minimise, the states that were found [T, B, …], and each term of the loss."""
+    """Return the loss of the world model, the states [T, B, …] that it inferred, and each term as a metric.
+
+    `noise` [T, B, S] samples the states.
+    """
     observed = model.rssm.observe(model.encode(batch.obs), batch.action, batch.first, batch.start, noise)
     features = observed.state.features()
-    seen = model.decode.losses(model.decode(features), batch.obs)
-    losses = {f"loss/{name}": loss.mean() for name, loss in seen.items()}
+    reconstruction = model.decode.losses(model.decode(features), batch.obs)
+    losses = {f"loss/{name}": loss.mean() for name, loss in reconstruction.items()}
     losses["loss/reward"] = model.reward.loss(model.reward(features), batch.reward).mean()
     scales = {"loss/vector": config.vector_scale, "loss/reward": config.reward_scale}
     if model.goes_on is not None:
@@ -51,7 +54,7 @@ def model_loss(
 def divergence_losses(
     model: WorldModel, observed: ObservedStates, config: DreamerConfig
 ) -> dict[str, tuple[Tensor, float]]:
-    """Each with its weight; `ops/latents.py` has the formulas."""
+    """Return the losses that pull posterior and prior together, each with its weight; formulas: `ops/latents.py`."""
     parts = (model.rssm.divergence, observed.post, observed.prior)
     if config.kl == "v3":
         dynamics, representation = v3_kl(*parts, config.free_nats)

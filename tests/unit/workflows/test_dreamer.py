@@ -27,17 +27,17 @@ from cadenza.watch.nan_checks import FiniteChecks
 from cadenza.watch.workflow_contents import WorkflowContents
 from cadenza.workflows import dreamer
 from cadenza.workflows.dreamer_behaviour import (
-    Imagined,
-    flat,
+    ImaginedSteps,
+    arrival_returns,
     imagine,
     plan,
-    returns_with_own,
-    shifted_product,
+    reach_weights,
+    start_states,
     v1_losses,
     v2_losses,
     v3_losses,
 )
-from cadenza.workflows.dreamer_latents import packed
+from cadenza.workflows.dreamer_latents import compress
 from cadenza.workflows.dreamer_model import divergence_losses, model_loss
 from harness.collecting import PHASE, warming
 
@@ -64,10 +64,10 @@ def parts_of(workflow: Any, store: Any) -> tuple[Any, Any, Any]:
     """A batch, the states the model finds in it, and noise to imagine with."""
     config = workflow.config
     drawn = store.sequences(config.batch_size, config.batch_length + 1, np.random.default_rng(0))
-    batch = workflow._batch(drawn)
+    batch = workflow._batch(workflow._to_device(drawn))
     noise = workflow.model.rssm.noise(config.batch_length, config.batch_size, generator=workflow._stream("test"))
     _, observed, _ = model_loss(workflow.model, batch, noise, config)
-    return batch, observed.state, workflow._dreams(workflow.behaviour.actor)
+    return batch, observed.state, workflow._imagination_noise(workflow.behaviour.actor)
 
 
 def shake(workflow: Any) -> None:
@@ -86,7 +86,7 @@ def test_a_row_holds_what_led_to_it(warmed: Any) -> None:
     """In the chain the reward for an action is how far it went, so all can be told from the cells."""
     workflow, store = warmed("toy/chain:dreamer_v3")
     drawn = store.sequences(64, 8, np.random.default_rng(0))
-    batch = workflow._batch(drawn)
+    batch = workflow._batch(workflow._to_device(drawn))
     cell = batch.obs["vector"].argmax(-1)
     before = torch.from_numpy(drawn.groups["agent"]["obs"][:, :-1, 0].argmax(-1)).T
     goes_on = ~batch.first
@@ -108,11 +108,11 @@ def test_stored_latents_are_where_sequences_start_and_are_renewed(warmed: Any, m
     assert kept["deter"].dtype == np.int8
     assert kept["stoch"].dtype == np.uint8
     assert kept["stoch"].max() <= 4
-    start = workflow._batch(drawn).start
+    start = workflow._batch(workflow._to_device(drawn)).start
     assert np.allclose(start.deter.numpy(), kept["deter"][:, 0, 0] / 127)
     assert torch.equal(start.stoch.view(3, 3, 4).sum(-1), torch.from_numpy(kept["stoch"][:, 0, 0] > 0).float())
     found: list[RSSMState] = []
-    monkeypatch.setattr(dreamer, "packed", lambda state, config: (found.append(state), packed(state, config))[1])
+    monkeypatch.setattr(dreamer, "compress", lambda state, config: (found.append(state), compress(state, config))[1])
     generator = workflow.context.streams.numpy("replay")
     before = generator.bit_generator.state
     workflow.update(store, PHASE)
@@ -126,7 +126,7 @@ def test_stored_latents_are_where_sequences_start_and_are_renewed(warmed: Any, m
 
 def test_without_stored_latents_a_sequence_starts_with_nothing(warmed: Any) -> None:
     workflow, store = warmed("toy/identity:dreamer_v2")
-    batch = workflow._batch(store.sequences(3, 8, np.random.default_rng(0)))
+    batch = workflow._batch(workflow._to_device(store.sequences(3, 8, np.random.default_rng(0))))
     assert batch.first[0].all()
     assert not batch.start.deter.any()
     assert batch.reward[0].any()  # what was earned stays true
@@ -145,7 +145,7 @@ def test_acting_finds_the_states_that_learning_would(warmed: Any) -> None:
     """The same memory, step by step in the environment and over a sequence of the replay."""
     workflow, store = warmed("toy/identity_box:dreamer_v3")
     drawn = store.sequences(1, 9, np.random.default_rng(3))
-    batch = workflow._batch(drawn)
+    batch = workflow._batch(workflow._to_device(drawn))
     rssm, model = workflow.model.rssm, workflow.model
     with torch.no_grad():
         embedding = model.encode(batch.obs)
@@ -173,7 +173,7 @@ def test_v3_clips_each_states_divergence_before_the_mean(warmed: Any) -> None:
     workflow, store = warmed("toy/identity:dreamer_v3")
     shake(workflow)
     config, model = replace(workflow.config, free_nats=0.5), workflow.model
-    batch = workflow._batch(store.sequences(3, 8, np.random.default_rng(0)))
+    batch = workflow._batch(workflow._to_device(store.sequences(3, 8, np.random.default_rng(0))))
     noise = model.rssm.noise(7, 3, generator=workflow._stream("test"))
     observed = model.rssm.observe(model.encode(batch.obs), batch.action, batch.first, batch.start, noise)
     post, prior = (parameters[0].detach().double() for parameters in (observed.post, observed.prior))
@@ -194,7 +194,7 @@ def test_v3_clips_each_states_divergence_before_the_mean(warmed: Any) -> None:
 def test_every_part_of_a_model_learns(warmed: Any, variant: str) -> None:
     workflow, store = warmed(f"toy/identity_box:{variant}")
     shake(workflow)
-    batch = workflow._batch(store.sequences(3, 8, np.random.default_rng(0)))
+    batch = workflow._batch(workflow._to_device(store.sequences(3, 8, np.random.default_rng(0))))
     noise = workflow.model.rssm.noise(7, 3, generator=workflow._stream("test"))
     config = replace(workflow.config, free_nats=0.0, vector_scale=3.0)
     loss, _, terms = model_loss(workflow.model, batch, noise, config)
@@ -211,7 +211,7 @@ def test_an_untrained_v3_predicts_no_reward_and_no_value_at_all(warmed: Any) -> 
     workflow, store = warmed("toy/identity:dreamer_v3")
     _, state, _ = parts_of(workflow, store)
     features = state.features()
-    for head in (workflow.model.reward, workflow.behaviour.critic, workflow.behaviour.slow):
+    for head in (workflow.model.reward, workflow.behaviour.critic, workflow.behaviour.slow_critic):
         assert not head.mean(head(features)).any()
 
 
@@ -243,16 +243,16 @@ def test_v3s_losses_are_those_of_the_paper(warmed: Any, environment: str) -> Non
     coef = torch.tensor(0.01)
     found = v3_losses(model, behaviour, batch, state, noise, coef, config)
 
-    imagined = imagine(model, behaviour.actor, flat(state.detach()), noise, gradients=False)
+    imagined = imagine(model, behaviour.actor, start_states(state.detach()), noise, gradients=False)
     features = imagined.features
-    heads = [(model.reward, features), (behaviour.critic, features), (behaviour.slow, features)]
+    heads = [(model.reward, features), (behaviour.critic, features), (behaviour.slow_critic, features)]
     reward, value, slow = (table(head.mean(head(x))) for head, x in heads)
     cont = table(torch.sigmoid(model.goes_on(features)[..., 0]))
     returns = [slow_returns(*rows, config.return_lambda) for rows in zip(reward, cont, value, strict=True)]
 
     # gotcha: the scale follows the returns, not the advantages
     ends = 0.01 * np.quantile(np.array(returns), [0.05, 0.95])
-    assert behaviour.scale.ends.tolist() == pytest.approx(ends.tolist(), rel=1e-4)
+    assert behaviour.return_scale.ends.tolist() == pytest.approx(ends.tolist(), rel=1e-4)
     policy = behaviour.actor(features)
     log_prob = table(behaviour.actor.log_prob(policy, imagined.action))
     entropy = table(behaviour.actor.entropy(policy))
@@ -273,7 +273,7 @@ def test_v3s_losses_are_those_of_the_paper(warmed: Any, environment: str) -> Non
     # on what really happened: every state's bootstrap is what was imagined from it
     boot = torch.tensor([row[0] for row in returns]).view(batch.reward.shape)
     seen = state.features()
-    judged, slow_seen = behaviour.critic(seen), behaviour.slow.mean(behaviour.slow(seen))
+    judged, slow_seen = behaviour.critic(seen), behaviour.slow_critic.mean(behaviour.slow_critic(seen))
     replayed, (steps, count) = 0.0, batch.reward.shape
     for b in range(count):
         after = float(boot[-1, b])
@@ -316,7 +316,7 @@ def test_v3s_losses_are_the_same_in_pieces(warmed: Any, monkeypatch: pytest.Monk
     for rows in (10_000, starts, 1):  # whole, step by step, and never less than a step
         monkeypatch.setattr(world_model, "CHUNK_ROWS", rows)
         sizes.append([len(part) for part in world_model.chunks(noise.latent)])
-        behaviour.scale.ends.zero_()
+        behaviour.return_scale.ends.zero_()
         losses = v3_losses(workflow.model, behaviour, batch, state, noise, NONE, workflow.config)
         learned = [*behaviour.actor.parameters(), *behaviour.critic.parameters()]
         found.append((losses, torch.autograd.grad(losses.actor + losses.critic, learned, retain_graph=True)))
@@ -339,11 +339,11 @@ def test_returns_and_weights_of_v1_and_v2() -> None:
     torch.manual_seed(0)
     reward, value = torch.randn(6, 4), torch.randn(6, 4)
     discount = torch.rand(6, 4)
-    got = table(returns_with_own(reward, discount, value, 0.95))
+    got = table(arrival_returns(reward, discount, value, 0.95))
     for n, rows in enumerate(zip(table(reward), table(discount), table(value), strict=True)):
         assert got[n] == pytest.approx(slow_own_returns(*rows, 0.95), rel=1e-5, abs=1e-6)
     # gotcha: a state's discount is about what follows it
-    for weights, row in zip(table(shifted_product(discount)), table(discount), strict=True):
+    for weights, row in zip(table(reach_weights(discount)), table(discount), strict=True):
         assert weights == pytest.approx([math.prod(row[:t]) for t in range(6)], rel=1e-5)
 
 
@@ -354,10 +354,10 @@ def test_v2s_losses_are_those_of_the_authors(warmed: Any, environment: str) -> N
     config, model, behaviour = workflow.config, workflow.model, workflow.behaviour
     batch, state, noise = parts_of(workflow, store)
     found = v2_losses(model, behaviour, batch, state, noise, torch.tensor(0.01), config)
-    imagined = imagine(model, behaviour.actor, flat(state.detach()), noise, gradients=False)
+    imagined = imagine(model, behaviour.actor, start_states(state.detach()), noise, gradients=False)
     features = imagined.features
     reward, value, fast = (
-        table(head.mean(head(features))) for head in (model.reward, behaviour.slow, behaviour.critic)
+        table(head.mean(head(features))) for head in (model.reward, behaviour.slow_critic, behaviour.critic)
     )
     discount = table(torch.sigmoid(model.goes_on(features)[..., 0]))
     policy = behaviour.actor(features)
@@ -386,7 +386,7 @@ def test_v1s_losses_are_those_of_the_authors(warmed: Any) -> None:
     config, model, behaviour = workflow.config, workflow.model, workflow.behaviour
     batch, state, noise = parts_of(workflow, store)
     found = v1_losses(model, behaviour, batch, state, noise, NONE, config)
-    features = imagine(model, behaviour.actor, flat(state.detach()), noise, gradients=False).features[1:]
+    features = imagine(model, behaviour.actor, start_states(state.detach()), noise, gradients=False).features[1:]
     reward, value = (table(head.mean(head(features))) for head in (model.reward, behaviour.critic))
     discount = table(torch.sigmoid(model.goes_on(features)[..., 0]))
     actor = critic = 0.0
@@ -407,8 +407,8 @@ def test_gradients_reach_a_policy_through_its_actions_alone(warmed: Any) -> None
     shake(workflow)
     model, actor = workflow.model, workflow.behaviour.actor
     _, state, noise = parts_of(workflow, store)
-    start = RSSMState(*(part.requires_grad_() for part in flat(state.detach())))
-    imagined: Imagined = imagine(model, actor, start, noise, gradients=True)
+    start = RSSMState(*(part.requires_grad_() for part in start_states(state.detach())))
+    imagined: ImaginedSteps = imagine(model, actor, start, noise, gradients=True)
     assert torch.autograd.grad(imagined.action.sum(), start, allow_unused=True, retain_graph=True) == (None, None)
     later = torch.autograd.grad(imagined.features[-1].sum(), actor.net.out.weight, retain_graph=True)[0]
     assert later.any()
@@ -433,7 +433,7 @@ def test_each_network_of_v2_moves_by_its_own_loss(warmed: Any) -> None:
 
 def test_the_slow_critic_follows_as_told(warmed: Any) -> None:
     workflow, store = warmed("toy/identity:dreamer_v2", "algorithm.slow_critic_every=3")
-    head, slow = workflow.behaviour.critic, workflow.behaviour.slow
+    head, slow = workflow.behaviour.critic, workflow.behaviour.slow_critic
 
     def same() -> bool:
         return all(torch.equal(a, b) for a, b in zip(head.parameters(), slow.parameters(), strict=True))
@@ -539,16 +539,16 @@ def test_a_dataset_without_latents_gives_inputs_of_the_same_shapes(warmed: Any) 
     workflow, store = warmed("toy/identity:dreamer_v3")
     drawn = store.sequences(3, 8, np.random.default_rng(0))
     bare = {"agent": {key: value for key, value in drawn.groups["agent"].items() if key not in ("deter", "stoch")}}
-    known, unknown = workflow._sent(drawn), workflow._sent(replace(drawn, groups=bare))
+    known, unknown = workflow._to_device(drawn), workflow._to_device(replace(drawn, groups=bare))
     assert [(key, x.shape, x.dtype) for key, x in known.items()] == [
         (key, x.shape, x.dtype) for key, x in unknown.items()
     ]
-    batch = workflow._as_batch(unknown)
+    batch = workflow._batch(unknown)
     assert not batch.start.deter.any()
     assert not batch.start.stoch.any()
     assert batch.first[0].all()
     assert torch.equal(batch.first[1:], known["is_first"][1:])
-    assert torch.equal(batch.reward, workflow._as_batch(known).reward)
+    assert torch.equal(batch.reward, workflow._batch(known).reward)
 
 
 @pytest.mark.parametrize("latent", ["categorical", "gaussian"])
@@ -558,7 +558,7 @@ def test_a_row_that_was_never_learned_from_starts_with_nothing(warmed: Any, late
     drawn = store.sequences(64, 8, np.random.default_rng(0))
     for key in ("deter", "stoch"):
         drawn.groups["agent"][key][::2, 0] = 0
-    first = workflow._batch(drawn).first[0].numpy()
+    first = workflow._batch(workflow._to_device(drawn)).first[0].numpy()
     assert first[::2].all()
     np.testing.assert_array_equal(first[1::2], drawn.is_first[1::2, 1])
     assert not first.all()
@@ -571,7 +571,7 @@ def test_debug_checks_know_that_the_slow_critic_does_not_learn(warmed: Any) -> N
     Statistics(owned)
     still = set(owned.parameters) - set(owned.learned)
     assert still
-    assert all(name.startswith("behaviour.slow.") for name in still)
+    assert all(name.startswith("behaviour.slow_critic.") for name in still)
     workflow.update(store, PHASE)
 
 
@@ -589,7 +589,7 @@ def test_making_a_batch_of_one_leaves_what_was_drawn_as_it_was(warmed: Any) -> N
     for _ in range(20):
         drawn = store.sequences(1, 8, generator)
         before = drawn.is_first.copy()
-        batch = workflow._batch(drawn)
+        batch = workflow._batch(workflow._to_device(drawn))
         np.testing.assert_array_equal(drawn.is_first, before)
         assert bool(batch.first[0, 0])
         assert float(batch.reward[0, 0]) == (0.0 if before[0, 1] else 1.0)  # CartPole's
