@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cadenza.workflows.tdmpc_steps import Batch, Noise
+from cadenza.workflows.tdmpc_steps import StretchBatch, UpdateNoise
 
 SMALL = [
     "environment.num_envs=2",
@@ -32,21 +32,21 @@ def stirred(workflow: Any) -> None:
                 parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
 
 
-def batch_of(workflow: Any, actions: int = 1, seed: int = 0) -> tuple[Batch, Noise]:
+def batch_of(workflow: Any, actions: int = 1, seed: int = 0) -> tuple[StretchBatch, UpdateNoise]:
     """Episodes that end within a stretch, and half of the critics' units dropped."""
     generator, config = torch.Generator().manual_seed(seed), workflow.config
     steps, many, critics = config.horizon, config.batch_size, config.model.critics
-    taken = torch.ones(steps, many)
-    taken[2:, 1] = 0
-    taken[1:, 2] = 0
+    valid = torch.ones(steps, many)
+    valid[2:, 1] = 0
+    valid[1:, 2] = 0
     terminated = torch.zeros(steps, many)
     terminated[1, 1] = 1
-    batch = Batch(
+    batch = StretchBatch(
         obs={"vector": torch.randn(steps + 1, many, 3, generator=generator)},
         action=2 * torch.rand(steps, many, actions, generator=generator) - 1,
         reward=torch.randn(steps, many, generator=generator),
         terminated=terminated,
-        taken=taken,
+        valid=valid,
         weight=torch.rand(many, generator=generator),
     )
     normal = [torch.randn(steps + extra, many, actions, generator=generator) for extra in (0, 1)]
@@ -54,7 +54,9 @@ def batch_of(workflow: Any, actions: int = 1, seed: int = 0) -> tuple[Batch, Noi
         (torch.rand(members, states * many, config.model.units, generator=generator) < 0.5).float()
         for members, states in ((critics, steps), (2, steps + 1))
     ]
-    return batch, Noise(normal[0], normal[1], torch.tensor([critics - 1, 0]), torch.tensor([0, critics - 1]), *kept)
+    return batch, UpdateNoise(
+        normal[0], normal[1], torch.tensor([critics - 1, 0]), torch.tensor([0, critics - 1]), *kept
+    )
 
 
 def number(workflow: Any, output: Tensor) -> float:

@@ -1,8 +1,8 @@
 """TD-MPC (Hansen et al. 2022, arXiv:2203.04955) and TD-MPC2 (Hansen et al. 2024, arXiv:2310.16828).
 
-One workflow: a latent model learned from short stretches of the replay, critics that say what lies beyond its horizon,
-and a search for actions in it. The arithmetic is in `tdmpc_steps.py`, settings in `tdmpc_config.py`. Letters in shapes:
-H steps, B stretches, N environments, D numbers of an action.
+A latent model is learned from short sequences of the replay, together with critics for what lies beyond its horizon;
+actions are planned in it. Losses and search: `tdmpc_steps.py`; settings: `tdmpc_config.py`. Letters in shapes: H steps,
+B sequences, N environments, D numbers of an action.
 """
 
 from __future__ import annotations
@@ -31,15 +31,26 @@ from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Credit, Explained, Mode, Opinion, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.parts import Parts
 from cadenza.workflows.tdmpc_config import TDMPCConfig
-from cadenza.workflows.tdmpc_steps import Batch, Noise, PlanNoise, Slow, model_loss, plan, policy_loss, trusted
+from cadenza.workflows.tdmpc_steps import (
+    PlanNoise,
+    SlowNetworks,
+    StretchBatch,
+    UpdateNoise,
+    combine_critics,
+    model_loss,
+    plan,
+    policy_loss,
+)
 
-MEAN = "mean"  # of the last plan, in the carry
+MEAN = "mean"  # in the carry: the mean of the last plan
 EXPECTED = "expected"  # in the carry of `explain`: the reward predicted for the last action
 POLICY = "policy"
-BEYOND = (1 << 53, 1)  # after the end of every schedule
+AFTER_SCHEDULES = (1 << 53, 1)  # a progress at which every schedule has reached its final value
 
 
 class TDMPC:
+    """The workflow of TD-MPC and TD-MPC2."""
+
     hooks = ("update",)
 
     def __init__(self, config: TDMPCConfig, context: Context) -> None:
@@ -55,7 +66,7 @@ class TDMPC:
             if any(True for _ in net.parameters()):
                 kind = config.policy_optimizer if name == POLICY else config.optimizer
                 self.optimizers[name] = optimizer(net, kind)
-        self.taught = [p for name, p in self.model.named_parameters() if not name.startswith(f"{POLICY}.")]
+        self.model_parameters = [p for name, p in self.model.named_parameters() if not name.startswith(f"{POLICY}.")]
         self.targets: dict[str, Target[Any]] = {"critics": Target(self.model.critics, self.optimizers["critics"])}
         if config.latent_target == "slow":
             self.targets["encoder"] = Target(self.model.encoder, self.optimizers["encoder"])
@@ -69,7 +80,7 @@ class TDMPC:
         self.updates = 0
         self._learn: Callable[[Tree], Tree] = context.captured(self.learn)
         self._search: Callable[[Tree], Tree] = context.captured(self.search)
-        self.stood = (0, 1)  # how far the run was when it last learned, of how much: an evaluation is told neither
+        self.progress = (0, 1)  # `now` and `horizon` of the last update: evaluations plan with its schedules
 
     # acting
 
@@ -78,34 +89,179 @@ class TDMPC:
 
     @torch.inference_mode()
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
-        """A plan from what is seen, which begins where the last one has led; its first action is done."""
+        """Search for a plan, starting from the previous one, and take its first action."""
         name, count = self.group, len(step.is_first)
         if mode.forced is not None:
             return Acted(mode.forced, {name: {}}, self.initial_carry(count))
-        found, mean = self._planned(step, carry, mode)
-        action = found.action
+        result, mean = self._search_plan(step, carry, mode)
+        action = result.action
         if mode.explore:
-            drawn = torch.empty_like(action).normal_(generator=mode.streams.torch("act", self.device))
-            action = action + found.std[:, 0] * drawn
+            noise = torch.empty_like(action).normal_(generator=mode.streams.torch("act", self.device))
+            action = action + result.std[:, 0] * noise
         return Acted({name: self.actions.decode(action.clamp(-1, 1))[:, None]}, {name: {}}, {MEAN: mean})
+
+    def _search_plan(self, step: Step, carry: Tree, mode: Mode) -> tuple[MPPIResult, Tensor]:
+        """Return a plan, and its mean [N, longest, D] from which the next search starts, one step later."""
+        search = self.config.planning
+        progress = (mode.phase.now, mode.phase.horizon) if mode.explore else self.progress
+        horizon = int(value_at(search.horizon, *progress))
+        generator = mode.streams.torch("act", self.device)
+        start = torch.zeros_like(carry[MEAN][:, :horizon])
+        start[:, :-1] = carry[MEAN][:, 1:horizon] * send(~step.is_first, self.device)[:, None, None]
+        inputs = {
+            "obs": self._observe(step),
+            "start": start,
+            "noise": self._plan_noise(len(step.is_first), horizon, generator)._asdict(),
+            "min_std": send(np.array(value_at(search.min_std, *progress), np.float32), self.device),
+        }
+        result = MPPIResult(**self._search(inputs))
+        mean = torch.zeros_like(carry[MEAN])
+        mean[:, :horizon] = result.mean
+        return result, mean
+
+    def search(self, inputs: Tree) -> Tree:
+        """Search for a plan, on tensors alone."""
+        noise, latent = PlanNoise(**inputs["noise"]), self.model.encoder(inputs["obs"])
+        return plan(self.model, latent, inputs["start"], noise, inputs["min_std"], self.gamma, self.config)._asdict()
+
+    def _observe(self, step: Step) -> ObservationTensors:
+        """Return observations [N, …] of the only agent as the model takes them."""
+        return self.observer.from_tensors(map_tree(lambda x: send(x[:, 0], self.device), step.obs[self.group]))
+
+    def _plan_noise(self, count: int, horizon: int, generator: torch.Generator) -> PlanNoise:
+        """Draw all randomness of a search in `count` environments."""
+        search, size = self.config.planning, self.actions.size
+        samples, iterations = search.samples - search.policy_samples, search.rounds(size)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.empty(*shape, device=self.device).normal_(generator=generator)
+
+        return PlanNoise(
+            plans=normal(iterations, count, samples, horizon, size),
+            policy=normal(horizon, count, search.policy_samples, size),
+            final=normal(iterations, count, search.samples, size),
+            pairs=self._critic_pairs(iterations, generator),
+            waiting=torch.empty(count, search.elites, device=self.device).exponential_(generator=generator),
+        )
+
+    def _critic_pairs(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw numbers of two critics each, [count, 2]."""
+        lots = torch.rand(count, self.config.model.critics, generator=generator, device=self.device)
+        return lots.topk(2).indices
+
+    # learning
+
+    def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Make one gradient step of the model and its critics, then one of the policy."""
+        config, streams = self.config, self.context.streams
+        beta = value_at(config.priority_beta, phase.now, phase.horizon)
+        drawn = store.stretches(config.batch_size, config.horizon, streams.numpy("replay"), beta)
+        inputs = {
+            "batch": self._batch(drawn)._asdict(),
+            "noise": self._update_noise(),
+            "schedules": self._schedules(phase),
+        }
+        learned = self._learn(inputs)
+        self.updates += 1
+        self.progress = (phase.now, phase.horizon)
+        if self.updates % config.target_every == 0:
+            for target in self.targets.values():
+                target.follow(config.tau)
+        if config.priority_alpha is not None:
+            store.update_priorities(drawn.index, learned["error"].cpu().numpy() + 1e-6)
+        # copied, because a captured graph writes its next metrics over these
+        metrics = zip(learned["metrics"], torch.stack(list(learned["metrics"].values())), strict=True)
+        return Updated(1, {f"train/{name}": value for name, value in metrics})
+
+    def learn(self, inputs: Tree) -> Tree:
+        """Make both gradient steps, on tensors alone: shapes never change, and nothing is read back."""
+        config, model = self.config, self.model
+        batch, noise = StretchBatch(**inputs["batch"]), UpdateNoise(**inputs["noise"])
+        rate, entropy_coef = inputs["schedules"]
+        slow = SlowNetworks(**{name: target.net for name, target in self.targets.items()})
+        for each in self.optimizers.values():
+            each.zero_grad()
+        result = model_loss(model, slow, batch, noise, self.gamma, config)
+        result.loss.backward(inputs=self.model_parameters)  # type: ignore[no-untyped-call]
+        limit = float("inf") if config.max_grad_norm is None else config.max_grad_norm
+        model_norm = nn.utils.clip_grad_norm_(self.model_parameters, limit)
+        for name, each in self.optimizers.items():
+            if name != POLICY:
+                each.step(rate * config.encoder_rate if name == "encoder" else rate)
+        loss, policy_metrics = policy_loss(model, result.latents, batch, noise, self.scale, entropy_coef, config)
+        loss.backward(inputs=list(model.policy.parameters()))  # type: ignore[no-untyped-call]
+        policy_norm = self.optimizers[POLICY].step(rate, config.policy_max_grad_norm)["all"]
+        metrics = {**result.metrics, "grad_norm/model": model_norm, "learning_rate": rate}
+        metrics |= {**policy_metrics, "grad_norm/policy": policy_norm}
+        return {"error": result.error, "metrics": metrics}
+
+    def _schedules(self, phase: PhaseInfo) -> Tensor:
+        """Return the present step size, and the weight of the policy's entropy, [2]."""
+        schedules = (self.config.learning_rate, self.config.entropy_coef)
+        values = [value_at(schedule, phase.now, phase.horizon) for schedule in schedules]
+        return send(np.array(values, np.float32), self.device)
+
+    def _update_noise(self) -> dict[str, Tensor]:
+        """Draw the fields of `UpdateNoise`, without the masks if there is no dropout."""
+        config, size = self.config, self.actions.size
+        steps, batch, dropout = config.horizon, config.batch_size, config.model.dropout
+        generator = self.context.streams.torch("update", self.device)
+
+        def normal(steps: int) -> Tensor:
+            return torch.empty(steps, batch, size, device=self.device).normal_(generator=generator)
+
+        def mask(critics: int, states: int) -> Tensor:
+            blank = torch.empty(critics, states, config.model.units, device=self.device)
+            return blank.bernoulli_(1 - dropout, generator=self.context.streams.torch("dropout", self.device))
+
+        target_pair, policy_pair = self._critic_pairs(2, generator)
+        noise = {
+            "target": normal(steps),
+            "policy": normal(steps + 1),
+            "target_pair": target_pair,
+            "policy_pair": policy_pair,
+        }
+        if dropout:
+            noise["value_mask"] = mask(config.model.critics, steps * batch)
+            noise["policy_mask"] = mask(2, (steps + 1) * batch)
+        return noise
+
+    def _batch(self, drawn: Stretches) -> StretchBatch:
+        """Return sequences [B, H, …] of the replay as tensors [H, B, …]."""
+        data = drawn.groups[self.group]
+
+        def tensor(array: np.ndarray) -> Tensor:
+            return send(array.swapaxes(0, 1), self.device)
+
+        weight = np.ones(len(drawn.index), np.float32) if drawn.weight is None else drawn.weight
+        return StretchBatch(
+            obs=self.observer.from_tensors(map_tree(lambda x: tensor(x[:, :, 0]), data["obs"])),
+            action=self.actions.encode(tensor(data["action"][:, :, 0])),
+            reward=tensor(data["reward"][:, :, 0]),
+            terminated=tensor(drawn.terminated).float(),
+            valid=tensor(drawn.taken).float(),
+            weight=send(weight, self.device),
+        )
+
+    # what the lab shows
 
     @torch.inference_mode()
     def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
-        """Return the planned actions, their deviation in the search, what the critics say of them, and rewards."""
+        """Return the planned actions, their deviation in the search, their values by the critics, and rewards."""
         name, model, actions = self.group, self.model, self.actions
-        plans = []
         expected = carry.get(EXPECTED, torch.zeros(1, device=self.device))
+        results = []
         for step in single_steps(steps):
-            plan, mean = self._planned(step, carry, mode)
-            plans.append(plan)
+            result, mean = self._search_plan(step, carry, mode)
+            results.append(result)
             carry = {MEAN: mean}
-        action = torch.cat([plan.action for plan in plans])  # [N, D]
-        std = torch.cat([plan.std[:, 0] for plan in plans])
+        action = torch.cat([result.action for result in results])  # [N, D]
+        std = torch.cat([result.std[:, 0] for result in results])
         latent = model.encoder(self._observe(steps))
-        taken = action if mode.forced is None else actions.encode(send(mode.forced[name][:, 0], self.device))
-        reward = model.expected_reward(latent, taken)
-        every = torch.arange(self.config.model.critics, device=self.device)
-        value = trusted(model.values(model.critics, latent, action, every), self.config)
+        performed = action if mode.forced is None else actions.encode(send(mode.forced[name][:, 0], self.device))
+        reward = model.expected_reward(latent, performed)
+        critics = torch.arange(self.config.model.critics, device=self.device)
+        value = combine_critics(model.values(model.critics, latent, action, critics), self.config)
         opinion = Opinion(
             mean=to_numpy(actions.middle + actions.reach * action)[:, None],
             std=to_numpy(actions.reach * std)[:, None],
@@ -113,139 +269,6 @@ class TDMPC:
             reward=to_numpy(torch.cat([expected, reward[:-1]]))[:, None],  # for the action before
         )
         return Explained({name: opinion}, {**carry, EXPECTED: reward[-1:]}, {name: Credit(self.gamma)})
-
-    def _observe(self, step: Step) -> ObservationTensors:
-        """[N, …]"""
-        return self.observer.from_tensors(map_tree(lambda x: send(x[:, 0], self.device), step.obs[self.group]))
-
-    def _planned(self, step: Step, carry: Tree, mode: Mode) -> tuple[MPPIResult, Tensor]:
-        """A plan that starts where the last one has led, and its mean [N, longest, D] for the next."""
-        search, at = self.config.planning, (mode.phase.now, mode.phase.horizon) if mode.explore else self.stood
-        horizon = int(value_at(search.horizon, *at))
-        generator = mode.streams.torch("act", self.device)
-        start = torch.zeros_like(carry[MEAN][:, :horizon])
-        start[:, :-1] = carry[MEAN][:, 1:horizon] * send(~step.is_first, self.device)[:, None, None]
-        given = {
-            "obs": self._observe(step),
-            "start": start,
-            "noise": self._plan_noise(len(step.is_first), horizon, generator)._asdict(),
-            "min_std": send(np.array(value_at(search.min_std, *at), np.float32), self.device),
-        }
-        found = MPPIResult(**self._search(given))
-        mean = torch.zeros_like(carry[MEAN])
-        mean[:, :horizon] = found.mean
-        return found, mean
-
-    def search(self, given: Tree) -> Tree:
-        """The plan itself, on tensors alone."""
-        noise, latent = PlanNoise(**given["noise"]), self.model.encoder(given["obs"])
-        return plan(self.model, latent, given["start"], noise, given["min_std"], self.gamma, self.config)._asdict()
-
-    def _plan_noise(self, count: int, horizon: int, generator: torch.Generator) -> PlanNoise:
-        search, size = self.config.planning, self.actions.size
-        made, rounds = search.samples - search.policy_samples, search.rounds(size)
-
-        def normal(*shape: int) -> Tensor:
-            return torch.empty(*shape, device=self.device).normal_(generator=generator)
-
-        return PlanNoise(
-            plans=normal(rounds, count, made, horizon, size),
-            policy=normal(horizon, count, search.policy_samples, size),
-            after=normal(rounds, count, search.samples, size),
-            pairs=self._pairs(rounds, generator),
-            waiting=torch.empty(count, search.elites, device=self.device).exponential_(generator=generator),
-        )
-
-    def _pairs(self, count: int, generator: torch.Generator) -> Tensor:
-        """[count, 2] numbers of two critics each."""
-        drawn = torch.rand(count, self.config.model.critics, generator=generator, device=self.device)
-        return drawn.topk(2).indices
-
-    # learning
-
-    def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
-        """One gradient step of the model and its critics, then one of the policy."""
-        config, streams = self.config, self.context.streams
-        beta = value_at(config.priority_beta, phase.now, phase.horizon)
-        drawn = store.stretches(config.batch_size, config.horizon, streams.numpy("replay"), beta)
-        given = {"batch": self._batch(drawn)._asdict(), "noise": self._noise(), "now": self._now(phase)}
-        learned = self._learn(given)
-        self.updates += 1
-        self.stood = (phase.now, phase.horizon)
-        if self.updates % config.target_every == 0:
-            for target in self.targets.values():
-                target.follow(config.tau)
-        if config.priority_alpha is not None:
-            store.update_priorities(drawn.index, learned["error"].cpu().numpy() + 1e-6)
-        # in memory of their own: those of a captured step are written again by the next
-        metrics = zip(learned["metrics"], torch.stack(list(learned["metrics"].values())), strict=True)
-        return Updated(1, {f"train/{name}": value for name, value in metrics})
-
-    def learn(self, given: Tree) -> Tree:
-        """The gradient steps themselves, on tensors alone: shapes never change, and nothing is read back."""
-        config, model = self.config, self.model
-        batch, noise, (rate, entropy_coef) = Batch(**given["batch"]), Noise(**given["noise"]), given["now"]
-        slow = Slow(**{name: target.net for name, target in self.targets.items()})
-        found = model_loss(model, slow, batch, noise, self.gamma, config)
-        self._zero_grad()
-        found.loss.backward(inputs=self.taught)  # type: ignore[no-untyped-call]
-        limit = float("inf") if config.max_grad_norm is None else config.max_grad_norm
-        norm = nn.utils.clip_grad_norm_(self.taught, limit)
-        for name, one in self.optimizers.items():
-            if name != POLICY:
-                one.step(rate * config.encoder_rate if name == "encoder" else rate)
-        metrics = {**found.metrics, "grad_norm/model": norm, "learning_rate": rate}
-        loss, figures = policy_loss(model, found.latents, batch, noise, self.scale, entropy_coef, config)
-        loss.backward(inputs=list(model.policy.parameters()))  # type: ignore[no-untyped-call]
-        norm = self.optimizers[POLICY].step(rate, config.policy_max_grad_norm)["all"]
-        metrics |= {**figures, "grad_norm/policy": norm}
-        return {"error": found.error, "metrics": metrics}
-
-    def _zero_grad(self) -> None:
-        for one in self.optimizers.values():
-            one.zero_grad()
-
-    def _now(self, phase: PhaseInfo) -> Tensor:
-        """What schedules say: the step size, and the weight of the policy's entropy."""
-        schedules = (self.config.learning_rate, self.config.entropy_coef)
-        return send(np.array([value_at(one, phase.now, phase.horizon) for one in schedules], np.float32), self.device)
-
-    def _noise(self) -> dict[str, Tensor]:
-        """What `Noise` holds; no dropout where there is none."""
-        config, size = self.config, self.actions.size
-        steps, many, share = config.horizon, config.batch_size, config.model.dropout
-        generator = self.context.streams.torch("update", self.device)
-
-        def normal(steps: int) -> Tensor:
-            return torch.empty(steps, many, size, device=self.device).normal_(generator=generator)
-
-        def kept(members: int, states: int) -> Tensor:
-            blank = torch.empty(members, states, config.model.units, device=self.device)
-            return blank.bernoulli_(1 - share, generator=self.context.streams.torch("dropout", self.device))
-
-        pairs = self._pairs(2, generator)
-        noise = Noise(normal(steps), normal(steps + 1), pairs[0], pairs[1])
-        if share:
-            kept_of = (kept(config.model.critics, steps * many), kept(2, (steps + 1) * many))
-            noise = noise._replace(value_kept=kept_of[0], policy_kept=kept_of[1])
-        return {name: drawn for name, drawn in noise._asdict().items() if drawn is not None}
-
-    def _batch(self, drawn: Stretches) -> Batch:
-        """What was drawn, time first."""
-        data = drawn.groups[self.group]
-
-        def tensor(array: np.ndarray) -> Tensor:
-            return send(array.swapaxes(0, 1), self.device)
-
-        weight = np.ones(len(drawn.index), np.float32) if drawn.weight is None else drawn.weight
-        return Batch(
-            obs=self.observer.from_tensors(map_tree(lambda x: tensor(x[:, :, 0]), data["obs"])),
-            action=self.actions.encode(tensor(data["action"][:, :, 0])),
-            reward=tensor(data["reward"][:, :, 0]),
-            terminated=tensor(drawn.terminated).float(),
-            taken=tensor(drawn.taken).float(),
-            weight=send(weight, self.device),
-        )
 
     # phases and state
 
@@ -257,23 +280,23 @@ class TDMPC:
     def phases(self) -> tuple[Phase, ...]:
         config, phases = self.config, []
         if config.warmup_steps:
-            gather = (Hook("collect", steps=config.warmup_steps),)
-            phases.append(Phase("warmup", gather, buffer="replay", actions="random", duration_cycles=1))
-        first = config.warmup_steps if config.pretrain_updates is None else config.pretrain_updates
-        if first and config.warmup_steps:
-            phases.append(Phase("pretrain", (Hook("update"),), "offline", "replay", duration_updates=first))
+            warmup = (Hook("collect", steps=config.warmup_steps),)
+            phases.append(Phase("warmup", warmup, buffer="replay", actions="random", duration_cycles=1))
+            updates = config.warmup_steps if config.pretrain_updates is None else config.pretrain_updates
+            if updates:
+                phases.append(Phase("pretrain", (Hook("update"),), "offline", "replay", duration_updates=updates))
         hooks = (Hook("collect", steps=config.train_every), Hook("update", ratio=config.update_ratio))
         return (*phases, Phase("train", hooks, buffer="replay"))
 
     def load_weights(self, state: dict[str, Any]) -> None:
-        """Until it learns here it plans as one that has learned all it was to."""
+        """Load networks and normalisers; until the first update here, plan with the final values of schedules."""
         self.parts.load_weights(state)
-        self.stood = BEYOND
+        self.progress = AFTER_SCHEDULES
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self.parts.state_dict(), "updates": self.updates, "stood": list(self.stood)}
+        return {**self.parts.state_dict(), "updates": self.updates, "stood": list(self.progress)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.parts.load_state_dict(state)
         self.updates = state["updates"]
-        self.stood = (state["stood"][0], state["stood"][1])
+        self.progress = (state["stood"][0], state["stood"][1])

@@ -1,6 +1,6 @@
-"""TD-MPC on tensors alone: what teaches the model and the policy, and the search for an action.
+"""TD-MPC on tensors alone: the losses of model and policy, and the search for an action.
 
-Letters in shapes: H steps, B stretches of the replay, N environments, P plans, D numbers of an action.
+Letters in shapes: H steps, B sequences of the replay, N environments, P plans, D numbers of an action, E critics.
 """
 
 from __future__ import annotations
@@ -19,80 +19,84 @@ from cadenza.trees import map_tree
 from cadenza.workflows.tdmpc_config import TDMPCConfig
 
 
-class Batch(NamedTuple):
+class StretchBatch(NamedTuple):
+    """Sequences of H steps within one episode each; where it ends before, the last observation is repeated."""
+
     obs: ObservationTensors  # [H + 1, B, …]
     action: Tensor  # [H, B, D] between -1 and 1
     reward: Tensor  # [H, B]
-    terminated: Tensor  # [H, B] 1: nothing follows
-    taken: Tensor  # [H, B] 1, or 0 beyond the end of an episode
-    weight: Tensor  # [B]
+    terminated: Tensor  # [H, B] 1 where nothing follows
+    valid: Tensor  # [H, B] 1, or 0 beyond the end of an episode
+    weight: Tensor  # [B] importance weights
 
 
-class Noise(NamedTuple):
+class UpdateNoise(NamedTuple):
     """All randomness of an update."""
 
-    target: Tensor  # [H, B, D]
-    policy: Tensor  # [H + 1, B, D]
-    target_pair: Tensor  # [2] which critics
-    policy_pair: Tensor  # [2]
-    value_kept: Tensor | None = None  # [E, H B, units] which units of the critics are kept; None: all
-    policy_kept: Tensor | None = None  # [2, (H + 1) B, units] and where the policy asks them
+    target: Tensor  # [H, B, D] for the policy in TD targets
+    policy: Tensor  # [H + 1, B, D] for the policy that learns
+    target_pair: Tensor  # [2] numbers of the critics in TD targets
+    policy_pair: Tensor  # [2] and of those that judge the policy
+    value_mask: Tensor | None = None  # [E, H B, units] dropout: 1 for units that stay; None: no dropout
+    policy_mask: Tensor | None = None  # [2, (H + 1) B, units] the same where critics judge the policy
 
 
-class Slow(NamedTuple):
-    """What follows from behind."""
+class SlowNetworks(NamedTuple):
+    """Networks that follow those that learn."""
 
     critics: CriticEnsemble
-    encoder: torch.nn.Module | None = None  # None: the encoder itself is asked
+    encoder: torch.nn.Module | None = None  # None: latent targets come from the encoder that learns
 
 
 class ModelLoss(NamedTuple):
+    """The loss of the model and its critics, and what else is made of it."""
+
     loss: Tensor
-    latents: Tensor  # [H + 1, B, latent] as the model unrolled them, without gradients
-    error: Tensor  # [B] of the critics, what priorities are made of
+    latents: Tensor  # [H + 1, B, latent] predicted by the model, without gradients
+    error: Tensor  # [B] TD errors of the critics, for priorities
     metrics: dict[str, Tensor]
 
 
 def model_loss(
     model: LatentModel,
-    slow: Slow,
-    batch: Batch,
-    noise: Noise,
+    slow: SlowNetworks,
+    batch: StretchBatch,
+    noise: UpdateNoise,
     gamma: float,
     config: TDMPCConfig,
 ) -> ModelLoss:
-    """The model is unrolled from what was seen first; states, rewards, ends and values are compared on the way."""
+    """Unroll the model from the first observation, and compare latents, rewards, ends and values on the way."""
     steps = len(batch.action)
-    later = map_tree(lambda x: x[1:], batch.obs)
+    next_obs = map_tree(lambda x: x[1:], batch.obs)
     with torch.no_grad():
-        online = model.encoder(later)
-        wanted = online if slow.encoder is None else slow.encoder(later)
+        next_latent = model.encoder(next_obs)
+        latent_target = next_latent if slow.encoder is None else slow.encoder(next_obs)
     latents = [model.encoder(map_tree(lambda x: x[0], batch.obs))]
     for action in batch.action:
         latents.append(model.step(latents[-1], action))
-    unrolled = torch.stack(latents)
-    before, after = unrolled[:-1], unrolled[1:]
-    counts = config.rho ** torch.arange(steps, device=after.device)[:, None] * batch.taken
+    predicted = torch.stack(latents)
+    before, after = predicted[:-1], predicted[1:]
+    discount = config.rho ** torch.arange(steps, device=after.device)[:, None] * batch.valid
 
-    def weighed(each: Tensor) -> Tensor:
-        """Of losses [H, B] the mean over the batch and the steps, the later ones counting less."""
-        return (counts * each * batch.weight).sum() / batch.taken.numel()
+    def mean(losses: Tensor) -> Tensor:
+        """Return the mean of losses [H, B], in which later steps count less."""
+        return (discount * losses * batch.weight).sum() / batch.valid.numel()
 
     inputs = torch.cat([before, batch.action], -1)
     losses = {
-        "consistency": weighed((after - wanted).square().mean(-1)),
-        "reward": weighed(model.numbers.loss(model.reward(inputs), batch.reward)),
+        "consistency": mean((after - latent_target).square().mean(-1)),
+        "reward": mean(model.numbers.loss(model.reward(inputs), batch.reward)),
     }
-    target = td_target(model, slow, online, batch, noise, gamma)
-    outputs = model.critics(inputs.flatten(0, 1), None, noise.value_kept)
+    target = td_target(model, slow, next_latent, batch, noise, gamma)
+    outputs = model.critics(inputs.flatten(0, 1), None, noise.value_mask)
     outputs = outputs.view(len(outputs), *batch.reward.shape, -1)  # [E, H, B, …]
-    losses["value"] = weighed(model.numbers.loss(outputs, target.expand(outputs.shape[:-1])).mean(0))
+    losses["value"] = mean(model.numbers.loss(outputs, target.expand(outputs.shape[:-1])).mean(0))
     if model.ends is not None:
         logit = model.ends(after).squeeze(-1)
-        each = functional.binary_cross_entropy_with_logits(logit, batch.terminated, reduction="none")
-        losses["end"] = (each * batch.taken * batch.weight).mean()
+        end_losses = functional.binary_cross_entropy_with_logits(logit, batch.terminated, reduction="none")
+        losses["end"] = (end_losses * batch.valid * batch.weight).mean()
     values = model.numbers.mean(outputs.detach())
-    error = (counts * (values - target).abs().sum(0)).sum(0)
+    error = (discount * (values - target).abs().sum(0)).sum(0)
     metrics = {"q_mean": values.mean(), "target_mean": target.mean()}
     coefficients = {
         "consistency": config.consistency_coef,
@@ -102,36 +106,47 @@ def model_loss(
     }
     loss = torch.stack([coefficients[name] * part for name, part in losses.items()]).sum()
     metrics |= {f"{name}_loss": part.detach() for name, part in losses.items()}
-    return ModelLoss(loss, unrolled.detach(), error, {**metrics, "model_loss": loss.detach()})
+    return ModelLoss(loss, predicted.detach(), error, {**metrics, "model_loss": loss.detach()})
 
 
 @torch.no_grad()
-def td_target(model: LatentModel, slow: Slow, following: Tensor, batch: Batch, noise: Noise, gamma: float) -> Tensor:
-    """[H, B]: the reward, and what two slow critics agree on at least of what follows."""
-    action, _ = model.policy(following, noise.target)
-    value = model.values(slow.critics, following, action, noise.target_pair).amin(0)
+def td_target(
+    model: LatentModel,
+    slow: SlowNetworks,
+    next_latent: Tensor,
+    batch: StretchBatch,
+    noise: UpdateNoise,
+    gamma: float,
+) -> Tensor:
+    """Return TD targets [H, B]: the reward, and the lower value of two slow critics in the next latent state."""
+    action, _ = model.policy(next_latent, noise.target)
+    value = model.values(slow.critics, next_latent, action, noise.target_pair).amin(0)
     return batch.reward + gamma * (1 - batch.terminated) * value
 
 
 def policy_loss(
     model: LatentModel,
     latents: Tensor,
-    batch: Batch,
-    noise: Noise,
+    batch: StretchBatch,
+    noise: UpdateNoise,
     scale: PercentileScale | None,
     entropy_coef: Tensor,
     config: TDMPCConfig,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The policy climbs the critics at the states that the model unrolled; `scale` takes in what it finds there."""
+    """Return the loss of a policy that maximises values in predicted latent states [H + 1, B, …], and metrics.
+
+    `scale` learns from the values there.
+    """
     action, log_prob = model.policy(latents, noise.policy)
-    value = trusted(model.values(model.critics, latents, action, noise.policy_pair, noise.policy_kept), config)
+    values = model.values(model.critics, latents, action, noise.policy_pair, noise.policy_mask)
+    value = combine_critics(values, config)
     if scale is not None:
         scale.learn(value[0])
     entropy = -log_prob * action.shape[-1]
-    climbed = (value if scale is None else value / scale.spread()) + entropy_coef * entropy
-    reached = torch.cat([torch.ones_like(batch.taken[:1]), batch.taken])
-    counts = config.rho ** torch.arange(len(latents), device=latents.device)[:, None] * reached
-    loss = -(counts * climbed).mean()
+    objective = (value if scale is None else value / scale.spread()) + entropy_coef * entropy
+    valid = torch.cat([torch.ones_like(batch.valid[:1]), batch.valid])
+    discount = config.rho ** torch.arange(len(latents), device=latents.device)[:, None] * valid
+    loss = -(discount * objective).mean()
     return loss, {
         "policy_loss": loss.detach(),
         "policy_value": value.detach().mean(),
@@ -139,8 +154,8 @@ def policy_loss(
     }
 
 
-def trusted(values: Tensor, config: TDMPCConfig) -> Tensor:
-    """Of two critics [2, *] to one number [*]."""
+def combine_critics(values: Tensor, config: TDMPCConfig) -> Tensor:
+    """Return one value [*] from those of several critics [E, *]: the lowest or the mean."""
     return values.amin(0) if config.policy_trusts == "min" else values.mean(0)
 
 
@@ -148,13 +163,13 @@ def trusted(values: Tensor, config: TDMPCConfig) -> Tensor:
 
 
 class PlanNoise(NamedTuple):
-    """All randomness of a plan: I rounds, G plans of the policy."""
+    """All randomness of a search: I iterations, G of the P plans from the policy."""
 
     plans: Tensor  # [I, N, P - G, H, D]
     policy: Tensor  # [H, N, G, D]
-    after: Tensor  # [I, N, P, D]
-    pairs: Tensor  # [I, 2] which critics
-    waiting: Tensor  # [N, elites] exponential
+    final: Tensor  # [I, N, P, D] for the policy after the last step of each plan
+    pairs: Tensor  # [I, 2] numbers of the critics that judge there
+    waiting: Tensor  # [N, elites] exponential: samples the plan that acts
 
 
 def plan(
@@ -166,24 +181,25 @@ def plan(
     gamma: float,
     config: TDMPCConfig,
 ) -> MPPIResult:
-    """From latent states [N, latent] and the means [N, H, D] where the search starts."""
+    """Search for plans from latent states [N, latent], beginning with the means `start` [N, H, D]."""
     search, horizon = config.planning, start.shape[1]
     std = torch.full_like(start, search.max_std)
 
-    def score(plans: Tensor, number: int) -> Tensor:
-        many = plans.shape[1]
-        state = latent.unsqueeze(1).expand(-1, many, -1).flatten(0, 1)
-        earned, counts = torch.zeros_like(state[:, 0]), torch.ones_like(state[:, 0])
+    def score(plans: Tensor, iteration: int) -> Tensor:
+        """Return predicted returns [N, P] of plans [N, P, H, D]: rewards, and the critics' value after them."""
+        count = plans.shape[1]
+        state = latent.unsqueeze(1).expand(-1, count, -1).flatten(0, 1)
+        total, discount = torch.zeros_like(state[:, 0]), torch.ones_like(state[:, 0])
         for step in range(horizon):
             action = plans[:, :, step].flatten(0, 1)
-            earned = earned + counts * model.expected_reward(state, action)
-            counts = counts * gamma
+            total = total + discount * model.expected_reward(state, action)
+            discount = discount * gamma
             state = model.step(state, action)
             if model.ends is not None:
-                counts = counts * (model.ends(state).squeeze(-1) <= 0)
-        action, _ = model.policy(state, noise.after[number].flatten(0, 1))
-        value = trusted(model.values(model.critics, state, action, noise.pairs[number]), config)
-        return (earned + counts * value).view(-1, many)
+                discount = discount * (model.ends(state).squeeze(-1) <= 0)
+        action, _ = model.policy(state, noise.final[iteration].flatten(0, 1))
+        value = combine_critics(model.values(model.critics, state, action, noise.pairs[iteration]), config)
+        return (total + discount * value).view(-1, count)
 
     return mppi(
         score,
@@ -201,12 +217,12 @@ def plan(
 
 
 def policy_plans(model: LatentModel, latent: Tensor, noise: Tensor) -> Tensor:
-    """What the policy would do, [N, G, H, D]."""
-    horizon, _, many, _ = noise.shape
-    state = latent.unsqueeze(1).expand(-1, many, -1)
+    """Return the policy's plans [N, G, H, D] from latent states [N, latent], with `noise` [H, N, G, D]."""
+    horizon, _, count, _ = noise.shape
+    state = latent.unsqueeze(1).expand(-1, count, -1)
     actions = []
-    for step, drawn in enumerate(noise):
-        action, _ = model.policy(state, drawn)
+    for step, standard in enumerate(noise):
+        action, _ = model.policy(state, standard)
         actions.append(action)
         if step + 1 < horizon:
             state = model.step(state, action)

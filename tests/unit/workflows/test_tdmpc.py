@@ -20,7 +20,7 @@ from cadenza.errors import ConfigError
 from cadenza.lab.session import train
 from cadenza.nets.latent_model import LatentModel
 from cadenza.nets.normalisers import PercentileScale
-from cadenza.workflows.tdmpc_steps import Noise, Slow, model_loss, policy_loss
+from cadenza.workflows.tdmpc_steps import SlowNetworks, UpdateNoise, model_loss, policy_loss
 from harness.collecting import PHASE, warming
 from harness.latents import SMALL, batch_of, cost, number, stirred
 
@@ -47,7 +47,7 @@ def test_a_batch_is_what_was_drawn_time_first_and_actions_between_their_bounds(w
         assert float(batch.action[t, b]) == pytest.approx(float(data["action"][b, t, 0, 0]) / 2)  # 2 at most
         assert float(batch.reward[t, b]) == float(data["reward"][b, t, 0])
         assert float(batch.terminated[t, b]) == float(drawn.terminated[b, t])
-        assert float(batch.taken[t, b]) == float(drawn.taken[b, t])
+        assert float(batch.valid[t, b]) == float(drawn.taken[b, t])
     assert batch.obs["vector"][3].tolist() == data["obs"][:, 3, 0].tolist()
     assert batch.weight.tolist() == drawn.weight.tolist()
     assert workflow._batch(replace(drawn, weight=None)).weight.tolist() == [1.0] * 6
@@ -59,7 +59,7 @@ def test_the_models_loss_is_what_a_walk_along_each_stretch_gives(warmed: Any, va
     stirred(workflow)
     config, model, gamma = workflow.config, workflow.model, workflow.gamma
     batch, noise = batch_of(workflow)
-    slow = Slow(**{name: target.net for name, target in workflow.targets.items()})
+    slow = SlowNetworks(**{name: target.net for name, target in workflow.targets.items()})
     found = model_loss(model, slow, batch, noise, gamma, config)
     steps, many = batch.reward.shape
     total, errors = 0.0, np.zeros(many)
@@ -75,14 +75,14 @@ def test_the_models_loss_is_what_a_walk_along_each_stretch_gives(warmed: Any, va
                 beyond = slow.critics(torch.cat([online, action])[None])[:, 0]
                 value = min(number(workflow, beyond[k]) for k in noise.target_pair.tolist())
                 target = float(batch.reward[t, b]) + gamma * (1 - float(batch.terminated[t, b])) * value
-                critics = model.critics(inputs[None], None, noise.value_kept[:, t * many + b, None])[:, 0]
-                counts = config.rho**t * float(batch.taken[t, b])
+                critics = model.critics(inputs[None], None, noise.value_mask[:, t * many + b, None])[:, 0]
+                counts = config.rho**t * float(batch.valid[t, b])
                 part = config.consistency_coef * float((latent_after - wanted).square().mean())
                 part += config.reward_coef * cost(workflow, model.reward(inputs), float(batch.reward[t, b]))
                 part += config.value_coef * sum(cost(workflow, c, target) for c in critics) / len(critics)
                 logit = float(model.ends(latent_after))
                 ended = math.log1p(math.exp(-logit if batch.terminated[t, b] else logit))
-                part = counts * part + float(batch.taken[t, b]) * config.end_coef * ended
+                part = counts * part + float(batch.valid[t, b]) * config.end_coef * ended
                 total += float(batch.weight[b]) * part / (steps * many)
                 errors[b] += counts * sum(abs(number(workflow, c) - target) for c in critics)
                 latent = latent_after
@@ -107,14 +107,14 @@ def test_the_policy_climbs_what_it_trusts() -> None:
         with torch.no_grad():
             for t, b in np.ndindex(values.shape):
                 action, log_prob = model.policy(latents[t, b], noise.policy[t, b])
-                kept = noise.policy_kept[:, t * config.batch_size + b, None]
+                kept = noise.policy_mask[:, t * config.batch_size + b, None]
                 outputs = model.critics(torch.cat([latents[t, b], action])[None], noise.policy_pair, kept)[:, 0]
                 values[t, b] = trusts([number(workflow, output) for output in outputs])
                 entropies[t, b] = -2 * float(log_prob)
         low, high = np.percentile(values[0], [5, 95])  # where stretches begin
         spread = 1.0 if scale is None else high - low
         assert scale is None or abs(spread - 1) > 0.1
-        reached = np.concatenate([np.ones((1, config.batch_size)), batch.taken.numpy()])
+        reached = np.concatenate([np.ones((1, config.batch_size)), batch.valid.numpy()])
         counts = config.rho ** np.arange(config.horizon + 1)[:, None] * reached
         total = -float((counts * (values / spread + 0.3 * entropies)).mean())
         assert float(loss.detach()) == pytest.approx(total, rel=1e-4)
@@ -141,7 +141,7 @@ def test_the_encoder_learns_at_its_own_rate_within_the_norm_of_all(warmed: Any) 
     workflow, store = warmed("Pendulum-v1:tdmpc2", "algorithm.encoder_rate=0.25", "algorithm.max_grad_norm=0.001")
     before = {name: p.detach().clone() for name, p in workflow.model.named_parameters()}
     norm = float(workflow.update(store, PHASE).metrics["train/grad_norm/model"])
-    clipped = torch.stack([p.grad.norm() for p in workflow.taught]).norm()
+    clipped = torch.stack([p.grad.norm() for p in workflow.model_parameters]).norm()
     assert norm > 0.002
     assert float(clipped) == pytest.approx(0.001, rel=1e-2)
     moved = {
@@ -162,8 +162,8 @@ def test_slow_copies_move_at_every_second_update_and_priorities_are_the_errors(w
     numbers, normals = (workflow.context.streams.numpy("replay"), workflow.context.streams.torch("update"))
     states = numbers.bit_generator.state, normals.get_state()
     drawn = store.stretches(6, 3, numbers, 0.4)
-    copies = Slow(**{name: target.net for name, target in workflow.targets.items()})
-    batch, noise = workflow._batch(drawn), Noise(**workflow._noise())
+    copies = SlowNetworks(**{name: target.net for name, target in workflow.targets.items()})
+    batch, noise = workflow._batch(drawn), UpdateNoise(**workflow._update_noise())
     found = model_loss(workflow.model, copies, batch, noise, workflow.gamma, workflow.config)
     numbers.bit_generator.state = states[0]
     normals.set_state(states[1])
@@ -253,9 +253,9 @@ def test_it_learns_where_episodes_terminate(warmed: Any) -> None:
     workflow, store = warmed("InvertedPendulum-v5:tdmpc2", "environment.max_episode_steps=5", *settings)
     batch = workflow._batch(store.stretches(500, 3, np.random.default_rng(0)))
     leans = batch.obs["vector"][1:, :, 1].abs() > 0.2
-    assert torch.equal(batch.terminated.bool(), leans & batch.taken.bool())
+    assert torch.equal(batch.terminated.bool(), leans & batch.valid.bool())
     assert 20 < leans[0].sum() < 250
-    assert bool((batch.taken == 0).any())
+    assert bool((batch.valid == 0).any())
     for _ in range(200):
         workflow.update(store, PHASE)
     with torch.no_grad():
@@ -268,15 +268,15 @@ def test_it_learns_where_episodes_terminate(warmed: Any) -> None:
 
 def test_pairs_are_two_critics_of_all_and_dropout_takes_its_share(warmed: Any) -> None:
     workflow, _ = warmed("Pendulum-v1:tdmpc2", "algorithm.model.critics=5", "algorithm.model.dropout=0.25")
-    pairs = workflow._pairs(200, torch.Generator().manual_seed(0))
+    pairs = workflow._critic_pairs(200, torch.Generator().manual_seed(0))
     assert (pairs[:, 0] != pairs[:, 1]).all()
     assert set(pairs.flatten().tolist()) == set(range(5))
-    noise = Noise(**workflow._noise())
+    noise = UpdateNoise(**workflow._update_noise())
     assert noise.target_pair.shape == noise.policy_pair.shape == (2,)
-    assert noise.value_kept is not None
-    assert noise.policy_kept is not None
-    assert noise.value_kept.shape == (5, 3 * 6, 8)
-    assert noise.policy_kept.shape == (2, 4 * 6, 8)
-    for kept in (noise.value_kept, noise.policy_kept):
+    assert noise.value_mask is not None
+    assert noise.policy_mask is not None
+    assert noise.value_mask.shape == (5, 3 * 6, 8)
+    assert noise.policy_mask.shape == (2, 4 * 6, 8)
+    for kept in (noise.value_mask, noise.policy_mask):
         assert set(kept.unique().tolist()) == {0.0, 1.0}
         assert float(kept.mean()) == pytest.approx(0.75, abs=0.1)

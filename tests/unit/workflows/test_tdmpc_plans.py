@@ -64,7 +64,7 @@ def test_each_round_scores_all_plans_by_rewards_until_an_end_and_the_value_beyon
                 policys.append(action)
                 state = model.step(state, action)
             mean, std = start[n], torch.full((3, 1), most)
-            for drawn, after, pair in zip(noise.plans[:, n], noise.after[:, n], noise.pairs.tolist(), strict=True):
+            for drawn, after, pair in zip(noise.plans[:, n], noise.final[:, n], noise.pairs.tolist(), strict=True):
                 tried = torch.cat([torch.stack(policys, 1), (mean + std * drawn).clamp(-1, 1)])
                 returns = []
                 for actions, last in zip(tried, after, strict=True):
