@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from cadenza.base.digests import with_digest
+from cadenza.base.json_text import with_digest
 from cadenza.engine.checkpoint import manifest_digest
 from cadenza.records.run_summary import stamp
 

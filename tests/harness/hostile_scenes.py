@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from cadenza.base.digests import with_digest
+from cadenza.base.json_text import with_digest
 from harness.hostile_kinds import MODULE
 
 VICTIM = "victim"

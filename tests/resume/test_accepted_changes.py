@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cadenza.api import Run
-from cadenza.base.digests import with_digest
+from cadenza.base.json_text import with_digest
 from cadenza.engine.checkpoint import Checkpoints, manifest_digest
 from cadenza.records.folder import RunFolder, file_digest
 from harness.command import TOY, assert_same_end, cadenza, copied, last, resume, train

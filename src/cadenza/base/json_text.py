@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import PurePath
 from typing import Any
 
 from cadenza.base.files import SafePath
 from cadenza.base.text import printable
+
+DIGEST = "digest"  # the key of a JSON object's digest of everything else in it
 
 
 def plain(value: Any) -> Any:
@@ -48,3 +51,22 @@ def canonical(value: Any) -> str:
 def is_text(name: str) -> bool:
     """Not so for a file's name, or an argument, of bytes that are no UTF-8: it cannot be stored or sent."""
     return name.encode(errors="ignore").decode() == name
+
+
+def with_digest(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object with its digest as the last key."""
+    rest = without_digest(content)
+    return {**rest, DIGEST: digest_of(rest)}
+
+
+def without_digest(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key != DIGEST}
+
+
+def is_intact(content: Mapping[str, Any]) -> bool:
+    """Return whether the object matches its digest. One without a digest is of an older version, and passes."""
+    return DIGEST not in content or content[DIGEST] == digest_of(without_digest(content))
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    return sha256(canonical(content).encode()).hexdigest()

@@ -43,12 +43,12 @@ def list_runs(
     Example: cadenza list --filter tag=paper --filter 'return>400' --filter git=1f3a9c
     """
     from cadenza.records import index
-    from cadenza.records.folder import runs_root
+    from cadenza.records.folder import runs_root, shared_url
 
     root = runs_root(runs_dir)
     if rebuild:
         index.rebuild(root)
-    rows = index.rows(root, filters or [], sort, limit, index.shared_url())
+    rows = index.rows(root, filters or [], sort, limit, shared_url())
     if json:
         print_json({"runs": rows})
     elif rows:

@@ -45,7 +45,6 @@ def train(
     Example: cadenza train CartPole-v1:ppo algorithm.gamma=0.98 --seed 1
     """
     from cadenza.config.load import dump, load, override
-    from cadenza.lab.sweeps.wandb_agent import agent_overrides
     from cadenza.records.folder import find, runs_root
     from cadenza.records.trust import require_trust_of_file
 
@@ -63,7 +62,11 @@ def train(
         changes.insert(0, "training.max_timesteps=null")  # the run is then counted in updates
     if not trust:
         require_trust_of_file(spec)
-    swept = agent_overrides(os.environ)
+    swept: list[str] = []
+    if os.environ.get("WANDB_SWEEP_ID"):
+        from cadenza.lab.sweeps.wandb_agent import agent_overrides
+
+        swept = agent_overrides(os.environ)
     if swept:
         say(f"from the W&B sweep's agent: {' '.join(swept)}", err=True)
         if len(seeds) > 1:  # all of them would write into it

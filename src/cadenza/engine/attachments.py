@@ -5,15 +5,19 @@ The engine knows nothing else of these. `lab/session.py` provides the console, s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cadenza.config.schema import RunConfig
 from cadenza.engine.scheduler import PhaseProgress
 from cadenza.records.folder import RunFolder
+from cadenza.types import Acted, Mode, PhaseInfo, Step, Store, Tree, Updated
 
 if TYPE_CHECKING:
     from cadenza.engine.orchestrator import Orchestrator
+
+Act = Callable[[Step, Tree, Mode], Acted]
+Update = Callable[[Store, PhaseInfo], Updated]
 
 
 class Display(Protocol):
@@ -47,3 +51,27 @@ class Attachments(Protocol):
 
     def finish(self, run: Orchestrator) -> None:
         """Write what is made of a run once it has stopped, such as its report."""
+
+
+class Probe:
+    """A probe that observes nothing. Each method calls its argument; a subclass overrides the ones it needs."""
+
+    def run(self, train: Callable[[], str | None]) -> str | None:
+        """Run the whole loop; return the name of the signal that ended it, if one did."""
+        return train()
+
+    def task(self, name: str, work: Callable[[], Any]) -> Any:
+        """Run a `collect`, `evaluate` or `save`."""
+        return work()
+
+    def update(self, hook: str, update: Update, store: Store, phase: PhaseInfo) -> Updated:
+        """Call an update hook."""
+        return update(store, phase)
+
+    def act(self, act: Act, step: Step, carry: Tree, mode: Mode) -> Acted:
+        """Choose actions, in training and evaluation."""
+        return act(step, carry, mode)
+
+    def step(self, step: Callable[[dict[str, Any]], Step], action: dict[str, Any]) -> Step:
+        """Step the training environments."""
+        return step(action)

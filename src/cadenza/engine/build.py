@@ -25,7 +25,6 @@ from cadenza.envs.first_environment import FirstEnvironment
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, nearest
-from cadenza.nets.cuda_graph import Captured
 from cadenza.records.decisions import COLLECT
 from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
@@ -157,6 +156,11 @@ def resolve_device(name: str) -> str:
 def build_workflow(config: RunConfig, spec: EnvSpec, streams: Streams, decisions: Mapping[str, Any]) -> Workflow:
     """Make the algorithm of a config, with fresh weights drawn from `streams`."""
     config.algorithm.check(spec, config.environment.num_envs)
+    captured: Any = unchanged
+    if uses_cuda_graphs(config, decisions):
+        from cadenza.nets.cuda_graph import Captured
+
+        captured = Captured
     context = Context(
         env=spec,
         num_envs=config.environment.num_envs,
@@ -164,7 +168,7 @@ def build_workflow(config: RunConfig, spec: EnvSpec, streams: Streams, decisions
         streams=streams,
         kernels=decisions["runtime.kernels"],
         compiled=compiled if decisions["runtime.compile"] else unchanged,
-        captured=Captured if uses_cuda_graphs(config, decisions) else unchanged,
+        captured=captured,
     )
     return workflow_class(config.algorithm.name)(config.algorithm, context)
 

@@ -22,7 +22,6 @@ from cadenza.base.atomic import remove_leftovers, write_text
 from cadenza.base.failpoints import failpoint
 from cadenza.base.files import SafePath
 from cadenza.base.owned_files import DOOMED, MANIFEST
-from cadenza.data.segments import verify_file
 from cadenza.engine import codec
 from cadenza.errors import CheckpointError, NotFoundError
 from cadenza.records import validity
@@ -100,8 +99,11 @@ class Checkpoints:
             manifest = self.facts(name)
             names = {"state.json", f"{part}.safetensors"} if part else manifest["files"].keys()
             files = {file: facts for file, facts in manifest["files"].items() if file in names}
-            for path, sha256 in () if part else manifest.get("beside", {}).items():
-                verify_file(self.home / path, sha256)
+            if part is None and manifest.get("beside"):
+                from cadenza.data.segments import verify_file
+
+                for path, sha256 in manifest["beside"].items():
+                    verify_file(self.home / path, sha256)
             return codec.unpack({file: read_verified(folder, file, facts) for file, facts in files.items()}, part)
         except PermissionError:
             raise  # it may be sound

@@ -21,7 +21,7 @@ from cadenza.base.failpoints import failpoint
 from cadenza.base.resource_usage import Usage
 from cadenza.base.streams import Streams
 from cadenza.config.schema import RunConfig
-from cadenza.engine.attachments import Display
+from cadenza.engine.attachments import Display, Probe, Update
 from cadenza.engine.checkpoint import Checkpoints
 from cadenza.engine.clock import Clock, Every, Scores
 from cadenza.engine.codec import digest, first_not_finite
@@ -29,7 +29,6 @@ from cadenza.engine.collector import Collected, Collector
 from cadenza.engine.evaluator import Evaluation, Evaluator, returns_within
 from cadenza.engine.events import Evaluated, Event, Listener, Row, Saved
 from cadenza.engine.identity import identity_of
-from cadenza.engine.probe import Probe, Update
 from cadenza.engine.scheduler import PhaseScheduler, Task
 from cadenza.engine.signals import Signals
 from cadenza.errors import CheckpointError, ConfigError, DivergenceError, EnvironmentFault, StorageError

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cadenza.base.digests import is_intact
+from cadenza.base.json_text import is_intact
 from cadenza.config.schema import RunConfig
 from cadenza.engine.build import resolve_device
 from cadenza.engine.checkpoint import name_of

@@ -9,7 +9,6 @@ from typing import Any, Protocol, TypeVar
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.grouping import Regrouping, arrange
 from cadenza.envs.layout import Array
-from cadenza.envs.padding import Padding
 from cadenza.types import Environment, Episode, Frame, GroupSpec, Step, Tree, VectorEnv
 
 Shown = TypeVar("Shown", Frame, Step)
@@ -54,6 +53,8 @@ def translate_vector(env: VectorEnv, config: EnvironmentConfig) -> VectorEnv:
 def _translations(groups: Mapping[str, GroupSpec], config: EnvironmentConfig) -> list[Translation]:
     steps: list[Translation] = []
     if config.padding != "none" and len(groups) > 1:
+        from cadenza.envs.padding import Padding
+
         steps.append(Padding(groups, config.padding == "types"))
         groups = steps[0].groups
     arranged = arrange(groups, config)

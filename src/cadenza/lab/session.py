@@ -12,8 +12,7 @@ from cadenza.engine import launch
 from cadenza.engine.events import Listener
 from cadenza.engine.launch import Result
 from cadenza.errors import CadenzaError
-from cadenza.records.folder import RunFolder
-from cadenza.records.index import shared_url
+from cadenza.records.folder import RunFolder, shared_url
 from cadenza.records.metrics import export_csv, read
 from cadenza.watch.alerts import Alerts
 from cadenza.watch.console import Console

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cadenza.base.digests import is_intact, without_digest
 from cadenza.base.files import SafePath
+from cadenza.base.json_text import is_intact, without_digest
 from cadenza.errors import CheckpointError, nearest
 
 DEVICE = re.compile(r"[a-z]+(:\d+)?")

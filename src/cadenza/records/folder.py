@@ -15,9 +15,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from cadenza.base import atomic
-from cadenza.base.digests import is_intact, with_digest, without_digest
 from cadenza.base.files import SafePath, screen
-from cadenza.base.json_text import is_text
+from cadenza.base.json_text import is_intact, is_text, with_digest, without_digest
 from cadenza.base.parsing import ParseError, json_data, yaml_data
 from cadenza.base.text import shell
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, StorageError, nearest
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from cadenza.config.schema import RunConfig
 
 LAST = "@last"
+SHARED_INDEX = "CADENZA_INDEX"  # environment variable
 INDEX_NAME = "index.sqlite"  # and what SQLite puts beside it, beginning so
 VIDEOS = "videos"
 BEST = "@best"
@@ -238,6 +238,11 @@ class RunFolder:
 def runs_root(option: Path | None = None) -> Path:
     """Where runs live: the option, else CADENZA_RUNS, else ./runs."""
     return option or Path(os.environ.get("CADENZA_RUNS") or "runs")
+
+
+def shared_url() -> str | None:
+    """Return the URL of a team's index from CADENZA_INDEX, or None."""
+    return os.environ.get(SHARED_INDEX) or None
 
 
 def create(root: Path, config: RunConfig, command: list[str], run_id: str | None = None) -> RunFolder:

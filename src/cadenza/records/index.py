@@ -16,7 +16,6 @@ from cadenza.records.folder import INDEX_NAME, run_ids, shown_state
 from cadenza.records.query import Entry, Filters, Settings, parsed, select
 from cadenza.records.run_summary import COLUMNS, UNREADABLE, Row, describe, stamp, version
 
-VARIABLE = "CADENZA_INDEX"
 LAYOUT = 4  # stored as the file's user_version; an index of another layout is made anew
 BUSY_SECONDS = 5.0
 TABLE = "CREATE TABLE runs (run TEXT PRIMARY KEY, stamp TEXT, facts TEXT, settings TEXT, measured TEXT)"
@@ -34,11 +33,6 @@ def rows(
 
         found += SharedIndex(url).exchange(root, found)
     return select(found, filters, sort, limit)
-
-
-def shared_url() -> str | None:
-    """Where a team keeps its index, if it has one."""
-    return os.environ.get(VARIABLE) or None
 
 
 def rebuild(root: Path) -> int:

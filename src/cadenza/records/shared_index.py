@@ -12,8 +12,7 @@ from typing import Any
 
 from cadenza.base.json_text import dumps
 from cadenza.errors import ConfigError, MissingExtraError, StorageError, install
-from cadenza.records.folder import RunFolder
-from cadenza.records.index import VARIABLE
+from cadenza.records.folder import SHARED_INDEX, RunFolder
 from cadenza.records.query import Entry, Settings
 from cadenza.records.run_summary import Row, describe, stamp, version
 
@@ -59,13 +58,13 @@ class SharedIndex:
             self.name = address.render_as_string(hide_password=True)
             dialect = address.get_backend_name()
             if dialect not in ("postgresql", "sqlite"):
-                raise ConfigError(f"{VARIABLE}={self.name}: must begin with postgresql:// or sqlite:///")
+                raise ConfigError(f"{SHARED_INDEX}={self.name}: must begin with postgresql:// or sqlite:///")
             patience = {"connect_timeout" if dialect == "postgresql" else "timeout": CONNECT_SECONDS}
             self._engine = sql.create_engine(address, poolclass=NullPool, connect_args=patience)
         except (ArgumentError, NoSuchModuleError):
-            raise ConfigError(f"{VARIABLE} is no URL: write postgresql://user@host/database") from None
+            raise ConfigError(f"{SHARED_INDEX} is no URL: write postgresql://user@host/database") from None
         except ModuleNotFoundError as problem:
-            raise MissingExtraError(f"{VARIABLE} needs an extra: {install('team')}") from problem
+            raise MissingExtraError(f"{SHARED_INDEX} needs an extra: {install('team')}") from problem
         self._insert: Callable[[Any], Any] = postgresql.insert if dialect == "postgresql" else sqlite.insert
 
     def exchange(self, root: Path, ours: Sequence[Entry]) -> list[Entry]:
@@ -145,7 +144,7 @@ class Connected:
 
     def _refusal(self, problem: SQLAlchemyError) -> StorageError:
         reason = str(getattr(problem, "orig", None) or problem).strip().splitlines()[0]
-        return StorageError(f"cannot use the index at {self._name}: {reason} (unset {VARIABLE} to do without it)")
+        return StorageError(f"cannot use the index at {self._name}: {reason} (unset {SHARED_INDEX} to do without it)")
 
 
 def _foreign(row: Any, settings: Settings) -> Entry:

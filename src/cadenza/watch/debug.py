@@ -16,8 +16,8 @@ import torch
 from cadenza.base import owned_files
 from cadenza.base.atomic import write_json
 from cadenza.config.schema import DebugConfig
+from cadenza.engine.attachments import Act, Probe, Update
 from cadenza.engine.checkpoint import Checkpoints
-from cadenza.engine.probe import Act, Probe, Update
 from cadenza.errors import DivergenceError, StorageError
 from cadenza.nets.optimizers import Optimizer
 from cadenza.types import Acted, Mode, PhaseInfo, Step, Store, Tree, Updated

@@ -15,8 +15,7 @@ import yaml
 
 import cadenza
 from cadenza.base import text
-from cadenza.base.digests import without_digest
-from cadenza.base.json_text import shown
+from cadenza.base.json_text import shown, without_digest
 from cadenza.config.load import as_yaml
 from cadenza.engine.scheduler import PhaseProgress
 from cadenza.lab.html import Block, Code, Heading, Media, Paragraph, Table, html, markdown

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cadenza.base.digests import is_intact, with_digest
 from cadenza.base.files import SafePath
+from cadenza.base.json_text import is_intact, with_digest
 from cadenza.errors import CheckpointError
 from cadenza.records.decisions import DECISIONS, binding, checked
 from cadenza.records.folder import RunFolder

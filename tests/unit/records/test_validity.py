@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cadenza.base.digests import without_digest
-from cadenza.base.json_text import dumps
+from cadenza.base.json_text import dumps, without_digest
 from cadenza.errors import CadenzaError, CheckpointError
 from cadenza.lab.inspector.run_catalog import Catalog
 from cadenza.lab.inspector.server import ANSWERS

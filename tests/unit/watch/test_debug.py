@@ -17,8 +17,8 @@ import harness.learner
 from cadenza.config.load import load
 from cadenza.config.registry import ALGORITHMS, Algorithm
 from cadenza.config.schema import DebugConfig, RunConfig
+from cadenza.engine.attachments import Probe
 from cadenza.engine.orchestrator import Orchestrator
-from cadenza.engine.probe import Probe
 from cadenza.errors import ConfigError, DivergenceError, NotFoundError
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import read

@@ -18,7 +18,6 @@ from gymnasium.envs.registration import load_env_creator
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.action_names import gymnasium_names, names_for
 from cadenza.envs.arguments import check_arguments
-from cadenza.envs.families import mujoco
 from cadenza.envs.families.box2d import with_fresh_worlds
 from cadenza.envs.images import as_declared, with_images_first
 from cadenza.envs.layout import Array, shape_of
@@ -49,7 +48,9 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     """Make an environment of Gymnasium's registry without its wrappers: order, checks and time limits are cadenza's."""
     spec = gymnasium.spec(config.id)
     if str(spec.entry_point).startswith(REGISTERED["mujoco"][0]):
-        mujoco.prepare(render)
+        from cadenza.envs.families.mujoco import prepare
+
+        prepare(render)
     if isinstance(spec.entry_point, str):
         check_arguments(load_env_creator(spec.entry_point), config.kwargs, config.id)
     kwargs = {**config.kwargs, **({"render_mode": "rgb_array"} if render else {})}

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import psutil
 import pytest
 
-from cadenza.base.digests import with_digest
+from cadenza.base.json_text import with_digest
 from cadenza.cli.inspect import redirect
 from cadenza.lab.inspector import connections
 from cadenza.lab.inspector.run_catalog import Catalog

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.base.digests import with_digest
+from cadenza.base.json_text import with_digest
 from cadenza.lab.inspector.setting_sources import origins
 from cadenza.records.folder import RunFolder
 from harness.command import TOY

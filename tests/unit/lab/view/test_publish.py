@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 import cadenza as lab
-from cadenza.base.digests import with_digest
+from cadenza.base.json_text import with_digest
 from cadenza.config.load import dump
 from cadenza.errors import ConfigError
 from cadenza.lab.view import publish
