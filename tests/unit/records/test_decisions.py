@@ -27,6 +27,7 @@ GOOD: dict[str, Any] = {
     "evaluation": {"environment.vectorize": {"value": "workers", "reason": ""}, "environment.workers": 1},
     "training.unit": "updates",
     "training.horizon": 1000,
+    "training.collect": {"steps": 128, "episodes": None},
     "training.init_from": "step-000000000128-000000000004",
     "training.dataset": {"digest": "ab", "transitions": 10, "episodes": 0},
     "training.budgets": [{"max_timesteps": 5, "max_updates": None, "from_cycle": 0, "concluded": False}],
