@@ -6,6 +6,7 @@ Torch is imported only after the config was checked, so that mistakes are report
 from __future__ import annotations
 
 import contextlib
+import os
 import traceback
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -19,7 +20,8 @@ from cadenza.base.files import screen
 from cadenza.base.formatting import number
 from cadenza.config.load import dump
 from cadenza.config.schedules import Schedule
-from cadenza.config.schema import MINARI, Phase, RunConfig
+from cadenza.config.schema import MINARI, RunConfig
+from cadenza.engine.advice import no_updates_warning, refuse_several_processes, threads_warning
 from cadenza.engine.attachments import Attachments, Display
 from cadenza.engine.debugger import attached, note, with_one_environment
 from cadenza.engine.events import Ended, Started
@@ -75,6 +77,7 @@ def train(
     run_id: str | None = None,
 ) -> Result:
     """Train a new run to its end. Its display begins with `notes`; its id is made up unless `run_id` names one."""
+    refuse_several_processes(os.environ)
     decisions: dict[str, Any] = {}
     config = with_absolute_path(config)
     with checked_environment(config) as first, ExitStack() as stack:
@@ -95,7 +98,7 @@ def train(
         attachments.listen(run)
         for line in notes:
             run.console.note(line)
-        if (warning := no_updates_warning(config.training.max_timesteps, assembly.phases)) is not None:
+        for warning in filter(None, (no_updates_warning(config, assembly.phases), threads_warning(config))):
             run.console.note(warning, warning=True)
         if debugger is not None:
             run.console.note(note(debugger), warning=True)
@@ -115,6 +118,7 @@ def resume(
 
     Changes made by hand since then are refused, unless `accept_changes`.
     """
+    refuse_several_processes(os.environ)
     if folder.published is not None:
         remedy = "`cadenza train SPEC --init-from hf:user/repo` starts a new run from them"
         raise ConfigError(f"{folder.id}: a published run has weights only ({remedy})")
@@ -168,21 +172,6 @@ def record_budget(run: Orchestrator, had_concluded: bool = False) -> None:
     if not budgets or {key: budgets[-1][key] for key in entry} != entry:
         budgets.append({**entry, "from_cycle": run.clock.cycles, "concluded": had_concluded})
     run.folder.write_decisions(run.decisions)
-
-
-def no_updates_warning(budget: int | None, phases: Iterable[Phase]) -> str | None:
-    """Return a warning if phases that only collect use up the whole budget of env_steps."""
-    from cadenza.engine.build import length_of
-
-    before = 0
-    for phase in phases:
-        if {hook.name for hook in phase.hooks} - {"collect", "evaluate"}:
-            if budget is None or not 0 < budget <= before:
-                return None
-            warning = f"training.max_timesteps={budget} ends before anything is learned: {before} steps come before"
-            return f"{warning} phase {phase.name}"
-        before += length_of(phase, collects=True)
-    return None
 
 
 def note_outlook(run: Orchestrator) -> None:

@@ -16,8 +16,9 @@ from cadenza.base.formatting import size
 from cadenza.config.schema import Phase, RunConfig
 from cadenza.data.priorities import Priorities
 from cadenza.data.replay import ReplayStore
+from cadenza.engine.advice import no_updates_warning, threads_warning
 from cadenza.engine.build import Assembly, assemble
-from cadenza.engine.launch import check, no_updates_warning
+from cadenza.engine.launch import check
 from cadenza.engine.signals import Signals
 from cadenza.envs.layout import shape_of
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
@@ -235,8 +236,8 @@ def whole(count: float) -> int | None:
 
 def warnings_of(config: RunConfig, phases: tuple[Phase, ...], expected: Forecast) -> list[str]:
     """Return what a reader of the numbers alone might miss."""
-    warnings = []
-    if (problem := no_updates_warning(config.training.max_timesteps, phases)) is not None:
+    warnings = [warning] if (warning := threads_warning(config)) is not None else []
+    if (problem := no_updates_warning(config, phases)) is not None:
         warnings.append(problem)
     elif expected.beyond:
         warnings.append(f"the budget ends before {named(expected.beyond)}")

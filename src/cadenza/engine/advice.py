@@ -1,0 +1,44 @@
+"""Warnings about a run before it starts, and circumstances in which it does not start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from cadenza.config.schema import Phase, RunConfig
+from cadenza.errors import ConfigError
+
+
+def no_updates_warning(config: RunConfig, phases: Iterable[Phase]) -> str | None:
+    """Return a warning if phases that only collect use up the whole budget of env_steps."""
+    from cadenza.engine.build import length_of
+
+    budget, before = config.training.max_timesteps, 0
+    for phase in phases:
+        if {hook.name for hook in phase.hooks} - {"collect", "evaluate"}:
+            if budget is None or not 0 < budget <= before:
+                return None
+            warning = f"training.max_timesteps={budget} ends before anything is learned: {before} steps come before"
+            return f"{warning} phase {phase.name}"
+        before += length_of(phase, collects=True)
+    return None
+
+
+def threads_warning(config: RunConfig) -> str | None:
+    """Return a warning if several threads are configured: small products are slower with them."""
+    threads = config.runtime.threads
+    if threads == "auto" or threads == 1:
+        return None
+    return (
+        f"runtime.threads={threads}: except on images, several threads are often slower than one, by up to 21 times "
+        "(docs/performance.md); runtime.threads=auto chooses"
+    )
+
+
+def refuse_several_processes(environ: Mapping[str, str]) -> None:
+    """Refuse to be one of several processes of `torchrun`: each would train the same run."""
+    processes = environ.get("WORLD_SIZE", "1")
+    if "RANK" in environ and processes.isdecimal() and int(processes) > 1:
+        raise ConfigError(
+            f"torchrun started {processes} processes, and a run is trained by one: each would train the same run; "
+            "start `cadenza train` alone (--seed 1,2,3 --jobs 3 trains several seeds side by side)"
+        )
