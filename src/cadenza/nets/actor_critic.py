@@ -1,4 +1,4 @@
-"""Policy and value of one group: a torso they share (or one each), an MLP each, and an action head."""
+"""Policy and value network of one group: a shared torso (or one each), an MLP each, and an action head."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ActorCriticSettings(Protocol):
-    """The part of an algorithm's config that is about these networks."""
+    """The fields of an algorithm's config that shape these networks."""
 
     @property
     def torso(self) -> TorsoConfig: ...
@@ -39,20 +39,22 @@ class ActorCriticSettings(Protocol):
 
 
 class ActorCriticOutput(NamedTuple):
-    """What the networks make of observations [L, *B]."""
+    """Outputs of the networks for observations [L, *B]."""
 
-    output: Tensor  # for the action head
+    output: Tensor  # [L, *B, F] input of the action head
     value: Tensor  # [L, *B]
-    carries: Tree  # after each step, [L, *B, …], if asked for; `{}` without a memory
+    carries: Tree  # after each step, [L, *B, …], if requested; `{}` without a memory
 
 
 class ActorCritic(nn.Module):
-    plain: PlainActorCritic | None = None  # the same by hand, for acting and for gradients, where it can be had
+    """Policy and value network of one group."""
+
+    plain: PlainActorCritic | None = None  # NumPy kernels for acting and gradients, where they support the network
 
     def __init__(
         self, group: GroupSpec, config: ActorCriticSettings, critic_space: spaces.Space[Any] | None = None
     ) -> None:
-        """`critic_space`: what the critic sees, where that is not what the policy sees."""
+        """`critic_space` is the space of the critic's observations, if they differ from the policy's."""
         super().__init__()
         self.head = action_head(group.action, config.head)
         self.torso = Torso(group.observation, config.torso)
@@ -61,15 +63,16 @@ class ActorCritic(nn.Module):
         if critic_space is not None or not config.torso.shared:
             self.critic_torso = Torso(critic_space or group.observation, config.torso)
         self.critic = MLP((self.critic_torso or self.torso).features, 1, config.critic)
-        # one look at images is all that policy and value take, and so dear that it is not to be had twice
-        self.looks = bool(images(group.observation)) and not self.remembers and self.critic_torso is None
+        # policy and value share the CNN's features, which are too expensive to compute twice
+        self.shares_images = bool(images(group.observation)) and not self.has_memory and self.critic_torso is None
 
     @property
-    def remembers(self) -> bool:
+    def has_memory(self) -> bool:
+        """Whether the torso has a memory."""
         return self.torso.memory is not None
 
     def parts(self) -> dict[str, nn.Module]:
-        """Whose gradient norms are told apart: each parameter is in one of them."""
+        """Return the parts whose gradient norms are logged separately; each parameter is in one of them."""
         if self.critic_torso is None:
             return {"trunk": self.torso, "actor": nn.ModuleList([self.actor, self.head]), "critic": self.critic}
         return {
@@ -78,7 +81,8 @@ class ActorCritic(nn.Module):
         }
 
     def initial_carry(self, *batch: int) -> Tree:
-        if not self.remembers:
+        """Return the carry [*batch, …] at the start of an episode; `{}` without a memory."""
+        if not self.has_memory:
             return {}
         carry = {"torso": self.torso.initial_carry(*batch)}
         return carry if self.critic_torso is None else {**carry, "critic": self.critic_torso.initial_carry(*batch)}
@@ -91,9 +95,12 @@ class ActorCritic(nn.Module):
         carries: bool = False,
         critic_obs: ObservationTensors | None = None,
     ) -> ActorCriticOutput:
-        """Policy and value over L steps, from the carry before the first of them."""
+        """Return policy outputs and values of L steps, from the carry before the first of them.
+
+        `first` [L, *B] marks episode starts, which reset the memory. `critic_obs` replaces `obs` for the critic.
+        """
         features, after = self.torso(obs, carry.get("torso"), first, carries)
-        carries_after = {"torso": after} if self.remembers and carries else {}
+        carries_after = {"torso": after} if self.has_memory and carries else {}
         value_features = features
         if self.critic_torso is not None:
             value_features, after = self.critic_torso(critic_obs or obs, carry.get("critic"), first, carries)
@@ -109,12 +116,12 @@ class ActorCritic(nn.Module):
         carries: bool = True,
         critic_obs: ObservationTensors | None = None,
     ) -> tuple[Tensor, Tree]:
-        """The policy's output alone, and the carries; the critic only where its memory needs it."""
-        if carries and self.remembers and self.critic_torso is not None:
-            judged = self(obs, carry, first, carries, critic_obs)
-            return judged.output, judged.carries
+        """Return the policy's output and the carries after each step; run the critic only to update its memory."""
+        if carries and self.has_memory and self.critic_torso is not None:
+            result = self(obs, carry, first, carries, critic_obs)
+            return result.output, result.carries
         features, after = self.torso(obs, carry.get("torso"), first, carries)
-        return self.actor(features), {"torso": after} if self.remembers and carries else {}
+        return self.actor(features), {"torso": after} if self.has_memory and carries else {}
 
 
 def act(
@@ -124,12 +131,13 @@ def act(
     carry: Tree,
     mode: Mode,
     views: Mapping[str, CriticView] = MappingProxyType({}),
-    judges: bool = False,
+    keep_outputs: bool = False,
 ) -> Acted:
-    """Sample (or take the most likely) actions [N, A, …] of every group; the memory before them goes with them.
+    """Sample (or without `mode.explore` take the most likely) actions [N, A, …] of every group.
 
-    `views` are those of critics that see something else than the policy: their memory needs it. With `judges`, networks
-    that look at images leave what they made of them beside the actions: `output` and `value`, as in `Judged`.
+    `views` has the views of critics that observe something other than the policy; their memory takes it as input. The
+    extras hold the carry before the step for networks with memory and, with `keep_outputs`, `output` and `value` of
+    `ActorCriticOutput` for networks whose policy and value share the features of images.
     """
     action: dict[str, np.ndarray] = {}
     extras: dict[str, dict[str, Any]] = {}
@@ -140,9 +148,10 @@ def act(
             action[name] = net.plain.act(observers[name].vector(step.obs[name]), step.mask.get(name), draw)
             extras[name], after[name] = {}, {}
         else:
-            critic_obs = views[name](step.obs, step.state) if name in views and net.remembers else None
-            of = (name, net, observers[name], step, carry[name], mode, critic_obs)
-            action[name], after[name], extras[name] = _act(*of, judges and net.looks)
+            critic_obs = views[name](step.obs, step.state) if name in views and net.has_memory else None
+            keep = keep_outputs and net.shares_images
+            acted = _act(name, net, observers[name], step, carry[name], mode, critic_obs, keep)
+            action[name], after[name], extras[name] = acted
     return Acted(action, extras, after)
 
 
@@ -155,34 +164,34 @@ def _act(
     carry: Tree,
     mode: Mode,
     critic_obs: ObservationTensors | None,
-    judges: bool,
+    keep_outputs: bool,
 ) -> tuple[np.ndarray, Tree, dict[str, Any]]:
-    """One group's actions by torch, its memory after them, and what is kept beside them."""
+    """Return the actions of one group [N, A, …], the carry after them, and their extras, computed with torch."""
     device = observer.device
     obs = map_tree(lambda x: x[None], observer(step.obs[name]))  # a sequence of one step
     first = torch.from_numpy(step.is_first).to(device)[None, :, None].expand(1, *step.active[name].shape)
-    beside = None if critic_obs is None else map_tree(lambda x: x[None], critic_obs)
-    kept: Tree = {"carry": carry} if net.remembers else {}
-    if judges:
+    critic_sequence = None if critic_obs is None else map_tree(lambda x: x[None], critic_obs)
+    extras: Tree = {"carry": carry} if net.has_memory else {}
+    if keep_outputs:
         output, value, carries = net(obs, carry, first)
-        kept = {"output": output[0], "value": value[0]}
+        extras = {"output": output[0], "value": value[0]}
     else:
-        output, carries = net.policy(obs, carry, first, critic_obs=beside)
+        output, carries = net.policy(obs, carry, first, critic_obs=critic_sequence)
     mask = torch.from_numpy(step.mask[name]).to(device) if name in step.mask else None
     if mode.explore:
-        chosen = net.head.sample(output[0], mask, mode.streams.torch(f"act.{name}", device))
+        action = net.head.sample(output[0], mask, mode.streams.torch(f"act.{name}", device))
     else:
-        chosen = net.head.mode(output[0], mask)
-    extras = map_tree(lambda x: x.cpu().numpy(), kept)
-    return chosen.cpu().numpy(), map_tree(lambda x: x[0], carries), extras
+        action = net.head.mode(output[0], mask)
+    arrays = map_tree(lambda x: x.cpu().numpy(), extras)
+    return action.cpu().numpy(), map_tree(lambda x: x[0], carries), arrays
 
 
 def deployed(net: ActorCritic, observer: Observer) -> Deployed:
-    """Its most likely actions; the critic and its memory stay behind."""
+    """Return the policy as a module that takes the most likely action, without the critic."""
 
     def network(obs: ObservationTensors, carry: Tree, first: Tensor) -> tuple[Tensor, Tree]:
         features, after = net.torso(obs, carry, first)
         return net.actor(features), after
 
-    carry = net.torso.initial_carry if net.remembers else None
+    carry = net.torso.initial_carry if net.has_memory else None
     return Deployed(observer, [net.torso, net.actor, net.head], network, net.head.mode, carry)

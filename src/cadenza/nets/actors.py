@@ -1,6 +1,6 @@
-"""Policies that act in imagination: the noise they draw with is given, and gradients flow through what they draw.
+"""Policies for imagination in world models: they sample with noise from the caller, and samples are differentiable.
 
-Actions are encoded the same for models and policies: one-hot, or on a scale of -1 to 1 between their bounds, [*, size].
+Models and policies share one encoding of actions [*, size]: one-hot, or scaled from the bounds of the space to [-1, 1].
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from cadenza.nets.dense import DenseHead, Style
-from cadenza.nets.heads import LOG_2PI
+from cadenza.nets.heads import LOG_2PI, log_tanh_slope
 from cadenza.ops.latents import sample_categorical, unimix
 
 ActorHead = Literal["bounded_normal", "tanh_normal", "trunc_normal"]
-WITHIN = 1 - 1e-6  # how far out a truncated action is taken to lie, at most
+WITHIN = 1 - 1e-6  # greatest magnitude of a truncated action
 
 
 class Actions:
-    """What an environment takes, and its encoding."""
+    """The encoding of one space of actions."""
 
     def __init__(self, space: spaces.Space[Any], device: torch.device) -> None:
         self.space, self.discrete = space, isinstance(space, spaces.Discrete)
@@ -32,17 +32,19 @@ class Actions:
             self.middle, self.reach = (torch.from_numpy(x).to(device) for x in ((low + high) / 2, (high - low) / 2))
 
     def encode(self, action: Tensor) -> Tensor:
-        """[*, …] as the environment takes it to [*, size]."""
+        """Return the encoding [*, size] of actions of the environment [*, …]."""
         if isinstance(self.space, spaces.Discrete):
             index = action.long() - int(self.space.start)
-            index = index.clamp(0, self.size - 1)  # rows where nobody acts hold zeros, which may be no action
+            index = index.clamp(
+                0, self.size - 1
+            )  # zeros fill the rows where no agent acts, and may be outside of the space
             return nn.functional.one_hot(index, self.size).float()
         shape = self.space.shape or ()
         flat = action.float().reshape(*action.shape[: action.dim() - len(shape)], self.size)
         return (flat - self.middle) / self.reach
 
     def decode(self, encoded: Tensor) -> np.ndarray:
-        """The way back, as an array."""
+        """Return the actions of the environment [*, …] for encoded ones [*, size]; the highest entry if discrete."""
         if isinstance(self.space, spaces.Discrete):
             return np.asarray(encoded.argmax(-1).cpu().numpy() + self.space.start)
         action = (self.middle + self.reach * encoded).cpu().numpy()
@@ -50,7 +52,7 @@ class Actions:
 
 
 class CategoricalActor(nn.Module):
-    """One of n actions, one-hot; gradients pass a draw as if it were its probabilities."""
+    """A policy over n discrete actions, one-hot, with straight-through gradients."""
 
     def __init__(self, inputs: int, actions: int, units: int, layers: int, style: Style, mix: float) -> None:
         super().__init__()
@@ -58,7 +60,7 @@ class CategoricalActor(nn.Module):
         self.net = DenseHead(inputs, actions, units, layers, style, scale=0.01 if style.norm == "rms" else 1.0)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Log-probabilities [*, n]."""
+        """Return log-probabilities [*, n], mixed with a uniform distribution of weight `mix`."""
         logits = self.net(features)
         return unimix(logits, self.mix) if self.mix else logits.log_softmax(-1)
 
@@ -79,22 +81,22 @@ class CategoricalActor(nn.Module):
 
 
 class NormalActor(nn.Module):
-    """Continuous actions, independent of each other.
+    """A policy over independent continuous actions.
 
-    `bounded_normal` (v3): a mean within the bounds, a deviation between 0.1 and 1, and draws that may lie beyond.
-    `tanh_normal` (v1): a wide normal squashed into the bounds. `trunc_normal` (v2): one cut off at the bounds.
+    `bounded_normal` (Dreamer v3): a mean within the bounds, a standard deviation between 0.1 and 1, and samples that
+    may lie outside. `tanh_normal` (v1): a normal squashed into the bounds. `trunc_normal` (v2): one truncated there.
     """
 
     def __init__(
         self, inputs: int, actions: int, units: int, layers: int, style: Style, kind: ActorHead, std: float = 5.0
     ) -> None:
-        """`std` is the deviation of a `tanh_normal` before anything is learned."""
+        """`std` is the initial standard deviation of a `tanh_normal`."""
         super().__init__()
         self.actions, self.kind, self.std = actions, kind, std
         self.net = DenseHead(inputs, 2 * actions, units, layers, style, scale=0.01 if style.norm == "rms" else 1.0)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Mean and deviation side by side [*, 2 size], before any squashing."""
+        """Return mean and standard deviation [*, 2 * size], concatenated, before squashing or truncation."""
         mean, std = self.net(features).chunk(2, -1)
         if self.kind == "bounded_normal":
             mean, std = torch.tanh(mean), 0.9 * torch.sigmoid(std + 2) + 0.1
@@ -106,7 +108,7 @@ class NormalActor(nn.Module):
         return torch.cat([mean, std], -1)
 
     def noise(self, *batch: int, generator: torch.Generator) -> Tensor:
-        """Standard normal, or uniform where the normal is cut off."""
+        """Return noise [*batch, size] for `sample`: uniform for `trunc_normal`, else standard normal."""
         blank = torch.empty(*batch, self.actions, device=generator.device)
         truncated = self.kind == "trunc_normal"
         return blank.uniform_(generator=generator) if truncated else blank.normal_(generator=generator)
@@ -114,7 +116,7 @@ class NormalActor(nn.Module):
     def sample(self, output: Tensor, noise: Tensor) -> Tensor:
         mean, std = output.chunk(2, -1)
         if self.kind == "trunc_normal":
-            low, high = self._ends(mean, std)
+            low, high = self._tails(mean, std)
             inner = torch.special.ndtri((low + noise * (high - low)).clamp(1e-7, 1 - 1e-7))
             action: Tensor = mean + std * inner
             return action + (action.clamp(-WITHIN, WITHIN) - action).detach()
@@ -131,25 +133,25 @@ class NormalActor(nn.Module):
         inner = torch.atanh(action.clamp(-WITHIN, WITHIN)) if squashed else action
         log_prob = -0.5 * (((inner - mean) / std).square() + LOG_2PI) - std.log()
         if squashed:
-            log_prob = log_prob - 2 * (math.log(2) - inner - nn.functional.softplus(-2 * inner))
+            log_prob = log_prob - log_tanh_slope(inner)
         elif self.kind == "trunc_normal":
-            low, high = self._ends(mean, std)
+            low, high = self._tails(mean, std)
             log_prob = log_prob - (high - low).log()
         return log_prob.sum(-1)
 
     def entropy(self, output: Tensor) -> Tensor:
-        """That of the normal below the squashing for `tanh_normal`, which has no closed form (and v1 no use for it)."""
+        """Return the entropy [*]; for `tanh_normal`, which has no closed form, that of the normal before squashing."""
         mean, std = output.chunk(2, -1)
         entropy = std.log() + 0.5 * (1 + LOG_2PI)
         if self.kind == "trunc_normal":
-            low, high = self._ends(mean, std)
+            low, high = self._tails(mean, std)
             mass, a, b = high - low, (-1 - mean) / std, (1 - mean) / std
             tilt = (a * torch.exp(-0.5 * a.square()) - b * torch.exp(-0.5 * b.square())) / math.sqrt(2 * math.pi)
             entropy = entropy + mass.log() + tilt / (2 * mass)
         return entropy.sum(-1)
 
-    def _ends(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-        """How much of the normal lies below each bound."""
+    def _tails(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the probability that the normal is below the lower and below the upper bound."""
         return torch.special.ndtr((-1 - mean) / std), torch.special.ndtr((1 - mean) / std)
 
 

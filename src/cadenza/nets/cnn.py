@@ -16,10 +16,10 @@ SMALL = ((16, 3, 1), (32, 3, 2), (32, 2, 1))  # needs 8
 
 
 class FirstLayer(nn.Conv2d):
-    """A convolution of images; bytes count as [0, 1], by way of the weights, which are far fewer than pixels."""
+    """A convolution of images. Bytes are scaled to [0, 1] through the weights, of which there are fewer than pixels."""
 
-    def forward(self, pixels: Tensor, bytes: bool = False) -> Tensor:
-        weight = self.weight / 255 if bytes else self.weight
+    def forward(self, pixels: Tensor, is_bytes: bool = False) -> Tensor:
+        weight = self.weight / 255 if is_bytes else self.weight
         return nn.functional.conv2d(pixels, weight, self.bias, self.stride)
 
 
@@ -28,13 +28,15 @@ class CNN(nn.Sequential):
 
     def __init__(self, shape: tuple[int, int, int], config: CNNConfig) -> None:
         channels, *sides = shape
-        chosen = (NATURE if min(sides) >= 36 else SMALL) if config.layers == "auto" else config.layers
+        specs = config.layers
+        if specs == "auto":
+            specs = NATURE if min(sides) >= 36 else SMALL
         layers: list[nn.Module] = []
-        for out, kernel, stride in chosen:
+        for out, kernel, stride in specs:
             sides = [(side - kernel) // stride + 1 for side in sides]
             if min(sides) < 1:
-                asked = [list(layer) for layer in chosen]
-                raise ConfigError(f"algorithm.torso.cnn.layers={asked}: too much for {shape[1]}x{shape[2]} pixels")
+                value = [list(layer) for layer in specs]
+                raise ConfigError(f"algorithm.torso.cnn.layers={value}: too much for {shape[1]}x{shape[2]} pixels")
             convolution = (nn.Conv2d if layers else FirstLayer)(channels, out, kernel, stride)
             layers += [orthogonal(convolution, math.sqrt(2)), ACTIVATIONS[config.activation]()]
             channels = out
@@ -43,7 +45,7 @@ class CNN(nn.Sequential):
         super().__init__(*layers, nn.Flatten(), linear, ACTIVATIONS[config.activation]())
 
     def forward(self, x: Tensor) -> Tensor:
-        # on a CPU convolutions and above all their gradients are quicker with the channels of a pixel side by side
+        # on a CPU convolutions, and their gradients even more, are faster in the channels-last layout
         layout = torch.channels_last if x.device.type == "cpu" else torch.preserve_format
         first, *rest = self
         pixels: Tensor = first(x.flatten(0, -4).to(torch.float32, memory_format=layout), x.dtype == torch.uint8)

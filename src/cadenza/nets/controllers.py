@@ -1,4 +1,4 @@
-"""Linear controllers, a different one for each environment, all computed at once: the C of World Models."""
+"""Linear controllers, one for each environment, computed in one batch: the C of World Models."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cadenza.nets.actors import Actions
 
 
 class LinearControllers:
-    """One vector of D parameters is one controller: a matrix and a bias from F inputs to actions, encoded as `Actions`.
+    """Linear maps from F inputs to encoded `Actions`. A controller is a vector of D = `size` parameters.
 
-    Discrete: the highest output. Continuous: its hyperbolic tangent, stretched over the bounds, or taken as the action
-    itself and cut to them where `clipped` says so.
+    A discrete action is the highest output. A continuous one is tanh of the output, scaled to the bounds; at the
+    indices `clipped` it is the action in the environment's units instead, clipped to the bounds.
     """
 
     def __init__(self, inputs: int, actions: Actions, clipped: Sequence[int] = ()) -> None:
@@ -23,7 +23,7 @@ class LinearControllers:
         self.clipped = list(clipped)
 
     def __call__(self, parameters: Tensor, features: Tensor, allowed: Tensor | None = None) -> Tensor:
-        """Encoded actions [N, A] of controllers [N, D] that see [N, F]; `allowed` [N, A] where some actions are not."""
+        """Return encoded actions [N, A] of controllers [N, D] for features [N, F], with a mask `allowed` [N, A]."""
         parts = parameters.view(-1, self.actions.size, self.inputs + 1)
         out = torch.baddbmm(parts[:, :, -1:], parts[:, :, :-1], features.unsqueeze(-1)).squeeze(-1)
         if self.actions.discrete:
@@ -32,6 +32,6 @@ class LinearControllers:
             return torch.nn.functional.one_hot(out.argmax(-1), self.actions.size).float()
         action = torch.tanh(out)
         if self.clipped:
-            own = (action - self.actions.middle) / self.actions.reach
-            action[:, self.clipped] = own[:, self.clipped].clamp(-1, 1)
+            scaled = (action - self.actions.middle) / self.actions.reach
+            action[:, self.clipped] = scaled[:, self.clipped].clamp(-1, 1)
         return action

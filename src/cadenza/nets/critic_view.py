@@ -1,4 +1,4 @@
-"""What a critic sees beyond its agent's own observation: the environment's state, or else what everyone sees."""
+"""Observations of centralised critics: the environment's state, or else the observations of all agents."""
 
 from __future__ import annotations
 
@@ -15,38 +15,37 @@ from cadenza.types import EnvSpec, Tree
 
 
 class CriticView:
-    """A group's; its state are the statistics of what was seen.
+    """The observations of a group's critics; its state is that of the observation normaliser.
 
-    Where its agents' critics see the same and remember nothing, they are one (A is 1 in what comes out), which judges
-    for all of them.
+    With `include_agent`, the agent's observation is part of them. Without it and without memory, the critics of all
+    agents observe the same, and A is 1 in the output: one value serves them all.
     """
 
     def __init__(
         self,
         env: EnvSpec,
         group: str,
-        own_too: bool,
-        remembers: bool,
+        include_agent: bool,
+        has_memory: bool,
         device: torch.device,
         normalize: NormalizeObs = False,
         raw: bool = False,
     ) -> None:
-        self.env, self.group, self.own_too = env, group, own_too
-        self.agents = len(env.groups[group].agents) if own_too or remembers else 1
-        everyone = {name: dict.fromkeys(each.agents, each.observation) for name, each in env.groups.items()}
-        whole: spaces.Space[Any] = env.state or spaces.Dict({name: spaces.Dict(all) for name, all in everyone.items()})
-        own = env.groups[group].observation
-        self.space = spaces.Dict({"own": own, "whole": whole}) if own_too else whole
+        self.env, self.group, self.include_agent = env, group, include_agent
+        self.agents = len(env.groups[group].agents) if include_agent or has_memory else 1
+        self.space: spaces.Space[Any] = env.state or joint_space(env)
+        if include_agent:
+            self.space = spaces.Dict({"own": env.groups[group].observation, "whole": self.space})
         self.observer = Observer(self.space, device, normalize, raw)
 
     def __call__(self, obs: dict[str, Tree], state: np.ndarray | None) -> ObservationTensors:
-        """[*, A, …] of what the groups see [*, A, …] and of the central state [*, …]."""
+        """Return the critics' input [*, A, …] for the groups' observations [*, A, …] and the central state [*, …]."""
         return self.observer(self._tree(obs, state))
 
     def learn(self, obs: dict[str, Tree], state: np.ndarray | None, counts: Tensor) -> None:
-        """Take it into rolling statistics, where it `counts` for an agent [*, A]."""
-        own = counts if self.agents > 1 else counts.any(-1, keepdim=True)
-        self.observer.learn(self._tree(obs, state), own)
+        """Add observations to the rolling statistics, of the agents that `counts` [*, A] marks."""
+        counts = counts if self.agents > 1 else counts.any(-1, keepdim=True)
+        self.observer.learn(self._tree(obs, state), counts)
 
     def _tree(self, obs: dict[str, Tree], state: np.ndarray | None) -> Tree:
         if self.env.state is not None:
@@ -56,14 +55,17 @@ class CriticView:
         else:
             axis = self._batch_dims(obs)
             whole = {
-                name: {agent: map_tree(lambda x, i=index: x.take(i, axis), obs[name]) for index, agent in each}
-                for name, each in ((name, enumerate(group.agents)) for name, group in self.env.groups.items())
+                name: {
+                    agent: map_tree(lambda x, i=index: x.take(i, axis), obs[name])
+                    for index, agent in enumerate(group.agents)
+                }
+                for name, group in self.env.groups.items()
             }
-        for_each = map_tree(lambda x: np.repeat(np.expand_dims(x, axis), self.agents, axis), whole)
-        return {"own": obs[self.group], "whole": for_each} if self.own_too else for_each
+        repeated = map_tree(lambda x: np.repeat(np.expand_dims(x, axis), self.agents, axis), whole)
+        return {"own": obs[self.group], "whole": repeated} if self.include_agent else repeated
 
     def _batch_dims(self, obs: dict[str, Tree]) -> int:
-        """Axes before that of the agents."""
+        """Return the number of axes before that of the agents."""
         space, part = self.env.groups[self.group].observation, obs[self.group]
         while isinstance(space, spaces.Dict):
             key = next(iter(space.spaces))
@@ -75,3 +77,10 @@ class CriticView:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.observer.load_state_dict(state)
+
+
+def joint_space(env: EnvSpec) -> spaces.Dict:
+    """Return the space of all agents' observations, by group and agent."""
+    return spaces.Dict(
+        {name: spaces.Dict(dict.fromkeys(group.agents, group.observation)) for name, group in env.groups.items()}
+    )

@@ -1,6 +1,7 @@
-"""Networks that predict the noise in a chunk of actions, given what was seen: a U-Net in one dimension, a transformer.
+"""Networks that predict the noise in a chunk of actions from observations: a one-dimensional U-Net and a transformer.
 
-Both take actions [B, T, D], how often they were noised [B], and what was seen [B, H, F]; noise [B, T, D] comes out.
+Both map noisy actions [B, T, D], the number of noising steps [B] and features of observations [B, H, F] to noise
+[B, T, D].
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from cadenza.config.denoiser_settings import DenoisingTransformerConfig, UNetCon
 
 
 class StepEmbedding(nn.Module):
-    """A number of steps [B] as waves of many lengths, [B, size]."""
+    """Embeds numbers of steps [B] as sines and cosines of several frequencies [B, size]."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -27,13 +28,15 @@ class StepEmbedding(nn.Module):
 
 
 class ConvBlock(nn.Sequential):
+    """Convolution, group norm and Mish over [B, C, T]."""
+
     def __init__(self, inputs: int, outputs: int, config: UNetConfig) -> None:
         convolution = nn.Conv1d(inputs, outputs, config.kernel, padding=config.kernel // 2)
         super().__init__(convolution, nn.GroupNorm(config.groups, outputs), nn.Mish())
 
 
 class FilmBlock(nn.Module):
-    """Two convolutions past which the input is led; a condition scales and shifts each channel between them."""
+    """A residual block of two convolutions [B, C, T]; a condition scales and shifts the channels between them."""
 
     def __init__(self, inputs: int, outputs: int, condition: int, config: UNetConfig) -> None:
         super().__init__()
@@ -43,12 +46,15 @@ class FilmBlock(nn.Module):
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
         scale, shift = self.film(condition).unsqueeze(-1).chunk(2, 1)
-        mixed: Tensor = self.leave(scale * self.enter(x) + shift) + self.past(x)
-        return mixed
+        output: Tensor = self.leave(scale * self.enter(x) + shift) + self.past(x)
+        return output
 
 
 class UNet(nn.Module):
-    """Janner et al. 2022 (arXiv:2205.09991) with the conditioning of Chi et al. 2023; T must be divisible."""
+    """The U-Net of Janner et al. 2022 (arXiv:2205.09991), conditioned as in Chi et al. 2023.
+
+    T must be divisible by 2 once for each scale after the first.
+    """
 
     def __init__(self, actions: int, history: int, features: int, config: UNetConfig) -> None:
         super().__init__()
@@ -68,30 +74,31 @@ class UNet(nn.Module):
         self.grow = nn.ModuleList([nn.ConvTranspose1d(width, width, 4, 2, 1) for width in reversed(widths[:-1])])
         self.leave = nn.Sequential(ConvBlock(widths[0], widths[0], config), nn.Conv1d(widths[0], actions, 1))
 
-    def forward(self, x: Tensor, step: Tensor, seen: Tensor) -> Tensor:
-        condition = torch.cat([self.step(step), seen.flatten(1)], -1)
+    def forward(self, x: Tensor, step: Tensor, observations: Tensor) -> Tensor:
+        condition = torch.cat([self.step(step), observations.flatten(1)], -1)
         x = x.transpose(1, 2)
-        kept: list[Tensor] = []
+        skips: list[Tensor] = []
         for scale, blocks in enumerate(self.down):
-            x = through(blocks, x, condition)
-            kept.append(x)
+            x = apply_blocks(blocks, x, condition)
+            skips.append(x)
             if scale < len(self.shrink):
                 x = self.shrink[scale](x)
-        x = through(self.middle, x, condition)
+        x = apply_blocks(self.middle, x, condition)
         for blocks, grow in zip(self.up, self.grow, strict=True):
-            x = grow(through(blocks, torch.cat([x, kept.pop()], 1), condition))
+            x = grow(apply_blocks(blocks, torch.cat([x, skips.pop()], 1), condition))
         noise: Tensor = self.leave(x)
         return noise.transpose(1, 2)
 
 
-def through(blocks: nn.Module, x: Tensor, condition: Tensor) -> Tensor:
+def apply_blocks(blocks: nn.Module, x: Tensor, condition: Tensor) -> Tensor:
+    """Apply `FilmBlock`s one after the other."""
     for block in blocks.children():
         x = block(x, condition)
     return x
 
 
 class DenoisingTransformer(nn.Module):
-    """Chi et al. 2023: each action attends to itself and those before it, and to step and observations."""
+    """The transformer of Chi et al. 2023: an action attends to itself, earlier actions, step and observations."""
 
     def __init__(
         self, actions: int, horizon: int, history: int, features: int, config: DenoisingTransformerConfig
@@ -115,8 +122,8 @@ class DenoisingTransformer(nn.Module):
         later = torch.ones(horizon, horizon, dtype=torch.bool).triu(1)
         self.register_buffer("later", later, persistent=False)
 
-    def forward(self, x: Tensor, step: Tensor, seen: Tensor) -> Tensor:
-        context = torch.cat([self.step(step)[:, None], self.see(seen)], 1) + self.seen_places
+    def forward(self, x: Tensor, step: Tensor, observations: Tensor) -> Tensor:
+        context = torch.cat([self.step(step)[:, None], self.see(observations)], 1) + self.seen_places
         context = self.context(context)
         x = self.take(x) + self.places
         for layer in self.layers:

@@ -1,4 +1,4 @@
-"""Layers as world models have them: linear, norm, nonlinearity, over and over."""
+"""Fully connected layers of world models: linear, norm, activation."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from cadenza.config.networks import Activation
 from cadenza.nets.mlp import ACTIVATIONS
 
 Norm = Literal["none", "layer", "rms"]
-TRUNCATED = 1.1368  # what a normal distribution cut off at two deviations lacks, as the authors round it
+TRUNCATED = 1.1368  # corrects the standard deviation of a normal truncated at 2, as the authors round it
 
 
 class Style(NamedTuple):
-    """What stands between two linear layers. With `rms` weights begin as in Dreamer v3, else as in Keras."""
+    """Norm and activation after a linear layer. Initial weights are those of Dreamer v3 for `rms`, else of Keras."""
 
     norm: Norm = "rms"
     activation: Activation = "silu"
 
 
 def linear(inputs: int, outputs: int, style: Style, scale: float = 1.0) -> nn.Linear:
-    """A linear layer with the weights that go with the style; a `scale` of 0 makes its first outputs zero."""
+    """Return a linear layer, initialised by its style. Weights are multiplied by `scale`: 0 makes initial outputs 0."""
     layer = nn.Linear(inputs, outputs)
-    start(layer.weight, inputs, outputs, style)
+    init_weight(layer.weight, inputs, outputs, style)
     with torch.no_grad():
         layer.weight.mul_(scale)
         layer.bias.zero_()
     return layer
 
 
-def start(weight: Tensor, inputs: int, outputs: int, style: Style) -> None:
-    """Truncated normal by the inputs (Dreamer v3), or uniform by both (Glorot and Bengio 2010)."""
+def init_weight(weight: Tensor, inputs: int, outputs: int, style: Style) -> None:
+    """Initialise from a truncated normal scaled by the inputs (Dreamer v3), or uniformly (Glorot and Bengio 2010)."""
     if style.norm == "rms":
         nn.init.trunc_normal_(weight, std=1.0, a=-2.0, b=2.0)
         with torch.no_grad():
@@ -43,8 +43,8 @@ def start(weight: Tensor, inputs: int, outputs: int, style: Style) -> None:
         nn.init.uniform_(weight, -reach, reach)
 
 
-def between(size: int, style: Style) -> nn.Sequential:
-    """Norm and nonlinearity after a linear layer of that size."""
+def norm_and_activation(size: int, style: Style) -> nn.Sequential:
+    """Return the norm and the activation of a style for layers of a size."""
     parts: list[nn.Module] = []
     if style.norm == "rms":
         parts.append(nn.RMSNorm(size, eps=1e-4))
@@ -54,15 +54,15 @@ def between(size: int, style: Style) -> nn.Sequential:
 
 
 def dense(inputs: int, units: int, layers: int, style: Style) -> nn.Sequential:
-    """Hidden layers [*, inputs] to [*, units]."""
+    """Return hidden layers from [*, inputs] to [*, units]."""
     stack: list[nn.Module] = []
     for index in range(layers):
-        stack += [linear(units if index else inputs, units, style), between(units, style)]
+        stack += [linear(units if index else inputs, units, style), norm_and_activation(units, style)]
     return nn.Sequential(*stack)
 
 
 class DenseHead(nn.Module):
-    """Hidden layers and a linear one on top; `scale` of the last layer's first weights."""
+    """Hidden layers and a linear layer, whose initial weights are multiplied by `scale`."""
 
     def __init__(self, inputs: int, outputs: int, units: int, layers: int, style: Style, scale: float = 1.0) -> None:
         super().__init__()

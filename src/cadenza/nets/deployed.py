@@ -1,4 +1,4 @@
-"""A group's policy as a module of tensors alone, normaliser and memory included: what is exported to act elsewhere."""
+"""The policy of a group as one module, with normaliser and memory: what `cadenza export` writes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.trees import map_tree
 from cadenza.types import Tree
 
-# (what is seen [1, N, A, …], the carry [N, A, …], where episodes begin [1, N, A]) -> (output [1, N, A, F], carry after)
+# (observations [1, N, A, …], carry [N, A, …], is_first [1, N, A]) -> (output [1, N, A, F], carry after the step)
 Network = Callable[[ObservationTensors, Tree, Tensor], tuple[Tensor, Tree]]
 Choose = Callable[[Tensor, Tensor | None], Tensor]  # (output, mask) -> the best action
 
 
 class Deployed(nn.Module):
-    """The best action known, without exploring."""
+    """A policy without exploration, as a function of tensors."""
 
     def __init__(
         self,
@@ -27,19 +27,26 @@ class Deployed(nn.Module):
         carry: Callable[..., Tree] | None = None,
         random_share: float = 0.0,
     ) -> None:
-        """`parts` own the weights; `random_share`: how often the run's own policy does anything else, when measured."""
+        """`parts` hold the weights that `network` and `choose` use.
+
+        `random_share` is the probability of a random action in evaluations of the run, which this module leaves out.
+        """
         super().__init__()
         self.observer, self.parts = observer, nn.ModuleList(parts)
         self.network, self.choose, self.carry = network, choose, carry
         self.random_share = random_share
 
     def initial_carry(self, *batch: int) -> Tree:
+        """Return the carry [*batch, …] at the start of an episode; `{}` without a memory."""
         return {} if self.carry is None else self.carry(*batch)
 
     def forward(
         self, obs: Tree, carry: Tree, is_first: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tree]:
-        """Of [N, A, …]: the action, the numbers it was chosen by, the carry. `is_first` [N, A] empties the memory."""
-        seen = map_tree(lambda x: x[None], self.observer.from_tensors(obs))  # a sequence of one step
-        output, after = self.network(seen, carry, is_first[None])
+        """Return the action, the network's output and the carry after a step, all [N, A, …].
+
+        `is_first` [N, A] resets the memory, `mask` [N, A, n] marks the allowed actions.
+        """
+        inputs = map_tree(lambda x: x[None], self.observer.from_tensors(obs))  # a sequence of one step
+        output, after = self.network(inputs, carry, is_first[None])
         return self.choose(output[0], mask), output[0], map_tree(lambda x: x[0], after)

@@ -1,4 +1,4 @@
-"""Several MLPs of one shape at once, as batched matrix products: critics that disagree, models that do."""
+"""Several MLPs of the same shape, computed together as batched matrix products."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cadenza.nets.mlp import ACTIVATIONS
 
 
 class Ensemble(nn.Module):
-    """[B, F] to [E, B, O]: hidden layers as configured, with dropout and layer norm if asked for, and a linear one.
+    """E MLPs from [B, F] to [E, B, O], with optional dropout and layer norm after hidden layers.
 
-    Weights start as `nn.Linear`'s do. Dropout is on where `forward` is given a generator to draw it from.
+    Weights are initialised as in `nn.Linear`. Dropout is active only if `forward` gets a generator.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class Ensemble(nn.Module):
             if index == len(self.weights) - 1:
                 return x
             if self.dropout and generator is not None:
-                kept = torch.empty_like(x).bernoulli_(1 - self.dropout, generator=generator)
-                x = x * kept / (1 - self.dropout)
+                keep = torch.empty_like(x).bernoulli_(1 - self.dropout, generator=generator)
+                x = x * keep / (1 - self.dropout)
             if self.scales:
                 x = nn.functional.layer_norm(x, x.shape[-1:]) * self.scales[index] + self.shifts[index]
             x = self.activation(x)

@@ -1,8 +1,8 @@
-"""From a network's output to actions and their probabilities, per action space; no distribution objects.
+"""Action heads: from a network's output to actions and their probabilities, one class for each kind of space.
 
-Every head has `outputs` (how many numbers it wants), and on outputs [*, outputs]: `sample` and `mode` (the most likely)
--> action [*, …], `evaluate(action)` -> (its log-probability [*], the entropy [*]), `summary` -> the distribution:
-`probs` [*, n], or `mean` and `std` [*, D].
+A head needs `outputs` numbers from the network. For output [*, outputs] and a mask [*, outputs] or None:
+`sample` and `mode` (the most likely) return actions [*, …]; `evaluate` returns the log-probability of an action [*] and
+the entropy [*]; `summary` returns the distribution: `probs` [*, n], or `mean` and `std` [*, D].
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cadenza.config.networks import HeadConfig
 from cadenza.errors import ConfigError
 
 LOG_2PI = math.log(2 * math.pi)
-EDGE = 1e-6  # how close to its bound a squashed action is taken to be, at most
-QUADRATURE = 16  # nodes
+EDGE = 1e-6  # least distance of a squashed action from its bounds, on the scale of [-1, 1]
+QUADRATURE = 16  # nodes of the integral over the entropy
 
 
 class CategoricalHead(nn.Module):
-    """One of n actions; `mask` (True: allowed) removes the others."""
+    """A categorical distribution over n actions; actions whose `mask` is False have probability 0."""
 
     def __init__(self, space: spaces.Discrete) -> None:
         super().__init__()
@@ -55,13 +55,13 @@ class CategoricalHead(nn.Module):
 
 
 class MultiCategoricalHead(nn.Module):
-    """Several choices at once, independent of each other; masks stand side by side."""
+    """Several independent categorical distributions; their masks are concatenated."""
 
     def __init__(self, space: spaces.MultiDiscrete) -> None:
         super().__init__()
         self.shape = space.nvec.shape
-        counts, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
-        self.parts = [CategoricalHead(spaces.Discrete(n, start=at)) for n, at in zip(counts, starts, strict=True)]
+        choices = zip(space.nvec.ravel().tolist(), space.start.ravel().tolist(), strict=True)
+        self.parts = [CategoricalHead(spaces.Discrete(n, start=start)) for n, start in choices]
         self.sizes = [part.outputs for part in self.parts]
         self.outputs = sum(self.sizes)
 
@@ -70,26 +70,29 @@ class MultiCategoricalHead(nn.Module):
         return list(zip(self.parts, torch.split(output, self.sizes, -1), masks, strict=True))
 
     def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
-        drawn = [part.sample(own, allowed, generator) for part, own, allowed in self._columns(output, mask)]
-        return shaped(torch.stack(drawn, -1), self.shape)
+        actions = [part.sample(logits, allowed, generator) for part, logits, allowed in self._columns(output, mask)]
+        return unflatten(torch.stack(actions, -1), self.shape)
 
     def mode(self, output: Tensor, mask: Tensor | None) -> Tensor:
-        chosen = [part.mode(own, allowed) for part, own, allowed in self._columns(output, mask)]
-        return shaped(torch.stack(chosen, -1), self.shape)
+        actions = [part.mode(logits, allowed) for part, logits, allowed in self._columns(output, mask)]
+        return unflatten(torch.stack(actions, -1), self.shape)
 
     def evaluate(self, output: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
-        taken = flat(action, self.shape).unbind(-1)
-        columns = zip(self._columns(output, mask), taken, strict=True)
-        known = [part.evaluate(own, allowed, one) for (part, own, allowed), one in columns]
-        return torch.stack([log_prob for log_prob, _ in known]).sum(0), torch.stack([h for _, h in known]).sum(0)
+        choices = flatten(action, self.shape).unbind(-1)
+        log_probs, entropies = [], []
+        for (part, logits, allowed), choice in zip(self._columns(output, mask), choices, strict=True):
+            log_prob, entropy = part.evaluate(logits, allowed, choice)
+            log_probs.append(log_prob)
+            entropies.append(entropy)
+        return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
 
     def summary(self, output: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
-        parts = [part.log_probs(own, allowed).exp() for part, own, allowed in self._columns(output, mask)]
-        return {"probs": torch.cat(parts, -1)}
+        probs = [part.log_probs(logits, allowed).exp() for part, logits, allowed in self._columns(output, mask)]
+        return {"probs": torch.cat(probs, -1)}
 
 
 class BernoulliHead(nn.Module):
-    """Several switches, independent of each other."""
+    """Independent binary actions."""
 
     def __init__(self, space: spaces.MultiBinary) -> None:
         super().__init__()
@@ -97,15 +100,15 @@ class BernoulliHead(nn.Module):
         self.outputs = math.prod(space.shape)
 
     def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
-        draw = torch.empty_like(output).uniform_(generator=generator)
-        return shaped((draw < torch.sigmoid(output)).to(torch.int8), self.shape)
+        noise = torch.empty_like(output).uniform_(generator=generator)
+        return unflatten((noise < torch.sigmoid(output)).to(torch.int8), self.shape)
 
     def mode(self, output: Tensor, mask: Tensor | None) -> Tensor:
-        return shaped((output > 0).to(torch.int8), self.shape)
+        return unflatten((output > 0).to(torch.int8), self.shape)
 
     def evaluate(self, output: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
         entropy = nn.functional.binary_cross_entropy_with_logits(output, torch.sigmoid(output), reduction="none")
-        on = flat(action, self.shape).float()
+        on = flatten(action, self.shape).float()
         return -nn.functional.binary_cross_entropy_with_logits(output, on, reduction="none").sum(-1), entropy.sum(-1)
 
     def summary(self, output: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
@@ -113,7 +116,7 @@ class BernoulliHead(nn.Module):
 
 
 class GaussianHead(nn.Module):
-    """Independent normal actions; the standard deviation is a parameter, or half of the output."""
+    """Independent normal actions; the standard deviation is a parameter or one half of the output."""
 
     log_std: Tensor
 
@@ -127,7 +130,7 @@ class GaussianHead(nn.Module):
             self.log_std = nn.Parameter(torch.full((self.size,), config.log_std_init))
 
     def _normal(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """(mean, log standard deviation)"""
+        """Return mean and log standard deviation [*, size], or [size] for a parameter."""
         if self.config.std == "parameter":
             return output, self.log_std
         mean, log_std = output.chunk(2, -1)
@@ -136,14 +139,14 @@ class GaussianHead(nn.Module):
     def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         mean, log_std = self._normal(output)
         noise = torch.empty_like(mean).normal_(generator=generator)
-        return shaped(mean + log_std.exp() * noise, self.shape)
+        return unflatten(mean + log_std.exp() * noise, self.shape)
 
     def mode(self, output: Tensor, mask: Tensor | None) -> Tensor:
-        return shaped(self._normal(output)[0], self.shape)
+        return unflatten(self._normal(output)[0], self.shape)
 
     def evaluate(self, output: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = self._normal(output)
-        noise = (flat(action, self.shape) - mean) / log_std.exp()
+        noise = (flatten(action, self.shape) - mean) / log_std.exp()
         log_prob = -(0.5 * (noise.square() + LOG_2PI) + log_std).sum(-1)
         entropy = (log_std + 0.5 * (1 + LOG_2PI)).sum(-1)
         return log_prob, entropy.expand(mean.shape[:-1])
@@ -154,7 +157,7 @@ class GaussianHead(nn.Module):
 
 
 class SquashedHead(GaussianHead):
-    """Normal numbers through tanh into the bounds of the space; the mean of its entropy's integral by quadrature."""
+    """Normal actions squashed by tanh into the bounds of the space; the entropy is integrated by quadrature."""
 
     middle: Tensor
     reach: Tensor
@@ -172,60 +175,65 @@ class SquashedHead(GaussianHead):
             self.register_buffer(name, tensor, persistent=False)
 
     def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
-        return self._squash(flat(super().sample(output, mask, generator), self.shape))
+        return self._squash(flatten(super().sample(output, mask, generator), self.shape))
 
     def mode(self, output: Tensor, mask: Tensor | None) -> Tensor:
         return self._squash(self._normal(output)[0])
 
     def evaluate(self, output: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
-        unit = ((flat(action, self.shape) - self.middle) / self.reach).clamp(-1 + EDGE, 1 - EDGE)
+        unit = ((flatten(action, self.shape) - self.middle) / self.reach).clamp(-1 + EDGE, 1 - EDGE)
         inner = torch.atanh(unit)
-        log_prob, entropy = super().evaluate(output, mask, shaped(inner, self.shape))
+        log_prob, entropy = super().evaluate(output, mask, unflatten(inner, self.shape))
         mean, log_std = self._normal(output)
         inside = mean.unsqueeze(-2) + log_std.exp().unsqueeze(-2) * self.nodes[:, None]  # [*, nodes, size]
-        return log_prob - self._stretch(inner), entropy + (self._stretch(inside) * self.weights).sum(-1)
+        return log_prob - self._log_slope(inner), entropy + (self._log_slope(inside) * self.weights).sum(-1)
 
     def summary(self, output: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
-        """Return the standard deviation as it is around the middle of the bounds."""
+        """Return mean and standard deviation [*, D] in the environment's units; the latter is that at the middle."""
         inner = super().summary(output, mask)
         mean, std = self.middle + self.reach * torch.tanh(inner["mean"]), self.reach * inner["std"].clamp(max=1.0)
         return {"mean": mean, "std": std}
 
     def draw(self, output: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Actions on the unit scale [*, size] that gradients flow through, and their log-probability there [*]."""
+        """Sample differentiable actions on the scale [-1, 1] [*, size]; return them and their log-probabilities [*]."""
         mean, log_std = self._normal(output)
         noise = torch.empty_like(mean).normal_(generator=generator)
         inner = mean + log_std.exp() * noise
-        log_slope = 2 * (math.log(2) - inner - nn.functional.softplus(-2 * inner))
-        return torch.tanh(inner), -(0.5 * (noise.square() + LOG_2PI) + log_std + log_slope).sum(-1)
+        density = 0.5 * (noise.square() + LOG_2PI) + log_std + log_tanh_slope(inner)
+        return torch.tanh(inner), -density.sum(-1)
 
     def to_unit(self, action: Tensor) -> Tensor:
-        """From the bounds of the space to [-1, 1], [*, size]."""
-        return (flat(action, self.shape) - self.middle) / self.reach
+        """Scale actions [*, …] from the bounds of the space to [-1, 1] [*, size]."""
+        return (flatten(action, self.shape) - self.middle) / self.reach
 
     def _squash(self, inner: Tensor) -> Tensor:
-        return shaped(self.middle + self.reach * torch.tanh(inner), self.shape)
+        return unflatten(self.middle + self.reach * torch.tanh(inner), self.shape)
 
-    def _stretch(self, inner: Tensor) -> Tensor:
-        """Log of how much the squashing stretches volume there: log reach (1 - tanh^2), without cancellation."""
-        log_slope = 2 * (math.log(2) - inner - nn.functional.softplus(-2 * inner))
-        return (log_slope + self.reach.log()).sum(-1)
+    def _log_slope(self, inner: Tensor) -> Tensor:
+        """Return the log-determinant [*] of the squashing at `inner` [*, size]."""
+        return (log_tanh_slope(inner) + self.reach.log()).sum(-1)
 
 
 ActionHead = CategoricalHead | MultiCategoricalHead | BernoulliHead | GaussianHead
 
 
-def shaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """[*, F] to [*, *shape]"""
+def log_tanh_slope(x: Tensor) -> Tensor:
+    """Return log(1 - tanh(x)^2), computed without cancellation."""
+    return 2 * (math.log(2) - x - nn.functional.softplus(-2 * x))
+
+
+def unflatten(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return x [*, F] as [*, *shape]."""
     return x.reshape(*x.shape[:-1], *shape)
 
 
-def flat(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """[*, *shape] to [*, F]"""
+def flatten(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return x [*, *shape] as [*, F]."""
     return x.reshape(*x.shape[: x.dim() - len(shape)], -1)
 
 
 def action_head(space: spaces.Space[Any], config: HeadConfig) -> ActionHead:
+    """Return the head for a space of actions; refuse a kind of space that has none."""
     if isinstance(space, spaces.Discrete):
         return CategoricalHead(space)
     if isinstance(space, spaces.MultiDiscrete):

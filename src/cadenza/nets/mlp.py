@@ -20,9 +20,9 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class MLP(nn.Sequential):
-    """Hidden layers as configured, then one linear layer; orthogonal weights, zero biases.
+    """The hidden layers of a config and one linear layer, with orthogonal weights and zero biases.
 
-    `output_gain` is the gain of the last layer: small for a policy, so that it starts close to uniform.
+    `output_gain` scales the weights of the last layer: a small one makes an initial policy nearly uniform.
     """
 
     def __init__(self, inputs: int, outputs: int, config: MLPConfig, output_gain: float = 1.0) -> None:
@@ -31,7 +31,7 @@ class MLP(nn.Sequential):
 
 
 def hidden_layers(inputs: int, config: MLPConfig) -> nn.Sequential:
-    """The hidden layers alone: nothing at all where none are configured."""
+    """Return the hidden layers of a config; none if `hidden_sizes` is empty."""
     layers: list[nn.Module] = []
     for size in config.hidden_sizes:
         layers += [orthogonal(nn.Linear(inputs, size), math.sqrt(2)), ACTIVATIONS[config.activation]()]
@@ -40,6 +40,7 @@ def hidden_layers(inputs: int, config: MLPConfig) -> nn.Sequential:
 
 
 def orthogonal(layer: Layer, gain: float) -> Layer:
+    """Initialise a layer with orthogonal weights and zero biases; return it."""
     nn.init.orthogonal_(layer.weight, gain)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)

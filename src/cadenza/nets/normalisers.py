@@ -1,4 +1,4 @@
-"""What puts observations and rewards on a common scale. Statistics are state of the run, loaded with the policy."""
+"""Normalisers of observations, rewards and returns. Their statistics are state of the run, saved with the policy."""
 
 from __future__ import annotations
 
@@ -11,39 +11,40 @@ from cadenza.ops.returns import weighted_sum
 
 
 class RunningNorm:
-    """Standardises vectors with the mean and variance of all seen so far (parallel update of Chan et al. 1979)."""
+    """Standardises vectors by the mean and variance of all inputs so far (parallel update of Chan et al. 1979)."""
 
     def __init__(self, size: int, device: torch.device, clip: float = 10.0) -> None:
         self.mean = torch.zeros(size, dtype=torch.float64, device=device)
         self.var = torch.ones(size, dtype=torch.float64, device=device)
         self.count = torch.zeros((), dtype=torch.float64, device=device)
         self.clip = clip
-        self._settle()
+        self._refresh()
 
-    def _settle(self) -> None:
-        """What `__call__` needs, once for all calls until the next update."""
+    def _refresh(self) -> None:
+        """Compute what `__call__` needs from the statistics."""
         self._mean, self._scale = self.mean.float(), torch.sqrt(self.var + 1e-8).float()
 
     def update(self, x: torch.Tensor) -> None:
-        """Take in a batch [B, size]; before the first one, `__call__` leaves its input alone (but for the clip)."""
+        """Add a batch [B, size] to the statistics. Before the first one, `__call__` only clips."""
         if not len(x):
             return
         x = x.to(torch.float64)
         count, mean, var = x.shape[0], x.mean(0), x.var(0, correction=0)
         total = self.count + count
         delta = mean - self.mean
-        # the initial variance of one carries no weight: count is zero then
+        # the initial variance of 1 has no weight: count is 0 then
         moments = self.var * self.count + var * count + delta.square() * (self.count * count / total)
         self.mean = self.mean + delta * (count / total)
         self.var = moments / total
         self.count = total
-        self._settle()
+        self._refresh()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x [*, size], standardised and clipped."""
         return ((x - self._mean) / self._scale).clamp_(-self.clip, self.clip)
 
-    def scaled(self, x: np.ndarray) -> np.ndarray:
-        """The same for an array."""
+    def apply_array(self, x: np.ndarray) -> np.ndarray:
+        """Return an array [*, size], standardised and clipped."""
         scaled: np.ndarray = (x - self._mean.numpy()) / self._scale.numpy()
         return scaled.clip(-self.clip, self.clip)
 
@@ -53,11 +54,11 @@ class RunningNorm:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         device = self.mean.device
         self.mean, self.var, self.count = (state[name].to(device) for name in ("mean", "var", "count"))
-        self._settle()
+        self._refresh()
 
 
 class BoundsNorm:
-    """Maps each number from its declared bounds to [-1, 1]; numbers without finite bounds stay as they are."""
+    """Scales each number from its bounds to [-1, 1]; numbers without finite bounds stay as they are."""
 
     def __init__(self, low: torch.Tensor, high: torch.Tensor, device: torch.device) -> None:
         bounded = torch.isfinite(low) & torch.isfinite(high) & (high > low) & (high - low < 1e30)
@@ -65,75 +66,81 @@ class BoundsNorm:
         self.reach = torch.where(bounded, (high - low) / 2, 1.0).to(device)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x [*, size], scaled."""
         return (x - self.middle) / self.reach
 
-    def scaled(self, x: np.ndarray) -> np.ndarray:
-        """The same for an array."""
+    def apply_array(self, x: np.ndarray) -> np.ndarray:
+        """Return an array [*, size], scaled."""
         scaled: np.ndarray = (x - self.middle.numpy()) / self.reach.numpy()
         return scaled
 
 
 class RangeNorm:
-    """Maps each number from the range it has in the data to [-1, 1]; one that never changes there, to 0.
+    """Scales each number from its range in the data to [-1, 1]; a number that is constant in the data becomes 0.
 
-    Before any data it leaves numbers alone.
+    Before any data, numbers stay as they are.
     """
 
-    SMALLEST = 1e-4  # ranges below it are taken for none
+    SMALLEST = 1e-4  # ranges below it count as constant
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.low, self.high = torch.zeros(size, device=device), torch.zeros(size, device=device)
-        self.known = False
-        self._settle()
+        self.has_data = False
+        self._refresh()
 
-    def _settle(self) -> None:
+    def _refresh(self) -> None:
         self._middle, reach = (self.low + self.high) / 2, (self.high - self.low) / 2
         self._reach = torch.where(reach > self.SMALLEST / 2, reach, 1.0)
 
     def learn(self, x: torch.Tensor) -> None:
-        """Take in a batch [B, size]."""
+        """Extend the ranges by a batch [B, size]."""
         if not len(x):
             return
         low, high = x.amin(0), x.amax(0)
-        self.low = torch.minimum(self.low, low) if self.known else low
-        self.high = torch.maximum(self.high, high) if self.known else high
-        self.known = True
-        self._settle()
+        self.low = torch.minimum(self.low, low) if self.has_data else low
+        self.high = torch.maximum(self.high, high) if self.has_data else high
+        self.has_data = True
+        self._refresh()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x [*, size], scaled."""
         return (x - self._middle) / self._reach
 
     def inverse(self, x: torch.Tensor) -> torch.Tensor:
+        """Return scaled x [*, size] in the original units."""
         return self._middle + self._reach * x
 
     def state_dict(self) -> dict[str, Any]:
-        return {"low": self.low, "high": self.high, "known": self.known}
+        return {"low": self.low, "high": self.high, "known": self.has_data}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["low"].shape != self.low.shape:
             raise RuntimeError(f"ranges of {len(state['low'])} numbers, not of {len(self.low)}")
         self.low, self.high = (state[name].to(self.low.device) for name in ("low", "high"))
-        self.known = state["known"]
-        self._settle()
+        self.has_data = state["known"]
+        self._refresh()
 
 
 class ValueScale:
-    """Lets a critic learn returns on a common scale: those so far have mean 0 and deviation 1 there."""
+    """Standardises returns for a critic: those so far have mean 0 and standard deviation 1 on its scale."""
 
     def __init__(self, device: torch.device) -> None:
         self.norm = RunningNorm(1, device)
 
     def deviation(self) -> torch.Tensor:
-        return torch.sqrt(self.norm.var.clamp(min=1e-2)).float()  # returns that are all alike are not blown up
+        """Return the standard deviation of returns, at least 0.1: nearly equal returns are not blown up."""
+        return torch.sqrt(self.norm.var.clamp(min=1e-2)).float()
 
     def to_returns(self, value: torch.Tensor) -> torch.Tensor:
+        """Convert a critic's output to returns."""
         return value * self.deviation() + self.norm.mean.float()
 
     def from_returns(self, returns: torch.Tensor) -> torch.Tensor:
+        """Convert returns to the critic's scale."""
         return (returns - self.norm.mean.float()) / self.deviation()
 
     def learn(self, returns: torch.Tensor) -> None:
-        """Take in returns [B]."""
+        """Add returns [B] to the statistics."""
         self.norm.update(returns.unsqueeze(-1))
 
     def state_dict(self) -> dict[str, Any]:
@@ -144,9 +151,9 @@ class ValueScale:
 
 
 class RewardScale:
-    """Divides rewards by the standard deviation of the discounted return so far (Engstrom et al. 2020).
+    """Divides rewards by the standard deviation of discounted returns so far (Engstrom et al. 2020).
 
-    The mean is left alone: moving it would change what is best. Its state holds the running return of each agent.
+    The mean stays: shifting it would change which policy is best. The state includes the running return of each agent.
     """
 
     def __init__(self, num_envs: int, agents: int, gamma: float, device: torch.device, clip: float = 10.0) -> None:
@@ -157,20 +164,21 @@ class RewardScale:
     def __call__(
         self, reward: torch.Tensor, done: torch.Tensor, active: torch.Tensor, first: torch.Tensor
     ) -> torch.Tensor:
-        """Take in the rewards of a rollout [T, N, A], and scale them; `done` ends a sum, the inactive do not count.
+        """Scale the rewards of a rollout [T, N, A], after adding them to the statistics.
 
-        `first` begins one: environments that start afresh after a resume have left an episode without an end.
+        `done` ends a return; steps that are not `active` are left out of the statistics. `first` begins a return:
+        environments that restart after a resume have left an episode without an end.
         """
-        earned = reward.to(torch.float64, copy=True)
-        earned[0] += self.gamma * self.running.masked_fill(first[0], 0.0)
-        goes_on = self.gamma * (~done.roll(1, 0)).to(torch.float64)  # from the step before
-        sums = weighted_sum(earned.flip(0), goes_on.flip(0)).flip(0)
+        rewards = reward.to(torch.float64, copy=True)
+        rewards[0] += self.gamma * self.running.masked_fill(first[0], 0.0)
+        decay = self.gamma * (~done.roll(1, 0)).to(torch.float64)  # of the return up to the step before
+        sums = weighted_sum(rewards.flip(0), decay.flip(0)).flip(0)
         self.running = sums[-1].masked_fill(done[-1], 0.0)
         self.norm.update(sums[active].unsqueeze(-1))
         return (reward / torch.sqrt(self.norm.var + 1e-8).float()).clamp(-self.clip, self.clip)
 
     def deviation(self) -> float:
-        """Return what rewards are divided by."""
+        """Return the divisor of rewards."""
         return float(torch.sqrt(self.norm.var + 1e-8))
 
     def state_dict(self) -> dict[str, Any]:
@@ -182,10 +190,10 @@ class RewardScale:
 
 
 class PercentileScale:
-    """How far returns spread, outliers aside: the distance of two percentiles, slowly followed, at least `floor`.
+    """The range of returns without outliers: an exponential average of the distance of two percentiles.
 
-    Unlike a deviation it is not blown up by rare rewards, and the floor keeps small returns, noise maybe, from being
-    magnified (Hafner et al. 2023, arXiv:2301.04104). It starts at 0 and is not corrected for that.
+    Unlike a standard deviation it ignores rare large rewards; a minimum of `floor` keeps small returns, perhaps noise,
+    from being magnified (Hafner et al. 2023, arXiv:2301.04104). The average starts at 0, without bias correction.
     """
 
     def __init__(
@@ -200,11 +208,11 @@ class PercentileScale:
         self.rate, self.floor = rate, floor
 
     def learn(self, returns: torch.Tensor) -> None:
-        """Take in returns of any shape. In place, so that a captured update can hold on to the state."""
+        """Update the percentiles from returns of any shape, in place: a CUDA graph may hold the memory of the state."""
         self.ends.lerp_(torch.quantile(returns.detach().flatten().float(), self.levels), self.rate)
 
     def spread(self) -> torch.Tensor:
-        """What to divide by."""
+        """Return the divisor of returns [], at least `floor`."""
         return (self.ends[1] - self.ends[0]).clamp(min=self.floor)
 
     def state_dict(self) -> dict[str, Any]:

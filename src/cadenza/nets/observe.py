@@ -1,4 +1,4 @@
-"""Observations of any space as what networks take: one vector per agent, and images apart."""
+"""Conversion of observations of any space to inputs of networks: one vector per agent, and its images."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from cadenza.trees import map_tree
 from cadenza.types import Tree
 
 VECTOR = "vector"
-IMAGE = "image."  # and its path
-ObservationTensors = dict[str, Tensor]  # VECTOR: [*, F]; images under IMAGE and their path [*, C, H, W], bytes
+IMAGE = "image."  # prefix of the path
+ObservationTensors = dict[str, Tensor]  # VECTOR: [*, F]; IMAGE + path: [*, C, H, W], bytes
 SMALLEST_IMAGE = 8  # pixels; anything smaller is a vector
 FLOATS = (np.float32, np.float64)
 NormalizeObs = bool | Literal["rolling", "static"]  # true is rolling
 
 
 class Observer:
-    """A group's observations from arrays to tensors, standardised if asked for. Its state are the statistics.
+    """Converts a group's observations to tensors for networks, normalised by `normalize`. Its state is the statistics.
 
-    `raw` hands them over as they are, for an encoder of one's own.
+    With `raw`, tensors keep the keys of the observation, for a user's encoder, and are not normalised.
     """
 
     def __init__(
@@ -40,10 +40,11 @@ class Observer:
             self.norm = RunningNorm(vector_size(space), device)
 
     def __call__(self, obs: Tree) -> ObservationTensors:
+        """Convert arrays [*, …]."""
         return self.from_tensors(self._tensors(obs))
 
     def from_tensors(self, tensors: Tree) -> ObservationTensors:
-        """The same of tensors."""
+        """Convert tensors [*, …]."""
         if self.raw:
             return tensors if isinstance(tensors, dict) else {VECTOR: tensors}
         observed = observe(self.space, tensors)
@@ -52,15 +53,15 @@ class Observer:
         return observed
 
     def vector(self, obs: Tree) -> np.ndarray:
-        """The vector alone, as an array: where it is all there is, without torch, whose calls cost more."""
+        """Return the vector [*, F] as an array; for a Box of floats without torch, whose calls cost more."""
         if not (isinstance(self.space, spaces.Box) and self.space.dtype in FLOATS):
             return self(obs)[VECTOR].numpy()
         numbers: np.ndarray = obs.reshape(*obs.shape[: obs.ndim - len(self.space.shape)], -1)
         numbers = numbers.astype(np.float32, copy=False)
-        return numbers if self.norm is None else self.norm.scaled(numbers)
+        return numbers if self.norm is None else self.norm.apply_array(numbers)
 
     def learn(self, obs: Tree, acted: Tensor) -> None:
-        """Take the observations where `acted` [*] into rolling statistics."""
+        """Add observations [*, …] to the rolling statistics, where `acted` [*]."""
         if isinstance(self.norm, RunningNorm):
             vector = observe(self.space, self._tensors(obs)).get(VECTOR)
             if vector is not None:
@@ -75,14 +76,14 @@ class Observer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         rolling = isinstance(self.norm, RunningNorm)
         if rolling != bool(state):
-            theirs = "have seen" if state else "have not seen"
-            raise ConfigError(f"algorithm.normalize_obs: these weights {theirs} observations with rolling statistics")
+            trained = "were" if state else "were not"
+            raise ConfigError(f"algorithm.normalize_obs: these weights {trained} trained with rolling statistics")
         if isinstance(self.norm, RunningNorm):
             self.norm.load_state_dict(state)
 
 
 def observe(space: spaces.Space[Any], obs: Tree) -> ObservationTensors:
-    """Images under their path, and all else flattened side by side: numbers as floats, categories one-hot."""
+    """Return images under their paths and everything else as one vector: numbers as floats, categories one-hot."""
     observed, vectors = {}, []
     for path, part, value in walk(space, obs):
         if is_image(part):
@@ -95,17 +96,17 @@ def observe(space: spaces.Space[Any], obs: Tree) -> ObservationTensors:
 
 
 def vector_size(space: spaces.Space[Any]) -> int:
-    """Length of the vector that `observe` makes, images left out."""
+    """Return the length of the vector that `observe` returns."""
     return sum(int(spaces.flatdim(part)) for _, part, _ in walk(space) if not is_image(part))
 
 
 def images(space: spaces.Space[Any]) -> dict[str, tuple[int, int, int]]:
-    """Key and shape [C, H, W] of each image in what `observe` makes."""
+    """Return key and shape [C, H, W] of each image that `observe` returns."""
     return {IMAGE + path: part.shape for path, part, _ in walk(space) if is_image(part)}  # type: ignore[misc]
 
 
 def bounds(space: spaces.Space[Any]) -> tuple[Tensor, Tensor]:
-    """Lowest and highest values of the vector that `observe` makes; infinite where the space is."""
+    """Return lower and upper bounds [F] of the vector that `observe` returns; infinite where the space is."""
     lows, highs = [torch.zeros(0)], [torch.zeros(0)]
     for _, part, _ in walk(space):
         if isinstance(part, spaces.Box) and not is_image(part):
@@ -119,14 +120,14 @@ def bounds(space: spaces.Space[Any]) -> tuple[Tensor, Tensor]:
 
 
 def is_image(space: spaces.Space[Any]) -> bool:
-    """Bytes in three dimensions, channels first (adapters see to that), big enough to convolve."""
+    """Return whether a space is of bytes [C, H, W], large enough for convolutions."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
         return False
     return min(space.shape[1:]) >= SMALLEST_IMAGE
 
 
 def walk(space: spaces.Space[Any], obs: Tree = None, path: str = "") -> Iterator[tuple[str, spaces.Space[Any], Any]]:
-    """The plain spaces inside, with their paths and (where given) what was observed; a bare space has the path ''."""
+    """Yield path, space and observation (None without `obs`) of each leaf of a space; a bare space has the path ''."""
     if isinstance(space, spaces.Dict):  # adapters turn tuples into dicts
         for key, part in space.spaces.items():
             yield from walk(part, None if obs is None else obs[key], f"{path}.{key}" if path else key)
@@ -135,7 +136,7 @@ def walk(space: spaces.Space[Any], obs: Tree = None, path: str = "") -> Iterator
 
 
 def flatten(space: spaces.Space[Any], obs: Tensor) -> Tensor:
-    """[*, …] to [*, F] for a plain space."""
+    """Return observations [*, …] of a space that is no Dict as vectors [*, F]."""
     if isinstance(space, spaces.Discrete):
         return one_hot(obs - int(space.start), int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
@@ -148,9 +149,10 @@ def flatten(space: spaces.Space[Any], obs: Tensor) -> Tensor:
 
 
 def scale(space: spaces.Space[Any]) -> float:
-    """What numbers are divided by: bytes of any size are pixels or the like, those up to 10, say, are codes."""
+    """Return the divisor of numbers: 255 for bytes with the full range; bytes with a smaller maximum are codes."""
     return 255.0 if isinstance(space, spaces.Box) and space.dtype == np.uint8 and (space.high == 255).all() else 1.0
 
 
 def one_hot(index: Tensor, classes: int) -> Tensor:
+    """Return one-hot vectors [*, classes] of indices [*]."""
     return torch.nn.functional.one_hot(index.long(), classes).float()

@@ -1,4 +1,4 @@
-"""What networks make of steps, as the arrays that `explain` returns. Shapes: N steps, A agents, n actions."""
+"""Predictions of networks for steps, as the arrays that `explain` returns. Shapes: N steps, A agents, n actions."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def by_sequence(x: Tensor) -> np.ndarray:
 
 
 def policy_opinion(head: ActionHead, output: Tensor, mask: Tensor | None, value: Tensor) -> Opinion:
-    """Return the distribution of actions by the head's inputs [N, A, F], beside values [N, A]."""
+    """Return the distribution of actions for the head's input [N, A, F], and values [N, A]."""
     summary = {name: to_numpy(x) for name, x in head.summary(output, mask).items()}
     return Opinion(**summary, value=to_numpy(value))
 
 
 def q_opinion(values: Tensor, mask: Tensor | None) -> Opinion:
-    """Return Q values [N, A, n], and the highest of an allowed action."""
+    """Return Q values [N, A, n], and the highest of the allowed actions as value."""
     allowed = values if mask is None else values.masked_fill(~mask, -torch.inf)
     return Opinion(q=to_numpy(values), value=to_numpy(allowed.amax(-1)))
 
@@ -50,9 +50,9 @@ def actor_critic_opinions(
     views: Mapping[str, CriticView] = MappingProxyType({}),
     value_scales: Mapping[str, ValueScale] = MappingProxyType({}),
 ) -> tuple[dict[str, Opinion], Tree]:
-    """Judge consecutive steps of one episode by each group's policy and critic; return the carry after them, too.
+    """Return policy and value of each group for consecutive steps of one episode, and the carry after them.
 
-    The steps become the time axis of a batch of one, so that a recurrent state passes from each to the next.
+    The N steps become the time axis of a batch of one, so that a recurrent state passes from each to the next.
     """
     opinions, after = {}, {}
     for name, net in nets.items():
@@ -60,13 +60,13 @@ def actor_critic_opinions(
         obs = map_tree(lambda x: x[:, None], observers[name](steps.obs[name]))
         first = torch.from_numpy(steps.is_first).to(device)[:, None, None].expand(shape[0], 1, shape[1])
         view = map_tree(lambda x: x[:, None], views[name](steps.obs, steps.state)) if name in views else None
-        judged = net(obs, carry[name], first, True, view)
-        value = judged.value[:, 0]
+        result = net(obs, carry[name], first, True, view)
+        value = result.value[:, 0]
         if name in value_scales:
             value = value_scales[name].to_returns(value)
         mask = action_mask(steps, name, device)
-        opinions[name] = policy_opinion(net.head, judged.output[:, 0], mask, value.expand(shape))
-        after[name] = map_tree(lambda x: x[-1], judged.carries)
+        opinions[name] = policy_opinion(net.head, result.output[:, 0], mask, value.expand(shape))
+        after[name] = map_tree(lambda x: x[-1], result.carries)
     return opinions, after
 
 
@@ -78,6 +78,8 @@ def action_mask(steps: Step, group: str, device: torch.device) -> Tensor | None:
 def single_steps(steps: Step) -> list[Step]:
     """Split N steps into steps of N = 1."""
     parts = {item.name: getattr(steps, item.name) for item in fields(steps)}
-    return [
-        Step(**map_tree(lambda x, n=n: None if x is None else x[n : n + 1], parts)) for n in range(len(steps.is_first))
-    ]
+
+    def row(n: int) -> Step:
+        return Step(**map_tree(lambda x: None if x is None else x[n : n + 1], parts))
+
+    return [row(n) for n in range(len(steps.is_first))]

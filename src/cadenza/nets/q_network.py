@@ -1,4 +1,4 @@
-"""Values of discrete actions: a torso, then one network, or two that duel; plain, noisy, or of whole distributions."""
+"""Q network of discrete actions: a torso and one or two (dueling) streams, noisy or distributional if configured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Noise = Sequence[Tensor]  # for each noisy layer, [inputs + outputs]
 
 
 class QNetworkSettings(Protocol):
-    """The part of an algorithm's config that is about this network."""
+    """The fields of an algorithm's config that shape this network."""
 
     @property
     def torso(self) -> TorsoConfig: ...
@@ -44,9 +44,9 @@ class QNetworkSettings(Protocol):
 
 
 class QNetwork(nn.Module):
-    """[*, …] to [*, n], a value for each action; to [*, n, K] where distributions are learned (Wang et al. 2016)."""
+    """Maps observations [*, …] to Q values [*, n], or to distributions [*, n, K]; dueling as in Wang et al. 2016."""
 
-    support: Tensor  # c51: the returns [K] that have a probability
+    support: Tensor  # c51: the returns [K] of the atoms
 
     def __init__(self, group: GroupSpec, config: QNetworkSettings) -> None:
         super().__init__()
@@ -61,27 +61,27 @@ class QNetwork(nn.Module):
             self.register_buffer("support", torch.linspace(config.v_min, config.v_max, self.atoms), persistent=False)
 
     def forward(self, obs: ObservationTensors, noise: Noise = ()) -> Tensor:
-        """Without noise, a noisy network's mean."""
+        """Return Q values [*, n] or outputs [*, n, K]; without noise, noisy layers use their mean weights."""
         features = self.torso.mix(self.torso.encoder(obs))
-        own = len(self.advantage.layers) if noise else 0
-        output: Tensor = self.advantage(features, noise[:own]).unflatten(-1, (self.actions, self.atoms))
+        split = len(self.advantage.layers) if noise else 0
+        output: Tensor = self.advantage(features, noise[:split]).unflatten(-1, (self.actions, self.atoms))
         if self.value is not None:
-            output = output - output.mean(-2, keepdim=True) + self.value(features, noise[own:]).unsqueeze(-2)
+            output = output - output.mean(-2, keepdim=True) + self.value(features, noise[split:]).unsqueeze(-2)
         return output.squeeze(-1) if self.distribution == "none" else output
 
     def means(self, output: Tensor) -> Tensor:
-        """The values [*] of an output, or of its part for some actions."""
+        """Return the Q values [*] of outputs [*] or [*, K], all or for some actions."""
         if self.distribution == "c51":
             return (output.softmax(-1) * self.support).sum(-1)
         return output.mean(-1) if self.distribution == "quantile" else output
 
     def draw(self, generator: torch.Generator) -> Noise:
-        """Noise for one use of the network; none where it has no noisy layers."""
+        """Draw the noise for one forward pass; none if there are no noisy layers."""
         return [layer.draw(generator) for layer in self.modules() if isinstance(layer, NoisyLinear)]
 
 
 class Stream(nn.Module):
-    """Hidden layers as configured, then one linear layer. Initialised as torch does: values begin close to zero."""
+    """The hidden layers of a config and one linear layer, with torch's initial weights: initial values are near 0."""
 
     def __init__(self, inputs: int, outputs: int, config: MLPConfig, sigma: float | None) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Stream(nn.Module):
 
 
 class NoisyLinear(nn.Linear):
-    """Weights with learned, factorised noise (Fortunato et al. 2018, arXiv:1706.10295), which is drawn outside."""
+    """A linear layer with learned, factorised noise (Fortunato et al. 2018, arXiv:1706.10295) from the caller."""
 
     def __init__(self, inputs: int, outputs: int, sigma: float) -> None:
         super().__init__(inputs, outputs)
@@ -107,6 +107,7 @@ class NoisyLinear(nn.Linear):
         self.bias_sigma = nn.Parameter(torch.full_like(self.bias, start))
 
     def draw(self, generator: torch.Generator) -> Tensor:
+        """Draw noise [inputs + outputs]."""
         size, device = self.in_features + self.out_features, self.weight.device
         normal = torch.randn(size, generator=generator, device=device, dtype=self.weight.dtype)
         return normal.sign() * normal.abs().sqrt()
@@ -115,5 +116,5 @@ class NoisyLinear(nn.Linear):
         mean = super().forward(x)
         if noise is None:
             return mean
-        of_input, of_output = noise[: self.in_features], noise[self.in_features :]
-        return mean + of_output * nn.functional.linear(of_input * x, self.weight_sigma, self.bias_sigma)
+        input_noise, output_noise = noise[: self.in_features], noise[self.in_features :]
+        return mean + output_noise * nn.functional.linear(input_noise * x, self.weight_sigma, self.bias_sigma)

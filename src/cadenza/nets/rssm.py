@@ -1,9 +1,9 @@
-"""The recurrent state-space model (Hafner et al. 2019): what is remembered, and a guess at what cannot be known.
+"""The recurrent state-space model (Hafner et al. 2019): a deterministic and a stochastic part.
 
-A state has two parts: `deter` [*, D], which a recurrent cell computes, and `stoch`, sampled: S numbers (Gaussian), or S
-variables of C classes, one-hot and flattened. The posterior knows the observation, the prior does not. All noise is
-given by the caller, one step is a small pure function, and what does not depend on the state is computed for all steps
-of a sequence at once. Letters in shapes: T steps, B sequences.
+A state has two parts: `deter` [*, D], which a recurrent cell computes, and `stoch` [*, Z], a sample: S numbers
+(Gaussian), or S variables of C classes, one-hot and flattened. The posterior is conditioned on the observation, the
+prior is not. The caller passes all noise, one step is a small pure function, and what does not depend on the state is
+computed for all steps of a sequence at once. Letters in shapes: T steps, B sequences.
 """
 
 from __future__ import annotations
@@ -16,25 +16,29 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cadenza.config.world_model_settings import WorldModelConfig
-from cadenza.nets.dense import Style, between, linear, start
+from cadenza.nets.dense import Style, init_weight, linear, norm_and_activation
 from cadenza.ops.latents import kl_categorical, kl_gaussian, probabilities, sample_categorical, unimix
 
 Parameters = tuple[Tensor, ...]  # (log probabilities [*, S, C],) or (mean [*, S], std [*, S])
 
 
 class RSSMState(NamedTuple):
+    """A latent state."""
+
     deter: Tensor  # [*, D]
     stoch: Tensor  # [*, Z]
 
     def features(self) -> Tensor:
+        """Return both parts, concatenated [*, Z + D]."""
         return torch.cat([self.stoch, self.deter], -1)
 
     def detach(self) -> RSSMState:
+        """Return the state without its gradients."""
         return RSSMState(self.deter.detach(), self.stoch.detach())
 
 
 class ObservedStates(NamedTuple):
-    """A sequence that was looked at, [T, B, …]."""
+    """The states of an observed sequence [T, B, …], with posterior and prior."""
 
     state: RSSMState
     post: Parameters
@@ -42,6 +46,8 @@ class ObservedStates(NamedTuple):
 
 
 class RSSM(nn.Module):
+    """The model: a recurrent cell, a posterior for embeddings of observations [*, E], and a prior."""
+
     def __init__(self, actions: int, embedding: int, config: WorldModelConfig) -> None:
         super().__init__()
         self.config = config
@@ -52,21 +58,22 @@ class RSSM(nn.Module):
             self.cell: BlockCell | DenseCell = BlockCell(config.stoch_size, actions, config, style)
         else:
             self.cell = DenseCell(config.stoch_size, actions, config, style)
-        # the first layer of the posterior is two: what is seen is known for all steps before the first is made
+        # the first layer of the posterior is in two parts: that of embeddings is computed for all steps at once
         self.post_deter = nn.Linear(deter, hidden, bias=False)
         self.post_embedding = nn.Linear(embedding, hidden)
         for part in (self.post_deter, self.post_embedding):
-            start(part.weight, deter + embedding, hidden, style)
+            init_weight(part.weight, deter + embedding, hidden, style)
         nn.init.zeros_(self.post_embedding.bias)
-        self.post_between = between(hidden, style)
+        self.post_between = norm_and_activation(hidden, style)
         self.post_out = linear(hidden, outputs, style)
         layers: list[nn.Module] = []
         for index in range(config.prior_layers):
-            layers += [linear(hidden if index else deter, hidden, style), between(hidden, style)]
+            layers += [linear(hidden if index else deter, hidden, style), norm_and_activation(hidden, style)]
         self.prior_hidden = nn.Sequential(*layers)
         self.prior_out = linear(hidden if config.prior_layers else deter, outputs, style)
 
     def initial(self, *batch: int) -> RSSMState:
+        """Return the state [*batch, …] at the start of an episode: zeros."""
         device = self.post_out.weight.device
         return RSSMState(
             *(torch.zeros(*batch, size, device=device) for size in (self.config.deter, self.config.stoch_size))
@@ -74,16 +81,17 @@ class RSSM(nn.Module):
 
     @property
     def divergence(self) -> Callable[..., Tensor]:
+        """The KL divergence for this kind of latent, a function of `ops/latents.py`."""
         return kl_categorical if self.config.latent == "categorical" else kl_gaussian
 
     def noise(self, *batch: int, generator: torch.Generator) -> Tensor:
-        """What `sample` needs: uniform for classes, standard normal for numbers, [*batch, S]."""
+        """Draw noise [*batch, S] for `sample`: uniform for categorical latents, standard normal for Gaussian ones."""
         blank = torch.empty(*batch, self.config.stoch, device=generator.device)
         gaussian = self.config.latent == "gaussian"
         return blank.normal_(generator=generator) if gaussian else blank.uniform_(generator=generator)
 
     def parameters_of(self, output: Tensor) -> Parameters:
-        """The distribution that a last layer's output stands for."""
+        """Return the parameters of the distribution that an output of prior or posterior encodes."""
         config = self.config
         if config.latent == "categorical":
             logits = self._by_variable(output)
@@ -93,34 +101,35 @@ class RSSM(nn.Module):
         return mean, std + config.min_std
 
     def sample(self, output: Tensor, noise: Tensor) -> Tensor:
-        """[*, Z] from what that output stands for, and gradients flow back to it."""
+        """Sample `stoch` [*, Z] from the distribution of an output, differentiably."""
         if self.config.latent == "categorical":
             return sample_categorical(probabilities(self._by_variable(output), self.config.unimix), noise).flatten(-2)
         mean, std = self.parameters_of(output)
         return mean + std * noise
 
     def _by_variable(self, output: Tensor) -> Tensor:
-        """[*, Z] to [*, S, C]"""
+        """Return x [*, Z] as [*, S, C]."""
         return output.view(*output.shape[:-1], self.config.stoch, self.config.classes)
 
     def prior(self, deter: Tensor) -> Tensor:
-        """The raw output of the guess."""
+        """Return the output of the prior for `deter` [*, D]."""
         output: Tensor = self.prior_out(self.prior_hidden(deter))
         return output
 
     def observe(
         self, embedding: Tensor, action: Tensor, first: Tensor, state: RSSMState, noise: Tensor
     ) -> ObservedStates:
-        """Take in what was seen [T, B, E]; `action` [T, B, A] is the one before, `first` [T, B] begins an episode.
+        """Compute the states of a sequence of embeddings [T, B, E], from the state [B, …] before it.
 
-        An episode that begins knows neither a state nor an action before it.
+        `action` [T, B, A] is the action before each step. Where an episode starts (`first` [T, B]), the state and the
+        action before it are replaced by zeros.
         """
         keep = (~first).to(embedding.dtype).unsqueeze(-1)
-        pushes = self.cell.prepare(bounded(action) * keep)
-        seen = self.post_embedding(embedding)
+        action_inputs = self.cell.prepare(clip_action(action) * keep)
+        embedded = self.post_embedding(embedding)
         deters, stochs, outputs = [], [], []
         for t in range(len(embedding)):
-            state, output = self.observe_step(state, pushes[t], seen[t], keep[t], noise[t])
+            state, output = self.observe_step(state, action_inputs[t], embedded[t], keep[t], noise[t])
             deters.append(state.deter)
             stochs.append(state.stoch)
             outputs.append(output)
@@ -131,36 +140,39 @@ class RSSM(nn.Module):
     def observe_one(
         self, embedding: Tensor, action: Tensor, first: Tensor, state: RSSMState, noise: Tensor
     ) -> RSSMState:
-        """The same for a single step [B, …], without the guess at it."""
+        """Return the state after one step [B, …], as `observe` computes it, without the prior."""
         keep = (~first).to(embedding.dtype).unsqueeze(-1)
-        push = self.cell.prepare(bounded(action) * keep)
-        return self.observe_step(state, push, self.post_embedding(embedding), keep, noise)[0]
+        action_input = self.cell.prepare(clip_action(action) * keep)
+        return self.observe_step(state, action_input, self.post_embedding(embedding), keep, noise)[0]
 
     def observe_step(
-        self, state: RSSMState, push: Tensor, seen: Tensor, keep: Tensor, noise: Tensor
+        self, state: RSSMState, action_input: Tensor, embedded: Tensor, keep: Tensor, noise: Tensor
     ) -> tuple[RSSMState, Tensor]:
-        """One step: the state [B, …], and the posterior's raw output."""
-        deter = self.cell(state.deter * keep, state.stoch * keep, push)
-        output = self.post_out(self.post_between(self.post_deter(deter) + seen))
+        """Return the next state [B, …] and the output of the posterior.
+
+        `action_input` and `embedded` are the contributions of action and embedding, computed beforehand.
+        """
+        deter = self.cell(state.deter * keep, state.stoch * keep, action_input)
+        output = self.post_out(self.post_between(self.post_deter(deter) + embedded))
         return RSSMState(deter, self.sample(output, noise)), output
 
     def imagine_step(self, state: RSSMState, action: Tensor, noise: Tensor) -> RSSMState:
-        """Where an action leads, unseen."""
-        deter = self.cell(state.deter, state.stoch, self.cell.prepare(bounded(action)))
+        """Return the next state [B, …] after an action, sampled from the prior."""
+        deter = self.cell(state.deter, state.stoch, self.cell.prepare(clip_action(action)))
         return RSSMState(deter, self.sample(self.prior(deter), noise))
 
 
 class DenseCell(nn.Module):
-    """One layer, then a GRU as Cho et al. have it (PlaNet, Dreamer v1), or one with a layer norm (Dreamer v2)."""
+    """A dense layer and a GRU: that of Cho et al. 2014 (PlaNet, Dreamer v1), or one with layer norm (Dreamer v2)."""
 
     def __init__(self, stoch: int, actions: int, config: WorldModelConfig, style: Style) -> None:
         super().__init__()
         self.from_stoch = nn.Linear(stoch, config.hidden, bias=False)
         self.from_action = nn.Linear(actions, config.hidden)
         for part in (self.from_stoch, self.from_action):
-            start(part.weight, stoch + actions, config.hidden, style)
+            init_weight(part.weight, stoch + actions, config.hidden, style)
         nn.init.zeros_(self.from_action.bias)
-        self.between = between(config.hidden, style)
+        self.between = norm_and_activation(config.hidden, style)
         self.gru: nn.GRUCell | NormGRU
         self.gru = nn.GRUCell(config.hidden, config.deter) if config.cell == "gru" else NormGRU(config, style)
         if isinstance(self.gru, nn.GRUCell):
@@ -170,18 +182,19 @@ class DenseCell(nn.Module):
             nn.init.zeros_(self.gru.bias_hh)
 
     def prepare(self, action: Tensor) -> Tensor:
-        """What the action alone decides, for any number of steps."""
-        push: Tensor = self.from_action(action)
-        return push
+        """Return the contribution of actions [*, A], for any number of steps."""
+        action_input: Tensor = self.from_action(action)
+        return action_input
 
-    def forward(self, deter: Tensor, stoch: Tensor, push: Tensor) -> Tensor:
-        x = self.between(self.from_stoch(stoch) + push)
+    def forward(self, deter: Tensor, stoch: Tensor, action_input: Tensor) -> Tensor:
+        """Return the next `deter` [B, D]."""
+        x = self.between(self.from_stoch(stoch) + action_input)
         after: Tensor = self.gru(x, deter)
         return after
 
 
 class NormGRU(nn.Module):
-    """A GRU whose gates are normed together, with a memory that is slow to change at first."""
+    """A GRU with one layer norm over all gates, whose initial update rate is small."""
 
     def __init__(self, config: WorldModelConfig, style: Style) -> None:
         super().__init__()
@@ -190,63 +203,70 @@ class NormGRU(nn.Module):
 
     def forward(self, x: Tensor, deter: Tensor) -> Tensor:
         reset, candidate, update = self.norm(self.gates(torch.cat([x, deter], -1))).chunk(3, -1)
-        return gated(reset, candidate, update, deter)
+        return gru_update(reset, candidate, update, deter)
 
 
 class BlockCell(nn.Module):
-    """Dreamer v3's: memory, sample and action each through a layer, then a GRU that is block-diagonal in its memory.
+    """The cell of Dreamer v3: a layer for each of `deter`, `stoch` and action, and a block-diagonal GRU.
 
-    Every block sees its own part of the memory and all three inputs. The weights of the inputs, side by side over all
-    blocks, are one plain matrix; only those of the memory are kept by block [G, in, out].
+    A block gets its part of `deter` and all three inputs. The weights of the inputs for all blocks form one matrix;
+    only those of the recurrent part are by block [G, in, out].
     """
 
     def __init__(self, stoch: int, actions: int, config: WorldModelConfig, style: Style) -> None:
         super().__init__()
         deter, hidden, self.blocks = config.deter, config.hidden, config.blocks
-        self.from_deter = nn.Sequential(linear(deter, hidden, style), between(hidden, style))
-        self.from_stoch = nn.Sequential(linear(stoch, hidden, style), between(hidden, style))
-        self.from_action = nn.Sequential(linear(actions, hidden, style), between(hidden, style))
+        self.from_deter = nn.Sequential(linear(deter, hidden, style), norm_and_activation(hidden, style))
+        self.from_stoch = nn.Sequential(linear(stoch, hidden, style), norm_and_activation(hidden, style))
+        self.from_action = nn.Sequential(linear(actions, hidden, style), norm_and_activation(hidden, style))
         size = deter // self.blocks
         self.mix_memory = nn.Parameter(torch.empty(self.blocks, size, size))
         self.mix_deter, self.mix_stoch = (nn.Linear(hidden, deter, bias=False) for _ in range(2))
         self.mix_action = nn.Linear(hidden, deter)
-        # as the authors count it, the inputs are those of all blocks together, though each sees its own alone
+        # as in the authors' code, fan-in counts the inputs of all blocks, though each gets only its own
         for weight in (self.mix_memory, self.mix_deter.weight, self.mix_stoch.weight, self.mix_action.weight):
-            start(weight, deter + 3 * hidden * self.blocks, deter, style)
+            init_weight(weight, deter + 3 * hidden * self.blocks, deter, style)
         nn.init.zeros_(self.mix_action.bias)
-        self.mix_between = between(deter, style)
+        self.mix_between = norm_and_activation(deter, style)
         self.gates = nn.Parameter(torch.empty(self.blocks, size, 3 * size))
-        start(self.gates, deter, 3 * deter, style)
+        init_weight(self.gates, deter, 3 * deter, style)
         self.gate_bias = nn.Parameter(torch.zeros(self.blocks, 1, 3 * size))
 
     def prepare(self, action: Tensor) -> Tensor:
-        """What the action alone decides, for any number of steps."""
-        push: Tensor = self.mix_action(self.from_action(action))
-        return push
+        """Return the contribution of actions [*, A], for any number of steps."""
+        action_input: Tensor = self.mix_action(self.from_action(action))
+        return action_input
 
-    def forward(self, deter: Tensor, stoch: Tensor, push: Tensor) -> Tensor:
+    def forward(self, deter: Tensor, stoch: Tensor, action_input: Tensor) -> Tensor:
+        """Return the next `deter` [B, D]."""
         memory = self._split(deter)
-        own = torch.bmm(memory, self.mix_memory)
-        x = self._join(own) + self.mix_deter(self.from_deter(deter)) + self.mix_stoch(self.from_stoch(stoch)) + push
+        by_block = torch.bmm(memory, self.mix_memory)
+        x = (
+            self._join(by_block)
+            + self.mix_deter(self.from_deter(deter))
+            + self.mix_stoch(self.from_stoch(stoch))
+            + action_input
+        )
         gates = torch.baddbmm(self.gate_bias, self._split(self.mix_between(x)), self.gates)
         reset, candidate, update = gates.chunk(3, -1)
-        return self._join(gated(reset, candidate, update, memory))
+        return self._join(gru_update(reset, candidate, update, memory))
 
     def _split(self, x: Tensor) -> Tensor:
-        """[B, D] to [G, B, D / G]"""
+        """Return x [B, D] as [G, B, D / G]."""
         return x.view(len(x), self.blocks, -1).transpose(0, 1)
 
     def _join(self, x: Tensor) -> Tensor:
-        """[G, B, D / G] to [B, D]"""
+        """Return x [G, B, D / G] as [B, D]."""
         return x.transpose(0, 1).flatten(1)
 
 
-def gated(reset: Tensor, candidate: Tensor, update: Tensor, deter: Tensor) -> Tensor:
+def gru_update(reset: Tensor, candidate: Tensor, update: Tensor, deter: Tensor) -> Tensor:
+    """Return the next `deter` of a GRU from its gates before their activations."""
     candidate = torch.tanh(torch.sigmoid(reset) * candidate)
-    # where gates are computed in half precision, the memory is not kept in it
+    # `deter` keeps its precision if gates are computed in half precision
     return torch.lerp(deter, candidate.to(deter.dtype), torch.sigmoid(update - 1).to(deter.dtype))
 
 
-def bounded(action: Tensor) -> Tensor:
-    """Actions no larger than 1: what lies outside of the bounds does what the bound does."""
+def clip_action(action: Tensor) -> Tensor:
+    """Return actions scaled to a magnitude of at most 1: one outside of the bounds acts like the bound."""
     return action / action.detach().abs().clamp(min=1)

@@ -1,4 +1,4 @@
-"""A copy of a network that follows it from behind."""
+"""Target networks."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 class Target(Generic[Net]):
-    """To be made after the network's optimizer: both keep their parameters in one vector, which makes moving quick."""
+    """A copy of a network that follows it slowly.
+
+    It is created after the network's optimizer: both have their parameters in one vector, so that an update is fast.
+    """
 
     def __init__(self, net: Net, optimizer: Optimizer) -> None:
         self.net = copy.deepcopy(net).requires_grad_(False)
-        self._followed = net
-        self._towards = [block.values for block in optimizer.blocks.values()]
-        both = zip(self.net.named_parameters(), net.parameters(), strict=True)
-        moving = {parameter: name for (name, parameter), followed in both if followed.requires_grad}
-        self._values = [Block(list(moving), moving, ()).values]
+        self._source = net
+        self._source_values = [block.values for block in optimizer.blocks.values()]
+        pairs = zip(self.net.named_parameters(), net.parameters(), strict=True)
+        names = {parameter: name for (name, parameter), source in pairs if source.requires_grad}
+        self._values = [Block(list(names), names, ()).values]
 
     @torch.no_grad()
     def follow(self, tau: float) -> None:
-        """Move this far towards the network; 1: become its copy."""
+        """Move the copy towards the network by the factor `tau`; 1 makes them equal."""
         if tau == 1:
-            torch._foreach_copy_(self._values, self._towards)
+            torch._foreach_copy_(self._values, self._source_values)
         else:
-            torch._foreach_lerp_(self._values, self._towards, tau)
-        for mine, buffer in zip(self.net.buffers(), self._followed.buffers(), strict=True):  # of one's own encoder
-            mine.copy_(buffer)
+            torch._foreach_lerp_(self._values, self._source_values, tau)
+        # a user's encoder may have buffers
+        for target, buffer in zip(self.net.buffers(), self._source.buffers(), strict=True):
+            target.copy_(buffer)

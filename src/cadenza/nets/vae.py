@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cadenza.nets.decoders import growing
+from cadenza.nets.decoders import upsampling_layers
 from cadenza.nets.dense import Style, linear
-from cadenza.nets.encoders import StridedEncoder, on_images, scaled
+from cadenza.nets.encoders import StridedEncoder, map_images, to_unit_range
 
 STYLE = Style("none", "relu")
 
@@ -21,11 +21,12 @@ class DiagonalGaussian(NamedTuple):
     log_var: Tensor
 
     def sample(self, noise: Tensor) -> Tensor:
+        """Return a sample [*, Z] computed from standard normal noise [*, Z]."""
         return self.mean + torch.exp(0.5 * self.log_var) * noise
 
 
 class ConvVAE(nn.Module):
-    """Images [*, C, H, W] to a Gaussian [*, Z], and a draw of it back to images in [0, 1]."""
+    """Encodes images [*, C, H, W] as normal distributions [*, Z], and decodes samples to images in [0, 1]."""
 
     def __init__(self, shape: tuple[int, int, int], latent: int, depth: int) -> None:
         super().__init__()
@@ -33,20 +34,22 @@ class ConvVAE(nn.Module):
         self.encoder = StridedEncoder(channels, (size[0], size[1]), depth, STYLE)
         self.heads = linear(self.encoder.features, 2 * latent, STYLE)
         self.seed = linear(latent, 32 * depth, STYLE)
-        self.grow = growing(32 * depth, channels, (size[0], size[1]), depth, STYLE)
+        self.grow = upsampling_layers(32 * depth, channels, (size[0], size[1]), depth, STYLE)
 
     def encode(self, image: Tensor) -> DiagonalGaussian:
-        return DiagonalGaussian(*self.heads(self.encoder(scaled(image))).chunk(2, -1))
+        """Return the distribution of the latent code of images [*, C, H, W], bytes or floats in [0, 1]."""
+        return DiagonalGaussian(*self.heads(self.encoder(to_unit_range(image))).chunk(2, -1))
 
     def decode(self, z: Tensor) -> Tensor:
-        return torch.sigmoid(on_images(self.grow, self.seed(z)[..., None, None]))
+        """Return images [*, C, H, W] in [0, 1] for latent codes [*, Z]."""
+        return torch.sigmoid(map_images(self.grow, self.seed(z)[..., None, None]))
 
     def losses(self, image: Tensor, noise: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-        """Squared errors summed over an image, and divergences from the standard normal; both means over images.
+        """Return the mean squared error per image, and the mean KL divergence from the standard normal.
 
-        A divergence below `tolerance` nats for each latent number costs no more than that, and so teaches nothing.
+        A divergence is at least `tolerance` nats for each latent number, and has no gradient below that.
         """
         code = self.encode(image)
-        error = (self.decode(code.sample(noise)) - scaled(image)).square().sum((-3, -2, -1))
+        error = (self.decode(code.sample(noise)) - to_unit_range(image)).square().sum((-3, -2, -1))
         divergence = 0.5 * (code.mean.square() + code.log_var.exp() - code.log_var - 1).sum(-1)
         return error.mean(), divergence.clamp(min=tolerance * noise.shape[-1]).mean()

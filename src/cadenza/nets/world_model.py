@@ -1,4 +1,4 @@
-"""A world model: encoder, recurrent state-space model, and what it predicts of observations, rewards and ends."""
+"""A world model: encoder, recurrent state-space model, and predictors of observations, rewards and terminations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNK_ROWS = 1024
 
 
 class NumberHead(nn.Module):
-    """Predicts a number: as a distribution over bins, zero at first (v3), or as the mean of a normal one."""
+    """Predicts a number, as a distribution over two-hot bins (v3; initial mean 0), or as the mean of a normal."""
 
     bins: Tensor
 
@@ -34,24 +34,25 @@ class NumberHead(nn.Module):
         self.net = DenseHead(inputs, BINS if two_hot else 1, units, layers, style, scale=0.0 if two_hot else 1.0)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Log probabilities of the bins [*, K], or the number itself [*, 1]."""
+        """Return log probabilities of the bins [*, K], or the number itself [*, 1]."""
         output: Tensor = self.net(features)
         return output.to(self.bins.dtype).log_softmax(-1) if self.kind == "two_hot" else output
 
     def mean(self, output: Tensor) -> Tensor:
+        """Return the mean [*] of an output [*, K] or [*, 1]."""
         return two_hot_mean(output, self.bins) if self.kind == "two_hot" else output.squeeze(-1)
 
     @torch.no_grad()
     def value(self, features: Tensor) -> Tensor:
-        """The mean [T, …] of what is predicted from features [T, …]."""
-        return map_chunks(lambda part: self.mean(self.net(part)), features)  # which needs no logarithms
+        """Return the predicted mean [T, …] for features [T, …], without gradients."""
+        return map_chunks(lambda part: self.mean(self.net(part)), features)  # logits serve as well as log probabilities
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """How unlikely the target was, [*]; of a normal one up to a constant."""
+        """Return the negative log-likelihood [*] of targets [*]; for a normal up to a constant."""
         return self.losses(output, target.unsqueeze(-1)).squeeze(-1)
 
     def losses(self, output: Tensor, targets: Tensor) -> Tensor:
-        """How unlikely each of several targets [*, M] was."""
+        """Return the negative log-likelihoods [*, M] of several targets [*, M]."""
         if self.kind == "two_hot":
             return two_hot_losses(output, targets, self.bins)
         return 0.5 * (output - targets.detach()).square()
@@ -71,6 +72,8 @@ def map_chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 class WorldModel(nn.Module):
+    """All networks of a world model. Features are those of `RSSMState.features` [*, F]."""
+
     def __init__(self, space: spaces.Space[Any], actions: int, config: WorldModelConfig, gamma: float) -> None:
         super().__init__()
         self.config, self.gamma = config, gamma
@@ -82,13 +85,13 @@ class WorldModel(nn.Module):
         self.goes_on = DenseHead(features, 1, config.units, config.continue_layers, style) if config.continues else None
 
     def continue_loss(self, features: Tensor, terminal: Tensor) -> Tensor:
-        """[*]; what is predicted is the discount on all that follows, so that an end is a discount of zero."""
+        """Return the loss [*] of the predicted discount on later rewards, which is 0 at a termination, else gamma."""
         assert self.goes_on is not None
         target = self.gamma * (~terminal).to(features.dtype)
         return functional.binary_cross_entropy_with_logits(self.goes_on(features).squeeze(-1), target, reduction="none")
 
     def discount(self, features: Tensor) -> Tensor:
-        """[*] what follows counts: predicted, or always the same."""
+        """Return the discount [*] on later rewards: predicted, or gamma if the model does not predict it."""
         if self.goes_on is None:
             return torch.full_like(features[..., 0], self.gamma)
         return torch.sigmoid(self.goes_on(features).squeeze(-1))

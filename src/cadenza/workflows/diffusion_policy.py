@@ -237,7 +237,7 @@ class DiffusionPolicy:
 
     def _find_ranges(self, store: ReplayStore) -> None:
         """Once, of all that can be learned from; weights taken over from another run bring theirs along."""
-        if all(found.known for name, found in self.ranges.items() if name.endswith(".action")):
+        if all(norm.has_data for name, norm in self.ranges.items() if name.endswith(".action")):
             return
         numbers = {  # images have a range already, and would be most of what is read
             name: {path: part for path, part, _ in walk(observer.space) if not (observer.raw or is_image(part))}

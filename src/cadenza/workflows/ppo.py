@@ -112,7 +112,7 @@ class PPO:
 
         Those that look at images have them from acting: there they are a head more, later a look at all images again.
         """
-        return act(self.nets, self.observers, step, carry, mode, self.views, judges=mode.explore)
+        return act(self.nets, self.observers, step, carry, mode, self.views, keep_outputs=mode.explore)
 
     def deployed(self, group: str) -> Deployed:
         return deployed(self.nets[group], self.observers[group])
@@ -335,7 +335,7 @@ class PPO:
     # phases and state
 
     def stores(self) -> dict[str, Store]:
-        remembers = any(net.remembers for net in self.nets.values())
+        remembers = any(net.has_memory for net in self.nets.values())
         carry_at = sorted(set(self._sequences()[0][0].tolist())) if remembers else ()
         return {"rollout": RolloutStore(self.config.n_steps, carry_at)}
 

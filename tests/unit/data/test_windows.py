@@ -78,6 +78,6 @@ def test_ranges_reach_from_minus_one_to_one() -> None:
     again = RangeNorm(3, device)
     again.load_state_dict(norm.state_dict())
     torch.testing.assert_close(again(x + 1), norm(x + 1))
-    assert again.known
+    assert again.has_data
     with pytest.raises(RuntimeError, match="ranges of 3 numbers, not of 2"):
         RangeNorm(2, device).load_state_dict(norm.state_dict())

@@ -1,4 +1,4 @@
-"""Policies of imagination: densities that integrate to one, entropies, draws, encodings."""
+"""Imagination policies: densities, entropies, samples, encodings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def output_of(kind: ActorHead) -> tuple[NormalActor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["bounded_normal", "tanh_normal", "trunc_normal"])
-def test_densities_integrate_to_one_and_entropies_are_theirs(kind: ActorHead) -> None:
+def test_densities_integrate_to_one_and_entropies_match(kind: ActorHead) -> None:
     actor, output = output_of(kind)
     grid = GRID if kind == "bounded_normal" else GRID[GRID.abs() < 1 - 1e-5]
     log_prob = actor.log_prob(output.expand(len(grid), -1), grid[:, None])
@@ -31,7 +31,7 @@ def test_densities_integrate_to_one_and_entropies_are_theirs(kind: ActorHead) ->
         assert float(actor.entropy(output)) == pytest.approx(float(entropy), rel=1e-3, abs=1e-4)
 
 
-def test_truncated_draws_are_quantiles() -> None:
+def test_truncated_samples_are_quantiles_of_the_noise() -> None:
     actor, output = output_of("trunc_normal")
     grid = GRID[GRID.abs() < 1]
     mass = torch.cumulative_trapezoid(actor.log_prob(output.expand(len(grid), -1), grid[:, None]).exp(), grid)
@@ -41,7 +41,7 @@ def test_truncated_draws_are_quantiles() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bounded_normal", "tanh_normal", "trunc_normal"])
-def test_gradients_pass_a_draw(kind: ActorHead) -> None:
+def test_gradients_flow_through_samples(kind: ActorHead) -> None:
     actor, output = output_of(kind)
     output = output.requires_grad_()
     actor.sample(output, torch.tensor([0.3], dtype=torch.float64)).sum().backward()
@@ -49,7 +49,7 @@ def test_gradients_pass_a_draw(kind: ActorHead) -> None:
     assert bool((output.grad != 0).all())
 
 
-def test_discrete_actions_are_one_hot_and_none_is_impossible() -> None:
+def test_discrete_actions_are_one_hot_and_have_positive_probability() -> None:
     actor = CategoricalActor(3, 4, 8, 1, Style(), mix=0.01)
     output = actor(torch.randn(5, 3) * 1000)
     assert float(output.exp().min()) >= 0.0025 - 1e-6
@@ -62,7 +62,7 @@ def test_discrete_actions_are_one_hot_and_none_is_impossible() -> None:
     assert actor.mode(torch.tensor([0.1, 0.2, 0.6, 0.1]).log()).tolist() == [0, 0, 1, 0]
 
 
-def test_encodings_lead_back() -> None:
+def test_decoding_inverts_encoding() -> None:
     box = Actions(spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32)), torch.device("cpu"))
     encoded = box.encode(torch.tensor([[-2.0, 10.0], [1.0, 5.0]]))
     assert encoded.tolist() == [[-1, 1], [0.5, 0]]
@@ -73,14 +73,14 @@ def test_encodings_lead_back() -> None:
 
 
 @pytest.mark.parametrize("std", [0.5, 5.0])
-def test_a_squashed_normal_starts_as_wide_as_it_is_told(std: float) -> None:
+def test_tanh_normal_has_the_initial_standard_deviation_of_its_argument(std: float) -> None:
     actor = NormalActor(3, 2, 8, 1, Style("none", "elu"), "tanh_normal", std)
     for parameter in actor.parameters():
         parameter.data.zero_()
     torch.testing.assert_close(actor(torch.zeros(1, 3))[0, 2:], torch.full((2,), std), atol=1e-3, rtol=0)
 
 
-def test_where_nobody_acts_zeros_are_no_harm_to_actions_without_a_zero() -> None:
+def test_encoding_accepts_zeros_of_inactive_agents_outside_of_the_space() -> None:
     actions = Actions(spaces.Discrete(3, start=1), torch.device("cpu"))
     assert actions.encode(torch.tensor([0, 1, 3])).argmax(-1).tolist() == [0, 0, 2]
     negative = Actions(spaces.Discrete(3, start=-5), torch.device("cpu"))

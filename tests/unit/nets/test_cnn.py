@@ -1,4 +1,4 @@
-"""Convolutions on bytes and numbers, in the layout that suits the machine, against torch's layers one by one."""
+"""Convolutions on bytes and floats against torch's layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cadenza.nets.cnn import CNN
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_features_and_gradients_are_those_of_the_plain_layers(dtype: torch.dtype) -> None:
+def test_features_and_gradients_equal_torchs_layers(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (2, 3, 4, 36, 40), generator=generator).to(dtype)
     cnn = CNN((4, 36, 40), CNNConfig())
@@ -29,7 +29,7 @@ def test_features_and_gradients_are_those_of_the_plain_layers(dtype: torch.dtype
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
-def test_every_layer_can_be_watched() -> None:
+def test_forward_hooks_of_every_layer_are_called() -> None:
     cnn, seen = CNN((4, 36, 40), CNNConfig()), set()
     for name, layer in cnn.named_children():
         layer.register_forward_hook(lambda module, given, made, name=name: seen.add(name))

@@ -1,4 +1,4 @@
-"""Denoisers: shapes, what they look at, and what they must not."""
+"""Denoisers: shapes and dependencies of their outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def transformer() -> DenoisingTransformer:
 
 
 @pytest.mark.parametrize("net", [unet(8), unet(8, 16), unet(8, 16, 16), transformer()], ids=lambda net: repr(type(net)))
-def test_each_action_depends_on_step_and_all_that_was_seen(net: torch.nn.Module) -> None:
+def test_every_action_depends_on_step_and_all_observations(net: torch.nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(4, HORIZON, ACTIONS, generator=generator)
     seen = torch.randn(4, HISTORY, FEATURES, generator=generator).requires_grad_()
@@ -35,7 +35,7 @@ def test_each_action_depends_on_step_and_all_that_was_seen(net: torch.nn.Module)
     torch.testing.assert_close(net(x[1:2], step[1:2], seen[1:2]), noise[1:2])  # rows do not mix
 
 
-def test_a_transformer_sees_no_later_action_and_a_unet_sees_both_ways() -> None:
+def test_transformer_is_causal_and_unet_is_not() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, HORIZON, ACTIONS, generator=generator).requires_grad_()
     seen, step = torch.randn(1, HISTORY, FEATURES, generator=generator), torch.tensor([7])
@@ -46,7 +46,7 @@ def test_a_transformer_sees_no_later_action_and_a_unet_sees_both_ways() -> None:
     assert (gradient != 0).all()
 
 
-def test_settings_that_do_not_fit_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     for wrong in ({"widths": (12,)}, {"kernel": 4}, {"step_size": 5}, {"widths": ()}):
         with pytest.raises(ConfigError):
             UNetConfig(**wrong)

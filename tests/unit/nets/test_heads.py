@@ -29,7 +29,7 @@ def test_categorical_samples_follow_the_probabilities() -> None:
     assert ((frequencies - probabilities).abs() < 5 * (probabilities * (1 - probabilities) / 20_000).sqrt()).all()
 
 
-def test_masked_actions_are_never_taken_and_do_not_count() -> None:
+def test_masked_actions_are_never_sampled_and_do_not_count() -> None:
     head = action_head(spaces.Discrete(3), HeadConfig())
     mask = torch.tensor([True, False, True]).expand(1000, 3)
     output = torch.tensor([0.0, 5.0, 0.0]).expand(1000, 3)
@@ -51,7 +51,7 @@ def test_gaussian_head_agrees_with_torch_distributions() -> None:
     torch.testing.assert_close(entropy, reference.entropy().sum(-1))
 
 
-def test_multi_categorical_is_independent_categoricals() -> None:
+def test_multi_categorical_equals_independent_categoricals() -> None:
     space = spaces.MultiDiscrete(np.array([[2, 3], [4, 2]]), start=np.array([[0, 1], [0, 0]]))
     head = action_head(space, HeadConfig())
     output = torch.randn(50, 11, generator=torch.Generator().manual_seed(0))
@@ -67,7 +67,7 @@ def test_multi_categorical_is_independent_categoricals() -> None:
     assert torch.equal(head.mode(output, None), best + torch.tensor([[0, 1], [0, 0]]))
 
 
-def test_multi_categorical_masks_stand_side_by_side() -> None:
+def test_multi_categorical_masks_are_concatenated() -> None:
     head = action_head(spaces.MultiDiscrete([2, 3]), HeadConfig())
     mask = torch.tensor([True, False, False, False, True]).expand(200, 5)
     output = torch.randn(200, 5)
@@ -91,7 +91,7 @@ def test_bernoulli_head_agrees_with_torch_distributions() -> None:
     assert float(many.float().mean()) == pytest.approx(expected, abs=5 * (expected * (1 - expected) / 80_000) ** 0.5)
 
 
-def test_a_standard_deviation_of_the_state() -> None:
+def test_standard_deviation_may_be_an_output_of_the_network() -> None:
     head = action_head(spaces.Box(-1, 1, (3,)), HeadConfig(std="state", log_std_init=-1.0))
     output = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
     reference = torch.distributions.Normal(output[:, :3], (output[:, 3:] - 1).exp())
@@ -102,7 +102,7 @@ def test_a_standard_deviation_of_the_state() -> None:
 
 
 @pytest.mark.parametrize("std", ["parameter", "state"])
-def test_squashed_actions_lie_in_their_bounds_and_have_the_density_of_a_transformed_normal(std: str) -> None:
+def test_squashed_actions_are_within_bounds_with_the_density_of_a_transformed_normal(std: str) -> None:
     space = spaces.Box(np.array([-2, 0], np.float32), np.array([1, 5], np.float32))
     head = action_head(space, HeadConfig(std=std, squash=True))  # type: ignore[arg-type]
     output = torch.randn(200, head.outputs, generator=torch.Generator().manual_seed(0))
@@ -122,7 +122,7 @@ def test_squashed_actions_lie_in_their_bounds_and_have_the_density_of_a_transfor
     assert torch.isfinite(head.evaluate(output, None, torch.tensor([[-2.0, 5.0]]).expand(200, 2))[0]).all()
 
 
-def test_the_entropy_of_squashed_actions_and_its_gradient_are_those_of_many_samples() -> None:
+def test_squashed_entropy_and_gradient_equal_monte_carlo_estimates() -> None:
     space = spaces.Box(np.array([-2, 0], np.float32), np.array([1, 5], np.float32))
     head = action_head(space, HeadConfig(std="state", squash=True))
     output = torch.tensor([[1.0, -0.3, 0.2, -1.0]], requires_grad=True)
@@ -140,7 +140,7 @@ def test_the_entropy_of_squashed_actions_and_its_gradient_are_those_of_many_samp
 
 
 @pytest.mark.parametrize("squash", [False, True])
-def test_a_single_number_without_a_shape_is_an_action_too(squash: bool) -> None:
+def test_scalar_box_is_supported(squash: bool) -> None:
     head = action_head(spaces.Box(-1, 1, (), np.float32), HeadConfig(squash=squash))
     action = head.sample(torch.randn(5, 1), None, torch.Generator().manual_seed(0))
     assert action.shape == (5,)

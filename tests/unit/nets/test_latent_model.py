@@ -24,7 +24,7 @@ SMALL = LatentModelConfig(latent=16, units=12, encoder_units=10, critics=4, simp
 PLAIN = replace(SMALL, simplex=0, style="elu", numbers="plain", critics=2, dropout=0.0)
 
 
-def test_simnorm_is_a_softmax_of_each_group() -> None:
+def test_simnorm_is_a_softmax_over_each_group() -> None:
     x = torch.randn(3, 2, 24, generator=torch.Generator().manual_seed(0))
     got = SimNorm(8)(x)
     for row in np.ndindex(3, 2):
@@ -58,7 +58,7 @@ def test_critics_equal_separate_networks(style: str) -> None:
     torch.testing.assert_close(critics(x, some), got[some])
 
 
-def test_critics_start_apart_and_at_zero_and_drop_units_of_the_first_layer() -> None:
+def test_critics_differ_initially_predict_zero_and_drop_units_of_the_first_layer() -> None:
     critics = CriticEnsemble(2, 5, 64, 3, "mish", 0.5)
     x = torch.randn(4, 5)
     assert not critics(x).any()
@@ -77,7 +77,7 @@ def test_critics_start_apart_and_at_zero_and_drop_units_of_the_first_layer() -> 
     assert not torch.allclose(critics(x), by_hand)
 
 
-def test_numbers_over_bins_come_back_and_their_loss_is_a_cross_entropy() -> None:
+def test_two_hot_numbers_round_trip_and_their_loss_is_a_cross_entropy() -> None:
     numbers = NumberDecoder(SMALL)
     values = torch.tensor([-120.0, -0.3, 0.0, 2.5, 900.0])
     logarithms = values.sign() * torch.log1p(values.abs())
@@ -96,7 +96,7 @@ def test_numbers_over_bins_come_back_and_their_loss_is_a_cross_entropy() -> None
     assert plain.loss(torch.tensor([[3.0]]), torch.tensor([1.0])).item() == 4.0
 
 
-def test_the_squashed_policy_knows_the_density_of_what_it_draws() -> None:
+def test_squashed_policy_returns_the_log_density_of_its_actions() -> None:
     torch.manual_seed(0)
     policy = SquashedPolicy(16, 2, SMALL)
     latent, noise = torch.randn(6, 16), torch.randn(6, 2)
@@ -108,7 +108,7 @@ def test_the_squashed_policy_knows_the_density_of_what_it_draws() -> None:
     torch.testing.assert_close(log_prob, squashed.log_prob(action).sum(-1), rtol=1e-3, atol=1e-3)
 
 
-def test_the_noisy_policy_stays_within_bounds_and_near_its_action_and_gradients_pass_its_clipping_by() -> None:
+def test_noisy_policy_clips_noise_and_actions_without_affecting_gradients() -> None:
     torch.manual_seed(0)
     policy = NoisyPolicy(16, 2, PLAIN, std=5.0)
     latent = (3 * torch.randn(50, 16)).requires_grad_()
@@ -124,7 +124,7 @@ def test_the_noisy_policy_stays_within_bounds_and_near_its_action_and_gradients_
     torch.testing.assert_close(got, want)
 
 
-def test_states_after_an_action_are_points_of_simplices_where_those_seen_are() -> None:
+def test_predicted_states_are_points_of_simplices_if_encoded_ones_are() -> None:
     torch.manual_seed(0)
     space = spaces.Box(-1, 1, (3,), np.float32)
     model, plain = LatentModel(space, 2, SMALL, None), LatentModel(space, 2, PLAIN, 0.05)
@@ -138,7 +138,7 @@ def test_states_after_an_action_are_points_of_simplices_where_those_seen_are() -
     assert (plain.step(latent, action) < 0).any()
 
 
-def test_pictures_and_numbers_become_one_latent_state() -> None:
+def test_images_and_vectors_are_encoded_together() -> None:
     space = spaces.Dict({"pixels": spaces.Box(0, 255, (3, 32, 32), np.uint8), "state": spaces.Box(-1, 1, (4,))})
     encoder = LatentEncoder(space, SMALL)
     obs = {"image.pixels": torch.randint(0, 255, (5, 2, 3, 32, 32)).byte(), "vector": torch.randn(5, 2, 4)}
@@ -148,7 +148,7 @@ def test_pictures_and_numbers_become_one_latent_state() -> None:
     torch.testing.assert_close(encoder({key: value[3, 1] for key, value in obs.items()}), latent[3, 1])
 
 
-def test_the_sizes_are_about_as_large_as_they_are_called() -> None:
+def test_model_sizes_have_about_the_parameters_of_their_names() -> None:
     space = spaces.Box(-1, 1, (24,), np.float32)
     for config, millions in ((LatentModelConfig(), 5), (LatentModelConfig(latent=128, units=384, critics=2), 1)):
         count = sum(p.numel() for p in LatentModel(space, 6, replace(config, ends=False), None).parameters())

@@ -1,4 +1,4 @@
-"""Mixtures against slow references, memories across the ends of episodes, controllers by row."""
+"""Mixtures against slow references, resets at episode starts, controllers by row."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from cadenza.nets.mdn import DeterministicMLP, DreamNoise, DynamicsState, Mixtur
 CPU = torch.device("cpu")
 
 
-def some_guess(*lead: int, latent: int = 2, mixtures: int = 3) -> Prediction:
+def example_prediction(*lead: int, latent: int = 2, mixtures: int = 3) -> Prediction:
     generator = torch.Generator().manual_seed(0)
     parts = [torch.randn(*lead, latent, mixtures, generator=generator, dtype=torch.float64) for _ in range(3)]
     logits, mean, log_std = parts
     return Prediction(logits, mean, log_std, reward=torch.zeros(lead), end=torch.zeros(lead))
 
 
-def test_log_densities_are_those_of_a_slow_reference() -> None:
-    guess, z = some_guess(4), torch.randn(4, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+def test_log_densities_equal_a_slow_reference() -> None:
+    guess, z = example_prediction(4), torch.randn(4, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     found = guess.log_prob(z)
     for i in range(4):
         for d in range(2):
@@ -39,13 +39,13 @@ def test_log_densities_are_those_of_a_slow_reference() -> None:
             assert float(found[i, d]) == pytest.approx(math.log(density))
 
 
-def test_densities_add_up_to_one() -> None:
-    guess, z = some_guess(1, latent=1), torch.linspace(-60, 60, 20_001, dtype=torch.float64)[:, None]
+def test_densities_integrate_to_one() -> None:
+    guess, z = example_prediction(1, latent=1), torch.linspace(-60, 60, 20_001, dtype=torch.float64)[:, None]
     assert float(torch.trapezoid(guess.log_prob(z).exp()[:, 0], z[:, 0])) == pytest.approx(1.0, abs=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_draws_follow_the_mixture_at_its_temperature(temperature: float) -> None:
+def test_samples_follow_the_mixture_at_a_temperature(temperature: float) -> None:
     logits, mean = torch.tensor([[0.0, 1.0]]), torch.tensor([[-10.0, 10.0]])
     log_std = torch.tensor([[0.0, math.log(2.0)]])
     count = 40_000
@@ -61,13 +61,13 @@ def test_draws_follow_the_mixture_at_its_temperature(temperature: float) -> None
 NOTHING = torch.zeros(())
 
 
-def test_the_recurrent_one_has_the_size_that_the_authors_report() -> None:
-    """But for torch's second bias of an LSTM, and what says rewards and ends."""
+def test_mixture_rnn_has_the_published_number_of_parameters() -> None:
+    """Without torch's second LSTM bias and the outputs for reward and end."""
     net = MixtureRNN(32, 3, 256, 5)
     assert sum(p.numel() for p in net.parameters()) == 422_368 + 4 * 256 + 2 * 257
 
 
-def test_deviations_stay_above_their_floor_and_can_leave_it() -> None:
+def test_standard_deviations_stay_above_their_minimum_with_nonzero_gradients() -> None:
     net = MixtureRNN(1, 1, 4, 2, min_std=0.1)
     with torch.no_grad():
         net.out.weight.zero_()
@@ -83,7 +83,7 @@ def test_deviations_stay_above_their_floor_and_can_leave_it() -> None:
 
 
 @pytest.mark.parametrize("net", [MixtureRNN(3, 2, 8, 2), DeterministicMLP(3, 2, 8)], ids=["mdn_rnn", "mlp"])
-def test_a_memory_begins_anew_with_an_episode(net: MixtureRNN | DeterministicMLP) -> None:
+def test_unroll_resets_the_state_at_episode_starts(net: MixtureRNN | DeterministicMLP) -> None:
     z, action = torch.randn(7, 2, 3), torch.randn(7, 2, 2)
     first = torch.zeros(7, 2, dtype=torch.bool)
     first[4, 1] = True
@@ -99,7 +99,7 @@ def test_a_memory_begins_anew_with_an_episode(net: MixtureRNN | DeterministicMLP
     assert guess.reward.shape == guess.end.shape == (7, 2)
 
 
-def test_the_deterministic_one_says_a_change() -> None:
+def test_deterministic_model_predicts_the_change_of_the_latent() -> None:
     net = DeterministicMLP(3, 2, 8)
     with torch.no_grad():
         net.out.weight.zero_()
@@ -112,7 +112,7 @@ def test_the_deterministic_one_says_a_change() -> None:
     assert torch.allclose(-guess.log_prob(z + 1), half_square, atol=1e-6)
 
 
-def test_every_row_has_its_own_controller() -> None:
+def test_each_row_is_computed_by_its_controller() -> None:
     actions = Actions(spaces.Box(np.array([-1, 0, 0], np.float32), np.ones(3, np.float32)), CPU)
     control, generator = LinearControllers(4, actions, clipped=[2]), torch.Generator().manual_seed(0)
     assert control.size == 15
@@ -125,7 +125,7 @@ def test_every_row_has_its_own_controller() -> None:
         assert taken[row] == pytest.approx([steer, (gas + 1) / 2, np.clip(brake, 0, 1)], abs=1e-6)
 
 
-def test_a_discrete_controller_takes_the_best_that_is_allowed() -> None:
+def test_discrete_controller_takes_the_best_allowed_action() -> None:
     control = LinearControllers(1, Actions(spaces.Discrete(3), CPU))
     parameters = torch.tensor([[1.0, 0.0, 2.0, 0.0, 3.0, 0.0]]).expand(2, -1)
     allowed = torch.tensor([[True, True, True], [True, True, False]])

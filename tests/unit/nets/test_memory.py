@@ -1,4 +1,4 @@
-"""Memories against a slow loop that shares no code with them, and against themselves step by step."""
+"""Memories against slow loops, and one call against single steps."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def episode_data(resets: bool = True) -> tuple[Tensor, Tensor]:
 
 
 def carried(memory: Memory) -> Any:
-    """A carry in the middle of an episode, made by living through some steps."""
+    """Return a carry from the middle of an episode."""
     x = torch.randn(3, *BATCH, 5, generator=torch.Generator().manual_seed(2))
     _, after = memory(x, memory.initial(*BATCH), torch.zeros(3, *BATCH, dtype=torch.bool))
     return map_tree(lambda h: h[-1], after)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_step_by_step_and_all_at_once_are_the_same(kind: str) -> None:
+def test_steps_in_one_call_equal_steps_one_by_one(kind: str) -> None:
     memory = made(kind)
     x, first = episode_data()
     carry = carried(memory)
@@ -60,7 +60,7 @@ def test_step_by_step_and_all_at_once_are_the_same(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_remembered_over_a_reset(kind: str) -> None:
+def test_output_after_a_reset_is_independent_of_earlier_steps(kind: str) -> None:
     memory = made(kind)
     x, _ = episode_data()
     first = torch.zeros(STEPS, *BATCH, dtype=torch.bool)
@@ -76,7 +76,7 @@ def test_nothing_is_remembered_over_a_reset(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_of_the_fast_way_are_those_of_the_slow_one(kind: str) -> None:
+def test_gradients_of_one_call_equal_those_of_single_steps(kind: str) -> None:
     x, first = episode_data()
     gradients = []
     for carries in (True, False):
@@ -90,7 +90,7 @@ def test_gradients_of_the_fast_way_are_those_of_the_slow_one(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_recurrent_memories_are_torchs_cells(kind: str) -> None:
+def test_recurrent_memories_equal_torchs_cells(kind: str) -> None:
     memory = made(kind, layers=1)
     x, first = episode_data(resets=False)
     cell: Any = (torch.nn.GRUCell if kind == "gru" else torch.nn.LSTMCell)(5, 8)
@@ -109,7 +109,7 @@ def test_recurrent_memories_are_torchs_cells(kind: str) -> None:
 
 
 def plain_attention(layer: Attention, window: Tensor) -> Tensor:
-    """The layer's output for the last of the steps [k, size] of one episode, by loops."""
+    """Return the layer's output for the last of the steps [k, size] of one episode, computed by loops."""
     seen = [layer.norms[0](layer.enter(step)) for step in window]
     query = layer.query(seen[-1]).view(layer.heads, -1)
     keys_values = [layer.key_value(step).chunk(2) for step in seen]
@@ -125,7 +125,7 @@ def plain_attention(layer: Attention, window: Tensor) -> Tensor:
     return x
 
 
-def test_attention_sees_its_context_and_no_more() -> None:
+def test_attention_uses_exactly_its_context() -> None:
     memory = made("transformer", layers=1, context=4)
     layer: Any = memory.layers[0]
     x, first = episode_data()
@@ -138,7 +138,7 @@ def test_attention_sees_its_context_and_no_more() -> None:
             torch.testing.assert_close(out[t, n, 1], plain_attention(layer, window), atol=1e-5, rtol=1e-5)
 
 
-def test_a_context_of_one_step_is_no_memory_at_all() -> None:
+def test_attention_with_a_context_of_one_step_has_no_memory() -> None:
     memory = made("transformer", layers=1, context=1)
     x, first = episode_data(resets=False)
     out, carries = memory(x, memory.initial(*BATCH), first)

@@ -6,7 +6,7 @@ import torch
 from cadenza.nets.normalisers import PercentileScale, RewardScale
 
 
-def test_rewards_are_divided_by_the_deviation_of_the_return_so_far() -> None:
+def test_rewards_are_divided_by_the_deviation_of_returns() -> None:
     rng = np.random.default_rng(0)
     reward, done = rng.normal(2, 3, (40, 3, 1)).astype(np.float32), rng.random((40, 3, 1)) < 0.1
     scale = RewardScale(3, 1, gamma=0.9, device=torch.device("cpu"))
@@ -24,7 +24,7 @@ def test_rewards_are_divided_by_the_deviation_of_the_return_so_far() -> None:
     np.testing.assert_allclose(halves[1], np.clip(reward[20:] / np.std(sums), -10, 10), rtol=1e-5)
 
 
-def test_the_scale_goes_on_after_a_restore() -> None:
+def test_reward_scale_continues_after_a_restore() -> None:
     reward, done = torch.randn(10, 2, 1), torch.zeros(10, 2, 1, dtype=torch.bool)
     active, first = ~done, done
     whole, half, restored = (RewardScale(2, 1, 0.99, torch.device("cpu")) for _ in range(3))
@@ -35,8 +35,8 @@ def test_the_scale_goes_on_after_a_restore() -> None:
     assert torch.equal(whole(*late), restored(*late))
 
 
-def test_an_episode_that_was_left_without_an_end_is_not_gone_on_with() -> None:
-    """Environments that cannot be brought back begin afresh after a resume, though nothing was done before it."""
+def test_running_return_is_reset_where_an_episode_starts_without_an_end_before_it() -> None:
+    """Environments that cannot be restored restart after a resume, without a `done` in the rollout."""
     reward, none = torch.full((3, 2, 1), 7.0), torch.zeros(3, 2, 1, dtype=torch.bool)
     first = none.clone()
     first[0, 1] = True
@@ -49,7 +49,7 @@ def test_an_episode_that_was_left_without_an_end_is_not_gone_on_with() -> None:
     np.testing.assert_allclose(scale.running.ravel(), [gone_on[5], gone_on[2]])
 
 
-def test_the_dead_do_not_count() -> None:
+def test_inactive_agents_do_not_count() -> None:
     reward, done = torch.randn(30, 2, 2), torch.zeros(30, 2, 2, dtype=torch.bool)
     active = torch.ones(30, 2, 2, dtype=torch.bool)
     reward[:, :, 1], active[:, :, 1] = 0.0, False
@@ -59,14 +59,14 @@ def test_the_dead_do_not_count() -> None:
 
 
 def percentile(numbers: np.ndarray, level: float) -> float:
-    """By sorting: between the two ranks around level * (n - 1), in proportion."""
+    """Return a percentile by sorting and linear interpolation."""
     ranked = sorted(numbers.ravel().tolist())
     place = level / 100 * (len(ranked) - 1)
     below = min(int(place), len(ranked) - 2)
     return ranked[below] + (place - below) * (ranked[below + 1] - ranked[below])
 
 
-def test_the_spread_of_returns_follows_their_percentiles() -> None:
+def test_percentile_scale_follows_the_percentiles_of_returns() -> None:
     rng = np.random.default_rng(0)
     scale = PercentileScale(torch.device("cpu"))
     assert float(scale.spread()) == 1.0
@@ -84,7 +84,7 @@ def test_the_spread_of_returns_follows_their_percentiles() -> None:
     assert float(small.spread()) == 1.0  # noise is not magnified
 
 
-def test_the_percentiles_go_on_after_a_restore_in_the_same_memory() -> None:
+def test_percentile_scale_is_restored_in_place() -> None:
     whole, restored = PercentileScale(torch.device("cpu")), PercentileScale(torch.device("cpu"))
     batches = 100 * torch.randn(6, 50, generator=torch.Generator().manual_seed(0))
     for batch in batches[:3]:

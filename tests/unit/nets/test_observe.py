@@ -30,14 +30,14 @@ def batch_of(space: spaces.Dict, count: int) -> tuple[dict[str, np.ndarray], lis
     return {key: np.stack([np.asarray(sample[key]) for sample in samples]) for key in space.spaces}, samples
 
 
-def test_any_space_is_laid_out_as_gymnasium_does() -> None:
+def test_vector_of_any_space_equals_gymnasiums_flattening() -> None:
     batch, samples = batch_of(MIXED, 4)
     expected = np.stack([np.asarray(spaces.flatten(MIXED, sample)) for sample in samples])
     assert vector_size(MIXED) == expected.shape[1]
     np.testing.assert_array_equal(Observer(MIXED, CPU)(batch)[VECTOR], expected)
 
 
-def test_images_stand_apart_and_stay_bytes() -> None:
+def test_images_are_separate_and_stay_bytes() -> None:
     space = spaces.Dict({"eye": spaces.Box(0, 255, (3, 8, 9), np.uint8), "arm": spaces.Box(-1, 1, (2,), np.float32)})
     batch, _ = batch_of(space, 5)
     seen = Observer(space, CPU)(batch)
@@ -47,27 +47,27 @@ def test_images_stand_apart_and_stay_bytes() -> None:
     np.testing.assert_array_equal(seen[VECTOR], batch["arm"])
 
 
-def test_an_image_may_be_called_vector() -> None:
+def test_image_named_vector_does_not_collide_with_the_vector() -> None:
     space = spaces.Dict({"vector": spaces.Box(0, 255, (3, 8, 8), np.uint8), "arm": spaces.Box(-1, 1, (2,), np.float32)})
     batch, _ = batch_of(space, 5)
     seen = Observer(space, CPU)(batch)
     assert {key: tuple(value.shape) for key, value in seen.items()} == {"image.vector": (5, 3, 8, 8), VECTOR: (5, 2)}
 
 
-def test_few_bytes_are_a_vector_of_pixels() -> None:
+def test_bytes_too_small_for_convolutions_are_part_of_the_vector() -> None:
     image = torch.tensor([[[[0, 255]]]], dtype=torch.uint8)
     space = spaces.Box(0, 255, (1, 1, 2), np.uint8)
     assert not images(space)
     assert flatten(space, image).tolist() == [[0.0, 1.0]]
 
 
-def test_bytes_of_a_narrower_range_are_codes_and_stay_as_they_are() -> None:
+def test_bytes_with_a_maximum_below_255_are_not_scaled() -> None:
     space = spaces.Box(0, 10, (3,), np.uint8)
     assert flatten(space, torch.tensor([[0, 5, 10]], dtype=torch.uint8)).tolist() == [[0, 5, 10]]
     assert [edge.tolist() for edge in bounds(space)] == [[0, 0, 0], [10, 10, 10]]
 
 
-def test_static_normalisation_maps_bounds_to_one_and_leaves_the_unbounded_alone() -> None:
+def test_static_normalisation_scales_bounds_to_one_and_leaves_unbounded_numbers() -> None:
     space = spaces.Box(np.array([-2, 0, -np.inf], np.float32), np.array([2, 10, np.inf], np.float32))
     observer = Observer(space, CPU, "static")
     seen = observer(np.array([[2, 0, 7], [0, 10, -7]], np.float32))[VECTOR]
@@ -77,7 +77,7 @@ def test_static_normalisation_maps_bounds_to_one_and_leaves_the_unbounded_alone(
     assert len(low) == len(high) == vector_size(MIXED)
 
 
-def test_rolling_statistics_are_those_of_what_was_seen_by_agents_that_acted() -> None:
+def test_rolling_statistics_count_agents_that_acted_only() -> None:
     space = spaces.Box(-10, 10, (2,), np.float32)
     observer = Observer(space, CPU, normalize=True)
     obs = np.random.default_rng(0).normal(3, 2, (50, 2)).astype(np.float32)
@@ -91,16 +91,16 @@ def test_rolling_statistics_are_those_of_what_was_seen_by_agents_that_acted() ->
     assert torch.equal(again(obs)[VECTOR], observer(obs)[VECTOR])
 
 
-def test_statistics_and_settings_must_agree() -> None:
+def test_loading_statistics_that_do_not_match_the_setting_is_refused() -> None:
     space = spaces.Box(-1, 1, (2,), np.float32)
     rolling, plain = Observer(space, CPU, normalize=True), Observer(space, CPU)
-    with pytest.raises(ConfigError, match=r"algorithm\.normalize_obs: these weights have seen"):
+    with pytest.raises(ConfigError, match=r"algorithm\.normalize_obs: these weights were trained"):
         plain.load_state_dict(rolling.state_dict())
-    with pytest.raises(ConfigError, match=r"algorithm\.normalize_obs: these weights have not seen"):
+    with pytest.raises(ConfigError, match=r"algorithm\.normalize_obs: these weights were not trained"):
         rolling.load_state_dict(plain.state_dict())
 
 
-def test_an_encoder_of_ones_own_gets_observations_as_they_are() -> None:
+def test_raw_observer_passes_observations_unchanged() -> None:
     batch, _ = batch_of(MIXED, 2)
     seen = Observer(MIXED, CPU, raw=True)(batch)
     assert all(np.array_equal(seen[key], batch[key]) for key in batch)
@@ -117,7 +117,7 @@ VECTORS: dict[str, spaces.Space[Any]] = {
 
 @pytest.mark.parametrize("normalize", [False, "rolling", "static"])
 @pytest.mark.parametrize("space", VECTORS)
-def test_the_vector_as_an_array_equals_the_tensor(space: str, normalize: Any) -> None:
+def test_vector_as_array_equals_the_tensor(space: str, normalize: Any) -> None:
     observer = Observer(VECTORS[space], torch.device("cpu"), normalize)
     VECTORS[space].seed(0)
     drawn = [[VECTORS[space].sample() for _ in range(3)] for _ in range(5)]  # [N, A]
@@ -138,7 +138,7 @@ def test_the_vector_as_an_array_equals_the_tensor(space: str, normalize: Any) ->
         ("norm", "has dropout, batch norm or other chance in it"),
     ],
 )
-def test_an_encoder_of_ones_own_that_cannot_work_is_refused(wrong: str, told: str) -> None:
+def test_invalid_user_encoder_is_refused(wrong: str, told: str) -> None:
     space = spaces.Box(-1, 1, (3,), np.float32)
     config = TorsoConfig(encoder="harness.encoders:Odd", kwargs={"wrong": wrong})
     with pytest.raises(ConfigError, match=f"^algorithm.torso.encoder=harness.encoders:Odd {told}"):

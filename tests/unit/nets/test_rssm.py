@@ -1,4 +1,4 @@
-"""The recurrent state-space model against slow references, and what begins and ends a memory."""
+"""The recurrent state-space model against slow references, and resets at episode starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cadenza.config.world_model_settings import WorldModelConfig
-from cadenza.nets.rssm import RSSM, RSSMState, bounded
+from cadenza.nets.rssm import RSSM, RSSMState, clip_action
 
 KINDS = {
     "planet": {"latent": "gaussian", "cell": "gru", "norm": "none", "activation": "relu", "prior_layers": 1},
@@ -31,17 +31,17 @@ def inputs(rssm: RSSM, steps: int, batch: int) -> tuple[torch.Tensor, torch.Tens
     return embedding, action, first, rssm.noise(steps, batch, generator=generator)
 
 
-def some_state(rssm: RSSM, batch: int) -> RSSMState:
+def example_state(rssm: RSSM, batch: int) -> RSSMState:
     generator = torch.Generator().manual_seed(2)
     return RSSMState(*(torch.randn(x.shape, generator=generator) for x in rssm.initial(batch)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sequence_is_its_steps_one_after_the_other(kind: str) -> None:
+def test_observing_a_sequence_equals_single_steps(kind: str) -> None:
     rssm = made(kind)
     embedding, action, first, noise = inputs(rssm, 4, 3)
     first[2, 1] = True
-    state = some_state(rssm, 3)
+    state = example_state(rssm, 3)
     whole = rssm.observe(embedding, action, first, state, noise)
     for t in range(4):
         one = slice(t, t + 1)
@@ -53,42 +53,42 @@ def test_a_sequence_is_its_steps_one_after_the_other(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_episode_that_begins_knows_no_state_and_no_action(kind: str) -> None:
-    """Gotcha: both must be forgotten, the action too."""
+def test_state_and_action_are_reset_at_episode_starts(kind: str) -> None:
+    """Both must be reset: the action, too."""
     rssm = made(kind)
     embedding, action, first, noise = inputs(rssm, 1, 2)
     first[0, 0] = True
-    a = rssm.observe(embedding, action, first, some_state(rssm, 2), noise).state
+    a = rssm.observe(embedding, action, first, example_state(rssm, 2), noise).state
     blank = rssm.observe(embedding, torch.zeros_like(action), first, rssm.initial(2), noise).state
     torch.testing.assert_close(a.deter[0, 0], blank.deter[0, 0])
     assert not torch.allclose(a.deter[0, 1], blank.deter[0, 1])
-    other_action = rssm.observe(embedding, action + 0.5, first, some_state(rssm, 2), noise).state
+    other_action = rssm.observe(embedding, action + 0.5, first, example_state(rssm, 2), noise).state
     assert torch.equal(a.deter[0, 0], other_action.deter[0, 0])
     assert not torch.equal(a.deter[0, 1], other_action.deter[0, 1])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_actions_beyond_their_bounds_do_what_the_bounds_do(kind: str) -> None:
+def test_actions_outside_of_the_bounds_act_like_the_bounds(kind: str) -> None:
     rssm = made(kind)
-    state, noise = some_state(rssm, 1), rssm.noise(1, generator=torch.Generator())
+    state, noise = example_state(rssm, 1), rssm.noise(1, generator=torch.Generator())
     far, edge = (rssm.imagine_step(state, torch.tensor([[a, -0.5]]), noise).deter for a in (7.0, 1.0))
     assert torch.equal(far, edge)
     action = torch.tensor([3.0, 0.25], requires_grad=True)
-    bounded(action).sum().backward()
+    clip_action(action).sum().backward()
     assert action.grad is not None
     assert action.grad.tolist() == pytest.approx([1 / 3, 1.0])  # the divisor has no gradient
 
 
 def norm_silu(x: torch.Tensor, scale: torch.Tensor) -> list[float]:
-    """Root-mean-square norm and SiLU of a vector, number by number."""
+    """Return RMS norm and SiLU of a vector, computed by loops."""
     numbers = x.tolist()
     root = math.sqrt(sum(n * n for n in numbers) / len(numbers) + 1e-4)
     scaled = [n / root * s for n, s in zip(numbers, scale.tolist(), strict=True)]
     return [n / (1 + math.exp(-n)) for n in scaled]
 
 
-def test_the_block_cell_is_the_authors_formula_block_by_block() -> None:
-    """Each block: its part of the memory and all three inputs through one matrix, then gates from its own part."""
+def test_block_cell_equals_the_published_formula() -> None:
+    """For each block: one matrix for its part of `deter` and all three inputs, then gates from its part."""
     rssm = made("v3").double()
     cell: Any = rssm.cell
     torch.manual_seed(3)
@@ -123,7 +123,7 @@ def test_the_block_cell_is_the_authors_formula_block_by_block() -> None:
                 assert float(got[4 * block + i]) == pytest.approx(expected, rel=1e-9)
 
 
-def test_weights_begin_as_the_authors_matrix_would() -> None:
+def test_initial_weights_have_the_published_scale() -> None:
     rssm = made("v3", deter=256, hidden=64, blocks=4)
     cell: Any = rssm.cell
     mixing = 1 / math.sqrt(4 * (64 + 3 * 64))  # a block's own 64 and the three inputs, counted for all four blocks
@@ -135,7 +135,7 @@ def test_weights_begin_as_the_authors_matrix_would() -> None:
     assert not cell.gate_bias.any()
 
 
-def test_samples_follow_their_distributions_and_lead_gradients_back() -> None:
+def test_samples_follow_their_distributions_and_are_differentiable() -> None:
     rssm = made("planet")
     output, noise = torch.randn(2, 6, requires_grad=True), torch.randn(2, 3)
     mean, std = rssm.parameters_of(output)

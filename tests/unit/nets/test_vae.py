@@ -1,4 +1,4 @@
-"""The autoencoder of World Models: its size, its shapes, its loss against a slow reference."""
+"""The autoencoder of World Models: size, shapes, losses."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 from cadenza.nets.vae import ConvVAE, DiagonalGaussian
 
 
-def test_it_has_the_size_that_the_authors_report() -> None:
+def test_vae_has_the_published_number_of_parameters() -> None:
     assert sum(p.numel() for p in ConvVAE((3, 64, 64), 32, 32).parameters()) == 4_348_547
 
 
 @pytest.mark.parametrize("shape", [(3, 64, 64), (1, 16, 16), (4, 9, 12), (3, 48, 64)])
-def test_images_come_back_in_their_shape(shape: tuple[int, int, int]) -> None:
+def test_reconstructions_have_the_shape_of_the_images(shape: tuple[int, int, int]) -> None:
     net = ConvVAE(shape, 5, 2)
     image = torch.randint(0, 256, (2, 3, *shape), dtype=torch.uint8)
     code = net.encode(image)
@@ -25,7 +25,7 @@ def test_images_come_back_in_their_shape(shape: tuple[int, int, int]) -> None:
     assert 0 <= float(made.min()) <= float(made.max()) <= 1
 
 
-def test_losses_are_those_of_a_slow_reference() -> None:
+def test_losses_equal_a_slow_reference() -> None:
     torch.manual_seed(0)
     net, noise = ConvVAE((1, 16, 16), 3, 2), torch.randn(4, 3)
     image = torch.randint(0, 256, (4, 1, 16, 16), dtype=torch.uint8)
@@ -45,6 +45,6 @@ def test_losses_are_those_of_a_slow_reference() -> None:
     assert float(divergence) == pytest.approx(sum(max(d, 0.5 * 3) for d in divergences) / 4, rel=1e-5)
 
 
-def test_a_draw_has_the_deviation_that_is_said() -> None:
+def test_samples_have_the_mean_and_deviation_of_the_distribution() -> None:
     code = DiagonalGaussian(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 2 * math.log(3.0)]))
     assert code.sample(torch.tensor([1.0, -1.0])).tolist() == pytest.approx([2.0, -1.0])

@@ -1,4 +1,4 @@
-"""Encoders and decoders of world models: sizes, slow references, several observations at once."""
+"""Encoders and decoders of world models: sizes, slow references, several images at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from cadenza.config.world_model_settings import WorldModelConfig
 from cadenza.errors import ConfigError
-from cadenza.nets.decoders import ObservationDecoder, StridedDecoder, UpsamplingDecoder, kernels
+from cadenza.nets.decoders import ObservationDecoder, StridedDecoder, UpsamplingDecoder, kernel_sizes
 from cadenza.nets.dense import Style
 from cadenza.nets.encoders import ObservationEncoder, PooledEncoder, StridedEncoder
 from cadenza.nets.observe import VECTOR, ObservationTensors
@@ -45,7 +45,7 @@ def observed(*batch: int) -> ObservationTensors:
 
 
 @pytest.mark.parametrize("config", [V1, V3], ids=["v1", "v3"])
-def test_several_images_and_numbers_at_once_whatever_the_batch(config: WorldModelConfig) -> None:
+def test_images_and_vectors_are_processed_together_for_any_batch_shape(config: WorldModelConfig) -> None:
     torch.manual_seed(0)
     encoder, decoder = ObservationEncoder(MANY, config), ObservationDecoder(MANY, config)
     obs = observed(2, 3)
@@ -66,7 +66,7 @@ def test_several_images_and_numbers_at_once_whatever_the_batch(config: WorldMode
 
 
 @pytest.mark.parametrize("config", [V1, V3], ids=["v1", "v3"])
-def test_losses_and_what_is_shown_pixel_by_pixel(config: WorldModelConfig) -> None:
+def test_losses_and_observations_equal_loops_over_pixels(config: WorldModelConfig) -> None:
     torch.manual_seed(1)
     decoder, obs = ObservationDecoder(MANY, config), observed(2)
     with torch.no_grad():
@@ -88,8 +88,8 @@ def test_losses_and_what_is_shown_pixel_by_pixel(config: WorldModelConfig) -> No
     torch.testing.assert_close(back[VECTOR][1], obs[VECTOR][1], rtol=1e-4, atol=1e-4)
 
 
-def test_sizes_of_64_pixels_are_those_of_the_papers() -> None:
-    assert kernels(64) == [5, 5, 6, 6]
+def test_networks_for_64_pixels_have_the_published_sizes() -> None:
+    assert kernel_sizes(64) == [5, 5, 6, 6]
     torch.manual_seed(0)
     strided = StridedEncoder(3, (64, 64), 32, Style("none", "relu"))
     assert strided.features == 1024
@@ -108,10 +108,10 @@ def test_sizes_of_64_pixels_are_those_of_the_papers() -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (16, 16), (32, 48), (64, 64), (96, 96)])
-def test_what_comes_out_has_the_size_of_what_went_in(height: int, width: int) -> None:
+def test_decoders_return_the_size_of_the_encoded_image(height: int, width: int) -> None:
     for config in (V1, V3):
         space = spaces.Box(0, 255, (2, height, width), np.uint8)
-        if config is V1 and len(kernels(height)) != len(kernels(width)):
+        if config is V1 and len(kernel_sizes(height)) != len(kernel_sizes(width)):
             continue
         image = torch.zeros(1, 2, height, width, dtype=torch.uint8)
         assert ObservationEncoder(space, config)({"image.": image}).dim() == 2
@@ -119,7 +119,7 @@ def test_what_comes_out_has_the_size_of_what_went_in(height: int, width: int) ->
         assert made["image."].shape == image.shape
 
 
-def test_images_that_do_not_fit_are_told_so() -> None:
+def test_unsupported_image_sizes_are_refused() -> None:
     space = spaces.Box(0, 255, (3, 210, 160), np.uint8)
     with pytest.raises(ConfigError, match=r"environment\.resize: images of 210x160 pixels"):
         ObservationEncoder(space, V3)
@@ -130,7 +130,7 @@ def test_images_that_do_not_fit_are_told_so() -> None:
 
 
 def convolved(x: np.ndarray, layer: nn.Conv2d, stride: int, padding: int) -> np.ndarray:
-    """[C, H, W] by sums over windows."""
+    """Return the convolution [C, H, W], computed by loops."""
     weight, bias = layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()
     size = weight.shape[-1]
     x = np.pad(x, ((0, 0), (padding, padding), (padding, padding)))
@@ -142,7 +142,7 @@ def convolved(x: np.ndarray, layer: nn.Conv2d, stride: int, padding: int) -> np.
     return out
 
 
-def test_v1s_encoder_equals_windows_that_are_summed() -> None:
+def test_strided_encoder_equals_loops() -> None:
     torch.manual_seed(3)
     encoder = ObservationEncoder(spaces.Box(0, 255, (2, 16, 16), np.uint8), V1)
     image = torch.randint(0, 256, (1, 2, 16, 16), dtype=torch.uint8)
@@ -152,7 +152,7 @@ def test_v1s_encoder_equals_windows_that_are_summed() -> None:
     np.testing.assert_allclose(encoder({"image.": image})[0].detach(), x.ravel(), atol=1e-5)
 
 
-def test_v3s_encoder_equals_windows_that_are_summed_then_pooled_and_scaled_pixel_by_pixel() -> None:
+def test_pooled_encoder_equals_loops() -> None:
     torch.manual_seed(3)
     encoder = ObservationEncoder(spaces.Box(0, 255, (2, 16, 16), np.uint8), V3)
     image = torch.randint(0, 256, (1, 2, 16, 16), dtype=torch.uint8)
@@ -170,7 +170,7 @@ def test_v3s_encoder_equals_windows_that_are_summed_then_pooled_and_scaled_pixel
     np.testing.assert_allclose(encoder({"image.": image})[0].detach(), x.ravel(), atol=1e-4)
 
 
-def test_each_block_of_the_memory_paints_its_own_channels() -> None:
+def test_each_block_of_deter_decodes_to_its_channels() -> None:
     torch.manual_seed(0)
     decoder = UpsamplingDecoder(1, (64, 64), V3)  # 16 units of memory in 8 blocks, 8 channels of 4 x 4
     before: list[torch.Tensor] = []
