@@ -33,6 +33,7 @@ def doctor(runs_dir: RunsDir = None, json: Json = False) -> None:
         "python": {"version": sys.version.split()[0], "path": sys.executable},
         "packages": _packages(),
         "torch": _torch(),
+        "linear algebra": _linear_algebra(),
         "families": _families(extras),
         "extras": extras,
         "runs": _storage(runs_root(runs_dir)),
@@ -58,6 +59,17 @@ def _torch() -> dict[str, Any]:
         return {"error": str(problem)}
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {"threads": torch.get_num_threads(), "cuda": torch.version.cuda, "devices": names}
+
+
+def _linear_algebra() -> str:
+    """Return which kernels NumPy computes with, and a variable that keeps it from faster ones."""
+    from cadenza.base import blas
+
+    try:
+        kernels = blas.loaded() or "unknown"
+    except ImportError:
+        return "-"
+    return f"{kernels} kernels{blas.slower_by_variable()}"
 
 
 def _extras() -> dict[str, dict[str, Any]]:
@@ -137,6 +149,7 @@ def _print(facts: dict[str, Any], problems: list[str]) -> None:
         ("python", facts["python"]["version"]),
         *((name, version or "not installed") for name, version in facts["packages"].items()),
         ("threads", str(torch.get("threads", "-"))),
+        ("linear algebra", facts["linear algebra"]),
         ("device", devices),
         ("runs", f"{runs['dir']} ({access}, {size(runs['free_bytes'])} free)"),
         ("terminal", _terminal_text(terminal)),

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from cadenza import __version__
+from cadenza.base import blas
 from cadenza.base.json_text import is_text
 from cadenza.base.text import lines, one_line
 from cadenza.errors import CadenzaError, ConfigError, StorageError
@@ -116,7 +117,12 @@ def help_of(command: Callable[..., None]) -> str:
 def main() -> None:
     """Run the command line and exit with its code."""
     mend_streams()
-    sys.exit(run(sys.argv[1:]))
+    blas.may_start_again = os.name == "posix"
+    try:
+        code = run(sys.argv[1:])
+    except blas.OtherKernels as other:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], other.environment)
+    sys.exit(code)
 
 
 def mend_streams() -> None:
@@ -171,6 +177,8 @@ def run(arguments: list[str]) -> int:
         where = f": {problem.filename}" if problem.filename else ""
         complain(f"error: {problem.strerror or problem}{where}")
         return StorageError.exit_code
+    except blas.OtherKernels:
+        raise
     except Exception as problem:
         if "DefaultCPUAllocator" in str(problem) or type(problem).__name__ == "OutOfMemoryError":  # torch's
             complain(f"error: {no_memory(problem)}")

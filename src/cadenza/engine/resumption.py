@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from cadenza.base import blas
 from cadenza.base.json_text import is_intact
 from cadenza.config.schema import RunConfig
 from cadenza.engine.build import resolve_device
 from cadenza.engine.checkpoint import name_of
 from cadenza.engine.identity import Change, differences, identity_of, unaccepted
 from cadenza.engine.launch import BUDGET
+from cadenza.engine.runtime import kernels_of
 from cadenza.errors import CheckpointError, ConfigError
-from cadenza.records.decisions import ACCEPTED, BUDGETS, DEVICES
+from cadenza.records.decisions import ACCEPTED, BLAS_CHANGES, BUDGETS, DEVICES
 from cadenza.records.folder import RunFolder, read_object, timestamp
 from cadenza.records.metrics import read
 
@@ -139,7 +141,10 @@ def review_changes(run: Orchestrator, checkpoint: str, accept: bool, edited: Seq
 
 
 def record_changes(run: Orchestrator, changes: Sequence[Change], device: str | None) -> None:
-    """Write the changes, and the `device` that the run was moved from, to decisions.json, before they take effect."""
+    """Write the changes to decisions.json before they take effect.
+
+    They are the given ones, the `device` that the run was moved from, and other kernels of linear algebra.
+    """
     now = {"from_cycle": run.clock.cycles}
     if changes:
         pairs = {change.key: change.pair for change in changes}
@@ -147,7 +152,14 @@ def record_changes(run: Orchestrator, changes: Sequence[Change], device: str | N
         run.decisions.setdefault(ACCEPTED, []).append(entry)
     if device is not None:
         run.decisions.setdefault(DEVICES, []).append({"before": device, "now": run.decisions["device"], **now})
-    if changes or device is not None:
+    kernels = {"before": kernels_of(run.decisions), "now": blas.loaded()}
+    has_other_kernels = kernels["before"] != kernels["now"]
+    if has_other_kernels:
+        before, here = (name or "unknown" for name in kernels.values())
+        change = f"NumPy's linear algebra has {here} kernels here, the run was made with {before}"
+        run.console.note(f"{change}: from here on no longer bit for bit the same", warning=True)
+        run.decisions.setdefault(BLAS_CHANGES, []).append(kernels | now)
+    if changes or device is not None or has_other_kernels:
         run.folder.write_decisions(run.decisions)
 
 
@@ -175,11 +187,13 @@ def settle_pointers(run: Orchestrator, checkpoint: str) -> None:
 
 
 def described_changes(decisions: Mapping[str, Any]) -> list[str]:
-    """Return in words why a run may differ from its repetition: accepted changes and changes of device."""
+    """Return in words why a run may differ from its repetition: changes that were accepted, of device, of kernels."""
     lines = [
         f"from cycle {entry['from_cycle']} on: {Change(key, *pair)} (--accept-changes)"
         for entry in decisions.get(ACCEPTED, [])
         for key, pair in entry["changes"].items()
     ]
-    moves = decisions.get(DEVICES, [])
-    return [*lines, *(f"from cycle {one['from_cycle']} on: device {one['before']} → {one['now']}" for one in moves)]
+    for what, log in (("device", DEVICES), ("linear algebra", BLAS_CHANGES)):
+        entries = decisions.get(log, [])
+        lines += [f"from cycle {one['from_cycle']} on: {what} {one['before']} → {one['now']}" for one in entries]
+    return lines

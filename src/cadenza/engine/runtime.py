@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
+from cadenza.base import blas
 from cadenza.config.schema import RunConfig
 from cadenza.envs.vector import cores
 from cadenza.errors import ConfigError
 from cadenza.nets.observe import images
+from cadenza.records.decisions import BLAS, BLAS_CHANGES
 from cadenza.types import EnvSpec
 
 # A cold compilation takes about half a minute and saves a third of a gradient step on images (docs/performance.md).
@@ -91,10 +93,18 @@ def keep_memory() -> bool:
 
 
 def use_runtime(decisions: dict[str, Any]) -> None:
-    """Apply the decided threads and matmul precision to this process."""
+    """Apply the decided threads and matmul precision to this process; raise `OtherKernels` if a new one is needed."""
+    decisions.setdefault(BLAS, blas.loaded())  # runs from before it was a decision
+    blas.require(kernels_of(decisions))
     use_threads(decisions["runtime.threads"])
     tensor_cores = decisions["runtime.tf32"] and decisions["device"].startswith("cuda")
     torch.set_float32_matmul_precision("high" if tensor_cores else "highest")
+
+
+def kernels_of(decisions: dict[str, Any]) -> str:
+    """Return the kernels of linear algebra that the run computed with last."""
+    changes = decisions.get(BLAS_CHANGES)
+    return str(changes[-1]["now"] if changes else decisions[BLAS])
 
 
 def use_threads(count: int) -> None:

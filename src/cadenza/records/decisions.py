@@ -89,6 +89,7 @@ def _log(**kinds: Callable[[Any], bool]) -> Decision:
 
 
 BUDGETS, DEVICES, ACCEPTED = "training.budgets", "device.changes", "accepted"
+BLAS, BLAS_CHANGES = "runtime.blas", "runtime.blas_changes"  # the kernels of NumPy's linear algebra
 COLLECT = "training.collect"  # the amount of each `collect` that names none
 COUNT = Decision("a whole number from 1", _is_positive)
 FLAG = Decision("true or false", _is_flag)
@@ -100,6 +101,7 @@ DECISIONS: dict[str, Decision] = {
     "device": Decision("a device such as cpu or cuda:0", _is_device),
     "runtime.threads": COUNT,
     "runtime.kernels": _choice("numpy", "torch"),
+    BLAS: Decision("the name of kernels, such as Haswell", _is_text),
     "runtime.compile": FLAG,
     "runtime.tf32": FLAG,
     **ENVIRONMENT,
@@ -111,6 +113,7 @@ DECISIONS: dict[str, Decision] = {
     "training.dataset": _object(digest=_is_text, transitions=_is_count, episodes=_is_count),
     BUDGETS: _log(max_timesteps=_is_budget, max_updates=_is_budget, from_cycle=_is_count, concluded=_is_flag),
     DEVICES: _log(before=_is_device, now=_is_device, from_cycle=_is_count),
+    BLAS_CHANGES: _log(before=_is_text, now=_is_text, from_cycle=_is_count),
     ACCEPTED: _log(when=_is_text, env_steps=_is_count, from_cycle=_is_count, changes=_are_changes),
     "debugger": replace(_object(value=_is_text, reason=_is_text), binds=False),
 }

@@ -22,6 +22,7 @@ GOOD: dict[str, Any] = {
     "runtime.kernels": "numpy",
     "runtime.compile": False,
     "runtime.tf32": True,
+    "runtime.blas": "SkylakeX",
     "environment.vectorize": {"value": "native", "reason": "fastest"},
     "environment.workers": 3,
     "evaluation": {"environment.vectorize": {"value": "workers", "reason": ""}, "environment.workers": 1},
@@ -32,6 +33,7 @@ GOOD: dict[str, Any] = {
     "training.dataset": {"digest": "ab", "transitions": 10, "episodes": 0},
     "training.budgets": [{"max_timesteps": 5, "max_updates": None, "from_cycle": 0, "concluded": False}],
     "device.changes": [{"before": "cpu", "now": "cuda:1", "from_cycle": 2}],
+    "runtime.blas_changes": [{"before": "Haswell", "now": "", "from_cycle": 2}],
     "accepted": [{"when": "now", "env_steps": 4, "from_cycle": 2, "changes": {"config.seed": [1, 2]}}],
     "debugger": {"value": "pdb", "reason": ""},
 }
@@ -93,4 +95,5 @@ def test_1000_bit_flips_are_noticed_or_change_nothing(name: str, make_run: Any) 
 
 
 def test_words_and_logs_do_not_bind() -> None:
-    assert GOOD.keys() - binding(GOOD).keys() == {"training.budgets", "device.changes", "accepted", "debugger"}
+    logs = {"training.budgets", "device.changes", "runtime.blas_changes", "accepted"}
+    assert GOOD.keys() - binding(GOOD).keys() == {*logs, "debugger"}
