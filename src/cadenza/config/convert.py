@@ -9,12 +9,14 @@ import math
 import re
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from cadenza.base.text import printable
 from cadenza.config import registry
+from cadenza.config.algorithm_settings import AlgorithmSettings
+from cadenza.config.checks import check_bounds, default, refuse_unused
 from cadenza.config.schema import RunConfig
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, nearest
 
@@ -56,7 +58,7 @@ def to_dict(config: Any) -> Any:
 def _is_left_out(field: Field[Any], value: Any) -> bool:
     if not field.metadata.get("sparse"):
         return False
-    return bool(value == (field.default if field.default_factory is MISSING else field.default_factory()))
+    return bool(value == default(field))
 
 
 def config_hash(config: RunConfig) -> str:
@@ -183,31 +185,33 @@ def _convert_union(hint: Any, options: tuple[Any, ...], value: Any, where: str) 
 
 
 def _convert_dataclass(cls: Any, value: Any, where: str, base: Any = None) -> Any:
-    """`base` has what `value` leaves out, where that is not the class's own defaults."""
+    """Return the dataclass made from a mapping; what it leaves out comes from `base`, or from the class's defaults."""
     value = _expand(cls, value, where)
     if not isinstance(value, Mapping):
         raise _refused(cls, value, where)
-    hints, known = _hints(cls), {field.name: field for field in fields(cls)}
-    if cls is RunConfig:
-        hints = {**hints, "algorithm": _algorithm(value)}
-    values = {}
-    for name, item in value.items():
-        key = f"{where}.{name}" if where else str(name)
+    prefix, known = f"{where}." if where else "", {field.name: field for field in fields(cls) if field.init}
+    hints = {**_hints(cls), "algorithm": _algorithm(value)} if cls is RunConfig else _hints(cls)
+    for name in value:
         if name not in known:
-            raise _UnknownKey(printable(key))
-        make = known[name].default_factory
-        default = None if make is MISSING else make()
-        if is_dataclass(hints[name]) and type(default) is hints[name]:
-            values[name] = _convert_dataclass(hints[name], item, key, default)
+            raise _UnknownKey(printable(f"{prefix}{name}"))
+    values = {}
+    for name, field in known.items():
+        hint, usual = hints[name], default(field) if base is None else getattr(base, name)
+        if name not in value and usual is MISSING:
+            raise ConfigError(f"{prefix}{name} is missing: {describe(hint)}")
+        item = value[name] if name in value else to_dict(usual)  # a default must fit its type, too, to be read back
+        if is_dataclass(hint) and type(usual) is hint:
+            values[name] = _convert_dataclass(hint, item, f"{prefix}{name}", usual)
         else:
-            values[name] = _convert(hints[name], item, key)
-    for field in fields(cls):
-        if field.name not in values and field.default is MISSING and field.default_factory is MISSING:
-            raise ConfigError(f"{where + '.' if where else ''}{field.name} is missing: {describe(hints[field.name])}")
+            values[name] = _convert(hint, item, f"{prefix}{name}")
+        check_bounds(field.metadata.get("bounds"), values[name], f"{prefix}{name}")
     try:
-        return cls(**values) if base is None else replace(base, **values)
+        settings = cls(**values)
+        if isinstance(settings, AlgorithmSettings):
+            refuse_unused(settings, where)
     except ConfigError as problem:
         raise _placed(problem, where, known) from None
+    return settings
 
 
 def _expand(cls: Any, value: Any, where: str) -> Any:

@@ -50,7 +50,7 @@ def test_value_and_who_set_it(key: str, overrides: list[str], value: Any, source
 
 def test_meaning_type_unit_and_default_come_from_the_schema() -> None:
     told = explain("checkpoint.every_steps", "CartPole-v1:ppo", ["checkpoint.every_steps=5"])
-    assert (told.value, told.default, told.type, told.unit) == (5, 10_000, "a whole number", "env_steps")
+    assert (told.value, told.default, told.type, told.unit) == (5, 10_000, "a whole number, at least 0", "env_steps")
     assert told.doc.startswith("distance between checkpoints")
 
 
