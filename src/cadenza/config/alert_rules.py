@@ -24,9 +24,7 @@ class Rule:
     below: float | None = setting(None, "alert below this value")
     rise: float | None = setting(None, "alert above this multiple of the median of the rows before", above=0)
     drop: float | None = setting(None, "alert below this share of the median of the rows before", above=0)
-    lost: float | None = setting(
-        None, "alert when this share of the gain since the lowest value is lost again", above=0
-    )
+    lost: float | None = setting(None, "alert when this share of the gain since the lowest value is lost", above=0)
     stall: float | None = setting(
         None,
         "alert when the highest value is older than this; up to 1: a share of the run",

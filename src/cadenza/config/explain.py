@@ -37,18 +37,18 @@ def explain(key: str, spec: str, overrides: Sequence[str] = (), config_dir: Path
     """Return the value of a key in the config of a spec, and the file or override that set it."""
     composed = resolve(spec, overrides, config_dir, trace=True)
     resolved = to_dict(composed.config)
-    known = {name: (hint, field) for name, hint, field in walk(RunConfig, data=resolved)}
-    return _explain(key, known, resolved, composed.layers)
+    settings = {name: (hint, field) for name, hint, field in walk(RunConfig, data=resolved)}
+    return _explain(key, settings, resolved, composed.layers)
 
 
-def _explain(key: str, known: Mapping[str, Any], resolved: Any, layers: Sequence[Layer]) -> Explanation:
-    name = _documented(key, known, resolved)
-    hint, field = known[name]
+def _explain(key: str, settings: Mapping[str, Any], resolved: Any, layers: Sequence[Layer]) -> Explanation:
+    name = _documented_key(key, settings, resolved)
+    hint, field = settings[name]
     inner = key != name
     value = _at(resolved, key)
     if value is MISSING and not inner and field.metadata.get("sparse"):  # left out at its default
         value = _default(hint, field)
-    below = [other for other in known if other.rpartition(".")[0] == key] if is_dataclass(hint) else []
+    below = [other for other in settings if other.rpartition(".")[0] == key] if is_dataclass(hint) else []
     return Explanation(
         key=key,
         value=None if value is MISSING else value,  # a key of a block that is null
@@ -57,7 +57,7 @@ def _explain(key: str, known: Mapping[str, Any], resolved: Any, layers: Sequence
         type=f"part of {name}" if inner else "settings" if below else _type(hint, field),
         unit=field.metadata.get("unit", ""),  # a field of a user's algorithm may have no metadata
         doc=_meaning(field),
-        parts=tuple(_explain(other, known, resolved, layers) for other in below),
+        parts=tuple(_explain(other, settings, resolved, layers) for other in below),
     )
 
 
@@ -82,13 +82,13 @@ def reference() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _documented(key: str, known: Mapping[str, Any], resolved: Any) -> str:
+def _documented_key(key: str, settings: Mapping[str, Any], resolved: Any) -> str:
     """Return the key, or the key it is part of (`environment.kwargs.x`, `algorithm.learning_rate.end_value`)."""
     name = key
-    while name not in known:
+    while name not in settings:
         name = name.rpartition(".")[0]
         if not name or _at(resolved, key) is MISSING:
-            raise ConfigError(f"unknown key '{key}'{suggest(key, list(known))}")
+            raise ConfigError(f"unknown key '{key}'{suggest(key, list(settings))}")
     return name
 
 

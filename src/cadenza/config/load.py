@@ -324,15 +324,15 @@ def _check_choice(repository: Any, override: Any, folders: Sequence[Path]) -> No
 
     group, option = override.key_or_group, override.value()
     if not repository.group_exists(group):
-        known = [name for name in repository.get_group_options("", ObjectType.GROUP) if name != "hydra"]
-        raise NotFoundError(f"{override.input_line!r}: no config group '{group}'{nearest(group, known)}")
+        names = [name for name in repository.get_group_options("", ObjectType.GROUP) if name != "hydra"]
+        raise NotFoundError(f"{override.input_line!r}: no config group '{group}'{nearest(group, names)}")
     options = option if isinstance(option, list) and option else [option]
     unknown = [name for name in options if not repository.config_exists(f"{group}/{name}")]
     if not unknown:
         return
-    known = experiments(*folders) if group == "experiment" else repository.get_group_options(group)
-    hint = nearest(str(unknown[0]), known)
-    raise NotFoundError(f"{override.input_line!r}: no such choice{hint} (choices: {', '.join(known)})")
+    names = experiments(*folders) if group == "experiment" else repository.get_group_options(group)
+    hint = nearest(str(unknown[0]), names)
+    raise NotFoundError(f"{override.input_line!r}: no such choice{hint} (choices: {', '.join(names)})")
 
 
 def _set(config: Any, key: str, value: Any) -> None:
@@ -362,9 +362,9 @@ def _apply(config: Any, override: Any) -> Layer:
         if not override.is_delete():
             _set(config, key, value)
             return Layer(source, _nested(key, value))
-        known = [name for name, _, _ in walk(RunConfig, data=OmegaConf.to_container(config))]
-        if key not in known and OmegaConf.select(config, key) is None:
-            raise ConfigError(f"{override.input_line!r} removes an unknown key{suggest(key, known)}")
+        keys = [name for name, _, _ in walk(RunConfig, data=OmegaConf.to_container(config))]
+        if key not in keys and OmegaConf.select(config, key) is None:
+            raise ConfigError(f"{override.input_line!r} removes an unknown key{suggest(key, keys)}")
         parent, _, leaf = key.rpartition(".")
         with open_dict(config):
             (OmegaConf.select(config, parent) if parent else config).pop(leaf, None)

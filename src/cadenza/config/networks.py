@@ -79,9 +79,7 @@ class TorsoConfig:
     )
     kwargs: Mapping[str, Any] = setting(doc="keyword arguments for an encoder of yours", factory=dict)
     cnn: CNNConfig = setting(doc="for images", factory=CNNConfig)
-    hidden_sizes: tuple[int, ...] = setting(
-        (), "units of layers that policy and value share, before the memory", least=1
-    )
+    hidden_sizes: tuple[int, ...] = setting((), "units of the layers that policy and value share", least=1)
     activation: Activation = setting("tanh", "nonlinearity after each of those layers")
     memory: MemoryConfig = setting(doc="memory of the policy", factory=MemoryConfig)
     shared: bool = setting(True, "one torso for policy and value; false: one each")
@@ -113,14 +111,10 @@ class OptimizerConfig:
     betas: tuple[float, float] = setting(
         (0.9, 0.999), "adam, adamw, laprop: decay of the averages of gradients and squares", least=0, below=1
     )
-    weight_decay: float = setting(
-        0.0, "pull of the weights towards zero; decoupled from the gradients in adamw alone", least=0
-    )
+    weight_decay: float = setting(0.0, "pull of weights towards zero; adamw decouples it from the gradients", least=0)
     momentum: float = setting(0.0, "sgd, rmsprop: share of the previous step that is repeated", least=0, below=1)
     alpha: float = setting(0.99, "rmsprop: decay of the average of squares", least=0, below=1)
-    agc: float = setting(
-        0.0, "adaptive clipping: largest norm of a tensor's gradient per norm of the tensor; 0: none", least=0
-    )
+    agc: float = setting(0.0, "largest norm of a tensor's gradient per norm of the tensor; 0: any", least=0)
     warmup: int = setting(0, "laprop: updates over which the steps grow to their full size", "updates", least=0)
 
     def __post_init__(self) -> None:

@@ -90,9 +90,9 @@ def load_object(path: str | type) -> Any:
 
 def load_own(path: str) -> Any:
     """Return the object that a user's import path names; modules in the current folder can be imported, too."""
-    here = str(Path.cwd())
-    if here not in sys.path:  # only now that this code is needed, and last, so that nothing is shadowed
-        sys.path.append(here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # only now that this code is needed, and last, so that nothing is shadowed
+        sys.path.append(folder)
     return load_object(path)
 
 
@@ -138,8 +138,8 @@ def algorithm(name: str, also: Iterable[str] = ()) -> Algorithm:
         for entry in entry_points(group="cadenza.algorithms", name=name):
             _load_algorithm(entry)
     if name not in ALGORITHMS:
-        known = sorted(set(ALGORITHMS) | set(entry_points(group="cadenza.algorithms").names))
-        raise NotFoundError(f"unknown algorithm '{name}'{nearest(name, [*known, *also])} (known: {', '.join(known)})")
+        names = sorted(set(ALGORITHMS) | set(entry_points(group="cadenza.algorithms").names))
+        raise NotFoundError(f"unknown algorithm '{name}'{nearest(name, [*names, *also])} (known: {', '.join(names)})")
     return ALGORITHMS[name]
 
 

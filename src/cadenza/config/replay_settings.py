@@ -14,9 +14,7 @@ from cadenza.errors import ConfigError
 class ReplaySettings(AlgorithmSettings):
     """The replay of an algorithm."""
 
-    buffer_size: int = setting(
-        1_000_000, "rows of the replay: transitions, and one for each end of an episode", "rows", least=1
-    )
+    buffer_size: int = setting(1_000_000, "size of the replay: transitions and ends of episodes", "rows", least=1)
     buffer_on_disk: bool = setting(False, "map the replay from a file instead of holding it in memory")
 
     def check_room(self, num_envs: int, rows: int, reason: str) -> None:

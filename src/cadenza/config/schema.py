@@ -42,9 +42,7 @@ class EnvironmentConfig:
     resize: bool | int | tuple[int, ...] = setting(
         False, "size of images: N, [height, width], or true for 84; after grayscale", "pixels", least=1
     )
-    frame_stack: int | None = setting(
-        None, "number of latest observations that are stacked; after resize", "observations", least=1
-    )
+    frame_stack: int | None = setting(None, "number of stacked observations; after resize", "observations", least=1)
     groups: Literal["auto", "type", "space", "agent", "one"] | Mapping[str, tuple[str, ...]] = setting(
         "auto",
         "agents that share networks: by type, by equal spaces, each agent alone, all in one, or {name: [agents]}; "
@@ -65,9 +63,7 @@ class EnvironmentConfig:
     autoreset: Literal["next_step", "same_step", "disabled"] = setting(
         "same_step", "Gymnasium's autoreset mode for vectorize=gymnasium"
     )
-    timeout_seconds: float = setting(
-        60.0, "time after which one reset or step of an environment counts as hung", "s", above=0
-    )
+    timeout_seconds: float = setting(60.0, "time after which a reset or step counts as hung", "s", above=0)
 
     def __post_init__(self) -> None:
         if self.picture_size is not None and len(self.picture_size) != 2:
@@ -102,14 +98,10 @@ class Hook:
     """An entry of a phase: `collect`, `evaluate`, or the name of one of the algorithm's update methods."""
 
     name: str = setting("", "collect, evaluate, or the name of an update method")
-    steps: int | None = setting(
-        None, "collect: env_steps per cycle; null: the algorithm's own number", "env_steps", least=1
-    )
+    steps: int | None = setting(None, "collect: env_steps a cycle; null: the algorithm's choice", "env_steps", least=1)
     episodes: int | None = setting(None, "collect: finished episodes per cycle, instead of steps", "episodes", least=1)
     times: int = setting(1, "updates: calls per cycle", "calls", least=1)
-    ratio: float | None = setting(
-        None, "updates: calls per env_step collected in this phase, instead of `times`", above=0
-    )
+    ratio: float | None = setting(None, "updates: calls per env_step of this phase, instead of `times`", above=0)
     buffer: str = setting("", "name of its store; empty: that of the phase")
 
     @property
@@ -171,9 +163,7 @@ class EarlyStop:
     """The condition on a metric that ends the run early."""
 
     metric: str = setting("eval/return_mean", "metric to watch; collect/return_mean watches training episodes")
-    at_least: float | Literal["solved"] = setting(
-        "solved", "value that ends the run; solved: the environment's threshold"
-    )
+    at_least: float | Literal["solved"] = setting("solved", "value to reach; solved: the environment's threshold")
 
     def __post_init__(self) -> None:
         measured = self.metric.startswith(("eval/", "collect/")) and self.metric.count("/") == 1
@@ -188,15 +178,9 @@ class EarlyStop:
 class TrainingConfig:
     """The length of a run and its phases."""
 
-    max_timesteps: int | None = setting(
-        100_000, "budget; the run ends with the first cycle that reaches it", "env_steps", least=1
-    )
-    max_updates: int | None = setting(
-        None, "budget in gradient steps, alone or besides max_timesteps", "updates", least=1
-    )
-    horizon: int | None = setting(
-        None, "length that schedules refer to; null: the first budget", "env_steps or updates", least=1
-    )
+    max_timesteps: int | None = setting(100_000, "budget, rounded up to a whole cycle", "env_steps", least=1)
+    max_updates: int | None = setting(None, "budget in gradient steps, alone or with max_timesteps", "updates", least=1)
+    horizon: int | None = setting(None, "length for schedules; null: the first budget", "env_steps or updates", least=1)
     phases: tuple[Phase, ...] | None = setting(None, "curriculum; null: the algorithm's own")
     early_stop: EarlyStop | None = setting(None, "end early when a metric reaches a value")
     init_from: str | None = setting(None, "folder of a run whose weights this one starts from")
@@ -215,7 +199,7 @@ class EvaluationConfig:
     """Evaluation of the policy apart from training, in separate environments with separate seeds."""
 
     every_steps: int | None = setting(
-        10_000, "distance between evaluations; 0 or null: only at the end", "env_steps", least=0
+        10_000, "interval of evaluations; 0 or null: only at the end", "env_steps", least=0
     )
     every_updates: int | None = setting(10_000, "the same in phases that do not collect", "updates", least=0)
     warmup_steps: int = setting(0, "no evaluation up to and including this point", "env_steps", least=0)
@@ -294,9 +278,7 @@ class RuntimeConfig:
         "compile the loss of ppo and dqn with torch; auto: for such images on a CPU, if the run is long enough to gain "
         "from it. Capture updates and plans of dreamer, planet and tdmpc as CUDA graphs; auto: on CUDA",
     )
-    tf32: bool = setting(
-        False, "on CUDA: multiply float32 matrices on tensor cores with 10-bit mantissas, which is faster"
-    )
+    tf32: bool = setting(False, "on CUDA: multiply float32 matrices with 10-bit mantissas, which is faster")
 
 
 @dataclass(frozen=True)
@@ -304,9 +286,7 @@ class DebugConfig:
     """Checks and measurements for debugging. They change the speed of a run, not its weights."""
 
     enabled: bool = setting(False, "check every number, measure every module, profile; `train --debug` sets it")
-    profile_cycles: int = setting(
-        1, "cycles that the trace in debug/ covers, after the first; 0: none", "cycles", least=0
-    )
+    profile_cycles: int = setting(1, "cycles in the trace in debug/, after the first; 0: none", "cycles", least=0)
 
 
 @dataclass(frozen=True)

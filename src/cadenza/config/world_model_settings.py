@@ -23,9 +23,7 @@ class WorldModelConfig:
     hidden: int = setting(64, "units of the layers inside the recurrent model", least=1)
     stoch: int = setting(32, "variables of the stochastic state", least=1)
     classes: int = setting(4, "classes of each variable of a categorical latent")
-    units: int = setting(
-        64, "units of the layers of encoder, decoder and all heads, policy and critic among them", least=1
-    )
+    units: int = setting(64, "units of the layers of encoder, decoder and heads, policy and critic included", least=1)
     depth: int = setting(4, "base number of channels of the convolutions; they grow in multiples of it", least=1)
     latent: Literal["categorical", "gaussian"] = setting("categorical", "distribution of the stochastic state")
     unimix: float = setting(
@@ -91,9 +89,7 @@ class LatentModelConfig:
         "mish",
         "elu: ELUs, a norm in the critics alone, orthogonal weights (TD-MPC); mish: a norm and Mish after each layer",
     )
-    units: int = setting(
-        512, "units of the two hidden layers of dynamics, reward, end, critics and policy each", least=1
-    )
+    units: int = setting(512, "units of the two hidden layers of dynamics, heads, critics and policy", least=1)
     encoder_units: int = setting(256, "units of each hidden layer of the encoder", least=1)
     encoder_layers: int = setting(1, "hidden layers of the encoder", least=0)
     depth: int = setting(16, "images: channels of the first convolution; each further one has twice as many", least=1)
@@ -129,9 +125,7 @@ class PathIntegralConfig:
     )
     temperature: float = setting(0.5, "how strongly better elites weigh more", above=0)
     momentum: float = setting(0.0, "share of the previous mean in the next one", least=0, below=1)
-    min_std: float | Schedule = setting(
-        0.05, "smallest standard deviation of sampled actions, on a scale of -1 to 1", least=0
-    )
+    min_std: float | Schedule = setting(0.05, "smallest standard deviation of actions in [-1, 1]", least=0)
     max_std: float = setting(2.0, "largest standard deviation, which is also the first")
 
     def __post_init__(self) -> None:

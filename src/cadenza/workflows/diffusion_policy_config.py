@@ -26,17 +26,11 @@ class DiffusionPolicyConfig(ReplaySettings):
     baseline: Literal["none", "cloning"] = setting(
         "none", "cloning: a regression from observations to the chunk of actions, instead of a diffusion"
     )
-    history: int = setting(
-        2, "observations that a chunk of actions is predicted from, the current one included", least=1
-    )
+    history: int = setting(2, "observations that a chunk is predicted from, the current one included", least=1)
     horizon: int = setting(16, "length of the predicted chunk of actions, the current one first", least=1)
     executed: int = setting(8, "actions of a chunk that are executed before the next chunk is predicted", least=1)
-    denoiser: Literal["unet", "transformer"] = setting(
-        "unet", "network that predicts the noise in a chunk", needs=DIFFUSION
-    )
-    noise_schedule: Literal["cosine", "linear"] = setting(
-        "cosine", "growth of the noise over the noising steps", needs=DIFFUSION
-    )
+    denoiser: Literal["unet", "transformer"] = setting("unet", "network that predicts the noise", needs=DIFFUSION)
+    noise_schedule: Literal["cosine", "linear"] = setting("cosine", "growth of noise over the steps", needs=DIFFUSION)
     noise_steps: int = setting(100, "noising steps from actions to pure noise", least=1, needs=DIFFUSION)
     sampler: Literal["ddim", "ddpm"] = setting("ddim", "sampler of actions from noise", needs=DIFFUSION)
     sampling_steps: int = setting(10, "calls of the network per sample", least=1, needs=DIFFUSION)
@@ -54,13 +48,9 @@ class DiffusionPolicyConfig(ReplaySettings):
         doc="the optimizer",
         factory=lambda: OptimizerConfig("adamw", eps=1e-8, betas=(0.95, 0.999), weight_decay=1e-6),
     )
-    max_grad_norm: float | None = setting(None, "largest norm of the gradients, by clipping; null: any", above=0)
-    ema_power: float = setting(
-        0.75, "the decay of the averaged weights, which act, is 1 - (1 + updates) ** -ema_power", above=0
-    )
-    ema_max: float = setting(
-        0.9999, "largest decay of the averaged weights; 0: the newest weights act", least=0, below=1
-    )
+    max_grad_norm: float | None = setting(None, "clip gradients to this norm; null: never", above=0)
+    ema_power: float = setting(0.75, "the acting weights' decay is 1 - (1 + updates) ** -ema_power", above=0)
+    ema_max: float = setting(0.9999, "largest decay of the acting weights; 0: the newest weights act", least=0, below=1)
     torso: TorsoConfig = setting(
         doc="from an observation to features",
         factory=lambda: TorsoConfig(hidden_sizes=(256, 256), activation="relu"),
@@ -70,7 +60,7 @@ class DiffusionPolicyConfig(ReplaySettings):
         doc="the transformer", factory=DenoisingTransformerConfig, needs=f"{DIFFUSION} and denoiser=transformer"
     )
     cloning: MLPConfig = setting(
-        doc="the regression", factory=lambda: MLPConfig((256, 256), "relu"), needs="baseline=cloning"
+        doc="regression", factory=lambda: MLPConfig((256, 256), "relu"), needs="baseline=cloning"
     )
 
     def __post_init__(self) -> None:

@@ -28,9 +28,7 @@ class DQNConfig(OffPolicySettings):
     batch_size: int = with_default(OffPolicySettings, "batch_size", 64)
     learning_rate: float | Schedule = setting(5e-4, "step size of the optimizer", above=0)
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=lambda: OptimizerConfig(eps=1e-8))
-    max_grad_norm: float | None = setting(
-        10.0, "largest norm of each group's gradients, by clipping; null: any", above=0
-    )
+    max_grad_norm: float | None = setting(10.0, "clip gradients of each group to this norm; null: never", above=0)
     gamma: float = setting(0.99, "discount", least=0, most=1)
     n_step: int = setting(1, "rewards summed before the network's estimate", "steps", least=1)
     target_every: int = setting(250, "gradient steps between updates of the target network", "updates", least=1)
@@ -53,18 +51,14 @@ class DQNConfig(OffPolicySettings):
     kappa: float = setting(1.0, "quantile: errors up to this enter the loss squared, larger ones linearly", above=0)
     noisy: bool = setting(False, "explore by learned noise on the weights, drawn anew at every step")
     noisy_sigma: float = setting(0.5, "noisy: initial scale of the noise", above=0)
-    priority_alpha: float | None = setting(
-        None, "prioritised replay: power of the TD error; null: uniform sampling", above=0
-    )
+    priority_alpha: float | None = setting(None, "prioritised replay: power of the TD error; null: uniform", above=0)
     priority_beta: float | Schedule = setting(
         doc="share of the priorities' bias that importance weights correct; 1: all of it",
         factory=lambda: Schedule(start_value=0.4, end_value=1.0),
         least=0,
         most=1,
     )
-    loss: Literal["huber", "mse"] = setting(
-        "huber", "of a value's error: squared up to 1 and linear above, or squared everywhere"
-    )
+    loss: Literal["huber", "mse"] = setting("huber", "loss of a value's error; huber: squared up to 1, linear above")
     normalize_obs: bool = setting(False, "map observations from their bounds to [-1, 1]")
     torso: TorsoConfig = setting(doc="from observations to features", factory=TorsoConfig)
     hidden: MLPConfig = setting(

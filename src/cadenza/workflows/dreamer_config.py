@@ -49,9 +49,7 @@ class DreamerConfig(ReplaySettings):
         0.1, "weight of the part of the divergence that trains the posterior", least=0, needs="kl=v3"
     )
     kl_balance: float = setting(0.8, "share of the divergence that trains the prior", least=0, most=1, needs="kl=v2")
-    vector_scale: float = setting(
-        1.0, "weight of the loss of predicted vectors; 1: normal with standard deviation 1", least=0
-    )
+    vector_scale: float = setting(1.0, "weight of the loss of predicted vectors; 1: unit normal", least=0)
     reward_scale: float = setting(1.0, "weight of the loss of predicted rewards", least=0)
     continue_scale: float = setting(1.0, "weight of the loss of predicted ends", least=0, needs="model.continues")
     behaviour: Literal["plan", "v1", "v2", "v3"] = setting(
@@ -71,22 +69,16 @@ class DreamerConfig(ReplaySettings):
     )
     actor_std: float = setting(5.0, "initial standard deviation before tanh", above=0, needs="actor_head=tanh_normal")
     actor_layers: int = setting(3, "hidden layers of the policy", least=0, needs=ACTOR)
-    actor_unimix: float = setting(
-        0.01, "share of uniform probability mixed into discrete actions", least=0, most=1, needs=ACTOR
-    )
+    actor_unimix: float = setting(0.01, "uniform share mixed into discrete actions", least=0, most=1, needs=ACTOR)
     critic_layers: int = setting(3, "hidden layers of the critic", least=0, needs=ACTOR)
-    slow_critic_every: int = setting(
-        1, "gradient steps between updates of the slow critic; 0: no slow critic", "updates", least=0
-    )
+    slow_critic_every: int = setting(1, "gradient steps per update of the slow critic; 0: none", "updates", least=0)
     slow_critic_rate: float = setting(
         0.02, "share of the critic's weights in each of these updates", above=0, most=1, needs="slow_critic_every"
     )
     slow_critic_weight: float = setting(
         1.0, "weight of the loss that keeps the critic near the slow one", least=0, needs="behaviour=v3"
     )
-    replay_value_scale: float = setting(
-        0.3, "weight of the critic's loss on replayed trajectories", least=0, needs="behaviour=v3"
-    )
+    replay_value_scale: float = setting(0.3, "weight of the critic's loss on replay", least=0, needs="behaviour=v3")
     exploration_noise: float | Schedule = setting(
         0.0,
         "standard deviation of noise added to continuous actions, on a scale of -1 to 1; probability of a random "
@@ -104,9 +96,7 @@ class DreamerConfig(ReplaySettings):
     optimizer: OptimizerConfig = setting(
         doc="the optimizer", factory=lambda: OptimizerConfig("laprop", eps=1e-20, agc=0.3, warmup=1000)
     )
-    max_grad_norm: float | None = setting(
-        None, "largest norm of each network's gradients, by clipping; null: any", above=0
-    )
+    max_grad_norm: float | None = setting(None, "clip gradients of each network to this norm; null: never", above=0)
 
     def __post_init__(self) -> None:
         if self.behaviour == "v3":

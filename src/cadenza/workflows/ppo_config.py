@@ -35,14 +35,10 @@ class PPOConfig(AlgorithmSettings):
     clip_range: float | Schedule = setting(
         0.2, "largest deviation of the probability ratio from 1 that the objective rewards", above=0
     )
-    value_clip_range: float | None = setting(
-        None, "largest change of a value from its old estimate in the loss; null: any", above=0
-    )
+    value_clip_range: float | None = setting(None, "largest change of a value in an update; null: any", above=0)
     entropy_coef: float | Schedule = setting(0.0, "weight of the entropy bonus")
     value_coef: float = setting(0.5, "weight of the value loss")
-    max_grad_norm: float | None = setting(
-        0.5, "largest norm of each group's gradients, by clipping; null: any", above=0
-    )
+    max_grad_norm: float | None = setting(0.5, "clip gradients of each group to this norm; null: never", above=0)
     target_kl: float | None = setting(
         None, "end an update when the KL divergence from the old policy exceeds 1.5 times this; null: never", above=0
     )
@@ -55,9 +51,7 @@ class PPOConfig(AlgorithmSettings):
     update: Literal["together", "sequential"] = setting(
         "together", "groups of a team learn independently, or one after another, each weighting by the others' changes"
     )
-    order: Literal["random", "fixed"] = setting(
-        "random", "sequential: order of the groups; random: drawn for each rollout"
-    )
+    order: Literal["random", "fixed"] = setting("random", "sequential: order of groups; random: drawn per rollout")
     rewards: Literal["own", "team"] = setting("own", "reward of an agent: its own, or the sum of its team's")
     groups: Mapping[str, Any] = setting(doc="settings that differ for single groups, by the group's name", factory=dict)
     torso: TorsoConfig = setting(doc="from observations to features", factory=TorsoConfig)
@@ -139,8 +133,8 @@ class PPOConfig(AlgorithmSettings):
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""
         for name in self.groups:
             if name not in env.groups:
-                known = ", ".join(env.groups)
-                raise ConfigError(f"algorithm.groups.{name}: no such group{nearest(name, env.groups)} (known: {known})")
+                names = ", ".join(env.groups)
+                raise ConfigError(f"algorithm.groups.{name}: no such group{nearest(name, env.groups)} (known: {names})")
         for name, group in env.groups.items():
             config = self.of(name)
             config.minibatch(num_envs)

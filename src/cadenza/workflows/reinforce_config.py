@@ -32,9 +32,7 @@ class ReinforceConfig(AlgorithmSettings):
     normalize_targets: bool = setting(True, "standardise these weights in each update")
     baseline_epochs: int = setting(4, "advantages: passes of the baseline over the episodes of each update", least=1)
     entropy_coef: float | Schedule = setting(0.0, "weight of the entropy bonus")
-    max_grad_norm: float | None = setting(
-        0.5, "largest norm of each group's gradients, by clipping; null: any", above=0
-    )
+    max_grad_norm: float | None = setting(0.5, "clip gradients of each group to this norm; null: never", above=0)
     normalize_obs: bool | Literal["rolling", "static"] = setting(
         False, "put observations on one scale: rolling (or true) by their statistics so far, static by their bounds"
     )

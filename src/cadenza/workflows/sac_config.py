@@ -24,14 +24,12 @@ class SACConfig(OffPolicySettings):
 
     name: str = setting("sac", "name of the variant")
     learning_rate: float | Schedule = setting(3e-4, "step size of the optimizers", above=0)
-    critic_learning_rate: float | Schedule | None = setting(
-        None, "step size for the critics; null: learning_rate", above=0
-    )
+    critic_learning_rate: float | Schedule | None = setting(None, "critics' step size; null: learning_rate", above=0)
     temperature_learning_rate: float | Schedule | None = setting(
         None, "step size for the temperature; null: learning_rate", above=0, needs="temperature=auto"
     )
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=lambda: OptimizerConfig(eps=1e-8))
-    max_grad_norm: float | None = setting(None, "largest norm of the gradients, by clipping; null: any", above=0)
+    max_grad_norm: float | None = setting(None, "clip gradients to this norm; null: never", above=0)
     gamma: float = setting(0.99, "discount", least=0, most=1)
     n_step: int = setting(1, "rewards summed before the critics' estimate", "steps", least=1)
     tau: float = setting(0.005, "share of the critics' weights in each update of the target critics", above=0, most=1)
@@ -44,17 +42,13 @@ class SACConfig(OffPolicySettings):
         "entropy that the temperature is adjusted to; auto: -1 per dimension, or 0.98 of the highest if discrete",
         needs="temperature=auto",
     )
-    log_std_init: float = setting(
-        0.0, "initial log standard deviation of continuous actions, before tanh", least=-20, most=2
-    )
+    log_std_init: float = setting(0.0, "initial log standard deviation of actions, before tanh", least=-20, most=2)
     critics: int = setting(2, "number of critics; the lowest estimate counts", least=1)
     policy_trusts: Literal["min", "mean"] = setting("min", "which of the critics' estimates the policy maximises")
     layer_norm: bool = setting(False, "layer norm in the critics")
     dropout: float = setting(0.0, "dropout rate in the critics during updates", least=0, below=1)
     normalize_obs: bool = setting(False, "map observations from their bounds to [-1, 1]")
-    torso: TorsoConfig = setting(
-        doc="from observations to features; one for the policy, one for the critics", factory=TorsoConfig
-    )
+    torso: TorsoConfig = setting(doc="from observations to features, for policy and critics each", factory=TorsoConfig)
     actor: MLPConfig = setting(doc="policy network", factory=_mlp)
     critic: MLPConfig = setting(doc="network of each critic", factory=_mlp)
 

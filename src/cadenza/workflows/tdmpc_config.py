@@ -25,9 +25,7 @@ class TDMPCConfig(OffPolicySettings):
     one_graph: ClassVar[bool] = True
 
     name: str = setting("tdmpc2", "name of the variant")
-    priority_alpha: float | None = setting(
-        None, "prioritised replay: power of the TD error; null: uniform sampling", above=0
-    )
+    priority_alpha: float | None = setting(None, "prioritised replay: power of the TD error; null: uniform", above=0)
     priority_beta: float | Schedule = setting(
         0.4, "share of the priorities' bias that importance weights correct", least=0, needs="priority_alpha"
     )
@@ -55,21 +53,15 @@ class TDMPCConfig(OffPolicySettings):
     policy: Literal["squashed", "noisy"] = setting(
         "squashed", "squashed: a tanh-squashed normal with a learned deviation; noisy: one action, plus noise"
     )
-    policy_std: float = setting(
-        0.05, "standard deviation of the noise, on a scale of -1 to 1", least=0, needs="policy=noisy"
-    )
+    policy_std: float = setting(0.05, "standard deviation of the noise, in [-1, 1]", least=0, needs="policy=noisy")
     policy_trusts: Literal["min", "mean"] = setting("mean", "which of two critics' estimates policy and planning use")
     entropy_coef: float | Schedule = setting(1e-4, "weight of the policy's entropy", least=0, needs="policy=squashed")
     scale_values: bool = setting(True, "divide the values that the policy maximises by their spread")
     learning_rate: float | Schedule = setting(3e-4, "step size of the optimizers", above=0)
     encoder_rate: float = setting(0.3, "step size for the encoder, as a share of learning_rate", above=0)
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=lambda: OptimizerConfig(eps=1e-8))
-    policy_optimizer: OptimizerConfig = setting(
-        doc="the optimizer of the policy", factory=lambda: OptimizerConfig(eps=1e-5)
-    )
-    max_grad_norm: float | None = setting(
-        20.0, "largest norm of the model's gradients, by clipping; null: any", above=0
-    )
+    policy_optimizer: OptimizerConfig = setting(doc="the policy's optimizer", factory=lambda: OptimizerConfig(eps=1e-5))
+    max_grad_norm: float | None = setting(20.0, "clip gradients of the model to this norm; null: never", above=0)
     policy_max_grad_norm: float | None = setting(20.0, "the same for the policy's gradients", above=0)
 
     def __post_init__(self) -> None:

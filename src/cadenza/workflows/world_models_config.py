@@ -49,7 +49,7 @@ class MemoryConfig:
     end_scale: float = setting(1.0, "weight of the loss of predicted ends", least=0)
     batch_size: int = setting(100, "sequences in a gradient step", least=1)
     learning_rate: float = setting(1e-3, "step size of the optimizer", above=0)
-    max_grad_norm: float | None = setting(1.0, "largest norm of the gradients, by clipping; null: any", above=0)
+    max_grad_norm: float | None = setting(1.0, "clip gradients to this norm; null: never", above=0)
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,11 @@ class WorldModelsConfig(ReplaySettings):
         "evolved", "C: linear and found by evolution, a search in the model for each action, or random actions"
     )
     evolution: EvolutionConfig = setting(doc="the search for C", factory=EvolutionConfig, needs=EVOLVED)
-    trials: int = setting(
-        16, "episodes in which each controller of a generation is evaluated", "episodes", least=1, needs=EVOLVED
-    )
+    trials: int = setting(16, "episodes of each controller of a generation", "episodes", least=1, needs=EVOLVED)
     generations: int | None = setting(
         None, "number of generations; null: as many as the run's budget allows", "updates", least=1, needs=EVOLVED
     )
-    dream_steps: int = setting(
-        1000, "largest length of an episode in a dream", "steps", least=1, needs="evolution.inside=dream"
-    )
+    dream_steps: int = setting(1000, "longest episode in a dream", "steps", least=1, needs="evolution.inside=dream")
     planning: PlanningConfig = setting(doc="the search for actions", factory=PlanningConfig, needs=PLANNED)
     horizon: int = setting(15, "length of a plan", "steps", least=1, needs=PLANNED)
     train_every: int = setting(50, "steps collected between updates of M", "env_steps", least=1, needs=PLANNED)

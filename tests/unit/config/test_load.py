@@ -256,7 +256,7 @@ def test_users_folder_adds_experiments_and_groups(tmp_path: Path) -> None:
         ("a.yaml", "defaults: [{algorithm: pppo}]", "'{path}' cannot be composed: "),
         ("a.yaml", "defaults: [a]", "'{path}' cannot be composed: "),
         ("a.yaml", "defaults: [{algorithm: ppo}]", "environment.id is missing"),
-        ("a.yaml", "defaults: [_self_]", "algorithm.name is missing: say which algorithm (known: a2c, "),
+        ("a.yaml", "defaults: [_self_]", "algorithm.name is missing: must name an algorithm (known: a2c, "),
         ("a.yaml", "defaults: [b]", "{folder}/b.yaml, line 2: "),
         ("a.yaml", "defaults: []\nhydra: {searchpath: [file:///nowhere]}", "'{path}' cannot be composed: provider="),
         ("a.yaml", "schema_version: 99", "schema_version=99: written by a newer cadenza"),
