@@ -26,10 +26,7 @@ class Rule:
     drop: float | None = setting(None, "alert below this share of the median of the rows before", above=0)
     lost: float | None = setting(None, "alert when this share of the gain since the lowest value is lost", above=0)
     stall: float | None = setting(
-        None,
-        "alert when the highest value is older than this; up to 1: a share of the run",
-        "env_steps or updates",
-        above=0,
+        None, "alert when the highest value is this old; up to 1: a share of the run", "env_steps or updates", above=0
     )
     not_finite: bool = setting(False, "the run ends because a number is NaN or infinite")
     rows: int = setting(1, "consecutive rows in which the condition must hold", "rows", least=1)

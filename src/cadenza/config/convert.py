@@ -9,6 +9,7 @@ import math
 import re
 import types
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -69,19 +70,26 @@ def config_hash(config: RunConfig) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def walk(cls: Any, where: str = "", data: Any = None) -> Iterator[tuple[str, Any, Field[Any]]]:
-    """Yield `(dotted key, type, field)` of each setting and those below it; `data` names the algorithm."""
+def walk(cls: Any, where: str = "", data: Any = None, base: Any = None) -> Iterator[tuple[str, Any, Field[Any]]]:
+    """Yield `(dotted key, type, field)` of each setting and those below it; `data` names the algorithm.
+
+    The defaults of the fields are those of `base`, or of the class.
+    """
     if not isinstance(cls, type) or not is_dataclass(cls):
         return
     hints = _hints(cls)
     if cls is RunConfig and isinstance(data, Mapping) and _name_in(data) in registry.ALGORITHMS:
         hints = {**hints, "algorithm": _algorithm(data)}
     for field in fields(cls):
+        if base is not None:
+            field = copy(field)
+            field.default, field.default_factory = getattr(base, field.name), MISSING
         key = f"{where}.{field.name}" if where else field.name
         yield key, hints[field.name], field
         below = [option for option in _options(hints[field.name]) if option is not type(None)]
         if len(below) == 1:  # settings, or settings or null; not a number or a schedule
-            yield from walk(below[0], key)
+            usual = default(field)
+            yield from walk(below[0], key, base=usual if type(usual) is below[0] else None)
 
 
 def suggest(key: str, keys: list[str]) -> str:

@@ -35,9 +35,7 @@ class CNNConfig:
     """Convolutions over an image [C, H, W], then one linear layer."""
 
     layers: Literal["auto"] | tuple[tuple[int, int, int], ...] = setting(
-        "auto",
-        "[channels, kernel, stride] of each; auto: three that fit the image (Mnih et al. 2015 from 36 pixels)",
-        least=1,
+        "auto", "[channels, kernel, stride] of each; auto: three that fit (Mnih et al. 2015 from 36 pixels)", least=1
     )
     features: int = setting(512, "units of the linear layer", least=1)
     activation: Activation = setting("relu", "nonlinearity after each layer")

@@ -211,10 +211,7 @@ class EvaluationConfig:
     )
     video: bool = setting(False, "record one episode as a video when the run ends")
     video_every: int = setting(
-        0,
-        "evaluations between further videos (.mp4 with the extra video, else .gif); 0: none",
-        "evaluations",
-        least=0,
+        0, "evaluations between videos (.mp4 with the extra video, else .gif); 0: none", "evaluations", least=0
     )
 
 
@@ -266,9 +263,7 @@ class RuntimeConfig:
     """The use of the machine. It is part of a run's identity: results are equal bit for bit only under equal values."""
 
     threads: int | Literal["auto"] = setting(
-        "auto",
-        "threads of torch and NumPy; auto: one, or every core for images of 36 pixels and more on a CPU",
-        least=1,
+        "auto", "threads of torch and NumPy; auto: 1, or every core for images of 36 pixels and more on a CPU", least=1
     )
     kernels: Literal["auto", "numpy", "torch"] = setting(
         "auto", "library that computes plain networks; auto: numpy on a CPU, where it is faster, else torch"

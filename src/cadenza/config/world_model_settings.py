@@ -100,10 +100,7 @@ class LatentModelConfig:
     )
     bins: int = setting(101, "number of bins", least=2, needs="model.numbers=two_hot")
     reach: float = setting(
-        10.0,
-        "the bins lie between minus and plus this symmetric logarithm",
-        above=0,
-        needs="model.numbers=two_hot",
+        10.0, "the bins cover minus to plus this symmetric logarithm", above=0, needs="model.numbers=two_hot"
     )
     ends: bool = setting(True, "predict whether an episode terminates; false: assume that it does not")
 

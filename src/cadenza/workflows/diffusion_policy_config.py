@@ -36,7 +36,7 @@ class DiffusionPolicyConfig(ReplaySettings):
     sampling_steps: int = setting(10, "calls of the network per sample", least=1, needs=DIFFUSION)
     ddim_eta: float = setting(
         0.0,
-        "stochasticity of the sampler, from 0 (deterministic) to 1 (as ddpm)",
+        "stochasticity, from 0 (deterministic) to 1 (as ddpm)",
         least=0,
         most=1,
         needs=f"{DIFFUSION} and sampler=ddim",
@@ -45,15 +45,13 @@ class DiffusionPolicyConfig(ReplaySettings):
     learning_rate: float | Schedule = setting(3e-4, "step size of the optimizer", above=0)
     learning_rate_warmup: int = setting(500, "gradient steps over which it grows to its full value", "updates", least=0)
     optimizer: OptimizerConfig = setting(
-        doc="the optimizer",
-        factory=lambda: OptimizerConfig("adamw", eps=1e-8, betas=(0.95, 0.999), weight_decay=1e-6),
+        doc="the optimizer", factory=lambda: OptimizerConfig("adamw", eps=1e-8, betas=(0.95, 0.999), weight_decay=1e-6)
     )
     max_grad_norm: float | None = setting(None, "clip gradients to this norm; null: never", above=0)
     ema_power: float = setting(0.75, "the acting weights' decay is 1 - (1 + updates) ** -ema_power", above=0)
     ema_max: float = setting(0.9999, "largest decay of the acting weights; 0: the newest weights act", least=0, below=1)
     torso: TorsoConfig = setting(
-        doc="from an observation to features",
-        factory=lambda: TorsoConfig(hidden_sizes=(256, 256), activation="relu"),
+        doc="from an observation to features", factory=lambda: TorsoConfig(hidden_sizes=(256, 256), activation="relu")
     )
     unet: UNetConfig = setting(doc="the U-Net", factory=UNetConfig, needs=f"{DIFFUSION} and denoiser=unet")
     transformer: DenoisingTransformerConfig = setting(

@@ -34,7 +34,7 @@ class DQNConfig(OffPolicySettings):
     target_every: int = setting(250, "gradient steps between updates of the target network", "updates", least=1)
     tau: float = setting(1.0, "share of the network's weights in each update of the target; 1: a copy", above=0, most=1)
     epsilon: float | Schedule = setting(
-        doc="probability of a random action",
+        doc="chance of a random action",
         factory=lambda: Schedule(start_value=1.0, end_value=0.05, end=0.1),
         least=0,
         most=1,

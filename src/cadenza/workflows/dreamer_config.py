@@ -29,10 +29,7 @@ class DreamerConfig(ReplaySettings):
     pretrain_updates: int = setting(0, "gradient steps after the warm-up, before the policy acts", "updates", least=0)
     train_every: int = setting(1, "steps collected between updates", "env_steps", least=1)
     train_ratio: float = setting(
-        512.0,
-        "steps replayed per env_step collected: gradient steps times batch_size times batch_length",
-        "steps",
-        above=0,
+        512.0, "steps replayed per env_step: gradient steps times batch_size times batch_length", "steps", above=0
     )
     batch_size: int = setting(16, "sequences in a gradient step", least=1)
     batch_length: int = setting(64, "steps of each sequence", "steps", least=2)
@@ -80,10 +77,7 @@ class DreamerConfig(ReplaySettings):
     )
     replay_value_scale: float = setting(0.3, "weight of the critic's loss on replay", least=0, needs="behaviour=v3")
     exploration_noise: float | Schedule = setting(
-        0.0,
-        "standard deviation of noise added to continuous actions, on a scale of -1 to 1; probability of a random "
-        "discrete one",
-        least=0,
+        0.0, "standard deviation of noise on continuous actions in [-1, 1]; chance of a random discrete one", least=0
     )
     planning: PlanningConfig = setting(doc="the search for actions", factory=PlanningConfig, needs="behaviour=plan")
     learning_rate: float | Schedule = setting(4e-5, "step size of the optimizers", above=0)

@@ -38,9 +38,7 @@ class SACConfig(OffPolicySettings):
     temperature: float | Literal["auto"] = setting("auto", "weight of the entropy; auto: learned", least=0)
     initial_temperature: float = setting(1.0, "initial temperature", above=0, needs="temperature=auto")
     target_entropy: float | Literal["auto"] = setting(
-        "auto",
-        "entropy that the temperature is adjusted to; auto: -1 per dimension, or 0.98 of the highest if discrete",
-        needs="temperature=auto",
+        "auto", "desired entropy; auto: -1 per dimension, or 0.98 of the highest if discrete", needs="temperature=auto"
     )
     log_std_init: float = setting(0.0, "initial log standard deviation of actions, before tanh", least=-20, most=2)
     critics: int = setting(2, "number of critics; the lowest estimate counts", least=1)

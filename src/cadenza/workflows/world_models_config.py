@@ -67,7 +67,7 @@ class EvolutionConfig:
     inside: Literal["environment", "dream"] = setting("environment", "where controllers are evaluated")
     temperature: float = setting(
         1.15,
-        "factor by which the dream is less certain than the memory",
+        "uncertainty of the dream per that of the memory",
         above=0,
         needs="dynamics=mdn_rnn and evolution.inside=dream",
     )
@@ -83,7 +83,7 @@ class WorldModelsConfig(ReplaySettings):
     )
     rollout_actions: Literal["random", "policy"] = setting(
         "random",
-        "actions of these rollouts: random, or those of the controllers of the first generation",
+        "their actions: random, or those of the first generation of controllers",
         needs="controller=evolved|plan",
     )
     representation: Literal["auto", "vae", "identity"] = setting(

@@ -54,6 +54,19 @@ def test_meaning_type_unit_and_default_come_from_the_schema() -> None:
     assert told.doc.startswith("distance between checkpoints")
 
 
+def test_the_default_of_a_key_in_a_block_is_the_algorithms() -> None:
+    """SAC's networks are relu, where MLPConfig's own default is tanh."""
+    assert explain("algorithm.actor.activation", "Pendulum-v1:sac").default == "relu"
+    assert "| `algorithm.hidden.activation` | one of tanh, relu, elu, silu, gelu | `relu` |" in reference()
+
+
+def test_bounds_and_needs_are_shown() -> None:
+    told = explain("algorithm.kl_balance", "Pendulum-v1:dreamer_v2")
+    assert told.type == "a number, in [0, 1]"
+    assert told.doc.endswith("(with kl=v2)")
+    assert "(with behaviour=v1 or v2 or v3)" in reference()
+
+
 def test_users_files_are_named(tmp_path: Path) -> None:
     overlay = tmp_path / "overlay.yaml"
     overlay.write_text("spec: CartPole-v1:ppo\nalgorithm.gamma: 0.5\nalgorithm: {n_epochs: 3}\n")

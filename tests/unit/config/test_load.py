@@ -6,10 +6,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 import yaml
 
+from cadenza.config import load as load_module
 from cadenza.config.convert import config_hash, to_dict
 from cadenza.config.load import dump, load, read, resolve
 from cadenza.config.schedules import Schedule
@@ -401,3 +403,16 @@ def test_interpolations_that_multiply_are_refused(tmp_path: Path) -> None:
     text = "\n".join(["spec: CartPole-v1:ppo", "environment.kwargs:", "  a0: xxxxxxxx", *lines])
     with pytest.raises(ConfigError, match="interpolations expand to more than"):
         load(str(write(tmp_path, {"own.yaml": text}) / "own.yaml"))
+
+
+def test_a_config_is_composed_and_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def counted(module: Any, name: str) -> None:
+        original = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, **options: (calls.append(name), original(*args, **options))[1])
+
+    counted(load_module, "_compose")
+    counted(load_module, "build")
+    load("CartPole-v1:ppo", ["algorithm.gamma=0.9"])
+    assert calls == ["_compose", "build"]
