@@ -27,9 +27,9 @@ def check_bounds(bounds: Bounds | None, value: Any, key: str) -> None:
         for index, item in enumerate(value):
             check_bounds(bounds, item, f"{key}[{index}]")
     elif isinstance(value, Schedule):
-        constant = value.start_value == value.end_value
-        for end in ("start_value", "end_value"):
-            _refuse_outside(bounds, getattr(value, end), f"{key}.{end}", with_ends=not constant)
+        first, last = ends(value)
+        for name, number in (("start_value", first), ("end_value", last)):
+            _refuse_outside(bounds, number, f"{key}.{name}", with_ends=first != last)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         _refuse_outside(bounds, value, key)
 
