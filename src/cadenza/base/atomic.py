@@ -1,4 +1,4 @@
-"""The one way files are replaced: a reader, or a lost power line, sees the old content or the new, never a part."""
+"""Atomic replacement of files: a reader, or a loss of power, sees the old content or the new, never a part."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from cadenza.base.failpoints import failpoint
 from cadenza.base.files import SafePath
 from cadenza.base.json_text import dumps
 
-TEMPORARY = ".tmp-"  # how leftovers of a killed process are recognised
+TEMPORARY = ".tmp-"  # prefix of temporary files, by which leftovers of a killed process are recognised
 _TEMPORARY_NAME = re.compile(re.escape(TEMPORARY) + r"(.+)-\d+-[0-9a-f]{8}")
 
 
 def temporary_beside(path: Path) -> Path:
-    """A fresh name in the same directory, so that moving it to `path` is one atomic rename."""
+    """Return an unused path in the same directory, so that moving it to `path` is one atomic rename."""
     return path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def write_bytes(path: Path | SafePath, data: bytes) -> None:
-    """Replace the file durably."""
+    """Replace the content of a file durably."""
     target = path if isinstance(path, SafePath) else SafePath(path.parent) / path.name
     temporary = target.with_name(temporary_beside(target.path).name)
     try:
@@ -39,7 +39,7 @@ def write_bytes(path: Path | SafePath, data: bytes) -> None:
         with suppress(OSError):
             temporary.unlink()
         if isinstance(problem, OSError) and problem.filename is not None:
-            problem.filename = str(path)  # which is the name that somebody knows
+            problem.filename = str(path)  # the name that the user knows
             problem.filename2 = None
         raise
     failpoint("atomic:after_rename")
@@ -47,7 +47,7 @@ def write_bytes(path: Path | SafePath, data: bytes) -> None:
 
 
 def write_out(path: Path | SafePath, data: bytes) -> None:
-    """For a file that a user names: a link is followed, and a device or a pipe takes what comes as it is."""
+    """Write a file that a user named: follow a link, and write directly to a device or a pipe."""
     if isinstance(path, SafePath):
         write_bytes(path, data)
     elif path.exists() and not path.is_file():
@@ -58,10 +58,12 @@ def write_out(path: Path | SafePath, data: bytes) -> None:
 
 
 def write_text(path: Path | SafePath, text: str) -> None:
+    """Replace the content of a file by a text, durably."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path | SafePath, value: Any) -> None:
+    """Replace the content of a file by indented JSON, durably."""
     write_text(path, dumps(value, indent=2) + "\n")
 
 
@@ -77,7 +79,7 @@ def sync_dir(path: Path) -> None:
 
 
 def remove_leftovers(directory: SafePath, names: Collection[str]) -> None:
-    """Delete what killed writers of these files left in a directory that nobody else is writing to."""
+    """Delete the temporary files that killed writers of `names` left in a directory without another writer."""
     for leftover in directory.glob(f"{TEMPORARY}*"):
         match = _TEMPORARY_NAME.fullmatch(leftover.name)
         if match is not None and match[1] in names and leftover.is_file():

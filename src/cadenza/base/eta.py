@@ -1,4 +1,4 @@
-"""Which end a run comes to first, its budget's or its phase's, and when: one rule for the console and `top`."""
+"""The estimated time to the end of a run or of its phase, for the console and `top`."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from cadenza.base.formatting import number
 
 
 class Count(NamedTuple):
-    """How far a run is, or a phase of it, in something that is counted up to an end."""
+    """The progress of a run or of a phase in one unit."""
 
-    phase: str  # its name; "": it is the run
+    phase: str  # name of the phase; "" for the run
     unit: str
     done: int
-    end: int | None  # None or 0: it has none
-    speed: float | None  # units per second; None: not known yet, or it stands still
+    end: int | None  # None or 0 without an end
+    speed: float | None  # units per second; None if unknown or zero
 
     @property
     def left(self) -> float | None:
-        """Seconds to its end at that speed."""
+        """The seconds to the end at this speed."""
         return max(0, self.end - self.done) / self.speed if self.end and self.speed else None
 
 
 def ahead(run: Count, phase: Count, last: bool) -> tuple[Count, float | None]:
-    """The count that comes to its end first at the speeds so far, and in how many seconds.
+    """Return the count that ends first at the present speeds, and the seconds to that end.
 
-    Before the last phase the run's own end counts only if the phase's is known to lie behind it: other phases would
-    follow, at other speeds.
+    Before the last phase, the end of the run counts only if the phase is known to end after it: the phases that follow
+    may have other speeds.
     """
     if phase.left is not None and (run.left is None or phase.left < run.left):
         return phase, phase.left
@@ -34,9 +34,10 @@ def ahead(run: Count, phase: Count, last: bool) -> tuple[Count, float | None]:
 
 
 def speed(amount: int, seconds: float) -> float | None:
+    """Return units per second; None if either is zero."""
     return amount / seconds if amount > 0 and seconds > 0 else None
 
 
 def rate(speed: float | None, unit: str) -> str:
-    """A speed for people."""
+    """Return a speed as text."""
     return "" if speed is None else f"{number(speed)} {'steps' if unit == 'env_steps' else unit}/s"

@@ -1,4 +1,4 @@
-"""Named places where a test can make the process die or the disk fail.
+"""Named points in the code where a test can kill the process or make the disk fail.
 
 CADENZA_FAILPOINT=name, name@K (the K-th hit), name@K+ (and every later one); after the number :kill, :enospc or :eio.
 """
@@ -18,7 +18,7 @@ _FORM = re.compile(r"(?P<name>[^@]+)(@(?P<at>[1-9]\d*)(?P<onwards>\+)?(:(?P<acti
 
 @dataclass
 class Failpoint:
-    """What is armed: the K-th hit acts, with `+` every later one too."""
+    """An armed point: the K-th hit acts, with `+` every later one too."""
 
     name: str
     at: int = 1
@@ -27,6 +27,7 @@ class Failpoint:
     hits: int = 0
 
     def hit(self) -> None:
+        """Count a hit, and act if it is the one."""
         self.hits += 1
         if self.hits < self.at or (self.hits > self.at and not self.onwards):
             return
@@ -38,7 +39,7 @@ class Failpoint:
 
 
 def parse(text: str) -> Failpoint | None:
-    """The failpoint that a value of CADENZA_FAILPOINT describes; nothing for an empty one."""
+    """Return the failpoint that a value of CADENZA_FAILPOINT describes; None for an empty value."""
     if not text:
         return None
     form = _FORM.fullmatch(text)
@@ -51,6 +52,6 @@ armed = parse(os.environ.get("CADENZA_FAILPOINT", ""))
 
 
 def failpoint(name: str) -> None:
-    """Mark a place; does nothing unless the environment named it before start."""
+    """Mark a point; do nothing unless CADENZA_FAILPOINT names it."""
     if armed is not None and armed.name == name:
         armed.hit()

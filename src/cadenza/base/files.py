@@ -1,8 +1,8 @@
-"""Open what lies in a folder that a stranger may have filled: the one place where files of a run are opened.
+"""Safe access to the files of a run's folder, whose content may come from a stranger.
 
-A `SafePath` is a root folder and a relative path below it. The root and its parents may be links, as clusters have
-them; below the root no link is followed: each component is opened relative to the folder before it, and what is read
-or written must be a regular file. A file that is appended to or cut must have no second name.
+A `SafePath` is a root folder and a relative path below it. The root and its parents may be links, as on clusters.
+Below the root no link is followed: each component is opened relative to the folder before it, and only regular files
+are read or written. A file that is written to must have no second name (hard link).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from cadenza.errors import UnsafeFileError
 
-LIMIT = 64 << 20  # bytes that a file read whole may have, where the reader does not say otherwise
+LIMIT = 64 << 20  # default limit in bytes of a file that is read as a whole
 SINKS = ("tensorboard", "wandb")  # folders of a run that cadenza writes for others and never reads or deletes
 DEPTH = 16  # levels of folders in a run; it makes four itself
 RELATIVE = os.open in os.supports_dir_fd and os.stat in os.supports_dir_fd  # not on Windows
@@ -29,14 +29,14 @@ CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(
 BINARY = getattr(os, "O_BINARY", 0)
 FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 WRITING = os.O_WRONLY | os.O_RDWR
-PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # names that need no closer look
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # names that need no further check
 
 
 @dataclass(frozen=True)
 class SafePath:
     """A file or folder below `root`, with the methods of a Path that runs need; none of them follows a link.
 
-    It is no `os.PathLike` on purpose: `open(safe_path)` is a TypeError.
+    It is deliberately no `os.PathLike`: `open(safe_path)` is a TypeError.
     """
 
     root: Path
@@ -53,41 +53,46 @@ class SafePath:
 
     @property
     def path(self) -> Path:
-        """For messages, and for what is not opened here."""
+        """The plain path, for messages and for entries that are not opened here."""
         return self.root.joinpath(*self.parts)
 
     @property
     def name(self) -> str:
+        """The last component."""
         return self.parts[-1] if self.parts else self.root.name
 
     @property
     def stem(self) -> str:
+        """The name without its suffix."""
         return PurePath(self.name).stem
 
     @property
     def suffix(self) -> str:
+        """The suffix of the name, with its dot."""
         return PurePath(self.name).suffix
 
     @property
     def parent(self) -> SafePath:
+        """The folder that holds the entry; the root has none."""
         if not self.parts:
             raise UnsafeFileError(f"{self} is the root: what lies beside it is not opened from here")
         return SafePath(self.root, self.parts[:-1])
 
     def with_name(self, name: str) -> SafePath:
+        """Return the entry of that name in the same folder."""
         return self.parent / name
 
     def relative_to(self, folder: SafePath) -> str:
-        """The path from a folder above it, with `/` between names."""
+        """Return the path relative to a folder above, with `/` between names."""
         above = len(folder.parts)
         if self.root != folder.root or self.parts[:above] != folder.parts:
             raise ValueError(f"{self} is not in {folder}")
         return "/".join(self.parts[above:])
 
-    # looking
+    # status
 
     def stat(self) -> os.stat_result:
-        """The status of the entry itself, also where it is a link."""
+        """Return the status of the entry itself, also if it is a link."""
         if not self.parts:
             return os.stat(self.root)
         with self._entry() as (name, at):
@@ -103,12 +108,12 @@ class SafePath:
         return stat.S_ISDIR(self._mode())
 
     def names(self) -> list[str]:
-        """Return the names of what the folder holds, sorted."""
+        """Return the names of the folder's entries, sorted."""
         with self.inside() as folder:
             return folder.names()
 
     def folders(self, pattern: str) -> list[str]:
-        """Return the names of the folders in this one that match, sorted; none where there is no such folder."""
+        """Return the names of the folders in this one that match a pattern, sorted; none if it does not exist."""
         try:
             with self.inside() as folder:
                 modes = folder.modes()
@@ -117,9 +122,9 @@ class SafePath:
         return sorted(name for name, mode in modes.items() if stat.S_ISDIR(mode) and fnmatchcase(name, pattern))
 
     def glob(self, pattern: str) -> list[SafePath]:
-        """What the folder holds under names that match, sorted; nothing where there is no such folder."""
+        """Return the entries whose names match a pattern, sorted; none if the folder does not exist."""
         if "/" in pattern:
-            raise ValueError(f"{pattern!r} names more than what is in one folder")
+            raise ValueError(f"{pattern!r} reaches beyond one folder")
         try:
             names = self.names()
         except (FileNotFoundError, NotADirectoryError):
@@ -129,13 +134,16 @@ class SafePath:
     # reading
 
     def open(self, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
-        """A descriptor of the regular file, which for writing must have no second name. It is never cut here."""
+        """Return a descriptor of the regular file, which must have no second name if opened for writing.
+
+        O_TRUNC is refused: truncate the file after this check.
+        """
         with self._entry() as (name, at):
             return self._open(name, at, flags, mode)
 
     def _open(self, name: str, at: dict[str, Any], flags: int, mode: int = 0o644) -> int:
         if flags & os.O_TRUNC:
-            raise ValueError("cut a file after it was opened and checked")
+            raise ValueError("truncate a file after it was opened and checked")
         writes = bool(flags & WRITING)
         if not flags & os.O_EXCL:  # a new file replaces nothing, and opens neither link nor device
             with suppress(FileNotFoundError):  # first, because opening a device may already do something
@@ -149,23 +157,25 @@ class SafePath:
         return file
 
     def reading(self) -> BufferedReader:
+        """Return the file, opened for reading."""
         return os.fdopen(self.open(), "rb")
 
     def read_bytes(self, limit: int = LIMIT) -> bytes:
-        """All of it; refused where it has more bytes than `limit`."""
+        """Return the content; refuse a file of more than `limit` bytes."""
         with self.reading() as file:
             if os.fstat(file.fileno()).st_size <= limit:
                 content = file.read(limit + 1)
                 if len(content) <= limit:
                     return content
-        raise UnsafeFileError(f"{self} has more than {limit:,} bytes, which no such file has")
+        raise UnsafeFileError(f"{self} has more than {limit:,} bytes, the limit for such a file")
 
     def read_text(self, limit: int = LIMIT, errors: str = "strict") -> str:
+        """Return the content as UTF-8 text; refuse a file of more than `limit` bytes."""
         return self.read_bytes(limit).decode(errors=errors)
 
     @contextmanager
     def named(self) -> Iterator[str]:
-        """A name under which a library can open the file that was checked."""
+        """Yield a name under which a library can open the checked file."""
         file = self.open()
         try:
             names = (f"/proc/self/fd/{file}", f"/dev/fd/{file}")
@@ -176,15 +186,16 @@ class SafePath:
     # writing
 
     def appending(self) -> IO[bytes]:
-        """The file, made if it is not there, to be written to at its end."""
+        """Return the file, opened for appending and created if it does not exist."""
         return os.fdopen(self.open(os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
     def append(self, content: bytes) -> None:
+        """Append to the file, which is created if it does not exist."""
         with self.appending() as file:
             file.write(content)
 
     def mkdir(self) -> None:
-        """Make the folder, and those above it below the root, where they are not there."""
+        """Create the folder, and those between it and the root, if they do not exist."""
         for count in range(1, len(self.parts) + 1):
             folder = SafePath(self.root, self.parts[:count])
             with folder._entry() as (name, at):
@@ -195,10 +206,10 @@ class SafePath:
                         raise UnsafeFileError(f"{folder} is {kind(folder._mode())}, not a folder") from None
 
     def nameless(self) -> IO[bytes]:
-        """A file in this folder that has no name and is gone when it is closed."""
+        """Return a file in this folder that has no name and vanishes when it is closed."""
         with self._folder() as folder:
             if isinstance(folder, int) and hasattr(os, "O_TMPFILE"):
-                with suppress(OSError):  # a disk that has no such files, or no room: the way below says which
+                with suppress(OSError):  # a disk without such files, or without room: the fallback below tells which
                     file = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=folder)
                     return os.fdopen(file, "w+b")
         named = self / f".tmp-nameless-{os.getpid()}-{secrets.token_hex(4)}"
@@ -207,33 +218,35 @@ class SafePath:
         return os.fdopen(file, "w+b")
 
     def replace(self, target: SafePath) -> None:
-        """Move it, in one step, over what may lie at `target`."""
+        """Rename the entry to `target` atomically, replacing an existing file."""
         with self._entry() as (name, at), target._entry() as (new, there):
             os.replace(name, new, src_dir_fd=at.get("dir_fd"), dst_dir_fd=there.get("dir_fd"))
 
     def unlink(self, missing_ok: bool = False) -> None:
+        """Delete the file."""
         with suppress(FileNotFoundError) if missing_ok else nullcontext(), self._entry() as (name, at):
             os.unlink(name, **at)
 
     def rmdir(self) -> None:
+        """Delete the empty folder."""
         with self._entry() as (name, at):
             os.rmdir(name, **at)
 
     def sync(self) -> None:
-        """Make what happened to the names in this folder durable."""
+        """Make changes to the names in this folder durable."""
         with self.inside() as folder:
             folder.sync()
 
     @contextmanager
     def inside(self) -> Iterator[OpenFolder]:
-        """Open this folder once for several operations on what it holds."""
+        """Open this folder once for several operations on its entries."""
         with self._folder() as folder:
             yield OpenFolder(self, folder)
 
-    # one component after the other
+    # opening, one component after the other
 
     def _mode(self) -> int:
-        """0 where there is nothing, or nothing that can be reached without following a link."""
+        """Return the mode; 0 if nothing can be reached without following a link."""
         try:
             return self.stat().st_mode
         except OSError:
@@ -247,7 +260,7 @@ class SafePath:
 
     @contextmanager
     def _entry(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """What names the entry to a system call: its name, and the descriptor of the folder that it is in."""
+        """Yield the arguments that name the entry to a system call: its name, and the descriptor of its folder."""
         if not self.parts:
             raise UnsafeFileError(f"{self} is a folder")
         with self.parent._folder() as folder:
@@ -258,12 +271,12 @@ class SafePath:
                 yield self.name, {"dir_fd": folder}
             except OSError as problem:
                 if problem.filename == self.name:
-                    problem.filename = str(self)  # which is the name that somebody knows
+                    problem.filename = str(self)  # the name that the user knows
                 raise
 
     @contextmanager
     def _folder(self) -> Iterator[int | str]:
-        """A descriptor of this folder, which `self` must be; its path where calls cannot be relative to one."""
+        """Yield a descriptor of this folder, or its path where system calls cannot be relative to a descriptor."""
         if not RELATIVE:
             for count in range(1, len(self.parts) + 1):
                 self._refuse_link(count, os.lstat(self.root.joinpath(*self.parts[:count])).st_mode)
@@ -292,12 +305,13 @@ class SafePath:
 
 
 class OpenFolder:
-    """A folder of a run held open: what it holds is named by single names, and found without walking to it again."""
+    """An open folder of a run, whose entries are reached by their names without opening its parents again."""
 
     def __init__(self, place: SafePath, descriptor: int | str) -> None:
         self._place, self._descriptor = place, descriptor
 
     def names(self) -> list[str]:
+        """Return the names of the entries, sorted."""
         return sorted(os.listdir(self._descriptor))
 
     def modes(self) -> dict[str, int]:
@@ -315,11 +329,12 @@ class OpenFolder:
             os.fsync(file.fileno())
 
     def unlink(self, name: str) -> None:
+        """Delete a file."""
         _, (entry, at) = self._entry(name)
         os.unlink(entry, **at)
 
     def sync(self) -> None:
-        """Make what happened to the names durable. Windows opens no folders and needs no such call."""
+        """Make changes to the names durable. Windows opens no folders and needs no such call."""
         if isinstance(self._descriptor, int):
             os.fsync(self._descriptor)
 
@@ -343,15 +358,15 @@ def is_name(part: str) -> bool:
 
 
 def kind(mode: int) -> str:
-    """What a status says an entry is."""
+    """Return the kind of an entry, by its mode, in words."""
     names = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
     return names.get(stat.S_IFMT(mode), "a file" if stat.S_ISREG(mode) else "a device")
 
 
 def screen(folder: Path) -> None:
-    """Refuse a run folder that holds anything but files and folders; sinks are not looked into.
+    """Refuse a run folder that holds anything but files and folders, except below the folders of sinks.
 
-    Opening is careful anyway; this names what is strange before anything is done.
+    Each file is checked again when it is opened; this check names a strange entry before anything is done.
     """
     pending = [SafePath(folder)]
     while pending:
@@ -365,6 +380,6 @@ def screen(folder: Path) -> None:
                     pending.append(below)
                 elif not entry.is_file(follow_symlinks=False):
                     what = kind(entry.stat(follow_symlinks=False).st_mode)
-                    raise UnsafeFileError(f"{below} is {what}: a run's folder holds files and folders alone")
+                    raise UnsafeFileError(f"{below} is {what}: a run's folder may hold only files and folders")
         if len(place.parts) > DEPTH:
             raise UnsafeFileError(f"{place}: folders within folders, more than {DEPTH} deep")

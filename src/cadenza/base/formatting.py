@@ -1,4 +1,4 @@
-"""Curves and numbers in a line of text."""
+"""Numbers, sizes, durations and curves as short texts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-LONGEST = 86_400 * 999_999_999  # seconds that a timedelta holds
+LONGEST = 86_400 * 999_999_999  # seconds in the longest timedelta
 ASCII = "_.-=+*#@"  # for terminals that cannot show blocks
 
 
 def sparkline(values: Sequence[float], width: int = 30, levels: str = BLOCKS) -> str:
-    """The last `width` values as bars between their own lowest and highest; gaps where a value is not finite."""
-    shown = values[-width:]
-    finite = [value for value in shown if math.isfinite(value)]
+    """Return the last `width` values as bars, scaled between their minimum and maximum; gaps where not finite."""
+    recent = values[-width:]
+    finite = [value for value in recent if math.isfinite(value)]
     if not finite:
         return ""
     low, high = min(finite), max(finite)
@@ -27,11 +27,11 @@ def sparkline(values: Sequence[float], width: int = 30, levels: str = BLOCKS) ->
             return " "
         return levels[int((value - low) / span * (len(levels) - 1) + 0.5)] if span else levels[len(levels) // 2]
 
-    return "".join(map(bar, shown))
+    return "".join(map(bar, recent))
 
 
 def number(value: float | int | None) -> str:
-    """A number for people: four digits, thousands separated, `-` for none."""
+    """Return a number with four digits or with separated thousands; `-` for None and for one that is not finite."""
     if value is None or not math.isfinite(value):
         return "-"
     if isinstance(value, int) or (abs(value) >= 1000 and abs(value) < 1e9):
@@ -40,14 +40,14 @@ def number(value: float | int | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Hours, minutes and seconds; `-` for unknown."""
+    """Return hours, minutes and seconds; `-` if unknown."""
     if seconds is None or not abs(seconds) < LONGEST:  # NaN compares as false
         return "-"
     return str(timedelta(seconds=max(0, round(seconds))))
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Return a number of bytes with a unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.4g} {unit}"

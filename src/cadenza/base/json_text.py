@@ -1,4 +1,4 @@
-"""JSON as this project writes it: NaN and infinities are null, floats keep every digit, arrays are lists."""
+"""JSON as cadenza writes it: NaN and infinities are null, floats keep every digit, arrays are lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIGEST = "digest"  # the key of a JSON object's digest of everything else in it
 
 
 def plain(value: Any) -> Any:
-    """The same value made of what JSON knows; arrays and tensors are read through `tolist`."""
+    """Return a value as plain JSON data; arrays and tensors become lists."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -29,27 +29,27 @@ def plain(value: Any) -> Any:
         return str(value)
     if hasattr(value, "tolist"):
         return plain(value.tolist())
-    raise TypeError(f"{type(value).__name__} has no place in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def dumps(value: Any, indent: int | None = None, ascii: bool = False) -> str:
-    """One line (or indented) JSON in the given key order; `ascii` escapes all other letters."""
+    """Return JSON on one line (or indented) with the keys in order; `ascii` escapes all other characters."""
     return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=ascii)
 
 
 def shown(value: Any, ascii: bool = False) -> str:
-    """Return one line of JSON for a terminal: what it would obey (C1, bidi overrides) is JSON's own escape."""
+    """Return one line of JSON for a terminal, with control characters (C1, bidi overrides) escaped."""
     text = dumps(value, ascii=ascii)
     return text if printable(text) == text else dumps(value, ascii=True)
 
 
 def canonical(value: Any) -> str:
-    """The one spelling that digests are taken of."""
+    """Return the canonical JSON of a value, which digests are computed from."""
     return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def is_text(name: str) -> bool:
-    """Not so for a file's name, or an argument, of bytes that are no UTF-8: it cannot be stored or sent."""
+    """Return whether a file name or argument is valid UTF-8; others cannot be stored or sent."""
     return name.encode(errors="ignore").decode() == name
 
 
@@ -60,13 +60,15 @@ def with_digest(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_digest(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object without its digest."""
     return {key: value for key, value in content.items() if key != DIGEST}
 
 
 def is_intact(content: Mapping[str, Any]) -> bool:
-    """Return whether the object matches its digest. One without a digest is of an older version, and passes."""
+    """Return whether the object matches its digest. An object of an older version has none, and passes."""
     return DIGEST not in content or content[DIGEST] == digest_of(without_digest(content))
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
+    """Return the sha256 of the canonical JSON of an object."""
     return sha256(canonical(content).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""What cadenza can show that it wrote, so that it deletes nothing else.
+"""Records of the files that cadenza wrote, so that it deletes no others.
 
-A folder of files that come and go has a list, `SHA256SUMS`, as `sha256sum --check` reads it; a line is added before its
-file is written, so that what a killed process left behind is listed. A checkpoint has its own manifest, written first.
+A folder of changing files has a list, `SHA256SUMS`, as `sha256sum --check` reads it. A line is added before its file is
+written, so that the leftovers of a killed process are listed, too. A checkpoint has a manifest, which is written first.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from cadenza.base.parsing import json_data
 
 NAME = "SHA256SUMS"
 MANIFEST = "MANIFEST.json"  # of a checkpoint
-DOOMED = ".staging-"  # how the name of a checkpoint begins that is not finished yet, or about to be deleted
+DOOMED = ".staging-"  # prefix of a checkpoint that is unfinished or about to be deleted
 LONGEST_MANIFEST = 16 << 20  # bytes
 _LINE = re.compile(r"([0-9a-f]{64})  ([^/\\\x00-\x1f]+)")
 
 
 def note(folder: SafePath, name: str, sha256: str) -> None:
-    """List a file of this folder that is about to be written."""
+    """Add a file of this folder that is about to be written to the list."""
     (folder / NAME).append(f"{sha256}  {name}\n".encode())
 
 
 def listed(folder: SafePath) -> dict[str, str]:
-    """The sha256 of each listed file by its name, the latest where it was written again. Empty without a list."""
+    """Return the latest sha256 of each listed file by its name; nothing without a list."""
     try:
         lines = (folder / NAME).read_text(errors="replace").split("\n")
     except (FileNotFoundError, NotADirectoryError):
@@ -40,7 +40,7 @@ def listed(folder: SafePath) -> dict[str, str]:
 
 
 def adopt(files: Iterable[SafePath]) -> dict[str, str]:
-    """List files of a run from before there were lists; what is listed then."""
+    """Add files of a run from before there were lists; return their sha256 by name."""
     adopted = {}
     for file in files:
         with file.reading() as content:
@@ -50,7 +50,7 @@ def adopt(files: Iterable[SafePath]) -> dict[str, str]:
 
 
 def tidy(folder: SafePath) -> None:
-    """Delete what killed writers left in the folder, and drop files that are gone from the list."""
+    """Delete the leftovers of killed writers in the folder, and remove deleted files from the list."""
     names = listed(folder)
     if not names:
         return
@@ -61,7 +61,7 @@ def tidy(folder: SafePath) -> None:
 
 
 def read_manifest(folder: SafePath) -> dict[str, Any]:
-    """The manifest of a checkpoint; a ValueError where it is none."""
+    """Return the manifest of a checkpoint; raise a ValueError if it is no JSON object."""
     manifest = json_data((folder / MANIFEST).read_bytes(LONGEST_MANIFEST))
     if not isinstance(manifest, dict):
         raise ValueError(f"{MANIFEST} holds no JSON object")
@@ -69,7 +69,7 @@ def read_manifest(folder: SafePath) -> dict[str, Any]:
 
 
 def contents(folder: SafePath) -> list[SafePath]:
-    """Return the files that a checkpoint's manifest names and that are there, and last the manifest."""
+    """Return the existing files that a checkpoint's manifest names, and last the manifest."""
     try:
         with folder.inside() as inside:
             return [folder / name for name in _contents(folder, inside)[0]]
@@ -83,13 +83,13 @@ def _contents(folder: SafePath, inside: OpenFolder) -> tuple[list[str], bool]:
     try:
         names = [str(name) for name in read_manifest(folder)["files"]]
     except (OSError, ValueError, KeyError, TypeError):
-        names = []  # nothing can be shown to be part of it
+        names = []  # no file can be shown to be part of it
     files = [name for name in (*names, MANIFEST) if stat.S_ISREG(modes.get(name, 0))]
     return files, len(files) == len(modes)
 
 
 def discard(checkpoint: SafePath) -> None:
-    """Delete a checkpoint but for what its manifest does not name; first rename it, so that nobody takes it for one."""
+    """Delete the files of a checkpoint that its manifest names; first rename it, so that nobody takes it for whole."""
     with suppress(OSError):
         with checkpoint.inside() as inside:
             files, complete = _contents(checkpoint, inside)

@@ -166,7 +166,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for key, value in pairs:
         if key in data:
-            raise ParseError(f"key '{shown(key)}' is given twice")
+            raise ParseError(f"key '{excerpt(key)}' is given twice")
         data[key] = value
     return data
 
@@ -198,7 +198,7 @@ def too_deep(depth: int) -> str:
     return f"nested more than {depth} deep"
 
 
-def shown(text: str) -> str:
+def excerpt(text: str) -> str:
     """Return a text of unknown origin for a message: printable, and at most 60 characters long."""
     text = text if text.isprintable() else repr(text)[1:-1]
     return text if len(text) <= 60 else f"{text[:57]}..."

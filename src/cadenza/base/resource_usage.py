@@ -1,4 +1,4 @@
-"""What a run takes of its machine: processors, memory, GPU, disk; and where its time goes."""
+"""The resources that a run uses: processors, memory, GPU, disk; and the time of each part of its loop."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 from cadenza.base import system_memory
 
 GB = 1e9
-SAMPLE_SECONDS = 1.0  # rows may follow each other quickly; looking costs a fraction of a millisecond
+SAMPLE_SECONDS = 1.0  # shortest time between samples, each of which takes a fraction of a millisecond
 
 
 class Usage:
-    """Between two rows: seconds by part of the loop, and the machine, looked at once in a while."""
+    """The resource metrics of a row: seconds of each part of the loop, and samples of the machine."""
 
     def __init__(self, folder: Path, device: str) -> None:
         self._folder = folder
@@ -29,13 +29,14 @@ class Usage:
         self._sampled_at, self._cpu_seconds = 0.0, 0.0
 
     def begin(self, env_steps: int) -> None:
-        """Time counts from here, at this step."""
+        """Start measuring at this step."""
         self._row_at, self._env_steps = time.monotonic(), env_steps
         self._sampled_at, self._cpu_seconds = self._row_at, cpu_seconds(workers())
         self._spent = {}
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
+        """Add the duration of a block to a part of the loop."""
         began = time.monotonic()
         try:
             yield
@@ -43,44 +44,44 @@ class Usage:
             self._spent[name] = self._spent.get(name, 0.0) + time.monotonic() - began
 
     def take(self, env_steps: int) -> dict[str, float]:
-        """What a row tells of it; the next one begins anew."""
+        """Return the metrics since the last call, for a row."""
         now = time.monotonic()
         elapsed, steps = now - self._row_at, env_steps - self._env_steps
-        found = {f"time/{name}": seconds for name, seconds in self._spent.items()}
+        metrics = {f"time/{name}": seconds for name, seconds in self._spent.items()}
         if steps > 0 and elapsed > 0:
-            found["time/steps_per_second"] = steps / elapsed
+            metrics["time/steps_per_second"] = steps / elapsed
         self._row_at, self._env_steps, self._spent = now, env_steps, {}
         if now - self._sampled_at >= SAMPLE_SECONDS:
-            found |= self._sample(now)
-        return found
+            metrics |= self._sample(now)
+        return metrics
 
     def _sample(self, now: float) -> dict[str, float]:
         others = workers()
         seconds = cpu_seconds(others)
-        # workers that have ended take their seconds with them
-        found = {"system/cpu_percent": 100 * max(0.0, seconds - self._cpu_seconds) / (now - self._sampled_at)}
+        # the seconds of workers that have ended are lost
+        metrics = {"system/cpu_percent": 100 * max(0.0, seconds - self._cpu_seconds) / (now - self._sampled_at)}
         self._sampled_at, self._cpu_seconds = now, seconds
-        own, free, total = system_memory.resident(), system_memory.available(), system_memory.total()
-        if own is not None:
-            found["system/memory_gb"] = (own + sum(map(resident, others))) / GB
+        used, free, total = system_memory.resident(), system_memory.available(), system_memory.total()
+        if used is not None:
+            metrics["system/memory_gb"] = (used + sum(map(resident, others))) / GB
         if free is not None and total:
-            found["system/memory_percent"] = 100 * (1 - min(free, total) / total)
+            metrics["system/memory_percent"] = 100 * (1 - min(free, total) / total)
         with contextlib.suppress(OSError):
-            found["system/disk_free_gb"] = shutil.disk_usage(self._folder).free / GB
-        return found | (self._gpu.sample() if self._gpu is not None else {})
+            metrics["system/disk_free_gb"] = shutil.disk_usage(self._folder).free / GB
+        return metrics | (self._gpu.sample() if self._gpu is not None else {})
 
 
 def workers() -> list[int]:
-    """Processes that this one started, those of environments among them; none where the system does not tell."""
-    found = []
+    """Return the ids of child processes, such as workers of environments; none where the system has no /proc."""
+    children: list[int] = []
     with contextlib.suppress(OSError):
         for task in os.listdir("/proc/self/task"):
-            found += [int(pid) for pid in Path(f"/proc/self/task/{task}/children").read_text().split()]
-    return found
+            children += [int(pid) for pid in Path(f"/proc/self/task/{task}/children").read_text().split()]
+    return children
 
 
 def cpu_seconds(others: list[int]) -> float:
-    """Of this process and these."""
+    """Return the processor seconds of this process and of others."""
     total = time.process_time()
     for pid in others:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -90,7 +91,7 @@ def cpu_seconds(others: list[int]) -> float:
 
 
 def resident(pid: int) -> int:
-    """Memory of a process that no other shares: workers share this one's libraries."""
+    """Return the unshared memory of a process: workers share the libraries of this one."""
     try:
         pages = Path(f"/proc/{pid}/statm").read_text().split()
         return (int(pages[1]) - int(pages[2])) * mmap.PAGESIZE
@@ -99,13 +100,13 @@ def resident(pid: int) -> int:
 
 
 class Rates(ctypes.Structure):
-    """NVML's nvmlUtilization_t."""
+    """The structure nvmlUtilization_t of NVML."""
 
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
 class Gpu:
-    """Asks torch for memory and the driver's own library, where it is there, for how busy the device is."""
+    """A CUDA device: its memory from torch, and its utilization from the driver's library if it is installed."""
 
     def __init__(self, device: str) -> None:
         self._device, self._library, self._handle = device, None, ctypes.c_void_p()
@@ -118,10 +119,11 @@ class Gpu:
                 self._library = library
 
     def sample(self) -> dict[str, float]:
+        """Return memory and utilization of the device as metrics."""
         import torch
 
         free, total = torch.cuda.mem_get_info(self._device)
-        found = {
+        metrics = {
             "system/gpu_memory_gb": torch.cuda.memory_reserved(self._device) / GB,
             "system/gpu_memory_percent": 100 * (1 - free / total),
         }
@@ -129,5 +131,5 @@ class Gpu:
         if self._library is not None and not self._library.nvmlDeviceGetUtilizationRates(
             self._handle, ctypes.byref(rates)
         ):
-            found["system/gpu_percent"] = float(rates.gpu)
-        return found
+            metrics["system/gpu_percent"] = float(rates.gpu)
+        return metrics

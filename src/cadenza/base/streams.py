@@ -1,4 +1,4 @@
-"""Every random number of a run comes from a generator with a name, derived from its seed and kept in its state."""
+"""The named random generators of a run, derived from its seed; their states are part of the run's state."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 STREAM = 1000  # spawn key of these generators; environments' episode seeds use small ones (envs/seeds.py)
-EVALUATION = 1 << 20  # branch of an evaluation's own generators, followed by its number; ranks count from 0
+EVALUATION = 1 << 20  # branch of an evaluation, followed by its number; the branches of ranks count from 0
 
 
 class Streams:
-    """Named generators, made when first asked for.
+    """Named generators, created on first use.
 
-    `branch` keeps sets of the same seed apart: the processes of one run, or its evaluations.
+    `branch` makes sets of the same seed independent: those of the processes of a run, or of its evaluations.
     """
 
     def __init__(self, seed: int, branch: tuple[int, ...] = (0,)) -> None:
@@ -26,11 +26,13 @@ class Streams:
         self._torch: dict[str, torch.Generator] = {}
 
     def numpy(self, name: str) -> np.random.Generator:
+        """Return NumPy's generator of that name."""
         if name not in self._numpy:
             self._numpy[name] = np.random.Generator(np.random.PCG64(self._sequence(name)))
         return self._numpy[name]
 
     def torch(self, name: str, device: torch.device | str = "cpu") -> torch.Generator:
+        """Return torch's generator of that name, on a device."""
         generator = self._torch.get(name)
         if generator is None or generator.device.type != torch.device(device).type:  # a resumed run may change device
             generator = torch.Generator(device=device)
@@ -39,11 +41,11 @@ class Streams:
         return generator
 
     def integer(self, name: str) -> int:
-        """A 63-bit seed for something that wants a plain number."""
+        """Return a 63-bit seed."""
         return int(self._sequence(name).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
     def seed_globals(self) -> None:
-        """Seed the generators that libraries use behind our back, network initialisation among them."""
+        """Seed the global generators, which libraries use, for example to initialise networks."""
         random.seed(self.integer("python"))
         np.random.seed(self.integer("numpy") % 2**32)
         torch.manual_seed(self.integer("torch"))
@@ -53,6 +55,7 @@ class Streams:
         return np.random.SeedSequence(self.seed, spawn_key=(STREAM, *self.branch, key))
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the states of all generators, global ones included."""
         version, internal, gauss = random.getstate()
         legacy = np.random.get_state(legacy=False)
         return {
@@ -68,6 +71,7 @@ class Streams:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the states of all generators, global ones included."""
         for name, value in state["numpy"].items():
             self.numpy(name).bit_generator.state = value
         for name, value in state["torch"].items():

@@ -1,4 +1,4 @@
-"""Memory in bytes: what this machine can still give, what this process has taken, what an object holds."""
+"""Memory in bytes: available on this machine, used by this process, held by an object."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-FOREIGN = ("torch", "numpy", "gymnasium")  # whose objects are not looked into
+FOREIGN = ("torch", "numpy", "gymnasium")  # packages whose objects are not searched
 CGROUP = Path("/sys/fs/cgroup")
-PAGES = 1 << 16  # looked at in one go
+PAGES = 1 << 16  # read at a time
 
 
 def available() -> int | None:
-    """What can be taken without pushing others out, within a container's limit; None where nobody tells."""
-    found = []
+    """Return the memory that can be allocated without swapping, within a container's limit; None if unknown."""
+    limits = []
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                found.append(int(line.split()[1]) * 1024)
+                limits.append(int(line.split()[1]) * 1024)
         limit = (CGROUP / "memory.max").read_text().strip()
         if limit != "max":
-            found.append(int(limit) - int((CGROUP / "memory.current").read_text()) + _reclaimable())
+            limits.append(int(limit) - int((CGROUP / "memory.current").read_text()) + _reclaimable())
     except OSError:
         pass
-    if not found and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return max(0, min(found)) if found else None
+    if not limits and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return max(0, min(limits)) if limits else None
 
 
 def _reclaimable() -> int:
-    """What a container is charged for copies of files, which go when somebody needs the room."""
+    """Return the page cache that a container is charged for, which is freed on demand."""
     try:
-        told = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+        statistics = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return 0
-    return int(told.get("inactive_file", 0))
+    return int(statistics.get("inactive_file", 0))
 
 
 def total() -> int | None:
-    """What there is at all, within a container's limit; None where nobody tells."""
+    """Return the memory of the machine, within a container's limit; None if unknown."""
     if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
         return None
-    here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         limit = (CGROUP / "memory.max").read_text().strip()
     except OSError:
-        return here
-    return here if limit == "max" else min(here, int(limit))
+        return machine
+    return machine if limit == "max" else min(machine, int(limit))
 
 
 def resident() -> int | None:
-    """What this process holds now, shared libraries included; the most it ever held where only that is told."""
+    """Return the resident memory of this process, with shared libraries; its peak where only that is known."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
     except OSError:
@@ -71,7 +71,7 @@ def resident() -> int | None:
 
 
 def touched(pieces: dict[int, int]) -> int:
-    """How much of these pieces of memory (address -> bytes) is there: what was never used takes nothing. Else all."""
+    """Return the resident bytes of pieces of memory (address -> bytes); all bytes where the system does not tell."""
     try:
         with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
             return sum(min(size, _present(pagemap, address, size)) for address, size in pieces.items())
@@ -82,27 +82,27 @@ def touched(pieces: dict[int, int]) -> int:
 def _present(pagemap: IO[bytes], address: int, size: int) -> int:
     first, end = address // mmap.PAGESIZE, -(-(address + size) // mmap.PAGESIZE)
     pagemap.seek(first * 8)
-    found = 0
+    pages = 0
     for start in range(first, end, PAGES):
         entries = np.frombuffer(pagemap.read(min(PAGES, end - start) * 8), np.uint64)
-        found += int((entries >> np.uint64(63)).sum())
-    return found * mmap.PAGESIZE
+        pages += int((entries >> np.uint64(63)).sum())
+    return pages * mmap.PAGESIZE
 
 
 def arrays(root: Any) -> list[Any]:
-    """Every array and tensor that can be reached from `root` through attributes and containers, once each."""
-    seen: set[int] = set()
-    found, pending = [], [root]
+    """Return every array and tensor that can be reached from `root` through attributes and containers, once each."""
+    visited: set[int] = set()
+    leaves, pending = [], [root]
     while pending:
         thing = pending.pop()
-        if id(thing) in seen:
+        if id(thing) in visited:
             continue
-        seen.add(id(thing))
+        visited.add(id(thing))
         if isinstance(thing, np.ndarray | torch.Tensor):
-            found.append(thing)
+            leaves.append(thing)
         else:
             pending.extend(_parts(thing))
-    return found
+    return leaves
 
 
 def _parts(thing: Any) -> Iterator[Any]:
@@ -119,24 +119,24 @@ def _parts(thing: Any) -> Iterator[Any]:
 
 
 def blocks(root: Any) -> dict[int, int]:
-    """Address -> bytes of each piece of memory that holds an array or a tensor; views count as what they look into.
+    """Return address -> bytes of each piece of memory that holds an array or a tensor; views count as their base.
 
-    Arrays that are mapped from files do not count: their memory can be had back at any time.
+    Arrays that are mapped from files do not count: their memory can be freed at any time.
     """
-    found = {}
+    pieces = {}
     for thing in arrays(root):
         if isinstance(thing, torch.Tensor):
             storage = thing.untyped_storage()
-            found[storage.data_ptr()] = storage.nbytes()
+            pieces[storage.data_ptr()] = storage.nbytes()
         elif not isinstance(owner := _owner(thing), np.memmap):
-            found[owner.__array_interface__["data"][0]] = owner.nbytes
-    return found
+            pieces[owner.__array_interface__["data"][0]] = owner.nbytes
+    return pieces
 
 
 def mapped(root: Any) -> dict[int, int]:
-    """The same for arrays that are mapped from files."""
+    """Return address -> bytes of the arrays that are mapped from files."""
     owners = [_owner(thing) for thing in arrays(root) if isinstance(thing, np.ndarray)]
-    return {one.__array_interface__["data"][0]: one.nbytes for one in owners if isinstance(one, np.memmap)}
+    return {owner.__array_interface__["data"][0]: owner.nbytes for owner in owners if isinstance(owner, np.memmap)}
 
 
 def _owner(array: np.ndarray) -> np.ndarray:

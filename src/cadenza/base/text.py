@@ -11,16 +11,16 @@ import re
 import shlex
 
 PUNCTUATION = r"!\"#$%&'()*+,./:;<=>?@\[\\\]^_`{|}~-"
-# What Markdown reads as markup inside a line. A bracket counts only where a link or a definition would begin.
+# Markup inside a line of Markdown. A bracket counts only where a link or a definition would begin.
 INLINE = re.compile(rf"\\(?=[{PUNCTUATION}]|\Z)|[`*|~$]|(?<!\w)_|_(?!\w)|\](?=\s*[(\[:])")
 ENTITY = re.compile(r"&(?=#?\w+;)")
-# What opens another kind of block at the start of a line.
+# The beginnings of other kinds of blocks at the start of a line.
 BLOCK = re.compile(r"[#>=]|[+-](?=\s|[-\s]*\Z)|\d+(?=[.)](?:\s|\Z))")
 FORMULA = ("=", "+", "-", "@")
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Return the text with everything that a terminal obeys or hides as an escape such as `\x1b` or `\u202e`.
+    r"""Return the text with every character that a terminal obeys or hides as an escape such as `\x1b` or `\u202e`.
 
     These are the characters for which `str.isprintable` is false: controls (C0, DEL, C1), bidi overrides, zero-width
     characters, line separators, surrogates. `keep` holds those that stay, for example line breaks and tabs.

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from cadenza.base.parsing import DEPTH, DIGITS, VALUES, ParseError, shown, too_deep
+from cadenza.base.parsing import DEPTH, DIGITS, VALUES, ParseError, excerpt, too_deep
 
 TAG = "tag:yaml.org,2002:"
 TEXTS = (f"{TAG}timestamp", f"{TAG}binary")  # text for a reader who only shows it
@@ -55,7 +55,7 @@ class YamlBuilder:
             return self._alias(event)
         if anchor is not None:
             if anchor in self.anchors or anchor in self.open:
-                raise ParseError(f"anchor '{shown(anchor)}' is given twice", _line(event))
+                raise ParseError(f"anchor '{excerpt(anchor)}' is given twice", _line(event))
             self.open.add(anchor)
         if kind is yaml.ScalarEvent:
             data = self._scalar(event)
@@ -73,9 +73,9 @@ class YamlBuilder:
     def _alias(self, event: Any) -> Any:
         name = event.anchor
         if name in self.open:
-            raise ParseError(f"alias '{shown(name)}' stands inside its own anchor", _line(event))
+            raise ParseError(f"alias '{excerpt(name)}' stands inside its own anchor", _line(event))
         if name not in self.anchors:
-            raise ParseError(f"undefined alias '{shown(name)}'", _line(event))
+            raise ParseError(f"undefined alias '{excerpt(name)}'", _line(event))
         data, size = self.anchors[name]
         self.count += size - 1
         if self.count > VALUES:
@@ -91,7 +91,7 @@ class YamlBuilder:
         if event.tag not in PAIRS:
             raise _unknown_tag(event)
         if not all(isinstance(item, dict) and len(item) == 1 for item in items):
-            raise ParseError(f"expected a list of single pairs for {shown(event.tag)}", _line(event))
+            raise ParseError(f"expected a list of single pairs for {excerpt(event.tag)}", _line(event))
         return [next(iter(item.items())) for item in items]
 
     def _mapping(self, event: Any, depth: int) -> Any:
@@ -104,7 +104,7 @@ class YamlBuilder:
             key = None if is_merge else self._value(name, depth + 1)
             if self.unique and type(name) is yaml.ScalarEvent:
                 if name.value in names:
-                    raise ParseError(f"key '{shown(name.value)}' is given twice", _line(name))
+                    raise ParseError(f"key '{excerpt(name.value)}' is given twice", _line(name))
                 names.add(name.value)
             value = self._value(take(), depth + 1)
             if is_merge:
@@ -141,7 +141,7 @@ class YamlBuilder:
         try:
             return CONSTRUCTORS[tag](yaml.ScalarNode(tag, text))
         except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError, yaml.YAMLError):
-            raise ParseError(f"'{shown(text)}' is no {tag.removeprefix(TAG)}", _line(event)) from None
+            raise ParseError(f"'{excerpt(text)}' is no {tag.removeprefix(TAG)}", _line(event)) from None
 
 
 def _line(event: Any) -> int:
@@ -164,4 +164,4 @@ def _merged(value: Any, event: Any) -> list[dict[Any, Any]]:
 
 
 def _unknown_tag(event: Any, tag: str = "") -> ParseError:
-    return ParseError(f"could not determine a constructor for the tag '{shown(tag or event.tag)}'", _line(event))
+    return ParseError(f"could not determine a constructor for the tag '{excerpt(tag or event.tag)}'", _line(event))

@@ -1,4 +1,4 @@
-"""What a run's metrics are watched for: rules, each with what it means and what to try. Torch-free."""
+"""The alert rules that watch the metrics of a run, each with its explanation and a hint. They import without torch."""
 
 from __future__ import annotations
 
@@ -17,53 +17,43 @@ CONDITIONS = ("above", "below", "rise", "drop", "lost", "stall", "not_finite")
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing to watch for, in every metric that the pattern names."""
+    """A condition on every metric whose name matches a pattern."""
 
     metric: str = setting("", "name of a metric; * and ? are wildcards")
-    above: float | None = setting(None, "too high above this")
-    below: float | None = setting(None, "too low below this")
-    rise: float | None = setting(None, "so many times the median of the rows before")
-    drop: float | None = setting(None, "less than this share of the median of the rows before")
-    lost: float | None = setting(None, "this share of what was gained since the lowest value is lost again")
+    above: float | None = setting(None, "alert above this value")
+    below: float | None = setting(None, "alert below this value")
+    rise: float | None = setting(None, "alert above this multiple of the median of the rows before", above=0)
+    drop: float | None = setting(None, "alert below this share of the median of the rows before", above=0)
+    lost: float | None = setting(None, "alert when this share of the gain since the lowest value is lost", above=0)
     stall: float | None = setting(
-        None, "no value as high as the highest for so long; up to 1: a share of the run", "env_steps or updates"
+        None, "alert when the highest value is this old; up to 1: a share of the run", "env_steps or updates", above=0
     )
     not_finite: bool = setting(False, "the run ends because a number is NaN or infinite")
-    rows: int = setting(1, "in so many rows one after the other", "rows")
-    window: int = setting(20, "rows before that the median of rise and drop is taken of", "rows")
-    after: float = setting(0.0, "not before this point; up to 1: a share of the run", "env_steps or updates")
-    times: int = setting(3, "at most so often in a run, for each metric")
+    rows: int = setting(1, "consecutive rows in which the condition must hold", "rows", least=1)
+    window: int = setting(20, "previous rows whose median rise and drop compare with", "rows", least=1)
+    after: float = setting(0.0, "start of watching; up to 1: a share of the run", "env_steps or updates", least=0)
+    times: int = setting(3, "largest number of alerts in a run, for each metric", least=1)
     severity: Literal["log", "alert", "stop"] = setting(
-        "alert", "log: a line; alert: a warning, and told outside; stop: the run is saved and interrupted, too"
+        "alert", "log: a line; alert: also a warning and a notification; stop: also save and interrupt the run"
     )
-    explanation: str = setting("", "what it means")
-    hint: str = setting("", "what to try")
+    explanation: str = setting("", "meaning of the alert")
+    hint: str = setting("", "advice")
 
     def __post_init__(self) -> None:
-        values = {name: getattr(self, name) for name in CONDITIONS}
-        given = [name for name, value in values.items() if value is not None and value is not False]  # but 0 is given
-        if not given:
-            raise ConfigError(f"needs something to watch for: one of {', '.join(CONDITIONS)}")
+        values = (getattr(self, name) for name in CONDITIONS)
+        if all(value is None or value is False for value in values):  # 0 is a condition
+            raise ConfigError(f"needs a condition: one of {', '.join(CONDITIONS)}")
         if not self.metric and not self.not_finite:
             raise ConfigError("metric is missing: name one, e.g. train/value_loss")
-        for name in ("rows", "window", "times"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: must be at least 1")
-        for name in ("rise", "drop", "lost", "stall"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"{name}={value:g}: must be above 0")
-        if self.after < 0:
-            raise ConfigError(f"after={self.after:g}: cannot be negative")
 
 
 @dataclass(frozen=True)
 class AlertsConfig:
-    """Watching the metrics. Who is told outside is said by CADENZA_ALERT_COMMAND and CADENZA_ALERT_WEBHOOK."""
+    """Alert rules. CADENZA_ALERT_COMMAND and CADENZA_ALERT_WEBHOOK determine where notifications go."""
 
-    enabled: bool = setting(True, "watch by the rules of conf/metrics.yaml and those below")
+    enabled: bool = setting(True, "watch the metrics by the rules of conf/metrics.yaml and those below")
     rules: Mapping[str, Any] = setting(
-        doc="changes to those rules by name, new ones, or null for none; see docs/lab-book.md", factory=dict
+        doc="changes to rules by name, new rules, or null to disable one; see docs/lab-book.md", factory=dict
     )
 
     def __post_init__(self) -> None:
@@ -71,10 +61,10 @@ class AlertsConfig:
             self.watched()
 
     def watched(self) -> dict[str, Rule]:
-        """Every rule in force, by name."""
+        """Return every rule in force, by name."""
         from cadenza.config.convert import build
 
-        found, shipped = {}, shipped_rules()
+        rules, shipped = {}, shipped_rules()
         for name in dict.fromkeys([*shipped, *self.rules]):
             where, change = f"logging.alerts.rules.{name}", self.rules.get(name, {})
             if change is None:
@@ -83,18 +73,18 @@ class AlertsConfig:
                 continue
             if not isinstance(change, Mapping):
                 raise ConfigError(f"{where}={change}: must be settings of a rule, or null to switch it off")
-            known = shipped.get(name, {})
-            if not known and not {*CONDITIONS} & {*change}:
+            base = shipped.get(name, {})
+            if not base and not {*CONDITIONS} & {*change}:
                 new = f"a new one needs metric and one of {', '.join(CONDITIONS)}"
                 raise ConfigError(f"{where}: no such rule{nearest(name, shipped)} ({new})")
-            found[name] = build(Rule, {**known, **change}, where)
-        return found
+            rules[name] = build(Rule, {**base, **change}, where)
+        return rules
 
 
 @cache
 def shipped_rules() -> dict[str, dict[str, Any]]:
-    """The content of conf/metrics.yaml."""
+    """Return the content of conf/metrics.yaml."""
     import yaml
 
-    found: dict[str, dict[str, Any]] = yaml.safe_load(RULES.read_text())
-    return found
+    rules: dict[str, dict[str, Any]] = yaml.safe_load(RULES.read_text())
+    return rules

@@ -1,4 +1,4 @@
-"""What an algorithm's settings say to the rest of cadenza: a base class with defaults, and its check."""
+"""The interface of an algorithm's settings: a base class with defaults, and the check of other classes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
 
-# What `shrunk` leaves of what makes learning from a replay slow.
+# Limits of `shrunk` for algorithms with a replay.
 SMALL_RATIO = 0.125  # updates per env_step
 SMALL_BATCH = 32
 
@@ -20,7 +20,7 @@ class AlgorithmSettings(ABC):
     """The settings of an algorithm: a frozen dataclass.
 
     `name` and `check` are required, the other members have defaults. A class that does not inherit from this one gets
-    those that it lacks when its algorithm is registered or loaded (`adopt`).
+    the members that it lacks when its algorithm is registered or loaded (`adopt`).
     """
 
     one_graph: ClassVar[bool] = False  # an update is one function of tensors, which CUDA can replay as a graph
@@ -33,11 +33,11 @@ class AlgorithmSettings(ABC):
 
     @property
     def default_groups(self) -> Any:
-        """Value of `environment.groups` that `auto` stands for; `auto` again leaves it to the environment."""
+        """The value of `environment.groups` that `auto` stands for; `auto` leaves it to the environment."""
         return "auto"
 
     def updates_per_env_step(self, num_envs: int) -> float:
-        """Return the number of gradient steps per env_step; 0 where it does not depend on them."""
+        """Return the number of gradient steps per env_step; 0 if it does not depend on env_steps."""
         return 0.0
 
     def shrunk(self) -> Self:
@@ -60,11 +60,11 @@ DEFAULTS = ("one_graph", "default_groups", *METHODS[1:])
 
 
 def adopt(algorithm: str, settings: Any) -> None:
-    """Check the class of an algorithm's settings, and add the defaults that it lacks."""
-    wrong = _mistake(settings)
-    if wrong:
+    """Check the class of an algorithm's settings, and add the members that it lacks."""
+    mistake = _mistake(settings)
+    if mistake:
         name = getattr(settings, "__name__", settings)
-        raise ConfigError(f"algorithm {algorithm}: its settings {name!r} {wrong}")
+        raise ConfigError(f"algorithm {algorithm}: its settings {name!r} {mistake}")
     if not issubclass(settings, AlgorithmSettings):
         for member in DEFAULTS:
             if not hasattr(settings, member):
@@ -73,23 +73,23 @@ def adopt(algorithm: str, settings: Any) -> None:
 
 
 def _mistake(settings: Any) -> str | None:
-    """Return what makes a class unfit for an algorithm's settings."""
+    """Return the reason why a class cannot hold an algorithm's settings, or None."""
     parameters = getattr(settings, "__dataclass_params__", None)
     if parameters is None or not parameters.frozen:
         return "must be a frozen dataclass"
     if "name" not in {field.name for field in fields(settings)}:
         return "lacks the field name: str"
     if not callable(getattr(settings, "check", None)):
-        return "lacks the method check(env, num_envs), which refuses what the algorithm cannot do"
+        return "lacks the method check(env, num_envs), which refuses environments that do not fit"
     for method in METHODS:
-        theirs, expected = getattr(settings, method, None), inspect.signature(getattr(AlgorithmSettings, method))
-        if theirs is None and not hasattr(settings, method):
+        member, expected = getattr(settings, method, None), inspect.signature(getattr(AlgorithmSettings, method))
+        if member is None and not hasattr(settings, method):
             continue
         arguments = ", ".join(expected.parameters)
-        if not callable(theirs):
-            return f"must have a method {method}({arguments}), not a {type(theirs).__name__} of that name"
+        if not callable(member):
+            return f"must have a method {method}({arguments}), not a {type(member).__name__} of that name"
         try:
-            inspect.signature(theirs).bind(*expected.parameters)
+            inspect.signature(member).bind(*expected.parameters)
         except TypeError:
-            return f"has {method}{inspect.signature(theirs)}, which must take ({arguments})"
+            return f"has {method}{inspect.signature(member)}, which must take ({arguments})"
     return None

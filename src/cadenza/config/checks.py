@@ -2,74 +2,149 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+import operator
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from cadenza.config.networks import HeadConfig
+from cadenza.config.networks import HeadConfig, TorsoConfig
 from cadenza.config.schedules import Schedule
+from cadenza.config.setting import Bounds
 from cadenza.errors import ConfigError, UnusedError
 from cadenza.types import EnvSpec
 
+Needs = tuple[str, ...]
 
-def positive(config: Any, *keys: str) -> None:
-    """Refuse zero and less; a schedule may begin or end at zero, and null is fine."""
-    for key in keys:
-        value = getattr(config, key)
-        if isinstance(value, Schedule):
-            if min(ends(value)) < 0 or max(ends(value)) == 0:
-                path = f"from {value.start_value:g} to {value.end_value:g}"
-                raise ConfigError(f"algorithm.{key}: a schedule {path}, which must stay above 0 between its ends")
-        elif value is not None and value <= 0:
-            raise ConfigError(f"algorithm.{key}={value:g}: must be above 0")
+
+def check_bounds(bounds: Bounds | None, value: Any, key: str) -> None:
+    """Refuse a number outside the bounds of its setting; texts, null and booleans have none.
+
+    In a list every number is checked. A schedule may begin or end at an open end of the range, but not do both.
+    """
+    if bounds is None:
+        return
+    if isinstance(value, tuple):
+        for index, item in enumerate(value):
+            check_bounds(bounds, item, f"{key}[{index}]")
+    elif isinstance(value, Schedule):
+        first, last = ends(value)
+        for name, number in (("start_value", first), ("end_value", last)):
+            _refuse_outside(bounds, number, f"{key}.{name}", with_ends=first != last)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        _refuse_outside(bounds, value, key)
+
+
+def _refuse_outside(bounds: Bounds, value: float, key: str, with_ends: bool = False) -> None:
+    if not bounds.holds(value, with_ends):
+        text = f"{value:g}" if isinstance(value, float) else value
+        raise ConfigError(f"{key}={text}: must be {bounds}")
 
 
 def ends(value: float | Schedule) -> tuple[float, float]:
-    """Where a number begins and ends."""
+    """Return the first and the last value of a number that may be a schedule."""
     return (value.start_value, value.end_value) if isinstance(value, Schedule) else (value, value)
 
 
-def in_unit_interval(config: Any, *keys: str) -> None:
-    for key in keys:
-        if not 0 <= getattr(config, key) <= 1:
-            raise ConfigError(f"algorithm.{key}={getattr(config, key):g}: must lie between 0 and 1")
+def refuse_unused(config: Any, where: str) -> None:
+    """Refuse settings that have no effect: those whose `needs` are not met, unless they are at their defaults.
+
+    `config` are the settings of an algorithm, to which the keys in `needs` refer; `where` is their dotted key.
+    """
+    refusals: dict[str, str] = {}
+    for key, value, usual, needs in _leaves(config):
+        unmet = next((need for need in needs if not _is_met(config, need)), None)
+        if unmet is not None and value != usual:
+            words = unmet.replace("|", " or ")
+            refusals[f"{where}.{key}"] = f"{where}.{key}={value}: does nothing without {words}"
+    if refusals:
+        raise UnusedError(next(iter(refusals.values())), refusals)
 
 
-def refuse_unused(config: Any, unused: Mapping[str, Iterable[str]]) -> None:
-    """Refuse what would change nothing: keys (`model.bins`, say) without what they need, unless left as they are."""
-    own = {field.name: field.default for field in fields(config)}
-    found: dict[str, str] = {}
-    for needed, keys in unused.items():
-        for key in keys:
-            block, _, name = key.rpartition(".")
-            part = getattr(config, block) if block else config
-            value, usual = getattr(part, name), getattr(type(part)(), name) if block else own[name]
-            if value != usual:
-                found[f"algorithm.{key}"] = f"algorithm.{key}={value}: does nothing without {needed}"
-    if found:
-        raise UnusedError(next(iter(found.values())), found)
+def _leaves(
+    config: Any, base: Any = None, prefix: str = "", needs: Needs = ()
+) -> Iterator[tuple[str, Any, Any, Needs]]:
+    """Yield key, value, default and needs of each setting; a block hands its own needs down, and its own defaults."""
+    for field in fields(config):
+        value, usual = getattr(config, field.name), default(field) if base is None else getattr(base, field.name)
+        key, both = f"{prefix}{field.name}", (*needs, *field.metadata.get("needs", ()))
+        if is_dataclass(value) and type(value) is type(usual) and not isinstance(value, Schedule):
+            yield from _leaves(value, usual, f"{key}.", both)
+        else:
+            yield key, value, usual, both
+
+
+def _is_met(config: Any, need: str) -> bool:
+    """Return whether settings meet a need: `key=value`, `key=one|other`, or `key` alone, which must not be empty."""
+    key, equals, values = need.partition("=")
+    value = operator.attrgetter(key)(config)
+    return value in values.split("|") if equals else bool(value)
+
+
+def default(field: Field[Any]) -> Any:
+    """Return the default of a dataclass field; MISSING where it has none."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def check_single_transitions(config: Any, env: EnvSpec) -> None:
-    """Refuse what cannot be learned from one step and its reward."""
+    """Refuse an environment where one step and its reward are not enough to learn from."""
     if env.turns and sum(len(group.agents) for group in env.groups.values()) > 1:
-        what = f"{env.id} is played in turns, and what an agent earns comes while others act"
-        raise ConfigError(f"{config.name} learns from single transitions; {what}: use ppo, ippo, mappo or happo")
+        why = f"{env.id} is played in turns, and the reward of an action comes while others act"
+        raise ConfigError(f"{config.name} learns from single transitions; {why}: use ppo, ippo, mappo or happo")
 
 
-def check_replay_learner(config: Any, env: EnvSpec, num_envs: int) -> None:
-    """The same, and a replay too small for its steps, and settings that would do nothing."""
-    check_single_transitions(config, env)
-    least = num_envs * (2 + config.n_step)
-    if config.buffer_size < least:
-        given = f"algorithm.buffer_size={config.buffer_size}"
-        raise ConfigError(f"{given}: at least {least} for {num_envs} environments and n_step={config.n_step}")
-    check_encoder(config)
+def check_one_agent(config: Any, env: EnvSpec) -> None:
+    """Refuse an environment of several agents."""
+    agents = sum(len(group.agents) for group in env.groups.values())
+    if agents > 1:
+        raise ConfigError(f"{config.name} models the world of one agent; {env.id} has {agents}")
+
+
+def check_actions(config: Any, env: EnvSpec, discrete: bool = True) -> None:
+    """Refuse actions other than Box of bounded floats and, where `discrete` is true, Discrete."""
+    import numpy as np
+    from gymnasium.spaces import Box, Discrete
+
+    for name, group in env.groups.items():
+        where, action = f"{env.id} (group {name})", group.action
+        if isinstance(action, Discrete):
+            if not discrete:
+                raise ConfigError(f"{config.name} plans continuous actions; those of {env.id} are discrete")
+        elif not isinstance(action, Box) or not np.issubdtype(action.dtype, np.floating):
+            kinds = "Discrete actions and Box actions of floats" if discrete else "Box actions of floats"
+            raise ConfigError(f"{config.name} takes {kinds}; {where} has {action}")
+        elif not _is_bounded(action):
+            raise ConfigError(f"{config.name}: the actions of {where} need a lower and an upper bound each")
+
+
+def _is_bounded(space: Any) -> bool:
+    import numpy as np
+
+    width = space.high.astype(np.float64) - space.low
+    return bool(((width > 0) & (width < 1e30)).all())
+
+
+def check_discrete_actions(config: Any, env: EnvSpec) -> None:
+    """Refuse actions other than Discrete."""
+    from gymnasium.spaces import Discrete
+
+    for name, group in env.groups.items():
+        if not isinstance(group.action, Discrete):
+            kind = type(group.action).__name__
+            raise ConfigError(f"{config.name} takes Discrete actions; {env.id} (group {name}) has {kind}")
 
 
 def check_encoder(config: Any) -> None:
+    """Refuse normalised observations before an encoder of the user's."""
     if config.torso.encoder != "auto" and config.normalize_obs:
-        raise ConfigError("algorithm.normalize_obs: an encoder of one's own gets observations as they are")
+        raise ConfigError("algorithm.normalize_obs: an encoder of yours gets observations as they are")
+
+
+def refuse_memory(torso: TorsoConfig, why_no_memory: str, why_shared: str) -> None:
+    """Refuse a torso with a memory, and separate torsos, each for the reason given."""
+    if torso.memory.type != "none":
+        raise ConfigError(f"algorithm.torso.memory: {why_no_memory}")
+    if not torso.shared:
+        raise ConfigError(f"algorithm.torso.shared=false: {why_shared}")
 
 
 def check_actor_critic(config: Any, env: EnvSpec) -> None:
@@ -77,18 +152,15 @@ def check_actor_critic(config: Any, env: EnvSpec) -> None:
     import numpy as np
     from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
-    known = Box | Discrete | MultiBinary | MultiDiscrete
     for name, group in env.groups.items():
-        where = f"{env.id} (group {name})"
-        if not isinstance(group.action, known):
-            takes = "Discrete, MultiDiscrete, MultiBinary and Box actions"
-            raise ConfigError(f"{config.name} takes {takes}; {where} has {type(group.action).__name__}")
-        if isinstance(group.action, Box) and not np.issubdtype(group.action.dtype, np.floating):
-            raise ConfigError(f"{config.name} takes Box actions of floats; those of {where} are {group.action.dtype}")
-        if isinstance(group.action, Box) and config.head.squash:
-            reach = group.action.high.astype(np.float64) - group.action.low
-            if not ((reach > 0) & (reach < 1e30)).all():
-                raise ConfigError(f"algorithm.head.squash: the actions of {where} need a lower and an upper bound each")
+        where, action = f"{env.id} (group {name})", group.action
+        if not isinstance(action, Box | Discrete | MultiBinary | MultiDiscrete):
+            spaces = "Discrete, MultiDiscrete, MultiBinary and Box actions"
+            raise ConfigError(f"{config.name} takes {spaces}; {where} has {type(action).__name__}")
+        if isinstance(action, Box) and not np.issubdtype(action.dtype, np.floating):
+            raise ConfigError(f"{config.name} takes Box actions of floats; those of {where} are {action.dtype}")
+        if isinstance(action, Box) and config.head.squash and not _is_bounded(action):
+            raise ConfigError(f"algorithm.head.squash: the actions of {where} need a lower and an upper bound each")
     if config.head != HeadConfig() and not any(isinstance(group.action, Box) for group in env.groups.values()):
         raise ConfigError(f"algorithm.head is about continuous actions, and {env.id} has none")
     check_encoder(config)

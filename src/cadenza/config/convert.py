@@ -1,4 +1,4 @@
-"""Plain nested data to frozen config dataclasses, and back. Every mistake is one line that names the dotted key."""
+"""Conversion of plain nested data to frozen settings dataclasses, and back. Errors name the dotted key."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import math
 import re
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from copy import copy
+from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from cadenza.base.text import printable
 from cadenza.config import registry
+from cadenza.config.algorithm_settings import AlgorithmSettings
+from cadenza.config.checks import check_bounds, default, refuse_unused
 from cadenza.config.schema import RunConfig
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, nearest
 
@@ -26,23 +29,23 @@ EXACT_FLOAT = 2**53
 LARGEST = 2**63  # what the index and the checkpoints can hold
 
 
-class _UnknownKey(Exception):
-    """Carries a dotted key up to `build`, which knows all the keys that could have been meant."""
+class _UnknownNameError(Exception):
+    """An unknown dotted key, for which `build` finds the nearest valid one."""
 
 
 def build(cls: type[T], data: Any, where: str = "") -> T:
-    """The dataclass made from plain data; `where` is the dotted key it stands at."""
+    """Return the dataclass made from plain data; `where` is its dotted key, for messages."""
     try:
-        made: T = _convert(cls, data, where)
-    except _UnknownKey as unknown:
+        settings: T = _convert(cls, data, where)
+    except _UnknownNameError as unknown:
         key = str(unknown)
-        known = [name for name, _, _ in walk(cls, where, data)]
-        raise UnknownKeyError(key, suggest(key, known)) from None
-    return made
+        keys = [name for name, _, _ in walk(cls, where, data)]
+        raise UnknownKeyError(key, suggest(key, keys)) from None
+    return settings
 
 
 def to_dict(config: Any) -> Any:
-    """Plain data (dicts, lists, numbers, text) that `build` turns into an equal config."""
+    """Return plain data (dicts, lists, numbers, text) that `build` turns into an equal config."""
     if is_dataclass(config) and not isinstance(config, type):
         values = {field: getattr(config, field.name) for field in fields(config)}
         return {field.name: to_dict(value) for field, value in values.items() if not _is_left_out(field, value)}
@@ -56,58 +59,65 @@ def to_dict(config: Any) -> Any:
 def _is_left_out(field: Field[Any], value: Any) -> bool:
     if not field.metadata.get("sparse"):
         return False
-    return bool(value == (field.default if field.default_factory is MISSING else field.default_factory()))
+    return bool(value == default(field))
 
 
 def config_hash(config: RunConfig) -> str:
-    """Equal for runs that do the same; the name, the tags and where values came from do not count."""
-    uncounted = ("name", "tags", "from_environment")
-    counted = {key: value for key, value in to_dict(config).items() if key not in uncounted}
-    canonical = json.dumps(counted, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """Return a hash that is equal for configs with equal effects: without name, tags and sources of values."""
+    ignored = ("name", "tags", "from_environment")
+    settings = {key: value for key, value in to_dict(config).items() if key not in ignored}
+    canonical = json.dumps(settings, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def walk(cls: Any, where: str = "", data: Any = None) -> Iterator[tuple[str, Any, Field[Any]]]:
-    """`(dotted key, type, field)` of each setting and, after it, of those below it; data says which algorithm."""
+def walk(cls: Any, where: str = "", data: Any = None, base: Any = None) -> Iterator[tuple[str, Any, Field[Any]]]:
+    """Yield `(dotted key, type, field)` of each setting and those below it; `data` names the algorithm.
+
+    The defaults of the fields are those of `base`, or of the class.
+    """
     if not isinstance(cls, type) or not is_dataclass(cls):
         return
     hints = _hints(cls)
-    if cls is RunConfig and isinstance(data, Mapping) and _chosen(data) in registry.ALGORITHMS:
+    if cls is RunConfig and isinstance(data, Mapping) and _name_in(data) in registry.ALGORITHMS:
         hints = {**hints, "algorithm": _algorithm(data)}
     for field in fields(cls):
+        if base is not None:
+            field = copy(field)
+            field.default, field.default_factory = getattr(base, field.name), MISSING
         key = f"{where}.{field.name}" if where else field.name
         yield key, hints[field.name], field
         below = [option for option in _options(hints[field.name]) if option is not type(None)]
-        if len(below) == 1:  # settings, or settings that may be null; not a number that may be a schedule
-            yield from walk(below[0], key)
+        if len(below) == 1:  # settings, or settings or null; not a number or a schedule
+            usual = default(field)
+            yield from walk(below[0], key, base=usual if type(usual) is below[0] else None)
 
 
-def suggest(key: str, known: list[str]) -> str:
-    """`; did you mean 'x'?`: a key that ends or reads the same, else a near neighbour, else a near end."""
+def suggest(key: str, keys: list[str]) -> str:
+    """Return `; did you mean 'x'?` for a key with the same end or reading, else for a similar sibling or end."""
     parent, _, leaf = key.rpartition(".")
     flat = key.replace(".", "_")
     same = [
-        name for name in known if name != key and (name.rpartition(".")[2] == leaf or name.replace(".", "_") == flat)
+        name for name in keys if name != key and (name.rpartition(".")[2] == leaf or name.replace(".", "_") == flat)
     ]
     if same:
         return f"; did you mean '{same[0]}'?"
-    siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == parent}
-    anywhere = {name.rpartition(".")[2]: name for name in reversed(known)}
+    siblings = {name.rpartition(".")[2]: name for name in keys if name.rpartition(".")[0] == parent}
+    anywhere = {name.rpartition(".")[2]: name for name in reversed(keys)}
     for leaves, cutoff in ((siblings, 0.6), (anywhere, 0.75), (siblings, 0.4)):
         close = get_close_matches(leaf.lower(), leaves, n=1, cutoff=cutoff)
         if close:
             return f"; did you mean '{leaves[close[0]]}'?"
-    return nearest(key, known)
+    return nearest(key, keys)
 
 
 def is_choice(hint: Any) -> bool:
-    """Whether text given for it can only be one of a few words."""
+    """Return whether a text of this type can only be one of a few words."""
     kinds = [option for option in _options(hint) if option not in (int, float, bool, type(None))]
     return all(get_origin(kind) is Literal for kind in kinds)
 
 
 def describe(hint: Any) -> str:
-    """A type in plain words."""
+    """Return a type in plain words."""
     options = [option for option in _options(hint) if option is not int or float not in _options(hint)]
     if len(options) > 1:
         return " or ".join(describe(option) for option in sorted(options, key=lambda option: option is type(None)))
@@ -149,7 +159,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return _convert_choice(hint, value, where)
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple):
-            raise _refused(hint, value, where)
+            raise _refusal(hint, value, where)
         if Ellipsis not in get_args(hint) and len(value) != len(get_args(hint)):
             raise ConfigError(f"{where}={_show(value)}: must be a list of {len(get_args(hint))}, not {len(value)}")
         kinds = get_args(hint)[:1] * len(value) if Ellipsis in get_args(hint) else get_args(hint)
@@ -157,7 +167,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return tuple(_convert(kind, item, f"{where}[{index}]") for index, (kind, item) in parts)
     if get_origin(hint) in _MAPPINGS:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise _refused(hint, value, where)
+            raise _refusal(hint, value, where)
         return {key: _convert(get_args(hint)[1], item, f"{where}.{printable(key)}") for key, item in value.items()}
     if hint is Any:
         return _plain(value, where)
@@ -169,7 +179,7 @@ def _convert_union(hint: Any, options: tuple[Any, ...], value: Any, where: str) 
         if type(value) is option:
             return _convert(option, value, where)
         if is_dataclass(option) and isinstance(_expand(option, value, where), Mapping):
-            return _convert(option, value, where)  # its own message says more than the union's would
+            return _convert(option, value, where)  # its message is more exact than the union's
         if isinstance(value, list | tuple) and get_origin(option) is tuple:
             return _convert(option, value, where)
     for option in options:
@@ -179,49 +189,51 @@ def _convert_union(hint: Any, options: tuple[Any, ...], value: Any, where: str) 
             except ConfigError:
                 continue
     words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
-    raise _refused(hint, value, where, nearest(value, words) if isinstance(value, str) else "")
+    raise _refusal(hint, value, where, nearest(value, words) if isinstance(value, str) else "")
 
 
 def _convert_dataclass(cls: Any, value: Any, where: str, base: Any = None) -> Any:
-    """`base` has what `value` leaves out, where that is not the class's own defaults."""
+    """Return the dataclass made from a mapping; what it leaves out comes from `base`, or from the class's defaults."""
     value = _expand(cls, value, where)
     if not isinstance(value, Mapping):
-        raise _refused(cls, value, where)
-    hints, known = _hints(cls), {field.name: field for field in fields(cls)}
-    if cls is RunConfig:
-        hints = {**hints, "algorithm": _algorithm(value)}
+        raise _refusal(cls, value, where)
+    prefix, settings = f"{where}." if where else "", {field.name: field for field in fields(cls) if field.init}
+    hints = {**_hints(cls), "algorithm": _algorithm(value)} if cls is RunConfig else _hints(cls)
+    for name in value:
+        if name not in settings:
+            raise _UnknownNameError(printable(f"{prefix}{name}"))
     values = {}
-    for name, item in value.items():
-        key = f"{where}.{name}" if where else str(name)
-        if name not in known:
-            raise _UnknownKey(printable(key))
-        make = known[name].default_factory
-        default = None if make is MISSING else make()
-        if is_dataclass(hints[name]) and type(default) is hints[name]:
-            values[name] = _convert_dataclass(hints[name], item, key, default)
+    for name, field in settings.items():
+        hint, usual = hints[name], default(field) if base is None else getattr(base, name)
+        if name not in value and usual is MISSING:
+            raise ConfigError(f"{prefix}{name} is missing: {describe(hint)}")
+        item = value[name] if name in value else to_dict(usual)  # a default must fit its type, too, to be read back
+        if is_dataclass(hint) and type(usual) is hint:
+            values[name] = _convert_dataclass(hint, item, f"{prefix}{name}", usual)
         else:
-            values[name] = _convert(hints[name], item, key)
-    for field in fields(cls):
-        if field.name not in values and field.default is MISSING and field.default_factory is MISSING:
-            raise ConfigError(f"{where + '.' if where else ''}{field.name} is missing: {describe(hints[field.name])}")
+            values[name] = _convert(hint, item, f"{prefix}{name}")
+        check_bounds(field.metadata.get("bounds"), values[name], f"{prefix}{name}")
     try:
-        return cls(**values) if base is None else replace(base, **values)
+        built = cls(**values)
+        if isinstance(built, AlgorithmSettings):
+            refuse_unused(built, where)
     except ConfigError as problem:
-        raise _placed(problem, where, known) from None
+        raise _with_place(problem, where, settings) from None
+    return built
 
 
 def _expand(cls: Any, value: Any, where: str) -> Any:
-    """Let the dataclass spell out its short form, where it has one."""
+    """Return the data that a short form stands for, where the dataclass has one (`parse`)."""
     if not hasattr(cls, "parse"):
         return value
     try:
         return cls.parse(value)
     except ConfigError as problem:
-        raise _placed(problem, where, ()) from None
+        raise _with_place(problem, where, ()) from None
 
 
-def _placed(problem: ConfigError, where: str, names: Any) -> ConfigError:
-    """The same problem with its place, unless the message names it already."""
+def _with_place(problem: ConfigError, where: str, names: Any) -> ConfigError:
+    """Return the error with its dotted key, unless the message names it already."""
     message = str(problem)
     if not where or f"{where}." in message or message.startswith(where):
         return problem
@@ -233,7 +245,7 @@ def _convert_choice(hint: Any, value: Any, where: str) -> Any:
     for choice in get_args(hint):
         if type(choice) is type(value) and choice == value:
             return choice
-    raise _refused(hint, value, where, nearest(value, map(str, get_args(hint))) if isinstance(value, str) else "")
+    raise _refusal(hint, value, where, nearest(value, map(str, get_args(hint))) if isinstance(value, str) else "")
 
 
 def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
@@ -255,11 +267,11 @@ def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
         raise ConfigError(f"{where}: the type of a setting cannot be {named} (it can be {_TYPES})")
     if type(value) is hint:
         return _plain(value, where)
-    raise _refused(hint, value, where)
+    raise _refusal(hint, value, where)
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Data of no fixed type: what JSON can hold, and nothing else."""
+    """Return data of no fixed type; refuse values that JSON cannot hold."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int | float):
@@ -273,30 +285,30 @@ def _plain(value: Any, where: str) -> Any:
     )
 
 
-def _chosen(data: Mapping[str, Any]) -> Any:
+def _name_in(data: Mapping[str, Any]) -> Any:
     settings = data.get("algorithm")
     name = settings.get("name") if isinstance(settings, Mapping) else None
     return name if isinstance(name, str) else None
 
 
 def _algorithm(data: Mapping[str, Any]) -> Any:
-    """The settings class of the algorithm that `algorithm.name` chooses."""
-    settings, name = data.get("algorithm"), _chosen(data)
-    known = ", ".join(sorted(registry.ALGORITHMS))
+    """Return the settings class of the algorithm that `algorithm.name` names."""
+    settings, name = data.get("algorithm"), _name_in(data)
+    names = ", ".join(sorted(registry.ALGORITHMS))
     if settings is not None and not isinstance(settings, Mapping):
         raise ConfigError(
-            f"algorithm={_show(settings)}: must be settings with a name, e.g. {{name: ppo}} (known: {known})"
+            f"algorithm={_show(settings)}: must be settings with a name, e.g. {{name: ppo}} (known: {names})"
         )
     if not name:
-        given = f"={_show(settings['name'])}" if settings and "name" in settings else " is missing"
-        raise ConfigError(f"algorithm.name{given}: say which algorithm (known: {known})")
+        value = f"={_show(settings['name'])}" if settings and "name" in settings else " is missing"
+        raise ConfigError(f"algorithm.name{value}: must name an algorithm (known: {names})")
     try:
         return registry.settings_class(name)
     except NotFoundError as problem:
         raise ConfigError(f"algorithm.name={_show(name)}: {problem}") from None
 
 
-def _refused(hint: Any, value: Any, where: str, tail: str = "") -> ConfigError:
+def _refusal(hint: Any, value: Any, where: str, tail: str = "") -> ConfigError:
     return ConfigError(f"{where or 'config'}={_show(value)}: must be {describe(hint)}{tail}")
 
 

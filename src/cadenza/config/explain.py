@@ -1,4 +1,4 @@
-"""What a key means and who set it (`config explain`), and the reference page of all keys."""
+"""The meaning, value and source of a key (`config explain`), and the reference page of all keys."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.config import registry
+from cadenza.config.checks import default
 from cadenza.config.convert import describe, suggest, to_dict, walk
-from cadenza.config.load import finish, resolve
+from cadenza.config.load import resolve
 from cadenza.config.schedules import Schedule
 from cadenza.config.schema import Hook, Phase, RunConfig
 from cadenza.config.spec import Layer
@@ -20,7 +21,7 @@ NOBODY = "default in the schema"
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything known about one key of one config; a block of settings has `parts` instead of a source."""
+    """The meaning, value and source of a key in a config; a block of settings has `parts` instead of a source."""
 
     key: str
     value: Any
@@ -33,40 +34,40 @@ class Explanation:
 
 
 def explain(key: str, spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None) -> Explanation:
-    """What the key is in the config of this spec, and which file or override made it so."""
+    """Return the value of a key in the config of a spec, and the file or override that set it."""
     composed = resolve(spec, overrides, config_dir, trace=True)
-    resolved = to_dict(finish(composed.data))
-    known = {name: (hint, field) for name, hint, field in walk(RunConfig, data=resolved)}
-    return _explain(key, known, resolved, composed.layers)
+    resolved = to_dict(composed.config)
+    settings = {name: (hint, field) for name, hint, field in walk(RunConfig, data=resolved)}
+    return _explain(key, settings, resolved, composed.layers)
 
 
-def _explain(key: str, known: Mapping[str, Any], resolved: Any, layers: Sequence[Layer]) -> Explanation:
-    name = _documented(key, known, resolved)
-    hint, field = known[name]
+def _explain(key: str, settings: Mapping[str, Any], resolved: Any, layers: Sequence[Layer]) -> Explanation:
+    name = _documented_key(key, settings, resolved)
+    hint, field = settings[name]
     inner = key != name
     value = _at(resolved, key)
     if value is MISSING and not inner and field.metadata.get("sparse"):  # left out at its default
         value = _default(hint, field)
-    below = [other for other in known if other.rpartition(".")[0] == key] if is_dataclass(hint) else []
+    below = [other for other in settings if other.rpartition(".")[0] == key] if is_dataclass(hint) else []
     return Explanation(
         key=key,
         value=None if value is MISSING else value,  # a key of a block that is null
         default=None if inner else _default(hint, field),
         source="" if below else source_of(key, layers),
-        type=f"part of {name}" if inner else "settings" if below else describe(hint),
-        unit=field.metadata.get("unit", ""),  # a field of someone else's algorithm may say nothing
-        doc=field.metadata.get("doc", ""),
-        parts=tuple(_explain(other, known, resolved, layers) for other in below),
+        type=f"part of {name}" if inner else "settings" if below else _type(hint, field),
+        unit=field.metadata.get("unit", ""),  # a field of a user's algorithm may have no metadata
+        doc=_meaning(field),
+        parts=tuple(_explain(other, settings, resolved, layers) for other in below),
     )
 
 
 def reference() -> str:
-    """The page of all keys, in Markdown."""
+    """Return the page of all keys, in Markdown."""
     lines = [
         "# Configuration reference",
         "",
         "Generated from the schema. Set a key with `key=value` on the command line or in a YAML file;",
-        "`cadenza config explain KEY` says what it is in a given run and who set it.",
+        "`cadenza config explain KEY` shows its value in a run, and the file or override that set it.",
     ]
     lines += _section("Run", RunConfig, "")
     for name in sorted(registry.ALGORITHMS):
@@ -81,13 +82,13 @@ def reference() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _documented(key: str, known: Mapping[str, Any], resolved: Any) -> str:
-    """The key itself, or the one it is a part of (`environment.kwargs.x`, `algorithm.learning_rate.end_value`)."""
+def _documented_key(key: str, settings: Mapping[str, Any], resolved: Any) -> str:
+    """Return the key, or the key it is part of (`environment.kwargs.x`, `algorithm.learning_rate.end_value`)."""
     name = key
-    while name not in known:
+    while name not in settings:
         name = name.rpartition(".")[0]
         if not name or _at(resolved, key) is MISSING:
-            raise ConfigError(f"unknown key '{key}'{suggest(key, list(known))}")
+            raise ConfigError(f"unknown key '{key}'{suggest(key, list(settings))}")
     return name
 
 
@@ -103,16 +104,25 @@ def _at(data: Any, key: str) -> Any:
 
 
 def _default(hint: Any, field: Field[Any]) -> Any:
-    if field.default is not MISSING:
-        return to_dict(field.default)
-    if field.default_factory is MISSING:
-        return None
-    make: Any = hint if is_dataclass(hint) else field.default_factory  # the algorithm's block has its own class
-    return to_dict(make())
+    # the default of `algorithm` depends on the algorithm's class
+    value = hint() if is_dataclass(hint) and field.default_factory is dict else default(field)
+    return None if value is MISSING else to_dict(value)
+
+
+def _type(hint: Any, field: Field[Any]) -> str:
+    """Return a setting's type and bounds in plain words."""
+    bounds = field.metadata.get("bounds")
+    return describe(hint) if bounds is None else f"{describe(hint)}, {bounds}"
+
+
+def _meaning(field: Field[Any]) -> str:
+    """Return a setting's documentation, and what it needs to have an effect."""
+    needs = " and ".join(field.metadata.get("needs", ())).replace("|", " or ")
+    return field.metadata.get("doc", "") + (f" (with {needs})" if needs else "")
 
 
 def source_of(key: str, layers: Sequence[Layer]) -> str:
-    """The last layer that says something about the key."""
+    """Return the source of the last layer that sets the key."""
     for layer in reversed(layers):
         if _sets(layer.data, key.split(".")):
             return layer.source
@@ -120,7 +130,7 @@ def source_of(key: str, layers: Sequence[Layer]) -> str:
 
 
 def _sets(data: Any, path: list[str]) -> bool:
-    """Whether a layer says something about the key: it, a part of it, or the whole that it is a part of."""
+    """Return whether a layer sets the key at `path`: the key itself, a part of it, or the whole it is part of."""
     if not path or not isinstance(data, Mapping):
         return True
     dotted = ".".join(path)
@@ -136,13 +146,13 @@ def _section(title: str, cls: Any, where: str, summary: str = "") -> Iterator[st
     for key, hint, field in walk(cls, where):
         if is_dataclass(hint) or key == "algorithm":
             continue  # a block: its keys follow
-        default = f"`{text(_default(hint, field))}`"
-        cells = (f"`{key}`", describe(hint), default, field.metadata.get("unit", ""), field.metadata.get("doc", ""))
+        value = f"`{text(_default(hint, field))}`"
+        cells = (f"`{key}`", _type(hint, field), value, field.metadata.get("unit", ""), _meaning(field))
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def text(value: Any) -> str:
-    """A plain value as YAML would have it, on one line."""
+    """Return a plain value as YAML on one line."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, list):

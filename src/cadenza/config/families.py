@@ -1,4 +1,4 @@
-"""The families of environments: the one list of them. What pip, make and the docs say of a family is tested against it.
+"""The families of environments. Packaging, Makefile and docs are tested against this list.
 
 Modules are import paths, so that a look-up imports nothing heavy.
 """

@@ -1,6 +1,6 @@
-"""`${…}` in configs: what a stranger's file may refer to, how much one may expand to, and what the environment set.
+"""Limits on `${…}` in configs: the references a stranger's file may make, and the size of their values.
 
-The resolving is OmegaConf's; nothing here imports it before it is needed.
+OmegaConf resolves them; it is imported only when needed. Keys set by environment variables are listed, too.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from cadenza.base.text import printable
 from cadenza.errors import ConfigError
 
 ENVIRONMENT = "oc.env"  # OmegaConf's resolver of environment variables
-MOST = 1_000  # interpolations that are resolved, each time one is met
-LARGEST = 1 << 20  # characters and values that they make
+MOST = 1_000  # interpolations resolved, repetitions included
+LARGEST = 1 << 20  # characters and values that they expand to
 START = re.compile(r"\$\{")
-KEY = re.compile(r"\$\{\s*\.*[\w-]+(\.[\w-]+|\[\w+\])*\s*\}")  # another key's value, which reads nothing else
+KEY = re.compile(r"\$\{\s*\.*[\w-]+(\.[\w-]+|\[\w+\])*\s*\}")  # the value of another key, which reads nothing else
 
 
 def calls(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """`(dotted key, text)` of every interpolation in plain data, keys included, that is more than another key's value.
+    """Yield `(dotted key, text)` of every interpolation in plain data, keys included, that may call a resolver.
 
-    A resolver may read variables, files or the clock, and its name may itself be interpolated.
+    A resolver may read variables, files or the clock, and its name may itself be interpolated. The value of another
+    key calls none.
     """
     if isinstance(data, str):
         for start in START.finditer(data):
@@ -41,19 +42,19 @@ def calls(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
 
 
 def refuse_calls(data: Any, where: object) -> None:
-    """Raise a ConfigError for the first resolver that data of a stranger would call."""
+    """Refuse a stranger's data that would call a resolver."""
     for key, text in calls(data):
-        shown = printable(text if len(text) <= 60 else f"{text[:57]}...")
-        way = "add --trust if you trust its author"
-        raise ConfigError(f"{where}: {printable(key)} would resolve '{shown}' here and was not made here: {way}")
+        excerpt = printable(text if len(text) <= 60 else f"{text[:57]}...")
+        step = "add --trust if you trust its author"
+        raise ConfigError(f"{where}: {printable(key)} would resolve '{excerpt}' here and was not made here: {step}")
 
 
 @contextmanager
 def bounded() -> Iterator[list[str]]:
-    """Resolve at most `MOST` interpolations to at most `LARGEST` characters and values; else a ConfigError.
+    """Refuse to resolve more than `MOST` interpolations, or to more than `LARGEST` characters and values.
 
-    Yields the list that the names of environment variables are added to as they are read. OmegaConf's global
-    resolvers must be a copy that the caller puts back.
+    Yield the list that the names of environment variables are added to as they are read. OmegaConf's global resolvers
+    must be a copy that the caller replaces afterwards.
     """
     from omegaconf.base import Container
     from omegaconf.basecontainer import BaseContainer
@@ -65,11 +66,11 @@ def bounded() -> Iterator[list[str]]:
 
     def resolve(self: Any, *args: Any, **settings: Any) -> Any:
         left["count"] -= 1
-        made = inner(self, *args, **settings) if left["count"] >= 0 else None
-        left["size"] -= _size(made, left["size"])
+        node = inner(self, *args, **settings) if left["count"] >= 0 else None
+        left["size"] -= _size(node, left["size"])
         if min(left.values()) < 0:
             raise ConfigError(f"interpolations expand to more than {MOST:,} others or {LARGEST >> 20} MiB")
-        return made
+        return node
 
     def environment(config: Any, parent: Any, node: Any, args: Any, args_str: Any) -> Any:
         names.append(str(args[0]) if args else "")
@@ -86,11 +87,11 @@ def bounded() -> Iterator[list[str]]:
 
 
 def _size(node: Any, most: int) -> int:
-    """Characters and values of a node as it stands, or a number above `most`."""
+    """Return the number of characters and values of an unresolved node, or a number above `most`."""
     total, pending = 0, [node]
     while pending and total <= most:
         item = pending.pop()
-        content = getattr(item, "_content", None)  # of a container
+        content = getattr(item, "_content", None)  # a container's
         value = item._value() if content is None and hasattr(item, "_value") else None
         total += 1 + (len(value) if isinstance(value, str) else 0)
         pending += content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
@@ -98,7 +99,7 @@ def _size(node: Any, most: int) -> int:
 
 
 def from_environment(config: Any, names: list[str]) -> list[str]:
-    """Dotted keys of an OmegaConf config whose value is read from the environment, directly or through another key.
+    """Return the dotted keys of an OmegaConf config whose value comes from the environment, directly or by another key.
 
     `names` is the list that `bounded` yields.
     """

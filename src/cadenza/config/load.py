@@ -1,4 +1,4 @@
-"""From what a user writes (a spec, files, `key=value`) to a RunConfig. The only module that imports Hydra, and late."""
+"""Compose a RunConfig from a spec, files and `key=value`. Only this module imports Hydra, and late."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,63 +35,70 @@ from cadenza.config.spec import (
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
 
 MARKS = "from_environment"  # the setting that lists the keys whose value came from an environment variable
-SHIPPED = "cadenza/conf/experiment/"  # where the experiments are that come along
+SHIPPED = "cadenza/conf/experiment/"  # the folder of the experiments that are part of cadenza
 
 
 @dataclass
 class Composed:
-    """Plain data ready for `build`, and what it was made of (when asked for)."""
+    """The plain data of a config and, if traced, the layers that it was composed of."""
 
     data: dict[str, Any]
     layers: list[Layer] = field(default_factory=list)
 
+    @cached_property
+    def config(self) -> RunConfig:
+        """The typed config, built once; building it imports code that the data names."""
+        return finish(self.data)
+
 
 def load(spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None) -> RunConfig:
-    """The config of `ENV:VARIANT`, of an experiment by name, or of a YAML or JSON file, with the overrides on top."""
+    """Return the config of `ENV:VARIANT`, of an experiment by name, or of a YAML or JSON file, with overrides."""
     try:
-        return finish(resolve(spec, overrides, config_dir).data)
+        return resolve(spec, overrides, config_dir).config
     except UnknownKeyError as unknown:
         from cadenza.config.explain import source_of
 
         source = source_of(unknown.key, compose(spec, overrides, config_dir, trace=True).layers)
-        chosen = [one for one in overrides if source.endswith(f"/{one.lstrip('+').replace('=', '/')}.yaml")]
-        if not chosen:
+        choices = [text for text in overrides if source.endswith(f"/{text.lstrip('+').replace('=', '/')}.yaml")]
+        if not choices:
             raise
-        raise ConfigError(f"{chosen[0]} is not for this algorithm: it sets '{unknown.key}', a key it has not") from None
+        raise ConfigError(
+            f"{choices[0]} is not for this algorithm: it sets '{unknown.key}', a key it has not"
+        ) from None
 
 
 def finish(data: dict[str, Any]) -> RunConfig:
-    """The typed config of composed data, with the environment's id made complete."""
+    """Return the typed config of composed data, with the full id of the environment."""
     config = build(RunConfig, data)
-    config = build(RunConfig, to_dict(config))  # a default that does not fit its type could not be read back
     if config.schema_version != SCHEMA_VERSION:
         raise ConfigError(f"schema_version={config.schema_version}: is always {SCHEMA_VERSION} here")
     if not config.environment.id:
         raise ConfigError("environment.id is missing: name an environment, e.g. environment.id=CartPole-v1")
     config = replace(config, environment=replace(config.environment, id=environment(config.environment.id)))
     tuned_for, named, _ = (config.experiment or "").rpartition("/")
-    if named and tuned_for != config.environment.id:  # what was tuned as ENV/VARIANT is not tuned for another ENV
+    if named and tuned_for != config.environment.id:  # an experiment ENV/VARIANT is not tuned for another ENV
         return replace(config, experiment=None)
     return config
 
 
 def read(path: Path | SafePath) -> RunConfig:
-    """The resolved config that a run stored; needs no Hydra."""
+    """Return the config that a run stored; this needs no Hydra."""
     return build(RunConfig, migrate(read_file(path)))
 
 
 def dump(config: RunConfig) -> str:
-    """The YAML text that `read` understands."""
+    """Return the config as YAML, which `read` reads."""
     return as_yaml(to_dict(config))
 
 
 def as_yaml(data: dict[str, Any]) -> str:
+    """Return data as YAML that a terminal can show: with YAML's escapes if it holds control characters."""
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-    return text if lines(text) == text else yaml.safe_dump(data, sort_keys=False)  # YAML's own escapes: shown anywhere
+    return text if lines(text) == text else yaml.safe_dump(data, sort_keys=False)
 
 
 def override(key: str, value: Any) -> str:
-    """`key=value` in Hydra's grammar, for any value that a config can hold."""
+    """Return `key=value` in Hydra's grammar, for any value that a config can hold."""
     try:
         return f"{key}={_grammar(value)}"
     except TypeError as problem:
@@ -100,7 +106,7 @@ def override(key: str, value: Any) -> str:
 
 
 def _grammar(value: Any) -> str:
-    if hasattr(value, "tolist"):  # NumPy's and torch's, numbers and arrays
+    if hasattr(value, "tolist"):  # numbers and arrays of NumPy and torch
         value = value.tolist()
     if isinstance(value, Mapping):
         keys = [re.sub(r"([\\()\[\]{}:=,\s])", r"\\\1", str(key)) for key in value]  # Hydra has no quotes for keys
@@ -117,37 +123,30 @@ def _grammar(value: Any) -> str:
 def resolve(
     spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None, *, trace: bool = False
 ) -> Composed:
-    """What `compose` makes, without what a shipped experiment says of a part that the user has exchanged.
+    """Return what `compose` returns, without settings of a shipped experiment that have no effect any more.
 
-    That does nothing, which is found by building the config; code that it names is imported.
+    These belong to a part that an override has replaced. Building the config finds them.
     """
     composed = compose(spec, overrides, config_dir, trace=trace)
-    unused = _unused(composed.data)
-    if not unused:
-        return composed
-    from cadenza.config.explain import source_of
-
-    layers = composed.layers if trace else compose(spec, overrides, config_dir, trace=True).layers
-    shipped = [f"~{key}" for key in unused if source_of(key, layers).startswith(SHIPPED)]
-    return resolve(spec, [*overrides, *shipped], config_dir, trace=trace) if shipped else composed
-
-
-def _unused(data: dict[str, Any]) -> tuple[str, ...]:
     try:
-        build(RunConfig, deepcopy(data))
+        composed.config  # noqa: B018 - for its errors
     except UnusedError as unused:
-        return unused.keys
-    except ConfigError:
-        pass  # which is told where the config is made
-    return ()
+        from cadenza.config.explain import source_of
+
+        layers = composed.layers if trace else compose(spec, overrides, config_dir, trace=True).layers
+        shipped = [f"~{key}" for key in unused.keys if source_of(key, layers).startswith(SHIPPED)]
+        if not shipped:
+            raise
+        return resolve(spec, [*overrides, *shipped], config_dir, trace=trace)
+    return composed
 
 
 def compose(
     spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None, *, trace: bool = False
 ) -> Composed:
-    """The plain data of a spec with its overrides; `trace` also lists what set what, for `config explain`.
+    """Return the plain data of a spec with its overrides and, with `trace`, its layers.
 
-    Nothing that it names is imported.
+    No code that the data names is imported.
     """
     if config_dir is not None and not config_dir.is_dir():
         raise NotFoundError(f"no folder '{config_dir}'")
@@ -159,7 +158,9 @@ def compose(
 
     try:
         with _hydra(base.folders) as loader, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*Defaults list is missing `_self_`")  # last, as one would think
+            warnings.filterwarnings(
+                "ignore", ".*Defaults list is missing `_self_`"
+            )  # Hydra then puts it last, as expected
             warnings.filterwarnings("error", "provider=.* is not available")
             with bounded() as names:
                 return _compose(loader, base, overrides, trace, names)
@@ -173,7 +174,7 @@ def compose(
 
 @contextmanager
 def _hydra(folders: Sequence[Path]) -> Iterator[Any]:
-    """Hydra's config loader for the user's folders and ours; the Hydra of a surrounding program stays as it was."""
+    """Yield Hydra's config loader for the user's folders and ours; restore the Hydra of a surrounding program."""
     from hydra import version
     from hydra._internal.hydra import Hydra
     from hydra._internal.sources_registry import SourcesRegistry
@@ -186,14 +187,14 @@ def _hydra(folders: Sequence[Path]) -> Iterator[Any]:
     from hydra.core.utils import JobRuntime
     from omegaconf.basecontainer import BaseContainer
 
-    Plugins.instance()  # found once per process, not once per load
+    Plugins.instance()  # searched once per process, not once per load
     instances, resolvers = Singleton._instances, BaseContainer._resolvers
-    ours = {GlobalHydra, HydraConfig, JobRuntime, version.VersionBase}
-    Singleton._instances = {cls: made for cls, made in instances.items() if cls not in ours}
-    # The other program's stored schemas would be merged into our files of the same name: keep only Hydra's own.
-    stored, own_store = ConfigStore.instance().repo, type.__call__(ConfigStore)
-    own_store.repo = {name: stored[name] for name in ("hydra", "_dummy_empty_config_.yaml")}
-    Singleton._instances[ConfigStore] = own_store
+    replaced = {GlobalHydra, HydraConfig, JobRuntime, version.VersionBase}
+    Singleton._instances = {cls: instance for cls, instance in instances.items() if cls not in replaced}
+    # The other program's stored schemas would be merged into our files of the same name: keep only those of Hydra.
+    repo, store = ConfigStore.instance().repo, type.__call__(ConfigStore)
+    store.repo = {name: repo[name] for name in ("hydra", "_dummy_empty_config_.yaml")}
+    Singleton._instances[ConfigStore] = store
     sources = type.__call__(SourcesRegistry)
     sources.types = {**SourcesRegistry.instance().types, "file": _bounded_files()}
     Singleton._instances[SourcesRegistry] = sources
@@ -210,13 +211,13 @@ def _hydra(folders: Sequence[Path]) -> Iterator[Any]:
 
 @cache
 def _bounded_files() -> Any:
-    """Hydra's source of the user's files, each of which is parsed within bounds before OmegaConf reads it."""
+    """Return Hydra's source of files, which first parses each file within limits."""
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
 
     class BoundedFiles(FileConfigSource):
         def load_config(self, config_path: str) -> Any:
             path = Path(self.path, self._normalize_file_name(config_path))
-            if path.exists():  # else Hydra says what is missing
+            if path.exists():  # otherwise Hydra reports what is missing
                 read_yaml(path)
             return super().load_config(config_path)
 
@@ -224,7 +225,7 @@ def _bounded_files() -> Any:
 
 
 def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, names: list[str]) -> Composed:
-    """`names` is filled with the environment variables that are read."""
+    """Compose with Hydra; add the names of the environment variables that are read to `names`."""
     from hydra import compose as hydra_compose
     from omegaconf import OmegaConf, open_dict
 
@@ -236,19 +237,18 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, nam
         config = hydra_compose(base.root, choices, return_hydra_config=True)
         OmegaConf.set_struct(config, False)
         with open_dict(config):
-            chosen = config.pop("hydra").runtime.choices.get("experiment")
+            experiment = config.pop("hydra").runtime.choices.get("experiment")
         if trace:
             layers = _file_layers(loader, base.root, choices)
-        if any(one.key_or_group == "algorithm" for one in parsed if one not in values):
-            chosen = None  # what was tuned for one algorithm is not tuned for another
-        if chosen is not None:
-            base = replace(base, layers=(Layer("the choice of experiment", {"experiment": chosen}), *base.layers))
+        if any(change.key_or_group == "algorithm" for change in parsed if change not in values):
+            experiment = None  # settings tuned for one algorithm are not tuned for another
+        if experiment is not None:
+            base = replace(base, layers=(Layer("the choice of experiment", {"experiment": experiment}), *base.layers))
     for layer in base.layers:
         for key, value in layer.data.items():
             _set(config, str(key), value)
     layers += base.layers
-    for one in values:
-        layers.append(_apply(config, one))
+    layers += [_apply(config, change) for change in values]
     marked = from_environment(config, names)
     data = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(data, dict)
@@ -259,7 +259,7 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, nam
 
 
 def _parse(loader: Any, text: str) -> Any:
-    """Hydra's reading of one `key=value`, `+key=value`, `++key=value` or `~key`."""
+    """Return Hydra's parsed override of one `key=value`, `+key=value`, `++key=value` or `~key`."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -273,52 +273,50 @@ def _parse(loader: Any, text: str) -> Any:
     except HydraException as problem:
         raise ConfigError(f"{text!r} cannot be read ({first_line(problem)}); quote special characters") from None
     if parsed.is_sweep_override():
-        raise ConfigError(
-            f"{text!r} gives several values: a list is written {key}=[a,b], a sweep has a file of its own"
-        )
+        raise ConfigError(f"{text!r} gives several values: a list is written {key}=[a,b], a sweep is a separate file")
     return parsed
 
 
 def _split(loader: Any, base: Base, overrides: Sequence[Any]) -> tuple[list[str], list[Any]]:
-    """The overrides that choose files, with those of the spec, as Hydra wants them; and those that set values."""
+    """Return the overrides that choose files, as texts with those of the spec, and the overrides that set values."""
     from hydra.types import RunMode
 
-    choices = [*(one.input_line for one in overrides if one.is_hydra_override()), *base.choices]
+    choices = [*(change.input_line for change in overrides if change.is_hydra_override()), *base.choices]
     _, repository = loader._parse_overrides_and_create_caching_repo(base.root, choices)
-    groups = [one for one in overrides if not one.is_hydra_override() and _is_choice(repository, one)]
+    groups = [change for change in overrides if not change.is_hydra_override() and _is_choice(repository, change)]
     if groups:
         defaults = loader.compute_defaults_list(base.root, choices, RunMode.RUN)
         listed = {str(key): choice for key, choice in defaults.overrides.known_choices.items()}
-        chosen = dict(listed)
-        for one in groups:
-            place, _, text = one.input_line.lstrip("+~").partition("=")
-            option = _names(one.value())
-            if one.is_delete():
-                if place not in chosen or (text and chosen[place] != option):
-                    there = f"chosen is {chosen[place]}" if place in chosen else "nothing of it is chosen"
-                    raise ConfigError(f"{one.input_line!r} removes what is not there: {there}")
+        current = dict(listed)
+        for change in groups:
+            place, _, text = change.input_line.lstrip("+~").partition("=")
+            option = _names(change.value())
+            if change.is_delete():
+                if place not in current or (text and current[place] != option):
+                    choice = f"chosen is {current[place]}" if place in current else "nothing of it is chosen"
+                    raise ConfigError(f"{change.input_line!r} removes what is not there: {choice}")
                 choices.append(f"~{place}")
                 continue
-            _check_choice(repository, one, base.folders)
+            _check_choice(repository, change, base.folders)
             choices.append(f"{'' if place in listed else '+'}{place}={_grammar(option)}")
-            chosen[place] = option
-    return choices, [one for one in overrides if one not in groups and not one.is_hydra_override()]
+            current[place] = option
+    return choices, [change for change in overrides if change not in groups and not change.is_hydra_override()]
 
 
 def _names(value: Any) -> Any:
-    """What a choice names, as Hydra takes it: text, also where a file is called by a number."""
+    """Return the names of a choice as Hydra takes them: texts, also for a file named by a number."""
     return [_names(item) for item in value] if isinstance(value, list) else None if value is None else str(value)
 
 
 def _is_choice(repository: Any, override: Any) -> bool:
-    """Whether it chooses a file of a config group rather than setting a value."""
+    """Return whether an override chooses a file of a config group rather than sets a value."""
     group = override.key_or_group
     if override.package is not None or "/" in group:
         return True
     value = override.value()
-    named = isinstance(value, int) and repository.config_exists(f"{group}/{value}")  # files may be called by a number
-    setting = group in {one.name for one in fields(RunConfig)}
-    return repository.group_exists(group) and (named or not setting or isinstance(value, str | list | None))
+    is_file = isinstance(value, int) and repository.config_exists(f"{group}/{value}")  # a file named by a number
+    is_setting = group in {field.name for field in fields(RunConfig)}
+    return repository.group_exists(group) and (is_file or not is_setting or isinstance(value, str | list | None))
 
 
 def _check_choice(repository: Any, override: Any, folders: Sequence[Path]) -> None:
@@ -326,31 +324,32 @@ def _check_choice(repository: Any, override: Any, folders: Sequence[Path]) -> No
 
     group, option = override.key_or_group, override.value()
     if not repository.group_exists(group):
-        known = [name for name in repository.get_group_options("", ObjectType.GROUP) if name != "hydra"]
-        raise NotFoundError(f"{override.input_line!r}: no config group '{group}'{nearest(group, known)}")
+        names = [name for name in repository.get_group_options("", ObjectType.GROUP) if name != "hydra"]
+        raise NotFoundError(f"{override.input_line!r}: no config group '{group}'{nearest(group, names)}")
     options = option if isinstance(option, list) and option else [option]
-    wrong = [one for one in options if not repository.config_exists(f"{group}/{one}")]
-    if not wrong:
+    unknown = [name for name in options if not repository.config_exists(f"{group}/{name}")]
+    if not unknown:
         return
-    known = experiments(*folders) if group == "experiment" else repository.get_group_options(group)
-    hint = nearest(str(wrong[0]), known)
-    raise NotFoundError(f"{override.input_line!r}: no such choice{hint} (choices: {', '.join(known)})")
+    names = experiments(*folders) if group == "experiment" else repository.get_group_options(group)
+    hint = nearest(str(unknown[0]), names)
+    raise NotFoundError(f"{override.input_line!r}: no such choice{hint} (choices: {', '.join(names)})")
 
 
 def _set(config: Any, key: str, value: Any) -> None:
-    """Put a value at a dotted key; a mapping is merged into the mapping that is there."""
+    """Set the value of a dotted key; merge a mapping into an existing one."""
     from omegaconf import OmegaConf
 
     parts = key.split(".")
     for length in range(1, len(parts)):
         parent = ".".join(parts[:length])
-        here = OmegaConf.select(config, parent)
-        if isinstance(here, str | int | float):
-            raise ConfigError(f"{key}: {parent} is {here!r} and has no parts; set {parent} as a whole")
+        value_above = OmegaConf.select(config, parent)
+        if isinstance(value_above, str | int | float):
+            raise ConfigError(f"{key}: {parent} is {value_above!r} and has no parts; set {parent} as a whole")
     OmegaConf.update(config, key, value, merge=isinstance(value, Mapping), force_add=True)
 
 
 def _apply(config: Any, override: Any) -> Layer:
+    """Apply an override that sets or removes a value; return the layer it makes."""
     from omegaconf import OmegaConf, open_dict
     from omegaconf.errors import OmegaConfBaseException
 
@@ -363,9 +362,9 @@ def _apply(config: Any, override: Any) -> Layer:
         if not override.is_delete():
             _set(config, key, value)
             return Layer(source, _nested(key, value))
-        known = [name for name, _, _ in walk(RunConfig, data=OmegaConf.to_container(config))]
-        if key not in known and OmegaConf.select(config, key) is None:
-            raise ConfigError(f"{override.input_line!r} removes an unknown key{suggest(key, known)}")
+        keys = [name for name, _, _ in walk(RunConfig, data=OmegaConf.to_container(config))]
+        if key not in keys and OmegaConf.select(config, key) is None:
+            raise ConfigError(f"{override.input_line!r} removes an unknown key{suggest(key, keys)}")
         parent, _, leaf = key.rpartition(".")
         with open_dict(config):
             (OmegaConf.select(config, parent) if parent else config).pop(leaf, None)
@@ -382,7 +381,7 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
 
 
 def _file_layers(loader: Any, root: str, choices: list[str]) -> list[Layer]:
-    """What each file of Hydra's defaults list says, in the order they are merged."""
+    """Return the settings of each file of Hydra's defaults list, in the order in which they are merged."""
     from hydra.types import RunMode
     from omegaconf import OmegaConf
 
@@ -392,9 +391,9 @@ def _file_layers(loader: Any, root: str, choices: list[str]) -> list[Layer]:
         if default.config_path is None or default.config_path.startswith("hydra/"):
             continue
         place = repository.load_config(default.config_path).path
-        said = OmegaConf.to_container(loader._load_single_config(default, repository).config)
-        assert isinstance(said, dict)
+        content = OmegaConf.to_container(loader._load_single_config(default, repository).config)
+        assert isinstance(content, dict)
         folder = place.removeprefix("file://").replace(f"pkg://{CONF}", "cadenza/conf")
-        keys = {str(key): value for key, value in said.items() if key not in ("defaults", "hydra")}
+        keys = {str(key): value for key, value in content.items() if key not in ("defaults", "hydra")}
         layers.append(Layer(f"{folder}/{default.config_path}.yaml", keys))
     return layers

@@ -1,4 +1,4 @@
-"""Stored configs of older schema versions, brought up to the present one."""
+"""Migration of stored configs from older schema versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cadenza.errors import ConfigError
 
 
 def migrate(data: dict[str, Any]) -> dict[str, Any]:
-    """The stored config in today's layout; one that carries no version is of version 0."""
+    """Return a stored config in the current layout; one without a version is of version 0."""
     version = data.get("schema_version", 0)
     if type(version) is not int or version < 0:
         raise ConfigError(f"schema_version={version!r}: must be a whole number from 0 to {SCHEMA_VERSION}")
@@ -26,7 +26,7 @@ def migrate(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _budget_into_blocks(data: dict[str, Any]) -> dict[str, Any]:
-    """0 to 1: budget and distances stood at the top level."""
+    """Migrate 0 to 1: move budget and distances from the top level into blocks."""
     moves = {
         "max_timesteps": ("training", "max_timesteps"),
         "max_updates": ("training", "max_updates"),
@@ -44,7 +44,7 @@ def _budget_into_blocks(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _network_settings_into_blocks(data: dict[str, Any]) -> dict[str, Any]:
-    """1 to 2: PPO had Adam alone and one kind of standard deviation; `none` was the word for no normalisation."""
+    """Migrate 1 to 2: move PPO's adam_eps and log_std_init into blocks, and replace normalize_obs=none by false."""
     algorithm = data.get("algorithm")
     if not isinstance(algorithm, dict):
         return data

@@ -13,14 +13,14 @@ from cadenza.errors import ConfigError, nearest
 GROUPS = {kind: f"cadenza.{kind}s" for kind in ("command", "optimizer", "schedule", "sink", "store")}
 
 
-@functools.cache  # a search takes milliseconds, and a schedule asks at every update
+@functools.cache  # a search takes milliseconds, and a schedule is looked up at every update
 def entries(kind: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a kind by name; nothing is imported for it."""
+    """Return the entry points of a kind by name; nothing is imported."""
     return {entry.name: entry for entry in entry_points(group=GROUPS[kind])}
 
 
 def check_name(kind: str, name: str, key: str, builtin: Iterable[str] = ()) -> None:
-    """Refuse a name that is no import path, no entry point and none of ours; nothing is imported for it."""
+    """Refuse a name that is no import path, no entry point and not `builtin`; nothing is imported."""
     if ":" in name or name in builtin or name in entries(kind):
         return
     names = [*builtin, *sorted(entries(kind))]

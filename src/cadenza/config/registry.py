@@ -19,137 +19,48 @@ from cadenza.config.families import Family as Family
 from cadenza.errors import ConfigError, NotFoundError, nearest
 from cadenza.types import Deployable, Explains, Imagines, Stateful, Workflow
 
+Factory = Callable[..., Any]
+
 
 @dataclass(frozen=True)
 class Algorithm:
+    """An algorithm by name: its settings class and its workflow."""
+
     name: str
     summary: str
-    config: str | type  # its frozen settings: the class, or "module:Class", importable without torch
+    config: str | type  # the frozen settings class, or "module:Class", importable without torch
     workflow: str | type  # the class, or "module:Class"
 
 
+_TABLE = (  # name, place in `cadenza.workflows`, summary; the settings of PPO in `ppo` are PPOConfig in `ppo_config`
+    ("ppo", "ppo:PPO", "Proximal Policy Optimization (Schulman et al. 2017)"),
+    ("a2c", "ppo:PPO", "Advantage Actor-Critic (Mnih et al. 2016): PPO's workflow with one step per short rollout"),
+    ("ippo", "ppo:PPO", "Independent PPO (de Witt et al. 2020): every group of a team learns on its own"),
+    ("mappo", "ppo:PPO", "Multi-agent PPO (Yu et al. 2022): groups of a team with critics that see its state"),
+    ("happo", "ppo:PPO", "Heterogeneous-agent PPO (Kuba et al. 2022): groups of a team learn in turn"),
+    ("reinforce", "reinforce:Reinforce", "REINFORCE, the Monte-Carlo policy gradient (Williams 1992)"),
+    ("sac", "sac:SAC", "Soft Actor-Critic, continuous and discrete (Haarnoja et al. 2018, Christodoulou 2019)"),
+    ("droq", "sac:SAC", "DroQ (Hiraoka et al. 2022): SAC with dropout and layer norm, for many updates per step"),
+    ("dqn", "dqn:DQN", "Deep Q-learning (Mnih et al. 2015), with every extension of Rainbow as an option"),
+    ("rainbow", "dqn:DQN", "Rainbow (Hessel et al. 2018): DQN's workflow with all of its extensions"),
+    ("dreamer_v3", "dreamer:Dreamer", "Dreamer v3 (Hafner et al. 2023): one set of settings for all tasks"),
+    ("dreamer_v2", "dreamer:Dreamer", "Dreamer v2 (Hafner et al. 2021): a world model of categorical latents"),
+    ("dreamer_v1", "dreamer:Dreamer", "Dreamer (Hafner et al. 2020): a policy learned inside a world model"),
+    ("planet", "dreamer:Dreamer", "PlaNet (Hafner et al. 2019): a learned world model, and planning in it"),
+    ("diffusion_policy", "diffusion_policy:DiffusionPolicy", "Diffusion Policy (Chi et al. 2023) and cloning"),
+    ("tdmpc2", "tdmpc:TDMPC", "TD-MPC2 (Hansen et al. 2024): TD-MPC with one set of settings for all continuous tasks"),
+    ("tdmpc", "tdmpc:TDMPC", "TD-MPC (Hansen et al. 2022): plans in a latent model, with values beyond them"),
+    ("world_models", "world_models:WorldModels", "World Models (Ha and Schmidhuber 2018): VAE, RNN and CMA-ES"),
+    ("qlearning", "qlearning:QLearning", "tabular Q-learning and SARSA (Watkins 1989, Sutton & Barto 2018), bandits"),
+)
+_ROOT = "cadenza.workflows."
 ALGORITHMS: dict[str, Algorithm] = {
-    entry.name: entry
-    for entry in (
-        Algorithm(
-            "ppo",
-            "Proximal Policy Optimization (Schulman et al. 2017)",
-            "cadenza.workflows.ppo_config:PPOConfig",
-            "cadenza.workflows.ppo:PPO",
-        ),
-        Algorithm(
-            "a2c",
-            "Advantage Actor-Critic (Mnih et al. 2016): PPO's workflow with one step per short rollout",
-            "cadenza.workflows.ppo_config:PPOConfig",
-            "cadenza.workflows.ppo:PPO",
-        ),
-        Algorithm(
-            "ippo",
-            "Independent PPO (de Witt et al. 2020): every group of a team learns on its own",
-            "cadenza.workflows.ppo_config:PPOConfig",
-            "cadenza.workflows.ppo:PPO",
-        ),
-        Algorithm(
-            "mappo",
-            "Multi-agent PPO (Yu et al. 2022): groups of a team with critics that see its state",
-            "cadenza.workflows.ppo_config:PPOConfig",
-            "cadenza.workflows.ppo:PPO",
-        ),
-        Algorithm(
-            "happo",
-            "Heterogeneous-agent PPO (Kuba et al. 2022): groups of a team learn in turn",
-            "cadenza.workflows.ppo_config:PPOConfig",
-            "cadenza.workflows.ppo:PPO",
-        ),
-        Algorithm(
-            "reinforce",
-            "REINFORCE, the Monte-Carlo policy gradient (Williams 1992)",
-            "cadenza.workflows.reinforce_config:ReinforceConfig",
-            "cadenza.workflows.reinforce:Reinforce",
-        ),
-        Algorithm(
-            "sac",
-            "Soft Actor-Critic, continuous and discrete (Haarnoja et al. 2018, Christodoulou 2019)",
-            "cadenza.workflows.sac_config:SACConfig",
-            "cadenza.workflows.sac:SAC",
-        ),
-        Algorithm(
-            "droq",
-            "SAC with dropout and layer norm in the critics, for many updates per step (Hiraoka et al. 2022)",
-            "cadenza.workflows.sac_config:SACConfig",
-            "cadenza.workflows.sac:SAC",
-        ),
-        Algorithm(
-            "dqn",
-            "Deep Q-learning (Mnih et al. 2015); double, dueling, n-step, prioritised, distributional, noisy if asked",
-            "cadenza.workflows.dqn_config:DQNConfig",
-            "cadenza.workflows.dqn:DQN",
-        ),
-        Algorithm(
-            "rainbow",
-            "Rainbow (Hessel et al. 2018): DQN's workflow with all of its extensions",
-            "cadenza.workflows.dqn_config:DQNConfig",
-            "cadenza.workflows.dqn:DQN",
-        ),
-        Algorithm(
-            "dreamer_v3",
-            "Dreamer v3 (Hafner et al. 2023): a policy learned in a world model, one set of settings for all tasks",
-            "cadenza.workflows.dreamer_config:DreamerConfig",
-            "cadenza.workflows.dreamer:Dreamer",
-        ),
-        Algorithm(
-            "dreamer_v2",
-            "Dreamer v2 (Hafner et al. 2021): a policy learned in a world model of categorical latents",
-            "cadenza.workflows.dreamer_config:DreamerConfig",
-            "cadenza.workflows.dreamer:Dreamer",
-        ),
-        Algorithm(
-            "dreamer_v1",
-            "Dreamer (Hafner et al. 2020): a policy climbs predicted returns through a world model",
-            "cadenza.workflows.dreamer_config:DreamerConfig",
-            "cadenza.workflows.dreamer:Dreamer",
-        ),
-        Algorithm(
-            "planet",
-            "PlaNet (Hafner et al. 2019): a learned world model, and planning in it",
-            "cadenza.workflows.dreamer_config:DreamerConfig",
-            "cadenza.workflows.dreamer:Dreamer",
-        ),
-        Algorithm(
-            "diffusion_policy",
-            "Diffusion Policy (Chi et al. 2023): chunks of actions out of noise, learned from demonstrations",
-            "cadenza.workflows.diffusion_policy_config:DiffusionPolicyConfig",
-            "cadenza.workflows.diffusion_policy:DiffusionPolicy",
-        ),
-        Algorithm(
-            "tdmpc2",
-            "TD-MPC2 (Hansen et al. 2024): plans in a latent model, with values beyond them, for any continuous task",
-            "cadenza.workflows.tdmpc_config:TDMPCConfig",
-            "cadenza.workflows.tdmpc:TDMPC",
-        ),
-        Algorithm(
-            "tdmpc",
-            "TD-MPC (Hansen et al. 2022): plans in a latent model, with values beyond them",
-            "cadenza.workflows.tdmpc_config:TDMPCConfig",
-            "cadenza.workflows.tdmpc:TDMPC",
-        ),
-        Algorithm(
-            "world_models",
-            "World Models (Ha and Schmidhuber 2018): an autoencoder sees, a memory predicts, and CMA-ES finds who acts",
-            "cadenza.workflows.world_models_config:WorldModelsConfig",
-            "cadenza.workflows.world_models:WorldModels",
-        ),
-        Algorithm(
-            "qlearning",
-            "tabular Q-learning, SARSA, expected SARSA, double Q-learning; bandits (Watkins 1989, Sutton & Barto 2018)",
-            "cadenza.workflows.qlearning_config:QLearningConfig",
-            "cadenza.workflows.qlearning:QLearning",
-        ),
-    )
+    name: Algorithm(name, summary, f"{_ROOT}{place.replace(':', '_config:')}Config", f"{_ROOT}{place}")
+    for name, place, summary in _TABLE
 }
 
 
-# What `environment.wrappers` can name beside Gymnasium's: import paths of ours, classes or functions that others add.
+# Wrappers besides Gymnasium's that `environment.wrappers` can name: import paths of ours, registered callables.
 WRAPPERS: dict[str, Any] = {
     "HideVelocity": "cadenza.envs.wrappers:HideVelocity",
     "SignReward": "cadenza.envs.wrappers:SignReward",
@@ -161,13 +72,13 @@ EXPERTS: dict[str, str] = {
     "pusht": "cadenza.envs.families.pusht_expert:Expert",
 }
 
-# What other packages and running programs add by id: a function or class that makes a gymnasium.Env.
+# Environments that packages and programs register by id: callables that return a gymnasium.Env.
 ENVIRONMENTS: dict[str, Callable[..., Any]] = {}
-FROM_PYTHON = "python/"  # ids of environments that `cadenza.train` was given and that no other process can import
+FROM_PYTHON = "python/"  # prefix of ids of environments passed to `cadenza.train` that no other process can import
 
 
 def load_object(path: str | type) -> Any:
-    """The object behind an import path `package.module:name`."""
+    """Return the object that an import path `package.module:name` names; any other object is returned as it is."""
     if not isinstance(path, str):
         return path
     module, _, name = path.partition(":")
@@ -178,15 +89,15 @@ def load_object(path: str | type) -> Any:
 
 
 def load_own(path: str) -> Any:
-    """The object behind an import path that a user wrote; modules in the current folder are found, too."""
-    here = str(Path.cwd())
-    if here not in sys.path:  # only now that this code is wanted, and last, so that nothing is shadowed
-        sys.path.append(here)
+    """Return the object that a user's import path names; modules in the current folder can be imported, too."""
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # only now that this code is needed, and last, so that nothing is shadowed
+        sys.path.append(folder)
     return load_object(path)
 
 
 def import_path(thing: Any) -> str | None:
-    """`package.module:name` of a function or class, if another process can import it by that."""
+    """Return `package.module:name` of a function or class, or None if another process cannot import it by that."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if not module or not name or module == "__main__" or module not in sys.modules:
         return None
@@ -199,7 +110,7 @@ def import_path(thing: Any) -> str | None:
 
 # algorithms
 
-# What a workflow may offer besides what the engine needs (`types.py`).
+# Optional methods of a workflow (`types.py`).
 OFFERS: dict[str, Callable[..., Any]] = {
     "explain": Explains.explain,
     "imagine": Imagines.imagine,
@@ -208,29 +119,32 @@ OFFERS: dict[str, Callable[..., Any]] = {
 
 
 def load_algorithms() -> dict[str, ConfigError]:
-    """Make those of other installed packages known; what is wrong with those that cannot be, by name.
+    """Register the algorithms of other installed packages; return the error of each that cannot be loaded, by name.
 
-    An entry point `cadenza.algorithms` names a workflow (or a module) that `@register_algorithm` makes known, a
+    An entry point `cadenza.algorithms` names a module or workflow that registers itself with `@register_algorithm`, a
     workflow with its settings in an attribute `Config`, or an `Algorithm`, which need not import torch to be listed.
     """
-    return _take_all("cadenza.algorithms", _take_algorithm)
+    return _load_entries("cadenza.algorithms", _load_algorithm)
 
 
 def algorithm(name: str, also: Iterable[str] = ()) -> Algorithm:
-    """The algorithm of that name, or behind an import path `package.module:Workflow`; `also` may have been meant."""
+    """Return the algorithm of a name or of an import path `package.module:Workflow`.
+
+    The error for an unknown name suggests the nearest one; `also` holds further names to suggest.
+    """
     if name not in ALGORITHMS:
         if ":" in name:
             ALGORITHMS[name] = _of_class(name, load_own(name))
         for entry in entry_points(group="cadenza.algorithms", name=name):
-            _take_algorithm(entry)
+            _load_algorithm(entry)
     if name not in ALGORITHMS:
-        known = sorted(set(ALGORITHMS) | set(entry_points(group="cadenza.algorithms").names))
-        raise NotFoundError(f"unknown algorithm '{name}'{nearest(name, [*known, *also])} (known: {', '.join(known)})")
+        names = sorted(set(ALGORITHMS) | set(entry_points(group="cadenza.algorithms").names))
+        raise NotFoundError(f"unknown algorithm '{name}'{nearest(name, [*names, *also])} (known: {', '.join(names)})")
     return ALGORITHMS[name]
 
 
 def register_algorithm(name: str, config: type, summary: str = "") -> Callable[[type], type]:
-    """Decorator that makes a workflow of one's own known by name."""
+    """Return a class decorator that registers a workflow with its settings class under a name."""
 
     def register(workflow: type) -> type:
         adopt(name, config)
@@ -242,14 +156,14 @@ def register_algorithm(name: str, config: type, summary: str = "") -> Callable[[
 
 
 def settings_class(name: str) -> type[AlgorithmSettings]:
-    """Return the class of an algorithm's settings, checked and with defaults for what it lacks."""
+    """Return the settings class of an algorithm, checked and with defaults for the members it lacks."""
     settings: type[AlgorithmSettings] = load_object(algorithm(name).config)
     adopt(name, settings)
     return settings
 
 
 def workflow_class(name: str) -> Callable[..., Workflow]:
-    """The class of an algorithm, once it is known to have what the engine calls."""
+    """Return the workflow class of an algorithm; refuse one that lacks a member that the engine calls."""
     workflow = load_object(algorithm(name).workflow)
     hooks = getattr(workflow, "hooks", None)
     if not isinstance(hooks, tuple) or not all(isinstance(hook, str) for hook in hooks):
@@ -259,37 +173,37 @@ def workflow_class(name: str) -> Callable[..., Workflow]:
     if missing:
         raise ConfigError(f"algorithm {name}: {workflow.__name__} lacks the method(s) {', '.join(missing)}")
     check_offers(name, workflow)
-    found: Callable[..., Workflow] = workflow
-    return found
+    checked: Callable[..., Workflow] = workflow
+    return checked
 
 
 def check_offers(name: str, workflow: type) -> None:
-    """Refuse a workflow with a method that the lab would call and that takes other arguments."""
+    """Refuse a workflow whose optional methods (`OFFERS`) do not take the arguments that they are called with."""
     for offer, method in OFFERS.items():
         if not hasattr(workflow, offer):
             continue
         arguments = ", ".join(inspect.signature(method).parameters)
         where = f"algorithm {name}: {workflow.__name__}.{offer}"
-        theirs = getattr(workflow, offer)
-        if not callable(theirs):
-            raise ConfigError(f"{where} must be a method ({arguments}), not a {type(theirs).__name__}")
+        member = getattr(workflow, offer)
+        if not callable(member):
+            raise ConfigError(f"{where} must be a method ({arguments}), not a {type(member).__name__}")
         try:
-            inspect.signature(theirs).bind(*inspect.signature(method).parameters)
+            inspect.signature(member).bind(*inspect.signature(method).parameters)
         except TypeError:
-            raise ConfigError(f"{where}{inspect.signature(theirs)} must take ({arguments})") from None
+            raise ConfigError(f"{where}{inspect.signature(member)} must take ({arguments})") from None
         if offer == "imagine" and not hasattr(workflow, "imagines"):
             lacks = "lacks imagines, which says whether a model is learned: a property, or imagines = True"
             raise ConfigError(f"algorithm {name}: {workflow.__name__} has imagine and {lacks}")
 
 
-def _take_algorithm(entry: EntryPoint) -> None:
+def _load_algorithm(entry: EntryPoint) -> None:
     if entry.name in ALGORITHMS:
         return
-    found = load_entry(entry)
-    if isinstance(found, Algorithm):
-        ALGORITHMS[entry.name] = found
-    elif isinstance(found, type) and hasattr(found, "Config"):
-        ALGORITHMS.setdefault(entry.name, _of_class(entry.name, found))
+    loaded = load_entry(entry)
+    if isinstance(loaded, Algorithm):
+        ALGORITHMS[entry.name] = loaded
+    elif isinstance(loaded, type) and hasattr(loaded, "Config"):
+        ALGORITHMS.setdefault(entry.name, _of_class(entry.name, loaded))
     elif entry.name not in ALGORITHMS:  # loading it may have registered it
         raise ConfigError(f"entry point '{entry.value}' registers no algorithm called '{entry.name}'")
 
@@ -304,18 +218,19 @@ def _summary(workflow: type) -> str:
     return (workflow.__doc__ or "").strip().partition("\n")[0]
 
 
-def _take_all(group: str, take: Callable[[EntryPoint], None]) -> dict[str, ConfigError]:
+def _load_entries(group: str, load: Callable[[EntryPoint], None]) -> dict[str, ConfigError]:
+    """Load every entry point of a group; return the errors by name, since one bad package must not hide the others."""
     broken = {}
     for entry in entry_points(group=group):
         try:
-            take(entry)
-        except ConfigError as problem:  # one bad package must not hide the others
+            load(entry)
+        except ConfigError as problem:
             broken[entry.name] = problem
     return broken
 
 
 def load_entry(entry: EntryPoint) -> Any:
-    """Return what an entry point names; what its package raises is a ConfigError."""
+    """Return the object that an entry point names; an exception of its package becomes a ConfigError."""
     try:
         return entry.load()
     except Exception as problem:
@@ -332,34 +247,43 @@ def _reason(problem: Exception) -> str:
 
 
 def load_environments() -> dict[str, ConfigError]:
-    """Make those of other installed packages known; what is wrong with those that cannot be, by name.
+    """Register the environments of other installed packages; return the error of each that cannot be loaded, by name.
 
     An entry point `cadenza.environments` names a factory, or a `Family`, which is added to the families.
     """
-    return _take_all("cadenza.environments", _take_environment)
+    return _load_entries("cadenza.environments", _load_environment)
 
 
-def _take_environment(entry: EntryPoint) -> None:
+def _load_environment(entry: EntryPoint) -> None:
     if entry.name in ENVIRONMENTS or entry.name in FAMILIES:
         return
-    found = load_entry(entry)
-    if isinstance(found, Family):
-        if found.extra is None:
-            load_object(f"{found.module}:ids")
-        FAMILIES[entry.name] = found
-    elif callable(found):
-        ENVIRONMENTS[entry.name] = found
+    loaded = load_entry(entry)
+    if isinstance(loaded, Family):
+        if loaded.extra is None:
+            load_object(f"{loaded.module}:ids")
+        FAMILIES[entry.name] = loaded
+    elif callable(loaded):
+        ENVIRONMENTS[entry.name] = loaded
     else:
-        raise ConfigError(f"entry point '{entry.value}' is no Family and nothing that makes an environment")
+        raise ConfigError(f"entry point '{entry.value}' is neither a Family nor a function that makes an environment")
 
 
-def register_environment(id: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator that makes an environment of one's own known by id: a class, or a function that returns one."""
-    if ":" in id or not id:
-        raise ConfigError(f"environment id '{id}': must be a name without ':', e.g. mine/cliff")
+def register_environment(id: str) -> Callable[[Factory], Factory]:
+    """Return a decorator that registers an environment under an id: a class, or a function that returns one."""
+    return _register(ENVIRONMENTS, id, f"environment id '{id}': must be a name without ':', e.g. mine/cliff")
 
-    def register(factory: Callable[..., Any]) -> Callable[..., Any]:
-        ENVIRONMENTS[id] = factory
+
+def register_wrapper(name: str) -> Callable[[Factory], Factory]:
+    """Return a decorator that registers a wrapper for `environment.wrappers` under a name."""
+    return _register(WRAPPERS, name, f"wrapper '{name}': must be a name without ':'")
+
+
+def _register(table: dict[str, Any], name: str, refusal: str) -> Callable[[Factory], Factory]:
+    if ":" in name or not name:
+        raise ConfigError(refusal)
+
+    def register(factory: Factory) -> Factory:
+        table[name] = factory
         return factory
 
     return register
@@ -369,29 +293,17 @@ def register_environment(id: str) -> Callable[[Callable[..., Any]], Callable[...
 
 
 def wrappers() -> list[str]:
-    """Names of ours and of those that other packages and running programs add; nothing is imported for it."""
+    """Return the names of all registered wrappers, other packages' included; nothing is imported."""
     return [*WRAPPERS, *_wrapper_entries()]
 
 
 def load_wrapper(name: str) -> Any | None:
-    """One of those, if the name is known: a class or a function that takes an environment and keyword arguments."""
+    """Return the wrapper of a name, a callable of an environment and keyword arguments; None for an unknown name."""
     if name not in WRAPPERS and name in _wrapper_entries():
         WRAPPERS[name] = load_entry(_wrapper_entries()[name])
     return load_object(WRAPPERS[name]) if name in WRAPPERS else None
 
 
-@functools.cache  # every environment that is made asks, and a search takes longer than making a light one
+@functools.cache  # called for every environment made, and the search takes longer than making a light one
 def _wrapper_entries() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group="cadenza.wrappers")}
-
-
-def register_wrapper(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator that makes a wrapper of one's own known to `environment.wrappers`."""
-    if ":" in name or not name:
-        raise ConfigError(f"wrapper '{name}': must be a name without ':'")
-
-    def register(wrapper: Callable[..., Any]) -> Callable[..., Any]:
-        WRAPPERS[name] = wrapper
-        return wrapper
-
-    return register

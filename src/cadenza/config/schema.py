@@ -1,6 +1,6 @@
-"""Every setting of a run except the algorithm's own: names, types, defaults, meaning, checks.
+"""Every setting of a run except those of the algorithm: names, types, defaults, meaning, checks.
 
-An algorithm's settings stand beside it, in `workflows/<name>_config.py`. All of it imports without torch.
+The settings of an algorithm are in `workflows/<name>_config.py`. All of them import without torch.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, nearest
 
 SCHEMA_VERSION = 2
-MINARI = "minari:"  # before the id of a dataset that Minari keeps
-# What every run measures, and early stopping may watch beside the algorithm's own train/… metrics.
+MINARI = "minari:"  # prefix of the id of a Minari dataset
+# Metrics of every run that early stopping may watch, besides the train/… metrics of the algorithm.
 WATCHED = (
     *(f"eval/{name}" for name in ("return_mean", "return_std", "return_min", "return_max", "length_mean", "win_rate")),
     *(f"collect/{name}" for name in ("return_mean", "length_mean", "win_rate")),
@@ -27,77 +27,66 @@ WATCHED = (
 
 @dataclass(frozen=True)
 class EnvironmentConfig:
-    """What the agents live in."""
+    """The environments that the agents act in."""
 
     id: str = setting("", "environment id, as in `cadenza envs`")
-    num_envs: int = setting(8, "environments stepped together")
+    num_envs: int = setting(8, "environments stepped together", least=1)
     kwargs: Mapping[str, Any] = setting(doc="keyword arguments for the environment's constructor", factory=dict)
-    max_episode_steps: int | None = setting(None, "time limit; null keeps the environment's own", "env_steps")
-    clip_actions: bool = setting(True, "clip continuous actions into the action space before stepping")
-    rescale_actions: bool = setting(False, "the policy acts from -1 to 1, stretched over the environment's bounds")
+    max_episode_steps: int | None = setting(None, "time limit; null: the environment's own", "env_steps", least=1)
+    clip_actions: bool = setting(True, "clip continuous actions to the action space before stepping")
+    rescale_actions: bool = setting(False, "the policy acts in [-1, 1], rescaled to the environment's bounds")
     wrappers: tuple[Any, ...] = setting(
         (), "wrappers, the innermost first: {id: Name, its arguments}, or a name alone; see docs/environments.md"
     )
-    grayscale: bool = setting(False, "images in one channel; after the wrappers")
+    grayscale: bool = setting(False, "convert images to one channel; after the wrappers")
     resize: bool | int | tuple[int, ...] = setting(
-        False, "images in this size: N, [height, width], or true for 84; after grayscale", "pixels"
+        False, "size of images: N, [height, width], or true for 84; after grayscale", "pixels", least=1
     )
-    frame_stack: int | None = setting(None, "the last observations at once; after resize", "observations")
+    frame_stack: int | None = setting(None, "number of stacked observations; after resize", "observations", least=1)
     groups: Literal["auto", "type", "space", "agent", "one"] | Mapping[str, tuple[str, ...]] = setting(
         "auto",
-        "who shares networks: by type, by equal spaces, each agent alone, all, or {name: [agents]}; "
-        "auto: by type, or what the algorithm asks for (happo: each agent alone)",
+        "agents that share networks: by type, by equal spaces, each agent alone, all in one, or {name: [agents]}; "
+        "auto: by type, or the algorithm's choice (happo: each agent alone)",
     )
     padding: Literal["none", "spaces", "types"] = setting(
         "none",
         "one observation and one action space for unlike agents, so that environment.groups may join them: zeros after "
-        "what is seen, actions that are never allowed; types: then its type, as one of as many columns",
+        "the observation, extra actions masked out; types: followed by a one-hot vector of the agent's type",
     )
     teams: Mapping[str, tuple[str, ...]] = setting(
-        doc="who plays against whom: {name: [groups]}; empty: as the environment knows it", factory=dict
+        doc="opposing teams: {name: [groups]}; empty: as the environment defines them", factory=dict
     )
     vectorize: Literal["auto", "in_process", "workers", "native", "gymnasium", "envpool"] = setting(
-        "auto", "how environments are stepped together; auto takes the fastest that can be restored exactly"
+        "auto", "method of stepping environments together; auto: the fastest that can be restored exactly"
     )
-    workers: int | Literal["auto"] = setting("auto", "processes for vectorize=workers; auto: one per core")
+    workers: int | Literal["auto"] = setting("auto", "processes for vectorize=workers; auto: one per core", least=1)
     autoreset: Literal["next_step", "same_step", "disabled"] = setting(
         "same_step", "Gymnasium's autoreset mode for vectorize=gymnasium"
     )
-    timeout_seconds: float = setting(60.0, "an environment that takes longer for one reset or step has hung", "s")
+    timeout_seconds: float = setting(60.0, "time after which a reset or step counts as hung", "s", above=0)
 
     def __post_init__(self) -> None:
-        if self.num_envs < 1:
-            raise ConfigError(f"environment.num_envs={self.num_envs}: at least one environment is needed")
-        if self.timeout_seconds <= 0:
-            raise ConfigError(f"environment.timeout_seconds={self.timeout_seconds:g}: must be above 0")
-        if self.workers != "auto" and self.workers < 1:
-            raise ConfigError(f"environment.workers={self.workers}: at least one worker is needed")
-        if self.max_episode_steps is not None and self.max_episode_steps < 1:
-            raise ConfigError(f"environment.max_episode_steps={self.max_episode_steps}: must be at least 1")
-        if self.frame_stack is not None and self.frame_stack < 1:
-            raise ConfigError(f"environment.frame_stack={self.frame_stack}: must be at least 1")
-        size = self.picture_size
-        if size is not None and (len(size) != 2 or min(size) < 1):
-            given = list(self.resize) if isinstance(self.resize, tuple) else self.resize
-            raise ConfigError(f"environment.resize={given}: must be true, a number of pixels or [height, width]")
+        if self.picture_size is not None and len(self.picture_size) != 2:
+            size = list(self.picture_size)
+            raise ConfigError(f"environment.resize={size}: must be true, a number of pixels or [height, width]")
         object.__setattr__(self, "wrappers", tuple(_wrapper(entry, i) for i, entry in enumerate(self.wrappers)))
 
     @property
     def picture_size(self) -> tuple[int, ...] | None:
-        """(height, width) that images are brought to."""
+        """The (height, width) that images are resized to, or None."""
         if isinstance(self.resize, tuple):
             return self.resize
         return ((84, 84) if self.resize is True else (self.resize, self.resize)) if self.resize is not False else None
 
     @property
     def dressing(self) -> tuple[str, ...]:
-        """The fields in force that stand between the bare environment and the agent."""
+        """The names of the settings in force that wrap the bare environment."""
         fields = ("wrappers", "rescale_actions", "grayscale", "resize", "frame_stack")
         return tuple(name for name in fields if getattr(self, name))
 
 
 def _wrapper(entry: Any, index: int) -> Mapping[str, Any]:
-    """`Name` is short for `{id: Name}`."""
+    """Return the settings of a wrapper; `Name` is short for `{id: Name}`."""
     settings = {"id": entry} if isinstance(entry, str) else entry
     if not isinstance(settings, Mapping) or not isinstance(settings.get("id"), str) or not settings["id"]:
         raise ConfigError(f"environment.wrappers[{index}]: needs an id, the wrapper's name, e.g. {{id: SignReward}}")
@@ -106,51 +95,48 @@ def _wrapper(entry: Any, index: int) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Hook:
-    """One entry of a phase: `collect`, `evaluate`, or the name of one of the algorithm's update methods."""
+    """An entry of a phase: `collect`, `evaluate`, or the name of one of the algorithm's update methods."""
 
-    name: str = setting("", "what to do")
-    steps: int | None = setting(None, "collect: env_steps each visit; null takes the algorithm's own", "env_steps")
-    episodes: int | None = setting(None, "collect: finished episodes each visit, instead of steps", "episodes")
-    times: int = setting(1, "updates: calls each visit", "calls")
-    ratio: float | None = setting(None, "updates: calls per env_step collected in this phase, instead of `times`")
-    buffer: str = setting("", "the store it uses; empty: the phase's")
+    name: str = setting("", "collect, evaluate, or the name of an update method")
+    steps: int | None = setting(None, "collect: env_steps a cycle; null: the algorithm's choice", "env_steps", least=1)
+    episodes: int | None = setting(None, "collect: finished episodes per cycle, instead of steps", "episodes", least=1)
+    times: int = setting(1, "updates: calls per cycle", "calls", least=1)
+    ratio: float | None = setting(None, "updates: calls per env_step of this phase, instead of `times`", above=0)
+    buffer: str = setting("", "name of its store; empty: that of the phase")
 
     @property
     def without_amount(self) -> bool:
-        """Whether this is a `collect` that takes the algorithm's own amount."""
+        """Whether this is a `collect` of the algorithm's own amount."""
         return self.name == "collect" and not (self.steps or self.episodes)
 
     @classmethod
     def parse(cls, value: Any) -> Any:
-        """`collect` is short for `{name: collect}`."""
+        """Return the settings that a short form stands for: `collect` is short for `{name: collect}`."""
         return {"name": value} if isinstance(value, str) else value
 
     def __post_init__(self) -> None:
         if not self.name:
             raise ConfigError("a hook needs a name")
-        given = [amount for amount in (self.steps, self.episodes) if amount is not None]
-        if given and self.name != "collect":
+        if self.name != "collect" and (self.steps, self.episodes) != (None, None):
             raise ConfigError(f"hook {self.name}: steps and episodes belong to collect")
-        if len(given) > 1 or any(amount < 1 for amount in given):
-            raise ConfigError(f"hook {self.name}: one of steps and episodes, and at least 1")
+        if self.steps is not None and self.episodes is not None:
+            raise ConfigError(f"hook {self.name}: only one of steps and episodes")
         if self.name in ("collect", "evaluate") and (self.times != 1 or self.ratio is not None):
             raise ConfigError(f"hook {self.name}: times and ratio belong to updates")
-        if self.times < 1 or (self.ratio is not None and self.ratio <= 0):
-            raise ConfigError(f"hook {self.name}: times must be at least 1 and ratio above 0")
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of the run: hooks called in turn until its duration is over (at the end of a turn)."""
+    """A part of the run: hooks called in turn, cycle after cycle, until a cycle ends after its duration."""
 
     name: str = setting("train", "name, shown in logs and passed to the algorithm")
-    hooks: tuple[Hook, ...] = setting((), "what one cycle of the phase does, in order")
+    hooks: tuple[Hook, ...] = setting((), "hooks of one cycle, in order")
     type: Literal["online", "offline", "eval_only"] = setting("online", "collects, only learns, or only evaluates")
     buffer: str = setting("", "name of the store that collected steps go to and batches come from")
-    actions: Literal["policy", "random"] = setting("policy", "who chooses the actions while collecting")
-    duration_steps: int | None = setting(None, "length of the phase", "env_steps")
-    duration_updates: int | None = setting(None, "length of the phase", "updates")
-    duration_cycles: int | None = setting(None, "length of the phase", "cycles")
+    actions: Literal["policy", "random"] = setting("policy", "actions while collecting")
+    duration_steps: int | None = setting(None, "length of the phase", "env_steps", least=1)
+    duration_updates: int | None = setting(None, "length of the phase", "updates", least=1)
+    duration_cycles: int | None = setting(None, "length of the phase", "cycles", least=1)
 
     def __post_init__(self) -> None:
         names = [hook.name for hook in self.hooks]
@@ -160,8 +146,6 @@ class Phase:
             raise ConfigError(f"{where}: needs at least one hook")
         if sum(duration is not None for duration in durations) > 1:
             raise ConfigError(f"{where}: only one of duration_steps, duration_updates, duration_cycles")
-        if any(duration is not None and duration < 1 for duration in durations):
-            raise ConfigError(f"{where}: a duration must be at least 1")
         if self.type == "online" and "collect" not in names:
             raise ConfigError(f"{where}: an online phase needs the hook collect, this one has {', '.join(names)}")
         if self.type == "offline" and ("collect" in names or set(names) == {"evaluate"}):
@@ -176,37 +160,33 @@ class Phase:
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """Ends the run when a metric is good enough."""
+    """The condition on a metric that ends the run early."""
 
     metric: str = setting("eval/return_mean", "metric to watch; collect/return_mean watches training episodes")
-    at_least: float | Literal["solved"] = setting("solved", "stop at or above it; solved: the environment's threshold")
+    at_least: float | Literal["solved"] = setting("solved", "value to reach; solved: the environment's threshold")
 
     def __post_init__(self) -> None:
         measured = self.metric.startswith(("eval/", "collect/")) and self.metric.count("/") == 1
         if measured and self.metric not in WATCHED:
-            known = f"{nearest(self.metric, WATCHED)} (known: {', '.join(WATCHED)})"
-            raise ConfigError(f"training.early_stop.metric={self.metric}: unknown{known}")
+            names = f"{nearest(self.metric, WATCHED)} (known: {', '.join(WATCHED)})"
+            raise ConfigError(f"training.early_stop.metric={self.metric}: unknown{names}")
         if not self.metric.startswith(("eval/", "collect/", "train/")):
             raise ConfigError(f"training.early_stop.metric={self.metric}: must begin with eval/, collect/ or train/")
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How long a run lasts and what it does."""
+    """The length of a run and its phases."""
 
-    max_timesteps: int | None = setting(100_000, "budget; the run ends at the first cycle at or after it", "env_steps")
-    max_updates: int | None = setting(None, "budget in gradient steps, alone or beside max_timesteps", "updates")
-    horizon: int | None = setting(None, "what schedules stretch over; null: the first budget", "env_steps or updates")
-    phases: tuple[Phase, ...] | None = setting(None, "curriculum; null takes the algorithm's own")
-    early_stop: EarlyStop | None = setting(None, "end early when a metric is reached")
+    max_timesteps: int | None = setting(100_000, "budget, rounded up to a whole cycle", "env_steps", least=1)
+    max_updates: int | None = setting(None, "budget in gradient steps, alone or with max_timesteps", "updates", least=1)
+    horizon: int | None = setting(None, "length for schedules; null: the first budget", "env_steps or updates", least=1)
+    phases: tuple[Phase, ...] | None = setting(None, "curriculum; null: the algorithm's own")
+    early_stop: EarlyStop | None = setting(None, "end early when a metric reaches a value")
     init_from: str | None = setting(None, "folder of a run whose weights this one starts from")
-    dataset: str | None = setting(None, "what the replay holds at the start: a folder, or minari:ID (docs/offline.md)")
+    dataset: str | None = setting(None, "initial content of the replay: a folder, or minari:ID (docs/offline.md)")
 
     def __post_init__(self) -> None:
-        for name in ("max_timesteps", "max_updates", "horizon"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"training.{name}={value}: must be at least 1")
         if self.phases is not None and not self.phases:
             raise ConfigError("training.phases is empty: give at least one phase, or null for the algorithm's own")
         names = [phase.name for phase in self.phases or ()]
@@ -216,60 +196,51 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Measuring the policy apart from training, in environments and with seeds of its own."""
+    """Evaluation of the policy apart from training, in separate environments with separate seeds."""
 
-    every_steps: int | None = setting(10_000, "distance between evaluations; 0 or null: none till the end", "env_steps")
-    every_updates: int | None = setting(10_000, "the same in phases that do not collect", "updates")
-    warmup_steps: int = setting(0, "no evaluation up to and including this point", "env_steps")
+    every_steps: int | None = setting(
+        10_000, "interval of evaluations; 0 or null: only at the end", "env_steps", least=0
+    )
+    every_updates: int | None = setting(10_000, "the same in phases that do not collect", "updates", least=0)
+    warmup_steps: int = setting(0, "no evaluation up to and including this point", "env_steps", least=0)
     at_end: bool = setting(True, "evaluate when the run ends")
-    episodes: int = setting(20, "finished episodes per evaluation", "episodes")
-    num_envs: int = setting(8, "environments stepped together (never more than episodes)")
-    timeout_seconds: float | None = setting(None, "give up after this long and use what is finished", "s")
+    episodes: int = setting(20, "finished episodes per evaluation", "episodes", least=1)
+    num_envs: int = setting(8, "environments stepped together (never more than episodes)", least=1)
+    timeout_seconds: float | None = setting(
+        None, "time after which an evaluation ends with the episodes finished so far; null: none", "s"
+    )
     video: bool = setting(False, "record one episode as a video when the run ends")
     video_every: int = setting(
-        0, "and one at every so manieth evaluation (.mp4 with the extra video, else .gif); 0: none", "evaluations"
+        0, "evaluations between videos (.mp4 with the extra video, else .gif); 0: none", "evaluations", least=0
     )
-
-    def __post_init__(self) -> None:
-        for key in ("episodes", "num_envs"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"evaluation.{key}={getattr(self, key)}: must be at least 1")
-        for key in ("every_steps", "every_updates", "warmup_steps", "video_every"):
-            if (getattr(self, key) or 0) < 0:
-                raise ConfigError(f"evaluation.{key}={getattr(self, key)}: cannot be negative")
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When the whole state of the run is saved."""
+    """The times at which the whole state of the run is saved."""
 
-    every_steps: int = setting(10_000, "distance between checkpoints; 0: no such distance", "env_steps")
-    every_updates: int = setting(10_000, "the same in phases that do not collect", "updates")
-    every_minutes: float = setting(10.0, "and at the first end of a cycle after so long without one; 0: never", "min")
-    keep: int = setting(2, "newest checkpoints kept, besides the best one")
-
-    def __post_init__(self) -> None:
-        for key in ("every_steps", "every_updates", "every_minutes"):
-            if getattr(self, key) < 0:
-                raise ConfigError(f"checkpoint.{key}={getattr(self, key)}: cannot be negative")
-        if self.keep < 1:
-            raise ConfigError(f"checkpoint.keep={self.keep}: must be at least 1")
+    every_steps: int = setting(10_000, "distance between checkpoints; 0: no such distance", "env_steps", least=0)
+    every_updates: int = setting(10_000, "the same in phases that do not collect", "updates", least=0)
+    every_minutes: float = setting(
+        10.0, "save at the end of the first cycle after this long without a checkpoint; 0: never", "min", least=0
+    )
+    keep: int = setting(2, "newest checkpoints kept, besides the best one", least=1)
 
 
 @dataclass(frozen=True)
 class LoggingConfig:
-    """What is written while training."""
+    """The records written while training."""
 
-    every_steps: int = setting(1_000, "distance between rows of metrics.jsonl", "env_steps")
-    every_updates: int = setting(1_000, "the same in phases that do not collect", "updates")
-    episodes: bool = setting(True, "keep seed and actions of every training episode in episodes/")
-    alerts: AlertsConfig = setting(doc="what the metrics are watched for", factory=AlertsConfig)
-    tensorboard: bool = setting(False, "write rows for TensorBoard, too, in tensorboard/ (extra: tensorboard)")
+    every_steps: int = setting(1_000, "distance between rows of metrics.jsonl", "env_steps", least=1)
+    every_updates: int = setting(1_000, "the same in phases that do not collect", "updates", least=1)
+    episodes: bool = setting(True, "store seed and actions of every training episode in episodes/")
+    alerts: AlertsConfig = setting(doc="rules that watch the metrics", factory=AlertsConfig)
+    tensorboard: bool = setting(False, "also write rows for TensorBoard, in tensorboard/ (extra: tensorboard)")
     wandb: bool | Literal["offline"] = setting(
-        False, "hand rows to Weights & Biases, too; offline: into wandb/ alone, for `wandb sync` (extra: wandb)"
+        False, "also send rows to Weights & Biases; offline: only write wandb/, for `wandb sync` (extra: wandb)"
     )
     wandb_project: str | None = setting(None, "W&B project; null: WANDB_PROJECT, or cadenza")
-    wandb_entity: str | None = setting(None, "W&B user or team; null: WANDB_ENTITY, or the account's own")
+    wandb_entity: str | None = setting(None, "W&B user or team; null: WANDB_ENTITY, or the account's default")
     sinks: tuple[Any, ...] = setting(
         (),
         "sinks of other packages: {id: Name, its arguments}, or a name alone; an import path `package.module:Sink` or "
@@ -285,71 +256,57 @@ class LoggingConfig:
                     f"logging.sinks={sink!r}: must be a name, or a mapping with an id, e.g. {{id: my:Sink}}"
                 )
             check_name("sink", name, "logging.sinks")
-        if self.every_steps < 1 or self.every_updates < 1:
-            raise ConfigError("logging.every_steps and logging.every_updates must be at least 1")
 
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """The machine. Part of a run's identity: results are bit for bit the same only under the same choices."""
+    """The use of the machine. It is part of a run's identity: results are equal bit for bit only under equal values."""
 
     threads: int | Literal["auto"] = setting(
-        "auto", "of torch and NumPy; auto: one, or every core for images of 36 pixels and more on a CPU"
+        "auto", "threads of torch and NumPy; auto: 1, or every core for images of 36 pixels and more on a CPU", least=1
     )
     kernels: Literal["auto", "numpy", "torch"] = setting(
-        "auto", "what plain networks are computed with; auto: numpy on a CPU, which is quicker there, else torch"
+        "auto", "library that computes plain networks; auto: numpy on a CPU, where it is faster, else torch"
     )
     compile: bool | Literal["auto"] = setting(
         "auto",
-        "ppo's and dqn's loss by torch's compiler; auto: for such images on a CPU, if the run is long enough to repay"
-        " it. Updates of dreamer, planet and tdmpc as one CUDA graph, and plans; auto: on CUDA",
+        "compile the loss of ppo and dqn with torch; auto: for such images on a CPU, if the run is long enough to gain "
+        "from it. Capture updates and plans of dreamer, planet and tdmpc as CUDA graphs; auto: on CUDA",
     )
-    tf32: bool = setting(
-        False, "on CUDA: products of float32 matrices by tensor cores, from 10 bits of their mantissas; quicker"
-    )
-
-    def __post_init__(self) -> None:
-        if self.threads != "auto" and self.threads < 1:
-            raise ConfigError(f"runtime.threads={self.threads}: must be at least 1")
+    tf32: bool = setting(False, "on CUDA: multiply float32 matrices with 10-bit mantissas, which is faster")
 
 
 @dataclass(frozen=True)
 class DebugConfig:
-    """Looking for what is wrong. The trained weights are the same with and without it; the speed is not."""
+    """Checks and measurements for debugging. They change the speed of a run, not its weights."""
 
     enabled: bool = setting(False, "check every number, measure every module, profile; `train --debug` sets it")
-    profile_cycles: int = setting(1, "cycles that the trace in debug/ covers, after the first; 0: none", "cycles")
-
-    def __post_init__(self) -> None:
-        if self.profile_cycles < 0:
-            raise ConfigError(f"debug.profile_cycles={self.profile_cycles}: cannot be negative")
+    profile_cycles: int = setting(1, "cycles in the trace in debug/, after the first; 0: none", "cycles", least=0)
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The whole of a run, resolved."""
+    """All settings of a run."""
 
-    algorithm: Any = setting(doc="the algorithm and its own settings", factory=dict)
-    environment: EnvironmentConfig = setting(doc="what the agents live in", factory=EnvironmentConfig)
-    training: TrainingConfig = setting(doc="how long and in which phases", factory=TrainingConfig)
-    evaluation: EvaluationConfig = setting(doc="measuring the policy", factory=EvaluationConfig)
+    algorithm: Any = setting(doc="the algorithm and its settings", factory=dict)
+    environment: EnvironmentConfig = setting(doc="the environments", factory=EnvironmentConfig)
+    training: TrainingConfig = setting(doc="length and phases", factory=TrainingConfig)
+    evaluation: EvaluationConfig = setting(doc="evaluation of the policy", factory=EvaluationConfig)
     checkpoint: CheckpointConfig = setting(doc="saving the state of the run", factory=CheckpointConfig)
-    logging: LoggingConfig = setting(doc="what is written while training", factory=LoggingConfig)
-    runtime: RuntimeConfig = setting(doc="threads and the like", factory=RuntimeConfig)
-    debug: DebugConfig = setting(doc="looking for what is wrong", factory=DebugConfig)
-    seed: int = setting(0, "seed of everything random in the run")
-    device: str = setting("auto", "cpu, cuda, cuda:1 …; auto: cuda where there is one")
-    name: str = setting("", "a name for the run, shown by `cadenza list`")
+    logging: LoggingConfig = setting(doc="the records written while training", factory=LoggingConfig)
+    runtime: RuntimeConfig = setting(doc="threads, kernels and compilation", factory=RuntimeConfig)
+    debug: DebugConfig = setting(doc="checks and measurements for debugging", factory=DebugConfig)
+    seed: int = setting(0, "seed of everything random in the run", least=0)
+    device: str = setting("auto", "cpu, cuda, cuda:1 …; auto: cuda if there is one")
+    name: str = setting("", "name of the run, shown by `cadenza list`")
     tags: tuple[str, ...] = setting((), "words to find the run by")
-    experiment: str | None = setting(None, "the tuned experiment this config came from; null: untuned")
+    experiment: str | None = setting(None, "the tuned experiment that this config comes from; null: untuned")
     from_environment: tuple[str, ...] = setting(
         (), "keys whose value came from an environment variable (`${oc.env:…}`): never published", sparse=True
     )
     schema_version: int = setting(SCHEMA_VERSION, "version of these settings on disk")
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ConfigError(f"seed={self.seed}: cannot be negative")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device={self.device}: must be auto, cpu, cuda or cuda:INDEX")
         if self.environment.groups == "auto" and isinstance(self.algorithm, AlgorithmSettings):
@@ -358,11 +315,11 @@ class RunConfig:
 
     @property
     def variant(self) -> str:
-        """What stands after ENV in the spec: the name of a tuned experiment, else the algorithm's."""
+        """The part of the spec after ENV: the name of a tuned experiment, else that of the algorithm."""
         return variant(self.environment.id, str(self.algorithm.name), self.experiment)
 
 
 def variant(environment: str, algorithm: str, experiment: str | None) -> str:
-    """How the settings of a run were asked for in that environment."""
+    """Return the name of a run's experiment if it is one of that environment, else the algorithm's name."""
     env, _, name = (experiment or "").rpartition("/")
     return name if name and env == environment else algorithm

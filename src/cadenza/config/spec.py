@@ -1,6 +1,6 @@
-"""The front doors: `ENV:VARIANT`, the name of an experiment, or the path of a YAML or JSON file.
+"""Specs of runs: `ENV:VARIANT`, the name of an experiment, or the path of a YAML or JSON file.
 
-ENV and VARIANT are names or import paths `package.module:name`. ENV ends at the first colon if what stands before it is
+ENV and VARIANT are names or import paths `package.module:name`. ENV ends at the first colon if the text before it is
 the id of an environment or cannot be the name of a module, else at the second: `CartPole-v1:my.algorithms:Mine`,
 `my.envs:make:ppo`, `my.envs:make:my.algorithms:Mine`.
 """
@@ -29,7 +29,7 @@ CONF = "cadenza.conf"
 
 @dataclass(frozen=True)
 class Layer:
-    """One of the things a config is made of, and the keys it sets; a later layer wins."""
+    """A source of settings and the keys it sets; a later layer wins."""
 
     source: str
     data: Mapping[str, Any]
@@ -37,15 +37,16 @@ class Layer:
 
 @dataclass(frozen=True)
 class Base:
-    """What a spec comes to before the overrides: Hydra's part (none for a stored config), then layers on top."""
+    """A spec before the overrides: the part for Hydra (none for a stored config), then layers on top."""
 
     root: str | None = ROOT
     choices: tuple[str, ...] = ()  # Hydra overrides that choose files
-    folders: tuple[Path, ...] = ()  # of the user, searched before cadenza's own
+    folders: tuple[Path, ...] = ()  # the user's, searched before those of cadenza
     layers: tuple[Layer, ...] = ()
 
 
 def base_of(spec: str, config_dir: Path | None) -> Base:
+    """Return the base of a spec; `config_dir` is a folder of the user's."""
     path = Path(spec)
     if path.suffix in (".yaml", ".yml", ".json") or os.path.isfile(path):
         return _base_of_file(path, config_dir)
@@ -64,13 +65,13 @@ def _base_of_name(spec: str, config_dir: Path | None) -> Base:
     if not env or not variant:
         raise ConfigError(f"spec '{spec}' must be ENV:VARIANT, e.g. CartPole-v1:ppo (variants: {variants})")
     env = environment(env)
-    if f"{env}/{variant}" in tuned:  # which names its algorithm itself: `ppo_lstm` is a ppo
-        said = Layer(f"spec {spec}", {"environment": {"id": env}})
-        return Base(choices=(f"experiment={env}/{variant}",), folders=folders, layers=(said,))
+    if f"{env}/{variant}" in tuned:  # the experiment names its algorithm: `ppo_lstm` is a ppo
+        layer = Layer(f"spec {spec}", {"environment": {"id": env}})
+        return Base(choices=(f"experiment={env}/{variant}",), folders=folders, layers=(layer,))
     variant = registry.algorithm(variant, also=[name.removeprefix(f"{env}/") for name in tuned]).name
-    said = Layer(f"spec {spec}", {"environment": {"id": env}, "algorithm": {"name": variant}})
+    layer = Layer(f"spec {spec}", {"environment": {"id": env}, "algorithm": {"name": variant}})
     has_file = files(CONF).joinpath("algorithm", f"{variant}.yaml").is_file()
-    return Base(choices=(f"+algorithm={variant}",) if has_file else (), folders=folders, layers=(said,))
+    return Base(choices=(f"+algorithm={variant}",) if has_file else (), folders=folders, layers=(layer,))
 
 
 def _base_of_file(path: Path, config_dir: Path | None) -> Base:
@@ -83,28 +84,27 @@ def _base_of_file(path: Path, config_dir: Path | None) -> Base:
         folders = [folder.resolve() for folder in (path.parent, config_dir) if folder is not None]
         return Base(root=path.stem, folders=tuple(folders))
     base = _base_of_name(_named_in(data, path), config_dir)
-    own = {key: value for key, value in data.items() if key != "spec"}
-    return replace(base, layers=(*base.layers, Layer(str(path), own)))
+    settings = {key: value for key, value in data.items() if key != "spec"}
+    return replace(base, layers=(*base.layers, Layer(str(path), settings)))
 
 
 def _named_in(data: dict[str, Any], path: Path) -> str:
-    """The spec a plain file builds on: its own `spec`, or its environment and algorithm."""
-    if isinstance(data.get("spec"), str):
-        return str(data["spec"])
-    if isinstance(data.get("experiment"), str):
-        return str(data["experiment"])
-    found: list[str] = []
+    """Return the spec that a plain file builds on: its `spec`, its `experiment`, or its environment and algorithm."""
+    for key in ("spec", "experiment"):
+        if isinstance(data.get(key), str):
+            return str(data[key])
+    parts: list[str] = []
     for block, name in (("environment", "id"), ("algorithm", "name")):
         settings = data.get(block)
-        said = settings.get(name) if isinstance(settings, dict) else data.get(f"{block}.{name}")
-        if not isinstance(said, str) or not said:
+        part = settings.get(name) if isinstance(settings, dict) else data.get(f"{block}.{name}")
+        if not isinstance(part, str) or not part:
             raise ConfigError(f"{path}: {block}.{name} is missing; add it, or 'spec: ENV:VARIANT'")
-        found.append(said)
-    return ":".join(found)
+        parts.append(part)
+    return ":".join(parts)
 
 
 def split(spec: str) -> tuple[str, str, str]:
-    """ENV, the colon and VARIANT; no colon where there is none."""
+    """Split a spec into ENV, the colon and VARIANT; without a colon the last two are empty."""
     first, colon, rest = spec.partition(":")
     if ":" not in rest or not all(part.isidentifier() for part in first.split(".")) or _is_known(first):
         return first, colon, rest
@@ -131,13 +131,14 @@ def _no_variant(spec: str, tuned: list[str], variants: str) -> ConfigError | Not
 
 
 def environment(env: str) -> str:
+    """Return the full id of an environment."""
     from cadenza.config import environments
 
     return environments.resolve(env)
 
 
 def experiments(*folders: Path) -> list[str]:
-    """Names of the tuned experiments, cadenza's and those in the user's folders."""
+    """Return the names of the tuned experiments, those of cadenza and those in the user's folders."""
     names = set()
     for root in (files(CONF), *folders):
         pending = [("", root.joinpath("experiment"))]
@@ -175,6 +176,7 @@ def read_yaml(path: Path | SafePath) -> Any:
 
 
 def bad_yaml(problem: yaml.YAMLError, where: str) -> ConfigError:
+    """Return PyYAML's error as a ConfigError that names file and line."""
     mark = getattr(problem, "problem_mark", None)
     reason = str(getattr(problem, "problem", None) or "not valid YAML")
     if mark is None:
@@ -184,8 +186,9 @@ def bad_yaml(problem: yaml.YAMLError, where: str) -> ConfigError:
 
 
 def first_line(problem: BaseException) -> str:
+    """Return the first line of an error's message, or of its cause's."""
     while not str(problem).strip() and problem.__cause__ is not None:
         problem = problem.__cause__
     line = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-    key = getattr(problem, "full_key", None)  # OmegaConf's errors carry it apart from the message
+    key = getattr(problem, "full_key", None)  # an attribute of OmegaConf's errors
     return printable(f"{line} (at {key})" if key and key not in line else line)

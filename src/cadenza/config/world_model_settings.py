@@ -1,9 +1,12 @@
-"""Settings of world models and of planning in them. The modules are in `nets/`."""
+"""Settings of world models and of planning in them. The modules are in `nets/`.
+
+The keys in `needs` are those below `algorithm`, where a world model is `model`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from cadenza.config.checks import ends
 from cadenza.config.networks import Activation
@@ -14,157 +17,129 @@ from cadenza.errors import ConfigError
 
 @dataclass(frozen=True)
 class WorldModelConfig:
-    """A recurrent state-space model with encoder, decoder and heads. `size=…` sets what makes it small or large."""
+    """A recurrent state-space model with encoder, decoder and heads. `size=…` sets the keys that determine its size."""
 
-    deter: int = setting(512, "units of the deterministic state, which a recurrent cell computes")
-    hidden: int = setting(64, "units of the layers inside the recurrent model")
-    stoch: int = setting(32, "variables of the stochastic state")
-    classes: int = setting(4, "of each variable, where the latent is categorical")
-    units: int = setting(64, "of the layers of encoder, decoder and all heads, policy and critic among them")
-    depth: int = setting(4, "channels of the convolutions, in multiples of which they grow")
-    latent: Literal["categorical", "gaussian"] = setting("categorical", "what the stochastic state is drawn from")
-    unimix: float = setting(0.01, "categorical: share of the probability that is spread evenly over the classes")
-    std: Literal["softplus", "sigmoid2"] = setting("softplus", "gaussian: what makes a deviation of an output")
-    min_std: float = setting(0.1, "gaussian: what is added to it")
+    deter: int = setting(512, "units of the deterministic state, the state of the recurrent cell", least=1)
+    hidden: int = setting(64, "units of the layers inside the recurrent model", least=1)
+    stoch: int = setting(32, "variables of the stochastic state", least=1)
+    classes: int = setting(4, "classes of each variable of a categorical latent")
+    units: int = setting(64, "units of the layers of encoder, decoder and heads, policy and critic included", least=1)
+    depth: int = setting(4, "base number of channels of the convolutions; they grow in multiples of it", least=1)
+    latent: Literal["categorical", "gaussian"] = setting("categorical", "distribution of the stochastic state")
+    unimix: float = setting(
+        0.01, "share of uniform probability mixed into the classes", least=0, below=1, needs="model.latent=categorical"
+    )
+    std: Literal["softplus", "sigmoid2"] = setting(
+        "softplus", "function from an output to a standard deviation", needs="model.latent=gaussian"
+    )
+    min_std: float = setting(0.1, "smallest standard deviation", least=0, needs="model.latent=gaussian")
     cell: Literal["gru", "norm_gru", "block"] = setting(
         "block", "recurrent cell: a GRU (PlaNet, v1), with a layer norm (v2), block-diagonal (v3)"
     )
-    blocks: int = setting(8, "cell=block: how many blocks; they divide deter")
-    prior_layers: int = setting(2, "hidden layers from the deterministic state to the guess at the stochastic one")
-    norm: Literal["none", "layer", "rms"] = setting("rms", "between a linear layer and its nonlinearity")
+    blocks: int = setting(8, "number of blocks; they divide deter", least=1, needs="model.cell=block")
+    prior_layers: int = setting(2, "hidden layers from the deterministic state to the prior", least=0)
+    norm: Literal["none", "layer", "rms"] = setting("rms", "norm between a linear layer and its nonlinearity")
     activation: Activation = setting("silu", "nonlinearity")
     image_activation: Activation = setting("silu", "nonlinearity of the convolutions")
-    symlog: bool = setting(True, "vectors are seen and predicted as their symmetric logarithms")
-    encoder_layers: int = setting(3, "hidden layers of the encoder of vectors")
-    decoder_layers: int = setting(3, "hidden layers of the decoder of vectors")
-    reward: Literal["two_hot", "normal"] = setting("two_hot", "how rewards (and values) are predicted")
-    reward_layers: int = setting(1, "hidden layers of the predictor of rewards")
-    continues: bool = setting(True, "predict whether an episode goes on; false: it always does")
-    continue_layers: int = setting(1, "hidden layers of that predictor")
+    symlog: bool = setting(True, "encode and predict vectors as their symmetric logarithms")
+    encoder_layers: int = setting(3, "hidden layers of the encoder of vectors", least=0)
+    decoder_layers: int = setting(3, "hidden layers of the decoder of vectors", least=0)
+    reward: Literal["two_hot", "normal"] = setting("two_hot", "distribution of predicted rewards (and values)")
+    reward_layers: int = setting(1, "hidden layers of the reward head", least=0)
+    continues: bool = setting(True, "predict whether an episode continues; false: assume that it does")
+    continue_layers: int = setting(1, "hidden layers of that head", least=0, needs="model.continues")
 
     def __post_init__(self) -> None:
-        for key in ("deter", "hidden", "stoch", "units", "depth", "blocks"):
-            at_least(self, "model", key, 1)
-        for key in ("prior_layers", "encoder_layers", "decoder_layers", "reward_layers", "continue_layers"):
-            at_least(self, "model", key, 0)
-        if not 0 <= self.unimix < 1:
-            raise ConfigError(f"algorithm.model.unimix={self.unimix:g}: must lie in [0, 1)")
         if self.latent == "categorical" and not 2 <= self.classes <= 255:
-            raise ConfigError(f"algorithm.model.classes={self.classes}: must lie between 2 and 255")
+            raise ConfigError(f"algorithm.model.classes={self.classes}: must be in [2, 255]")
         if self.cell == "block" and self.deter % self.blocks:
             raise ConfigError(f"algorithm.model.deter={self.deter}: must be a multiple of blocks={self.blocks}")
-        if self.min_std < 0:
-            raise ConfigError(f"algorithm.model.min_std={self.min_std:g}: cannot be negative")
 
     @property
     def stoch_size(self) -> int:
-        """How many numbers the stochastic state is."""
+        """The length of the stochastic state as a vector."""
         return self.stoch * (self.classes if self.latent == "categorical" else 1)
 
     @property
     def feature_size(self) -> int:
-        """How many numbers the heads see."""
+        """The length of the heads' input."""
         return self.deter + self.stoch_size
 
 
 @dataclass(frozen=True)
 class PlanningConfig:
-    """The cross-entropy method: plans are drawn, the best are kept, and the next are drawn like those."""
+    """The cross-entropy method: sample plans, and fit the next sampling distribution to the best of them."""
 
-    candidates: int = setting(1000, "plans drawn at a time")
-    elites: int = setting(100, "of them, the best that the next are drawn like")
-    iterations: int = setting(10, "times that is done for each action")
+    candidates: int = setting(1000, "plans sampled in each iteration", least=1)
+    elites: int = setting(100, "best plans, which the next distribution is fitted to", least=1)
+    iterations: int = setting(10, "iterations for each action", least=1)
 
     def __post_init__(self) -> None:
-        for key in ("candidates", "elites", "iterations"):
-            at_least(self, "planning", key, 1)
         if self.elites > self.candidates:
             raise ConfigError(f"algorithm.planning.elites={self.elites}: only {self.candidates} candidates are drawn")
 
 
 @dataclass(frozen=True)
 class LatentModelConfig:
-    """A latent state and what is predicted from it. `size=1|5` sets what makes it small or large."""
+    """A latent state and predictions from it. `size=1|5` sets the keys that determine its size."""
 
-    latent: int = setting(512, "numbers of the latent state")
-    simplex: int = setting(8, "numbers of the latent state that a softmax makes sum to one, group by group; 0: none")
+    latent: int = setting(512, "length of the latent state", least=1)
+    simplex: int = setting(8, "length of the groups of the latent state that a softmax normalises; 0: none", least=0)
     style: Literal["elu", "mish"] = setting(
         "mish",
         "elu: ELUs, a norm in the critics alone, orthogonal weights (TD-MPC); mish: a norm and Mish after each layer",
     )
-    units: int = setting(512, "of each hidden layer of dynamics, rewards, ends, critics and policy; they have two")
-    encoder_units: int = setting(256, "of each hidden layer of the encoder")
-    encoder_layers: int = setting(1, "hidden layers of the encoder")
-    depth: int = setting(16, "images: channels of the first convolution; each further one has twice as many")
-    critics: int = setting(5, "how many; two drawn at random are asked each time")
-    dropout: float = setting(0.01, "share of the units of the critics' first layer switched off while learning")
+    units: int = setting(512, "units of the two hidden layers of dynamics, heads, critics and policy", least=1)
+    encoder_units: int = setting(256, "units of each hidden layer of the encoder", least=1)
+    encoder_layers: int = setting(1, "hidden layers of the encoder", least=0)
+    depth: int = setting(16, "images: channels of the first convolution; each further one has twice as many", least=1)
+    critics: int = setting(5, "number of critics; two drawn at random are used each time", least=2)
+    dropout: float = setting(0.01, "dropout rate of the critics' first layer during updates", least=0, below=1)
     numbers: Literal["two_hot", "plain"] = setting(
-        "two_hot", "how rewards and values are predicted: over bins of their symmetric logarithm, or as they are"
+        "two_hot", "prediction of rewards and values: over bins of their symmetric logarithm, or directly"
     )
-    bins: int = setting(101, "two_hot: how many")
-    reach: float = setting(10.0, "two_hot: the bins lie between minus and plus this, as symmetric logarithms")
-    ends: bool = setting(True, "predict whether an episode terminates; false: it never does")
+    bins: int = setting(101, "number of bins", least=2, needs="model.numbers=two_hot")
+    reach: float = setting(
+        10.0, "the bins cover minus to plus this symmetric logarithm", above=0, needs="model.numbers=two_hot"
+    )
+    ends: bool = setting(True, "predict whether an episode terminates; false: assume that it does not")
 
     def __post_init__(self) -> None:
-        for key in ("latent", "units", "encoder_units", "depth"):
-            at_least(self, "model", key, 1)
-        for key in ("bins", "critics"):
-            at_least(self, "model", key, 2)
-        for key in ("simplex", "encoder_layers"):
-            at_least(self, "model", key, 0)
         if self.simplex and self.latent % self.simplex:
             raise ConfigError(f"algorithm.model.latent={self.latent}: must be a multiple of simplex={self.simplex}")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"algorithm.model.dropout={self.dropout:g}: must lie in [0, 1)")
-        if self.reach <= 0:
-            raise ConfigError(f"algorithm.model.reach={self.reach:g}: must be above 0")
 
 
 @dataclass(frozen=True)
 class PathIntegralConfig:
-    """MPPI: plans are drawn, and the next are drawn like the best, the more so the better those are."""
+    """MPPI: sample plans, and fit the next sampling distribution to the best of them, weighted by their values."""
 
-    horizon: int | Schedule = setting(3, "actions of a plan", "steps")
-    samples: int = setting(512, "plans tried at a time")
-    policy_samples: int = setting(24, "of them, those that the policy makes")
-    elites: int = setting(64, "of them, the best that the next are drawn like")
+    horizon: int | Schedule = setting(3, "actions of a plan", "steps", least=1)
+    samples: int = setting(512, "plans evaluated in each iteration", least=1)
+    policy_samples: int = setting(24, "plans among them that the policy makes", least=0)
+    elites: int = setting(64, "best plans, which the next distribution is fitted to", least=1)
     iterations: int | Literal["auto"] = setting(
-        "auto", "times that is done for each action; auto: 6, and 8 where an action has 20 numbers and more"
+        "auto", "iterations for each action; auto: 6, or 8 for actions of 20 and more numbers", least=1
     )
-    temperature: float = setting(0.5, "how much more a better one of the best counts")
-    momentum: float = setting(0.0, "share of the mean before in the next one")
-    min_std: float | Schedule = setting(0.05, "deviation of what is drawn, at least, on a scale of -1 to 1")
-    max_std: float = setting(2.0, "at most, and at first")
+    temperature: float = setting(0.5, "how strongly better elites weigh more", above=0)
+    momentum: float = setting(0.0, "share of the previous mean in the next one", least=0, below=1)
+    min_std: float | Schedule = setting(0.05, "smallest standard deviation of actions in [-1, 1]", least=0)
+    max_std: float = setting(2.0, "largest standard deviation, which is also the first")
 
     def __post_init__(self) -> None:
-        for key in ("samples", "elites", *(() if self.iterations == "auto" else ("iterations",))):
-            at_least(self, "planning", key, 1)
-        at_least(self, "planning", "policy_samples", 0)
-        if min(ends(self.horizon)) < 1:
-            raise ConfigError(f"algorithm.planning.horizon: must be at least 1, not {min(ends(self.horizon)):g}")
         if self.policy_samples >= self.samples:
             raise ConfigError(f"algorithm.planning.policy_samples={self.policy_samples}: must be below {self.samples}")
         if self.elites > self.samples:
             raise ConfigError(f"algorithm.planning.elites={self.elites}: only {self.samples} samples are drawn")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"algorithm.planning.momentum={self.momentum:g}: must lie in [0, 1)")
-        if self.temperature <= 0:
-            raise ConfigError(f"algorithm.planning.temperature={self.temperature:g}: must be above 0")
-        if min(ends(self.min_std)) < 0 or max(ends(self.min_std)) > self.max_std:
-            raise ConfigError(f"algorithm.planning.min_std: must lie between 0 and max_std={self.max_std:g}")
+        if max(ends(self.min_std)) > self.max_std:
+            raise ConfigError(f"algorithm.planning.min_std: must be at most max_std={self.max_std:g}")
 
     @property
     def longest(self) -> int:
-        """Actions of the longest plan that is ever made."""
+        """The number of actions of the longest plan in the run."""
         return int(max(ends(self.horizon)))
 
     def rounds(self, actions: int) -> int:
-        """Iterations for actions of so many numbers."""
+        """Return the number of iterations for actions of that many numbers."""
         if self.iterations == "auto":
             return 8 if actions >= 20 else 6
         return self.iterations
-
-
-def at_least(config: Any, block: str, key: str, least: int) -> None:
-    if getattr(config, key) < least:
-        raise ConfigError(f"algorithm.{block}.{key}={getattr(config, key)}: must be at least {least}")

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from cadenza.base import text
 from cadenza.base.files import screen
 from cadenza.base.formatting import number
+from cadenza.config.convert import build, to_dict
 from cadenza.config.load import dump
 from cadenza.config.schedules import Schedule
-from cadenza.config.schema import MINARI, RunConfig
+from cadenza.config.schema import MINARI, RunConfig, TrainingConfig
 from cadenza.engine.advice import no_updates_warning, refuse_several_processes, threads_warning
 from cadenza.engine.attachments import Attachments, Display
 from cadenza.engine.debugger import attached, note, with_one_environment
@@ -156,11 +157,9 @@ def resume(
 
 def with_budget(config: RunConfig, max_timesteps: int | None, max_updates: int | None) -> RunConfig:
     """Return the config with other budgets; None keeps the one it has."""
-    training = config.training
-    if max_timesteps is not None:
-        training = replace(training, max_timesteps=max_timesteps)
-    if max_updates is not None:
-        training = replace(training, max_updates=max_updates)
+    budgets = {"max_timesteps": max_timesteps, "max_updates": max_updates}
+    changes = {key: budget for key, budget in budgets.items() if budget is not None}
+    training = build(TrainingConfig, {**to_dict(config.training), **changes}, "training")
     return replace(config, training=training)
 
 

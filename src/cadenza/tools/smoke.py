@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cadenza.config.algorithm_settings import AlgorithmSettings
+from cadenza.config.convert import build, to_dict
 from cadenza.config.load import load
 from cadenza.config.schema import EnvironmentConfig, RunConfig
 from cadenza.data.datasets import write_dataset
@@ -161,7 +162,7 @@ def with_short_cycles(algorithm: AlgorithmSettings, spec: EnvSpec, num_envs: int
 def changed(algorithm: AlgorithmSettings, values: dict[str, Any]) -> AlgorithmSettings | None:
     """Return the settings with these values, or None if they are refused."""
     try:
-        return replace(algorithm, **values)
+        return build(type(algorithm), {**to_dict(algorithm), **values}, "algorithm")
     except ConfigError:
         return None
 

@@ -1,4 +1,4 @@
-"""PPO's settings; the algorithm is in `ppo.py`. Torch-free, so that mistakes are reported at once."""
+"""The settings of PPO; the algorithm is in `ppo.py`. They import without torch, so that mistakes show at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cadenza.config.algorithm_settings import AlgorithmSettings
-from cadenza.config.checks import check_actor_critic, in_unit_interval, positive
+from cadenza.config.checks import check_actor_critic
 from cadenza.config.networks import CriticConfig, HeadConfig, MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
@@ -23,47 +23,46 @@ class PPOConfig(AlgorithmSettings):
     """Proximal Policy Optimization, of one agent or of a team."""
 
     name: str = setting("ppo", "name of the variant")
-    n_steps: int = setting(128, "steps collected in each environment before an update", "vec_steps")
+    n_steps: int = setting(128, "steps collected in each environment before an update", "vec_steps", least=1)
     batch_size: int | float = setting(
-        0.25, "minibatch; in (0, 1] a fraction of the rollout, which it must divide", "env_steps"
+        0.25, "minibatch, which must divide the rollout; in (0, 1] a fraction of the rollout", "env_steps", above=0
     )
-    n_epochs: int = setting(10, "passes over each rollout")
-    learning_rate: float | Schedule = setting(3e-4, "the optimizer's step size")
-    optimizer: OptimizerConfig = setting(doc="what turns gradients into steps", factory=OptimizerConfig)
-    gamma: float = setting(0.99, "discount")
-    gae_lambda: float = setting(0.95, "bias-variance trade-off of the advantage estimate")
-    clip_range: float | Schedule = setting(0.2, "how far the probability ratio may move the objective")
-    value_clip_range: float | None = setting(None, "how far a value may move from its old estimate; null: freely")
+    n_epochs: int = setting(10, "passes over each rollout", least=1)
+    learning_rate: float | Schedule = setting(3e-4, "step size of the optimizer", above=0)
+    optimizer: OptimizerConfig = setting(doc="the optimizer", factory=OptimizerConfig)
+    gamma: float = setting(0.99, "discount", least=0, most=1)
+    gae_lambda: float = setting(0.95, "bias-variance trade-off of the advantage estimate", least=0, most=1)
+    clip_range: float | Schedule = setting(
+        0.2, "largest deviation of the probability ratio from 1 that the objective rewards", above=0
+    )
+    value_clip_range: float | None = setting(None, "largest change of a value in an update; null: any", above=0)
     entropy_coef: float | Schedule = setting(0.0, "weight of the entropy bonus")
     value_coef: float = setting(0.5, "weight of the value loss")
-    max_grad_norm: float | None = setting(0.5, "gradients of each group are clipped to this norm; null: never")
-    target_kl: float | None = setting(None, "an update ends when the policy is 1.5 times this far away; null: never")
+    max_grad_norm: float | None = setting(0.5, "clip gradients of each group to this norm; null: never", above=0)
+    target_kl: float | None = setting(
+        None, "end an update when the KL divergence from the old policy exceeds 1.5 times this; null: never", above=0
+    )
     normalize_advantage: bool = setting(True, "standardise advantages within each minibatch")
     normalize_obs: bool | Literal["rolling", "static"] = setting(
         False, "put observations on one scale: rolling (or true) by their statistics so far, static by their bounds"
     )
     normalize_reward: bool = setting(False, "divide rewards by the standard deviation of the discounted return so far")
-    normalize_value: bool = setting(False, "the critic learns returns less their mean so far, over their deviation")
+    normalize_value: bool = setting(False, "the critic learns returns standardised by their statistics so far")
     update: Literal["together", "sequential"] = setting(
-        "together", "groups of a team learn side by side, or in turn, each weighing what those before it changed"
+        "together", "groups of a team learn independently, or one after another, each weighting by the others' changes"
     )
-    order: Literal["random", "fixed"] = setting("random", "sequential: whose turn it is, drawn anew for each rollout")
-    rewards: Literal["own", "team"] = setting("own", "what an agent learns from: its own, or the sum of its team's")
-    groups: Mapping[str, Any] = setting(doc="settings of single groups, by name, where they differ", factory=dict)
+    order: Literal["random", "fixed"] = setting("random", "sequential: order of groups; random: drawn per rollout")
+    rewards: Literal["own", "team"] = setting("own", "reward of an agent: its own, or the sum of its team's")
+    groups: Mapping[str, Any] = setting(doc="settings that differ for single groups, by the group's name", factory=dict)
     torso: TorsoConfig = setting(doc="from observations to features", factory=TorsoConfig)
     actor: MLPConfig = setting(doc="policy network", factory=MLPConfig)
     critic: CriticConfig = setting(doc="value network", factory=CriticConfig)
     head: HeadConfig = setting(doc="distribution of continuous actions", factory=HeadConfig)
 
     def __post_init__(self) -> None:
-        for key in ("n_steps", "n_epochs"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"algorithm.{key}={getattr(self, key)}: must be at least 1")
-        if self.batch_size <= 0 or (self.batch_size > 1 and self.batch_size != int(self.batch_size)):
-            given = f"algorithm.batch_size={self.batch_size}"
-            raise ConfigError(f"{given}: must be a whole number of env_steps, or a fraction in (0, 1]")
-        in_unit_interval(self, "gamma", "gae_lambda")
-        positive(self, "learning_rate", "clip_range", "value_clip_range", "max_grad_norm", "target_kl")
+        if self.batch_size > 1 and self.batch_size != int(self.batch_size):
+            where = f"algorithm.batch_size={self.batch_size}"
+            raise ConfigError(f"{where}: must be a whole number of env_steps, or a fraction in (0, 1]")
         length, burn_in = self.sequence_length, self.torso.memory.burn_in
         if self.n_steps % length:
             where = f"algorithm.torso.memory.sequence_length={length}"
@@ -73,38 +72,38 @@ class PPOConfig(AlgorithmSettings):
             raise ConfigError(f"{where}: a rollout of {self.n_steps} steps has no more than {self.n_steps - length}")
 
     def of(self, group: str) -> PPOConfig:
-        """The settings of one group."""
-        given = self.groups.get(group)
-        if given is None:
+        """Return the settings of one group."""
+        changes = self.groups.get(group)
+        if changes is None:
             return self
         from cadenza.config.convert import build, to_dict
 
         where = f"algorithm.groups.{group}"
-        if not isinstance(given, Mapping):
-            raise ConfigError(f"{where}={given}: must be settings of this group")
-        for key in given:
+        if not isinstance(changes, Mapping):
+            raise ConfigError(f"{where}={changes}: must be settings of this group")
+        for key in changes:
             if key in COMMON:
                 raise ConfigError(f"{where}.{key}: the same for all groups; set algorithm.{key}")
-        own = build(type(self), {**merged(to_dict(self), given), "groups": {}}, where)
-        mine, common = own.torso.memory, self.torso.memory
-        same = (own.sequence_length, mine.burn_in) == (self.sequence_length, common.burn_in)
-        if not same or (mine.type == "none") != (common.type == "none"):
+        config = build(type(self), {**merged(to_dict(self), changes), "groups": {}}, where)
+        memory, common = config.torso.memory, self.torso.memory
+        same = (config.sequence_length, memory.burn_in) == (self.sequence_length, common.burn_in)
+        if not same or (memory.type == "none") != (common.type == "none"):
             raise ConfigError(f"{where}.torso.memory: all groups have one or none has, and learn from equal sequences")
-        return own
+        return config
 
     @property
     def default_groups(self) -> str:
-        """Each agent a group of its own where they learn in turn: then they share no networks."""
+        """`agent`, a group for each agent, where groups learn one after another and so share no networks."""
         return "agent" if self.update == "sequential" else "auto"
 
     @property
     def sequence_length(self) -> int:
-        """Steps that are learned from in their order; 1 without a memory."""
+        """The length of training sequences; 1 without a memory."""
         memory = self.torso.memory
         return 1 if memory.type == "none" else memory.sequence_length or self.n_steps
 
     def minibatch(self, num_envs: int) -> int:
-        """Sequences in one minibatch: single steps without a memory."""
+        """Return the number of sequences (steps, without a memory) in a minibatch."""
         rollout = self.n_steps * num_envs
         size = max(1, int(rollout * self.batch_size)) if self.batch_size <= 1 else int(self.batch_size)
         if size > rollout or rollout % size:
@@ -120,10 +119,11 @@ class PPOConfig(AlgorithmSettings):
         return size // self.sequence_length
 
     def updates_per_env_step(self, num_envs: int) -> float:
+        """Return the number of gradient steps per env_step."""
         return self.n_epochs / (self.minibatch(num_envs) * self.sequence_length)
 
     def for_one_environment(self, num_envs: int) -> PPOConfig:
-        """Make rollouts longer, but not the sequences that a memory learns from."""
+        """Return settings with longer rollouts, but with the same sequences for a memory."""
         memory = self.torso.memory
         length = None if memory.type == "none" else self.sequence_length
         torso = replace(self.torso, memory=replace(memory, sequence_length=length))
@@ -133,18 +133,18 @@ class PPOConfig(AlgorithmSettings):
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""
         for name in self.groups:
             if name not in env.groups:
-                known = ", ".join(env.groups)
-                raise ConfigError(f"algorithm.groups.{name}: no such group{nearest(name, env.groups)} (known: {known})")
+                names = ", ".join(env.groups)
+                raise ConfigError(f"algorithm.groups.{name}: no such group{nearest(name, env.groups)} (known: {names})")
         for name, group in env.groups.items():
             config = self.of(name)
             config.minibatch(num_envs)
             check_actor_critic(config, EnvSpec(env.id, {name: group}) if self.groups else env)
 
 
-def merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` wins; settings inside settings are merged likewise."""
-    both = {**base, **given}
-    for key, value in given.items():
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings with changes; blocks are merged likewise."""
+    both = {**base, **changes}
+    for key, value in changes.items():
         if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) and "schedule" not in value:
             both[key] = merged(base[key], value)
     return both

@@ -1,4 +1,4 @@
-"""Tabular Q-learning's settings; the algorithm is in `qlearning.py`. Torch-free, so that mistakes show at once."""
+"""The settings of tabular Q-learning; the algorithm is in `qlearning.py`. They import without torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from cadenza.config.algorithm_settings import AlgorithmSettings
-from cadenza.config.checks import check_single_transitions, ends, in_unit_interval, positive
+from cadenza.config.checks import check_discrete_actions, check_single_transitions, ends
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
@@ -25,30 +25,29 @@ class QLearningConfig(AlgorithmSettings):
 
     name: str = setting("qlearning", "name of the variant")
     target: Literal["q", "sarsa", "expected_sarsa"] = setting(
-        "q", "worth of the next state: its best action, the one taken there, or the mean over the policy"
+        "q", "value of the next state: of its best action, of the action taken there, or the mean over the policy"
     )
-    double: bool = setting(False, "two tables, each moved towards what the other says of its choice")
+    double: bool = setting(False, "two tables, each updated towards the other's value of its own best action")
     learning_rate: float | Schedule | Literal["sample_average"] = setting(
-        0.1, "share of the error that is corrected; sample_average: 1/n at the n-th update of an entry"
+        0.1, "share of the error that is corrected; sample_average: 1/n at the n-th update of an entry", above=0
     )
-    gamma: float = setting(0.99, "discount; 0 for bandits")
-    initial_value: float = setting(0.0, "every entry at the start; an optimistic one explores by itself")
+    gamma: float = setting(0.99, "discount; 0 for bandits", least=0, most=1)
+    initial_value: float = setting(0.0, "initial value of every entry; an optimistic one makes the agent explore")
     exploration: Literal["epsilon_greedy", "ucb", "gradient"] = setting(
-        "epsilon_greedy", "how actions are tried; gradient learns preferences instead of values (bandits only)"
+        "epsilon_greedy", "exploration strategy; gradient learns preferences instead of values (bandits only)"
     )
-    epsilon: float | Schedule = setting(0.1, "epsilon_greedy: probability of an action at random")
-    ucb_c: float = setting(2.0, "ucb: weight of the bonus sqrt(ln N(s) / N(s, a))")
-    temperature: float = setting(1.0, "gradient: preferences are divided by it before the softmax")
-    n_steps: int = setting(1, "steps collected in each environment before they are learned from", "vec_steps")
+    epsilon: float | Schedule = setting(0.1, "epsilon_greedy: probability of a random action", least=0, most=1)
+    ucb_c: float = setting(2.0, "ucb: weight of the bonus sqrt(ln N(s) / N(s, a))", above=0)
+    temperature: float = setting(1.0, "gradient: preferences are divided by it before the softmax", above=0)
+    n_steps: int = setting(1, "steps collected in each environment before an update", "vec_steps", least=1)
 
     def __post_init__(self) -> None:
-        in_unit_interval(self, "gamma")
-        positive(self, "temperature", "ucb_c")
-        if self.n_steps < 1:
-            raise ConfigError(f"algorithm.n_steps={self.n_steps}: must be at least 1")
-        if not all(0 <= value <= 1 for value in ends(self.epsilon)):
-            raise ConfigError("algorithm.epsilon must lie between 0 and 1")
-        self._check_learning_rate()
+        if (
+            self.exploration != "gradient"
+            and self.learning_rate != "sample_average"
+            and max(ends(self.learning_rate)) > 1
+        ):
+            raise ConfigError("algorithm.learning_rate is a share of the error and cannot be above 1")
         if self.exploration == "ucb" and self.target == "expected_sarsa":
             raise ConfigError(
                 "algorithm.target=expected_sarsa takes the mean over algorithm.exploration=epsilon_greedy, not ucb"
@@ -56,45 +55,33 @@ class QLearningConfig(AlgorithmSettings):
         if self.exploration == "gradient":
             self._check_gradient()
 
-    def _check_learning_rate(self) -> None:
-        if self.learning_rate == "sample_average":
-            return
-        positive(self, "learning_rate")
-        if max(ends(self.learning_rate)) > 1 and self.exploration != "gradient":
-            raise ConfigError("algorithm.learning_rate is a share of the error and cannot be above 1")
-
     def _check_gradient(self) -> None:
-        wrong = {
+        refusals = {
             "gamma": self.gamma != 0 and "it learns from the reward alone: set algorithm.gamma=0",
             "target": self.target != "q" and f"algorithm.target={self.target} has no meaning without values",
             "double": self.double and "algorithm.double has no meaning without values",
             "learning_rate": self.learning_rate == "sample_average"
             and "algorithm.learning_rate must be a number or a schedule, not sample_average",
         }
-        for reason in wrong.values():
+        for reason in refusals.values():
             if reason:
                 raise ConfigError(f"algorithm.exploration=gradient: {reason}")
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments whose observations or actions cannot be counted, or are too many."""
-        from gymnasium.spaces import Discrete
-
         check_single_transitions(self, env)
+        check_discrete_actions(self, env)
         for name, group in env.groups.items():
-            if not isinstance(group.action, Discrete):
-                raise ConfigError(
-                    f"qlearning takes Discrete actions; {env.id} (group {name}) has {type(group.action).__name__}"
-                )
             entries = states_in(group.observation, f"{env.id} (group {name})") * int(group.action.n)
             if entries > LARGEST_TABLE:
                 raise ConfigError(
-                    f"qlearning keeps a number per observation and action, at most {LARGEST_TABLE:,}; "
+                    f"qlearning stores a number per observation and action, at most {LARGEST_TABLE:,}; "
                     f"{env.id} (group {name}) has {entries:.3g} of them"
                 )
 
 
 def states_in(space: Space[Any], where: str) -> int:
-    """How many observations there are; `where` they come from is for the message when they cannot be counted."""
+    """Return the number of observations in a space; refuse one that cannot be counted. `where` is for the message."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -40,6 +40,28 @@ def test_settings_with_name_and_check_alone_get_the_other_members(forgotten: Non
     assert (settings.one_graph, settings.default_groups, settings.updates_per_env_step(8)) == (False, "auto", 0.0)
     assert settings.shrunk() == settings
     assert settings.for_one_environment(8) == Minimal(n_steps=32, n_step=3)
+
+
+@dataclass(frozen=True)
+class Searching(Minimal):
+    name: str = setting("searching", "name of the variant")
+    planner: Literal["none", "mppi"] = setting("none", "search for actions")
+    samples: int = setting(8, "plans in a search", least=1, needs="planner=mppi")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["planner=mppi", "samples=0"], "algorithm.samples=0: must be at least 1"),
+        (["samples=4"], "algorithm.samples=4: does nothing without planner=mppi"),
+    ],
+)
+def test_bounds_and_needs_of_a_foreign_class_are_checked(forgotten: None, overrides: list[str], message: str) -> None:
+    registry.register_algorithm("searching", config=Searching)(Memory)
+    assert load("toy/identity:searching", ["algorithm.planner=mppi", "algorithm.samples=4"]).algorithm.samples == 4
+    with pytest.raises(ConfigError) as refusal:
+        load("toy/identity:searching", [f"algorithm.{change}" for change in overrides])
+    assert str(refusal.value) == message
 
 
 def test_members_of_a_foreign_class_are_not_replaced() -> None:

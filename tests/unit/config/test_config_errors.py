@@ -53,7 +53,7 @@ BAD_OVERRIDES = [
     ("algorithm.torso.cnn.layers=[[8,3]]", "algorithm.torso.cnn.layers[0]=[8, 3]: must be a list of 3, not 2"),
     (
         "algorithm.torso.memory.burn_in=4",
-        "algorithm.torso.memory.sequence_length and burn_in are about a memory, and type is none",
+        "algorithm.torso.memory.sequence_length and burn_in need a memory, and type is none",
     ),
     ("algorithm.optimizer.momentum=0.5", "algorithm.optimizer.momentum belongs to sgd and rmsprop, not to adam"),
     ("algorithm.torso.encoder=cnn", "algorithm.torso.encoder=cnn: must be auto, or an import path"),
@@ -68,9 +68,9 @@ BAD_OVERRIDES = [
     ("~algorithm=sac", "'~algorithm=sac' removes what is not there: chosen is ppo"),
     ("size@algorithm=5", "unknown key 'algorithm.latent'"),
     ("experiment=CartPole/ppo", "'experiment=CartPole/ppo': no such choice; did you mean 'CartPole-v1/ppo'?"),
-    ("seed=-1", "seed=-1: cannot be negative"),
-    ("algorithm.gamma=1.5", "algorithm.gamma=1.5: must lie between 0 and 1"),
-    ("algorithm.actor.hidden_sizes=[0]", "algorithm.actor.hidden_sizes=[0]: every layer needs at least one unit"),
+    ("seed=-1", "seed=-1: must be at least 0"),
+    ("algorithm.gamma=1.5", "algorithm.gamma=1.5: must be in [0, 1]"),
+    ("algorithm.actor.hidden_sizes=[0]", "algorithm.actor.hidden_sizes[0]=0: must be at least 1"),
     (
         "algorithm.clip_range=lin_x",
         "algorithm.clip_range: 'lin_x' is no schedule; write lin_ and a number, e.g. lin_0.001",
@@ -89,7 +89,7 @@ BAD_OVERRIDES = [
     ("training.phases=[{hooks: []}]", "training.phases[0]: phase train: needs at least one hook"),
     (
         "training.phases=[{hooks: [{name: collect, steps: 0}]}]",
-        "training.phases[0].hooks[0]: hook collect: one of steps and episodes, and at least 1",
+        "training.phases[0].hooks[0].steps=0: must be at least 1",
     ),
     ("schema_version=7", "schema_version=7: "),
     ("environment.id=CartPol-v1", "unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),

@@ -134,7 +134,7 @@ class Whole:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"part": {}}, "part.size is missing: a whole number"),
+        ({"many": [{}]}, "many[0].size is missing: a whole number"),
         ({"part": {"size": -1}}, "part.size cannot be negative"),
         ({"many": [{"size": 1}, {"size": -1}]}, "many[1].size cannot be negative"),
         ({"many": [{"size": 1, "knd": "a"}]}, "unknown key 'many[0].knd'; did you mean"),
@@ -182,3 +182,44 @@ def test_types_in_plain_words() -> None:
     assert describe(int | float) == "a number"
     assert describe(Literal["a", "b"]) == "one of a, b"
     assert describe(tuple[int, ...]) == "a list of whole numbers"
+
+
+@dataclass(frozen=True)
+class Bounded:
+    count: int | Literal["auto"] = setting(1, least=1)
+    share: float | None = setting(0.5, least=0, below=1)
+    rate: float | Schedule = setting(0.1, above=0)
+    sizes: tuple[int, ...] | bool = setting((8,), least=1)
+    level: float = setting(0.0, most=2)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"count": 0}, "count=0: must be at least 1"),
+        ({"share": 1}, "share=1: must be in [0, 1)"),
+        ({"rate": 0}, "rate=0: must be above 0"),
+        ({"rate": "lin_-1"}, "rate.start_value=-1: must be above 0"),
+        ({"rate": "lin_0"}, "rate.start_value=0: must be above 0"),
+        ({"sizes": [4, 0]}, "sizes[1]=0: must be at least 1"),
+        ({"level": 2.5}, "level=2.5: must be at most 2"),
+    ],
+)
+def test_numbers_outside_their_bounds_are_refused(data: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(Bounded, data, "x")
+    assert str(caught.value) == f"x.{message}"
+
+
+def test_bounds_leave_other_values_alone() -> None:
+    data = {"count": "auto", "share": None, "rate": "lin_0.1", "sizes": False, "level": -9.0}
+    assert build(Bounded, data) == Bounded("auto", None, Schedule(start_value=0.1), False, -9.0)
+
+
+def test_a_default_outside_its_bounds_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Wrong:
+        size: int = setting(0, least=1)
+
+    with pytest.raises(ConfigError, match=r"^size=0: must be at least 1$"):
+        build(Wrong, {})

@@ -50,8 +50,21 @@ def test_value_and_who_set_it(key: str, overrides: list[str], value: Any, source
 
 def test_meaning_type_unit_and_default_come_from_the_schema() -> None:
     told = explain("checkpoint.every_steps", "CartPole-v1:ppo", ["checkpoint.every_steps=5"])
-    assert (told.value, told.default, told.type, told.unit) == (5, 10_000, "a whole number", "env_steps")
+    assert (told.value, told.default, told.type, told.unit) == (5, 10_000, "a whole number, at least 0", "env_steps")
     assert told.doc.startswith("distance between checkpoints")
+
+
+def test_the_default_of_a_key_in_a_block_is_the_algorithms() -> None:
+    """SAC's networks are relu, where MLPConfig's own default is tanh."""
+    assert explain("algorithm.actor.activation", "Pendulum-v1:sac").default == "relu"
+    assert "| `algorithm.hidden.activation` | one of tanh, relu, elu, silu, gelu | `relu` |" in reference()
+
+
+def test_bounds_and_needs_are_shown() -> None:
+    told = explain("algorithm.kl_balance", "Pendulum-v1:dreamer_v2")
+    assert told.type == "a number, in [0, 1]"
+    assert told.doc.endswith("(with kl=v2)")
+    assert "(with behaviour=v1 or v2 or v3)" in reference()
 
 
 def test_users_files_are_named(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 import yaml
 
+from cadenza.config import load as load_module
 from cadenza.config.convert import config_hash, to_dict
 from cadenza.config.load import dump, load, read, resolve
 from cadenza.config.schedules import Schedule
@@ -114,10 +116,10 @@ def test_what_an_experiment_says_of_an_exchanged_part_is_left_out(tmp_path: Path
     file = tmp_path / "mine.yaml"
     file.write_text("spec: Pendulum-v1:mpc\nalgorithm: {controller: evolved}\n")
     assert load(str(file)).algorithm == evolved.algorithm
-    with pytest.raises(ConfigError, match=r"^algorithm.horizon=7: does nothing without controller=plan$"):
+    with pytest.raises(ConfigError, match=r"^algorithm.horizon=7: does nothing without controller=plan or random$"):
         load("Pendulum-v1:mpc", ["algorithm.controller=evolved", "algorithm.horizon=7"])
     file.write_text("spec: Pendulum-v1:mpc\nalgorithm: {controller: evolved, horizon: 7}\n")
-    with pytest.raises(ConfigError, match=r"^algorithm.horizon=7: does nothing without controller=plan$"):
+    with pytest.raises(ConfigError, match=r"^algorithm.horizon=7: does nothing without controller=plan or random$"):
         load(str(file))
 
 
@@ -256,7 +258,7 @@ def test_users_folder_adds_experiments_and_groups(tmp_path: Path) -> None:
         ("a.yaml", "defaults: [{algorithm: pppo}]", "'{path}' cannot be composed: "),
         ("a.yaml", "defaults: [a]", "'{path}' cannot be composed: "),
         ("a.yaml", "defaults: [{algorithm: ppo}]", "environment.id is missing"),
-        ("a.yaml", "defaults: [_self_]", "algorithm.name is missing: say which algorithm (known: a2c, "),
+        ("a.yaml", "defaults: [_self_]", "algorithm.name is missing: must name an algorithm (known: a2c, "),
         ("a.yaml", "defaults: [b]", "{folder}/b.yaml, line 2: "),
         ("a.yaml", "defaults: []\nhydra: {searchpath: [file:///nowhere]}", "'{path}' cannot be composed: provider="),
         ("a.yaml", "schema_version: 99", "schema_version=99: written by a newer cadenza"),
@@ -401,3 +403,16 @@ def test_interpolations_that_multiply_are_refused(tmp_path: Path) -> None:
     text = "\n".join(["spec: CartPole-v1:ppo", "environment.kwargs:", "  a0: xxxxxxxx", *lines])
     with pytest.raises(ConfigError, match="interpolations expand to more than"):
         load(str(write(tmp_path, {"own.yaml": text}) / "own.yaml"))
+
+
+def test_a_config_is_composed_and_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def counted(module: Any, name: str) -> None:
+        original = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, **options: (calls.append(name), original(*args, **options))[1])
+
+    counted(load_module, "_compose")
+    counted(load_module, "build")
+    load("CartPole-v1:ppo", ["algorithm.gamma=0.9"])
+    assert calls == ["_compose", "build"]

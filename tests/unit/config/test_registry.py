@@ -164,7 +164,7 @@ def test_entry_points_bring_environments_and_families(installed: Path) -> None:
     ("points", "message"),
     [
         ("[cadenza.environments]\nmine/x = outside:Nothing\n", "'mine/x = outside:Nothing' in cadenza.environments"),
-        ("[cadenza.environments]\nmine/x = outside:__name__\n", "nothing that makes an environment"),
+        ("[cadenza.environments]\nmine/x = outside:__name__\n", "neither a Family nor a function"),
         ("[cadenza.algorithms]\nother = elsewhere:Other\n", "No module named 'elsewhere'"),
     ],
 )

@@ -49,7 +49,7 @@ def test_short_form_goes_to_zero_over_the_whole_run() -> None:
         ("lin_nan", "rate.start_value=nan: must be finite"),
         ({"schedule": "cosine"}, "rate.schedule='cosine': must be linear"),
         ({"start": 0.5, "end": 0.2}, "rate: a schedule must end after it starts"),
-        ({"start": -1}, "rate: a schedule's start and end cannot be negative"),
+        ({"start": -1}, "rate.start=-1: must be at least 0"),
     ],
 )
 def test_mistakes_name_the_place(value: object, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cadenza.config.convert import build, to_dict
 from cadenza.config.schema import Hook, Phase
 from cadenza.engine.scheduler import PhaseProgress, PhaseScheduler
 from cadenza.errors import ConfigError
@@ -113,7 +114,7 @@ def test_a_task_may_be_done_in_parts_and_saved_in_the_middle() -> None:
 )
 def test_impossible_phases_are_refused(fields: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        Phase("p", **fields)  # type: ignore[arg-type]
+        build(Phase, to_dict({"name": "p", **fields}))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_impossible_phases_are_refused(fields: dict[str, object], complaint: str
 )
 def test_impossible_hooks_are_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        Hook(**fields)  # type: ignore[arg-type]
+        build(Hook, fields)
 
 
 def test_collecting_may_be_counted_in_episodes() -> None:

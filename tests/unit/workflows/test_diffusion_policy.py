@@ -329,8 +329,8 @@ def test_averages_chunks_and_ranges_survive_a_resume_in_the_middle(
         ("algorithm.sampling_steps=9", "at most noise_steps=8"),
         ("algorithm.unet.widths=[8,8,8,8]", "must be a multiple of 8"),
         ("algorithm.torso.memory.type=gru", "algorithm.history"),
-        ("algorithm.ema_max=1", r"must lie in \[0, 1\)"),
-        ("algorithm.buffer_size=4", "at least 6 for 2 environments"),
+        ("algorithm.ema_max=1", r"must be in \[0, 1\)"),
+        ("algorithm.buffer_size=4", "at least 6 for environment.num_envs=2"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(configured: Callable[..., RunConfig], setting: str, told: str) -> None:

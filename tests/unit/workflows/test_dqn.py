@@ -469,12 +469,16 @@ def test_what_the_zoo_does_on_cartpole_is_done_exactly() -> None:
 
 
 WRONG = [
-    ("CartPole-v1:dqn", "algorithm.epsilon=1.5", "algorithm.epsilon must lie between 0 and 1"),
-    ("CartPole-v1:dqn", "algorithm.tau=0", "algorithm.tau=0: must be above 0"),
+    ("CartPole-v1:dqn", "algorithm.epsilon=1.5", "algorithm.epsilon=1.5: must be in [0, 1]"),
+    ("CartPole-v1:dqn", "algorithm.tau=0", "algorithm.tau=0: must be in (0, 1]"),
     ("CartPole-v1:dqn", "algorithm.update_ratio=0", "algorithm.update_ratio=0: must be above 0"),
     ("CartPole-v1:dqn", "algorithm.n_step=0", "algorithm.n_step=0: must be at least 1"),
-    ("CartPole-v1:dqn", "algorithm.warmup_steps=-1", "algorithm.warmup_steps=-1: cannot be negative"),
-    ("CartPole-v1:dqn", "algorithm.buffer_size=2", "algorithm.buffer_size=2: at least 3 for 1 environments"),
+    ("CartPole-v1:dqn", "algorithm.warmup_steps=-1", "algorithm.warmup_steps=-1: must be at least 0"),
+    (
+        "CartPole-v1:dqn",
+        "algorithm.buffer_size=2",
+        "algorithm.buffer_size=2: must be at least 3 for environment.num_envs=1",
+    ),
     ("CartPole-v1:dqn", "algorithm.torso.memory.type=lstm", "dqn learns from single transitions and has no memory"),
     ("CartPole-v1:dqn", "algorithm.torso.shared=false", "algorithm.torso.shared=false: dqn has one network"),
     (
@@ -483,7 +487,7 @@ WRONG = [
         "unknown key 'algorithm.duelling'; did you mean 'algorithm.dueling'",
     ),
     ("CartPole-v1:rainbow", "algorithm.v_min=20", "algorithm.v_min=20: must be below algorithm.v_max=10"),
-    ("CartPole-v1:rainbow", "algorithm.loss=mse", "algorithm.loss=mse is about plain values"),
+    ("CartPole-v1:rainbow", "algorithm.loss=mse", "algorithm.loss=mse is for plain values"),
     ("CartPole-v1:rainbow", "algorithm.atoms=1", "algorithm.atoms=1: must be at least 2"),
     ("Pendulum-v1:dqn", "seed=1", "dqn takes Discrete actions; Pendulum-v1 (group agent) has Box"),
     ("toy/pair:rainbow", "seed=1", "rainbow takes Discrete actions; toy/pair (group shooter) has Box"),

@@ -262,10 +262,10 @@ def test_what_cannot_be_put_in_a_table_is_refused(observation: Any, action: Any,
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["gamma=1.5"], "algorithm.gamma=1.5: must lie between 0 and 1"),
+        (["gamma=1.5"], "algorithm.gamma=1.5: must be in [0, 1]"),
         (["n_steps=0"], "algorithm.n_steps=0"),
-        (["epsilon=2"], "algorithm.epsilon must lie between 0 and 1"),
-        (["epsilon=lin_1.5"], "algorithm.epsilon must lie between 0 and 1"),
+        (["epsilon=2"], "algorithm.epsilon=2: must be in [0, 1]"),
+        (["epsilon=lin_1.5"], "algorithm.epsilon.start_value=1.5: must be in [0, 1]"),
         (["learning_rate=0"], "algorithm.learning_rate=0: must be above 0"),
         (["learning_rate=1.1"], "cannot be above 1"),
         (["learning_rate=sample_avg"], "algorithm.learning_rate"),

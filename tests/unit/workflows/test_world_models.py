@@ -438,8 +438,11 @@ def test_what_is_learned_in_a_dream_works_awake(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["algorithm.representation=identity"], "algorithm.vision.latent=.*: does nothing without representation=vae"),
-        (["algorithm.evolution.inside=dream", "algorithm.generations=null"], "so give their number"),
+        (
+            ["algorithm.representation=identity"],
+            "algorithm.vision.latent=.*: does nothing without representation=auto or vae",
+        ),
+        (["algorithm.evolution.inside=dream", "algorithm.generations=null"], "so set their number"),
         (["algorithm.evolution.population=2"], "algorithm.evolution.population=2: must be at least 4"),
         (["algorithm.vision.learning_rate=0"], "algorithm.vision.learning_rate=0: must be above 0"),
         (PLANNED, "plans continuous actions"),

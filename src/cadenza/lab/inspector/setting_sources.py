@@ -15,7 +15,7 @@ from cadenza.base.json_text import dumps
 from cadenza.config.convert import describe, to_dict, walk
 from cadenza.config.explain import NOBODY, source_of
 from cadenza.config.interpolation import calls
-from cadenza.config.load import compose, finish, resolve
+from cadenza.config.load import compose, resolve
 from cadenza.config.migrate import migrate
 from cadenza.config.schema import RunConfig
 from cadenza.config.spec import Layer, split
@@ -99,7 +99,7 @@ def _composed(
     if not trust:
         _require_named(code_named(compose(spec, given, folder).data), stored)
     composed = resolve(spec, given, folder, trace=True)
-    return composed.layers, dict(leaves(to_dict(finish(composed.data))))
+    return composed.layers, dict(leaves(to_dict(composed.config)))
 
 
 def _require_named(wanted: Sequence[str], stored: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ class Resolver:
         self.spec, self.overrides, self.config_dir = spec, list(overrides), config_dir
         composed = resolve(spec, overrides, config_dir, trace=True)
         self.data = composed.data
-        self.base = finish(copy.deepcopy(self.data))
+        self.base = composed.config
         self.hints = {key: hint for key, hint, _ in walk(RunConfig, data=self.data)}
         self.independent = "${" not in str([layer.data for layer in composed.layers])
 

@@ -41,7 +41,7 @@ def written(tmp_path: Path, text: str) -> Path:
         ("sweep: {algorithm.gama: [0.9, 0.99]}", "unknown key 'algorithm.gama'; did you mean 'algorithm.gamma'?"),
         ("sweep: {algorithm.gamma: [0.9, high]}", "algorithm.gamma='high': must be a number"),
         ("sweep: {algorithm.gamma: {min: 0.9, max: 0.99}}", "a grid needs a list"),
-        ("sweep: {algorithm.gamma: {min: 0.9, max: 1.5}}\nmethod: tpe\ntrials: 2", "algorithm.gamma=1.5: must lie"),
+        ("sweep: {algorithm.gamma: {min: 0.9, max: 1.5}}\nmethod: tpe\ntrials: 2", "algorithm.gamma=1.5: must be in"),
         ("sweep: {algorithm.gamma: [0.9]}\nmethod: random", "trials is missing"),
         ("sweep: {algorithm.gamma: [0.9]}\ntrials: 3", "a grid has every combination"),
         ("sweep: {algorithm.gamma: [0.9]}\nobjective: eval/retrun_mean", "did you mean 'eval/return_mean'?"),
