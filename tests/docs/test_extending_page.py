@@ -7,7 +7,7 @@ import shlex
 import tomllib
 from pathlib import Path
 
-from harness.page import command, script
+from harness.page_snippets import command, script
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

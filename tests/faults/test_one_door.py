@@ -22,7 +22,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     place = tmp_path_factory.mktemp("life")
     paths = os.pathsep.join((str(Path(cadenza.__file__).parents[1]), str(TESTS)))
     variables = {**os.environ, "PYTHONPATH": paths, "XDG_STATE_HOME": str(place / "state"), "SDL_VIDEODRIVER": "dummy"}
-    command = [sys.executable, "-m", "harness.opening", str(place)]
+    command = [sys.executable, "-m", "harness.file_openings", str(place)]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     result: dict[str, Any] = json.loads(done.stdout)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.command import cadenza
-from harness.page import script
+from harness.page_snippets import script
 
 TEST = """
 import pytest

@@ -12,7 +12,7 @@ from cadenza.data.replay import ReplayStore
 from cadenza.errors import ConfigError
 from cadenza.trees import leaves
 from cadenza.types import EnvSpec, GroupSpec
-from harness.experience import AGENTS, Experience, Happened
+from harness.experience import AGENTS, Experience, Transition
 
 GAMMA = 0.9
 
@@ -23,7 +23,7 @@ def filled(num_envs: int, capacity: int, steps: int, **settings: Any) -> tuple[E
     return experience, store
 
 
-def slow_walk(happened: list[Happened], place: int, n_step: int) -> tuple[dict[str, Any], dict[str, Any], int, int]:
+def slow_walk(happened: list[Transition], place: int, n_step: int) -> tuple[dict[str, Any], dict[str, Any], int, int]:
     """Rewards and terminations by group, what was seen at the end, and how many steps that took: one at a time."""
     rewards = {group: np.zeros(agents) for group, agents in AGENTS.items()}
     over = {group: np.zeros(agents, bool) for group, agents in AGENTS.items()}

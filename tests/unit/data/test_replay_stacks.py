@@ -24,8 +24,8 @@ ENVS, STACK, ROWS = 3, 4, 40
 SEEN = {  # what kinds of frames there are; episodes end by themselves, or after so many steps
     "vector": {"id": "CartPole-v1", "max_episode_steps": 13},
     "image": {"id": "toy/image", "max_episode_steps": 5},
-    "coloured image": {"id": "harness.own_wrappers:Pixels", "max_episode_steps": 7},
-    "dict": {"id": "harness.own_wrappers:Camera", "max_episode_steps": 9},
+    "coloured image": {"id": "harness.user_wrappers:Pixels", "max_episode_steps": 7},
+    "dict": {"id": "harness.user_wrappers:Camera", "max_episode_steps": 9},
 }
 
 

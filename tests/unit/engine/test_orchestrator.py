@@ -58,8 +58,8 @@ def test_offline_runs_make_no_environment_and_count_in_updates(lab: Lab) -> None
     run.run()
     assert [row["updates"] for row in rows(run)] == [10, 20, 30, 40, 50]
     assert [int(name[-12:]) for name in saved] == [20, 40, 50]
-    assert [(phase.now, phase.horizon) for phase in memory(run).seen[:3]] == [(0, 50), (1, 50), (2, 50)]
-    assert memory(run).seen[7].updates == 7
+    assert [(phase.now, phase.horizon) for phase in memory(run).phase_log[:3]] == [(0, 50), (1, 50), (2, 50)]
+    assert memory(run).phase_log[7].updates == 7
 
 
 @pytest.mark.parametrize("task", ["steps: 40", "episodes: 3"])
@@ -147,9 +147,9 @@ def test_finite_phases_need_no_budget(lab: Lab) -> None:
     run = lab.start(configured("training.max_timesteps=null", phases))
     run.run()
     workflow, clock = memory(run), run.clock
-    assert [phase.name for phase in workflow.seen[:5]] == ["fit"] * 5
+    assert [phase.name for phase in workflow.phase_log[:5]] == ["fit"] * 5
     assert all(store is run.stores["other"] for store in workflow.used[:5])
-    live = [phase for phase in workflow.seen if phase.name == "live"]
+    live = [phase for phase in workflow.phase_log if phase.name == "live"]
     assert len(live) == (clock.env_steps - 24) // 10  # one update for every ten steps of the phase
     assert clock.episodes >= 6
     assert clock.evaluations == 2

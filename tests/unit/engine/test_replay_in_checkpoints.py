@@ -27,13 +27,13 @@ PLACES = pytest.mark.parametrize("on_disk", [False, True])
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "harness.rememberer"
-    entry = Algorithm("rememberer", "for tests", f"{module}:RemembererConfig", f"{module}:Rememberer")
-    monkeypatch.setitem(ALGORITHMS, "rememberer", entry)
+    module = "harness.replay_probe"
+    entry = Algorithm("replay_probe", "for tests", f"{module}:ReplayProbeConfig", f"{module}:ReplayProbe")
+    monkeypatch.setitem(ALGORITHMS, "replay_probe", entry)
 
 
 def configured(*overrides: str) -> RunConfig:
-    return load("CartPole-v1:rememberer", [*QUIET, "checkpoint.every_steps=40", *overrides])
+    return load("CartPole-v1:replay_probe", [*QUIET, "checkpoint.every_steps=40", *overrides])
 
 
 def segments(folder: RunFolder) -> set[str]:

@@ -110,7 +110,7 @@ def test_grayscale_resize_and_frame_stack_act_in_this_order() -> None:
 
 
 def test_images_inside_dicts_change_and_the_rest_is_stacked() -> None:
-    env = made(id="harness.own_wrappers:Camera", grayscale=True, resize=(3, 4), frame_stack=2)
+    env = made(id="harness.user_wrappers:Camera", grayscale=True, resize=(3, 4), frame_stack=2)
     space = env.spec.groups["agent"].observation
     assert space["camera"].shape == (2, 3, 4)
     assert space["speed"].shape == (2, 2)
@@ -163,7 +163,7 @@ def test_dict_and_tuple_observations_are_read_alike_in_training_and_by_a_policy(
 
 def test_as_declared_tree_accepts_images_in_the_bare_environments_layout() -> None:
     picture, frame = spaces.Box(0, 255, (9, 8, 3), np.uint8), np.arange(9 * 8 * 3, dtype=np.uint8).reshape(9, 8, 3)
-    declared = made(id="harness.own_wrappers:Pixels").spec.groups["agent"].observation
+    declared = made(id="harness.user_wrappers:Pixels").spec.groups["agent"].observation
     assert declared.shape == (3, 6, 8)
     first = spaces.Box(0, 255, (3, 9, 8), np.uint8)
     assert np.array_equal(as_declared_tree(first, frame), np.moveaxis(frame, -1, 0))

@@ -170,7 +170,7 @@ def test_a_death_is_marked_once_then_the_agent_sees_zeros_and_earns_nothing() ->
     assert frames[2].obs["x"].tolist() == [[3, 3], [0, 0]]
     assert frames[2].obs["y"].tolist() == [[3, 3, 3]]
     assert not any(f.terminated or f.truncated for f in frames)
-    assert [sorted(actions) for actions in env.env.taken] == [["x_0", "x_1", "y_0"]] * 2 + [["x_0", "y_0"]] * 2
+    assert [sorted(actions) for actions in env.env.action_log] == [["x_0", "x_1", "y_0"]] * 2 + [["x_0", "y_0"]] * 2
     assert env.reset(1).active is None
 
 

@@ -14,7 +14,7 @@ from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, MissingExtraError, NotFoundError
-from harness.own_wrappers import Doubled
+from harness.user_wrappers import Doubled
 
 SEEDS = EpisodeSeeds(run_seed=7, stream=TRAIN)
 
@@ -176,13 +176,13 @@ def test_rewards_of_repeated_actions_are_all_counted() -> None:
 
 
 def test_actions_from_minus_one_to_one_reach_the_bounds() -> None:
-    env = made("harness.own_wrappers:Camera", rescale_actions=True)
+    env = made("harness.user_wrappers:Camera", rescale_actions=True)
     space = env.spec.groups["agent"].action
     assert (space.low.tolist(), space.high.tolist()) == ([-1, -1], [1, 1])
     env.reset(0)
     for action, taken in (((-1, -1), (-1, 0)), ((1, 1), (3, 10)), ((0, 0), (1, 5)), ((-7, 7), (-1, 10))):
         env.step({"agent": np.array([action], np.float32)})
-        assert env.bare.unwrapped.taken.tolist() == list(taken)
+        assert env.bare.unwrapped.last_action.tolist() == list(taken)
     with pytest.raises(ConfigError, match=r"environment\.rescale_actions: needs continuous actions with finite bounds"):
         made("CartPole-v1", rescale_actions=True)
 
@@ -195,7 +195,7 @@ def test_add_render_observation_returns_pictures() -> None:
     env.close()
 
 
-@pytest.mark.parametrize("wrapper", ["gymnasium.wrappers:AddRenderObservation", "harness.own_wrappers:Pictured"])
+@pytest.mark.parametrize("wrapper", ["gymnasium.wrappers:AddRenderObservation", "harness.user_wrappers:Pictured"])
 def test_render_mode_is_set_for_wrappers_that_render_by_any_name(wrapper: str) -> None:
     env = made("CartPole-v1", wrappers=[wrapper])
     assert env.reset(1).obs["agent"].shape == (1, 3, 400, 600)
@@ -203,7 +203,7 @@ def test_render_mode_is_set_for_wrappers_that_render_by_any_name(wrapper: str) -
 
 
 def test_a_wrapper_of_ones_own_by_import_path_and_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = EnvironmentConfig(id="CartPole-v1", wrappers=({"id": "harness.own_wrappers:Doubled", "factor": 3},))
+    config = EnvironmentConfig(id="CartPole-v1", wrappers=({"id": "harness.user_wrappers:Doubled", "factor": 3},))
     env = catalog.make(config)
     env.reset(0)
     frame = env.step({"agent": np.array([0])})
@@ -246,8 +246,8 @@ def test_a_wrapper_of_ones_own_by_import_path_and_by_name(monkeypatch: pytest.Mo
         ("Autoreset", ConfigError, "the engine resets"),
         ("TransformReward", ConfigError, "takes a function, which a config cannot hold"),
         ("nowhere.at_all:Wrapper", ConfigError, "cannot import 'nowhere.at_all:Wrapper'"),
-        ("harness.own_wrappers:nothing", ConfigError, r"must return a gymnasium\.Env, not NoneType"),
-        ("harness.own_wrappers:gymnasium", ConfigError, "must be a wrapper class"),
+        ("harness.user_wrappers:nothing", ConfigError, r"must return a gymnasium\.Env, not NoneType"),
+        ("harness.user_wrappers:gymnasium", ConfigError, "must be a wrapper class"),
     ],
 )
 def test_wrapper_errors_name_the_wrapper_and_its_key(wrapper: Any, error: Any, message: str) -> None:

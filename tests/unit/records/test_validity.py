@@ -22,7 +22,7 @@ from cadenza.records import live_runs, validity
 from cadenza.records.folder import RunFolder
 from harness.command import Outcome, cadenza, copied
 from harness.files import safe
-from harness.mutations import MISSING, VALUES, described, encoded, mutated, places
+from harness.wrong_values import MISSING, VALUES, described, encoded, mutated, places
 
 ALERT = {"env_steps": 1, "updates": 1, "rule": "r", "severity": "warn", "metric": "m", "what": "w", "hint": "h"}
 EVERY = 13  # of the mutations, each in turn of another kind: 15 kinds, so that all of them meet all places over time

@@ -18,7 +18,7 @@ from cadenza.types import Mode
 from cadenza.workflows.tdmpc_steps import PlanNoise, plan
 from harness.collecting import PHASE, warming
 from harness.lab import Lab
-from harness.latents import SMALL, number, stirred
+from harness.small_tdmpc import SMALL, number, stirred
 
 QUICK = ["algorithm.update_ratio=0.25", "algorithm.planning.iterations=2", "evaluation.at_end=false"]
 

@@ -11,7 +11,7 @@ from cadenza.records import episodes
 from cadenza.records.folder import evaluation_video
 from cadenza.records.metrics import read
 from harness.command import SMALL, cadenza, last, train
-from harness.dream_runs import SMALL as DREAMING
+from harness.dreamer_runs import SMALL as DREAMING
 
 RUN = ["CartPole-v1:ppo", *SMALL]
 
