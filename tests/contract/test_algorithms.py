@@ -289,7 +289,7 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_evaluating_does_not_disturb_training(
+def test_evaluations_do_not_change_training(
     lab: Lab, undisturbed: Callable[[str, str], RunFolder], subject: str
 ) -> None:
     discrete = subject.startswith(("qlearning", "dqn", "rainbow"))  # actions alone, and toy/pair has others too

@@ -24,8 +24,8 @@ def attack(place: Path, *options: str) -> tuple[str, list[str]]:
     out = place / "failures.json"
     variables = {**os.environ, "PYTHONPATH": str(Path(cadenza.__file__).parents[1])}
     command = [sys.executable, str(BENCHMARK), "--json", str(out), *options]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=900)
-    assert out.is_file(), done.stderr[-2000:]
+    process = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=900)
+    assert out.is_file(), process.stderr[-2000:]
     report = json.loads(out.read_text())
     print(f"{report['tried']} combinations tried in {report['seconds']:.0f} s")
     assert report["tried"] > 0

@@ -26,7 +26,7 @@ def test_a_run_in_use_is_refused_at_once(tmp_path: Path) -> None:
     assert holder.wait() == 143
 
 
-def test_the_lock_of_a_killed_process_is_no_obstacle(whole: RunFolder, tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_free(whole: RunFolder, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     holder = start(["train", *TOY, "environment.vectorize=workers"], root).until_training()
     os.killpg(holder.pid, signal.SIGKILL)

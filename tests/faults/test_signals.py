@@ -45,7 +45,9 @@ def arguments(root: Path, fresh: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
-def test_interrupted_again_and_again(number: signal.Signals, undisturbed: RunFolder, tmp_path: Path) -> None:
+def test_a_run_interrupted_many_times_equals_an_undisturbed_one(
+    number: signal.Signals, undisturbed: RunFolder, tmp_path: Path
+) -> None:
     root, rng = tmp_path / "runs", random.Random(int(number))
     for turn in range(3):
         command = start(arguments(root, LONG), root).until_locked()
@@ -93,7 +95,7 @@ def test_workers_leave_the_groups_signals_to_their_parent(undisturbed: RunFolder
     assert_same_end(undisturbed, last(root))
 
 
-def test_a_second_ctrl_c_leaves_at_once(undisturbed: RunFolder, tmp_path: Path) -> None:
+def test_a_second_ctrl_c_exits_at_once(undisturbed: RunFolder, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     command = start(["train", *WORKERS], root, "ckpt:before_rename@3+:stop").until_training(1).until_stopped()
     children = command.children()
@@ -120,7 +122,7 @@ def test_nohup_is_respected() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_signal_before_the_first_step_is_kept(undisturbed: RunFolder, tmp_path: Path) -> None:
+def test_a_signal_before_the_first_step_is_handled(undisturbed: RunFolder, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     command = start(["train", *LONG], root, "ckpt:after_write@1:stop").until_stopped()
     command.send(signal.SIGTERM)
@@ -132,7 +134,7 @@ def test_a_signal_before_the_first_step_is_kept(undisturbed: RunFolder, tmp_path
     assert_same_end(undisturbed, last(root))
 
 
-def test_ctrl_c_does_not_make_verify_claim_anything(undisturbed: RunFolder, tmp_path: Path) -> None:
+def test_an_interrupted_verify_reports_no_result(undisturbed: RunFolder, tmp_path: Path) -> None:
     command = start(["verify", str(undisturbed.path)], tmp_path / "runs", "run:task@3:stop").until_stopped()
     command.send(signal.SIGINT)
     command.send(signal.SIGCONT)

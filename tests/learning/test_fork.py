@@ -47,7 +47,7 @@ def passed(lab: Lab, forks: Path, baseline: str) -> list[float]:
     return [float(x[np.abs(x).argmax()]) for x in across]
 
 
-def test_a_diffusion_arrives_by_both_ways(lab: Lab, forks: Path) -> None:
+def test_a_diffusion_policy_passes_the_obstacle_on_both_sides(lab: Lab, forks: Path) -> None:
     ways = passed(lab, forks, "none")
     assert len(ways) >= 0.7 * COUNT
     assert 0.25 <= np.mean(np.array(ways) < 0) <= 0.75

@@ -86,7 +86,7 @@ def late_pulls(*settings: str) -> tuple[float, float]:
     return float(np.mean(earned)), float(np.mean(best))
 
 
-def test_bandit_methods_stand_in_the_order_of_the_book() -> None:
+def test_bandit_methods_rank_as_in_the_book() -> None:
     """Figures 2.2, 2.4 and 2.5 after 1000 pulls: 80 % best arms and 1.35 for epsilon 0.1, 1.0 for greedy, 1.5 for ucb.
 
     Bounds are the book's values less about three standard errors of 100 problems.
@@ -110,5 +110,5 @@ def test_the_best_arm_is_found(lab: Lab, spec: str, problem: int) -> None:
     run.run()
     assert run.collector is not None
     means = run.collector.env._envs.envs[0].env.means[0]  # type: ignore[attr-defined]
-    found = int(tabular.best_entries(run.workflow)[0])
-    assert means[found] >= means.max() - 0.1  # arms this near are not told apart in 10,000 pulls
+    best = int(tabular.best_entries(run.workflow)[0])
+    assert means[best] >= means.max() - 0.1  # arms this near are not told apart in 10,000 pulls

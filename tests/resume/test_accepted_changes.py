@@ -139,7 +139,7 @@ def test_best_that_names_another_checkpoint_is_noticed(whole: RunFolder, run: Ru
 
 
 @pytest.mark.parametrize("content", ["step-", "{}\x0b", "\0{}\n"])
-def test_best_that_names_nothing_is_set_right(content: str, whole: RunFolder, run: RunFolder) -> None:
+def test_best_that_names_nothing_is_corrected(content: str, whole: RunFolder, run: RunFolder) -> None:
     pointer = run.checkpoints / "best"
     best = pointer.read_text()
     pointer.path.write_text(content.format(best.strip()))

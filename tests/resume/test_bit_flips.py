@@ -12,7 +12,7 @@ FLIPS = 3  # in each file, and two of the commands
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_flipped_bit_is_harmless_refused_or_told(name: str, tmp_path: Path) -> None:
+def test_flipped_bit_is_harmless_refused_or_reported(name: str, tmp_path: Path) -> None:
     flips = Flips(RUNS[name], tmp_path)
     counts = {file: flips.count(file, FLIPS) for file in flips.files()}
     assert flips.silent == []

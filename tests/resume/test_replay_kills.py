@@ -56,7 +56,7 @@ def left_alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunF
 
 @pytest.mark.parametrize("subject", RUNS)
 @pytest.mark.parametrize("failpoint", ["run:task@150", "replay:sealed@6"])
-def test_killed_after_a_checkpoint_nothing_collected_since_is_there(
+def test_rows_collected_after_the_checkpoint_are_gone_after_a_kill(
     subject: str, failpoint: str, left_alone: Callable[[str], RunFolder], tmp_path: Path
 ) -> None:
     """The future-data case: what was collected between that checkpoint and the kill, in memory or in segments."""

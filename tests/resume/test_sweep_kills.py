@@ -31,8 +31,8 @@ MIDWAY = "run:task@3:stop"  # where runs stand still, so that there is time to d
 def sweep_file(tmp_path: Path) -> Path:
     path = tmp_path / "tried.yaml"
     space = {**TINY, "algorithm.learning_rate": [0.001, 0.1]}
-    said = {"base": "CartPole-v1:ppo", "sweep": space, "max_timesteps": BUDGET, "parallel_jobs": 2}
-    path.write_text(yaml.safe_dump(said))
+    content = {"base": "CartPole-v1:ppo", "sweep": space, "max_timesteps": BUDGET, "parallel_jobs": 2}
+    path.write_text(yaml.safe_dump(content))
     return path
 
 
@@ -74,7 +74,7 @@ def until(holds: Callable[[], bool], process: psutil.Popen) -> None:
     raise AssertionError("waited in vain")
 
 
-def test_killed_and_interrupted_sweeps_end_like_one_that_was_left_alone(
+def test_killed_and_interrupted_sweeps_end_like_an_undisturbed_one(
     tmp_path: Path, sweep_file: Path, start: Callable[..., psutil.Popen]
 ) -> None:
     root, made = tmp_path / "runs", plan(read(sweep_file))
@@ -96,9 +96,9 @@ def test_killed_and_interrupted_sweeps_end_like_one_that_was_left_alone(
     assert interrupted.wait(PATIENCE) == 130
     assert "0 of 2 trials done, nothing is lost; continue with: cadenza sweep" in interrupted.stderr.read()
 
-    done = cadenza("sweep", sweep_file, "--runs-dir", root, "--json").succeeded()
-    told = json.loads(done.out.splitlines()[-1])
-    assert told["status"] == "finished"
+    outcome = cadenza("sweep", sweep_file, "--runs-dir", root, "--json").succeeded()
+    result = json.loads(outcome.out.splitlines()[-1])
+    assert result["status"] == "finished"
     journal = Journal(safe(root / "sweeps" / made.id / "journal.jsonl"))
     journal.close()
     whole = run(made, tmp_path / "whole")
@@ -108,7 +108,7 @@ def test_killed_and_interrupted_sweeps_end_like_one_that_was_left_alone(
     ):
         assert compare(ours, theirs) is None
     listed = json.loads(cadenza("list", "--json", "--runs-dir", root).out)["runs"]
-    assert sorted(row["run"] for row in listed) == sorted(run for trial in told["trials"] for run in trial["runs"])
+    assert sorted(row["run"] for row in listed) == sorted(run for trial in result["trials"] for run in trial["runs"])
     assert {row["status"] for row in listed} == {"finished"}
 
 

@@ -11,7 +11,7 @@ from harness.lab import Lab
 
 @pytest.mark.parametrize("alpha", ["null", "0.6"])
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_a_checkpoint_writes_twice_what_is_new_at_most(alpha: str, on_disk: bool, lab: Lab) -> None:
+def test_a_checkpoint_writes_at_most_twice_the_new_bytes(alpha: str, on_disk: bool, lab: Lab) -> None:
     """One new transition in a hundred rows of a replay that is nearly full, beside networks."""
     settings = ["environment.num_envs=10", "algorithm.buffer_size=200000", f"algorithm.buffer_on_disk={on_disk}"]
     settings += [f"algorithm.priority_alpha={alpha}"]

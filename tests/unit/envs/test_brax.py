@@ -39,8 +39,8 @@ def drift() -> None:
         def step(self, state: Any, action: Any) -> Any:
             key, drawn = jax.random.split(state.info["key"])
             place = state.obs + self.pace * action[0] + 0.1 * jax.random.normal(drawn, (2,))
-            done = (abs(place) > 1).any() * 1.0
-            return state.replace(obs=place, reward=-(place**2).sum(), done=done, info={"key": key})
+            terminated = (abs(place) > 1).any() * 1.0
+            return state.replace(obs=place, reward=-(place**2).sum(), done=terminated, info={"key": key})
 
     envs.register_environment("drift", Drift)
 
@@ -50,12 +50,12 @@ def vector(num_envs: int = 3, **settings: Any) -> Any:
 
 
 def walk(env: Any, steps: int, seed: int = 0) -> Any:
-    random, shown = np.random.default_rng(seed), []
+    random, frames = np.random.default_rng(seed), []
     for _ in range(steps):
         step = env.step(random_actions(env.spec.groups, env.current, random))
-        shown.append(tuple(x.tobytes() for x in (step.obs["agent"], step.final_obs["agent"], step.reward["agent"])))
-        shown.append((step.terminated.tobytes(), step.truncated.tobytes(), step.is_first.tobytes()))
-    return shown
+        frames.append(tuple(x.tobytes() for x in (step.obs["agent"], step.final_obs["agent"], step.reward["agent"])))
+        frames.append((step.terminated.tobytes(), step.truncated.tobytes(), step.is_first.tobytes()))
+    return frames
 
 
 def test_a_restored_simulator_continues_bit_for_bit() -> None:

@@ -49,9 +49,9 @@ def members(id: str, **settings: Any) -> Any:
     ],
 )
 def test_groups_hold_the_agents_that_the_setting_asks_for(id: str, groups: Any, expected: Any) -> None:
-    found = members(id, groups=groups)
-    assert found == expected
-    assert list(found) == list(expected)
+    result = members(id, groups=groups)
+    assert result == expected
+    assert list(result) == list(expected)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def shape(env: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("given", "seen"),
+    ("declared", "converted"),
     [
         ((96, 90, 3), (3, 96, 90)),
         ((3, 96, 90), (3, 96, 90)),
@@ -34,8 +34,8 @@ def shape(env: Any) -> Any:
         ((8, 8, 8), (8, 8, 8)),
     ],
 )
-def test_images_of_every_layout_become_channels_first(given: tuple[int, ...], seen: tuple[int, ...]) -> None:
-    assert channels_first(np.zeros(given, np.uint8)).shape == seen
+def test_images_of_every_layout_become_channels_first(declared: tuple[int, ...], converted: tuple[int, ...]) -> None:
+    assert channels_first(np.zeros(declared, np.uint8)).shape == converted
 
 
 def test_stacked_images_keep_their_frames_together() -> None:
@@ -151,13 +151,13 @@ def test_impossible_sizes_are_refused(resize: Any) -> None:
 )
 def test_dict_and_tuple_observations_are_read_alike_in_training_and_by_a_policy(see: Any) -> None:
     pair = see(as_dict_space(spaces.Tuple([spaces.Discrete(3), spaces.Discrete(4)])))
-    for given in ((2, 3), [2, 3], np.array([2, 3])):  # what Gymnasium's Tuple contains
-        assert {key: int(part) for key, part in pair(given).items()} == {"0": 2, "1": 3}
+    for value_pair in ((2, 3), [2, 3], np.array([2, 3])):  # what Gymnasium's Tuple contains
+        assert {key: int(part) for key, part in pair(value_pair).items()} == {"0": 2, "1": 3}
     named = see(spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Discrete(4)}))
     assert list(named({"c": 1, "b": 3, "a": 2})) == ["a", "b"]
     wrong: tuple[tuple[Any, str], ...] = (({"a": 2}, r"\['a'\]"), (np.zeros(2), "ndarray"), (None, "NoneType"))
-    for value, found in wrong:
-        with pytest.raises(ValueError, match=rf"an observation has the parts \['a', 'b'\], not {found}$"):
+    for value, message in wrong:
+        with pytest.raises(ValueError, match=rf"an observation has the parts \['a', 'b'\], not {message}$"):
             named(value)
 
 
