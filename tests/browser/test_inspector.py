@@ -1,4 +1,4 @@
-"""The inspector clicked through in a real Chromium: every view, by mouse and keys, without a word on the console."""
+"""The inspector in a real Chromium: every view, by mouse and keys, without an error on the console."""
 
 from __future__ import annotations
 

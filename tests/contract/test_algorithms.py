@@ -1,4 +1,4 @@
-"""Every registered algorithm in toys of every kind that it accepts: trains, resumes bit for bit, repeats itself."""
+"""Every registered algorithm, in toy environments of every kind that it accepts: training, exact resume, repetition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every registered environment must keep: repeatable episodes, declared shapes, exact restore, equal vectors."""
+"""Every registered environment: repeatable episodes, declared shapes, exact restore, equal vectors."""
 
 from __future__ import annotations
 

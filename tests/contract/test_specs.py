@@ -1,4 +1,4 @@
-"""Every experiment that ships trains, resumes and plays."""
+"""Every shipped experiment trains, resumes and plays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every snippet of docs/extending.md does what the page says, in the order of the page."""
+"""Every snippet of docs/extending.md runs, in the order of the page."""
 
 from __future__ import annotations
 

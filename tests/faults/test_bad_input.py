@@ -1,4 +1,4 @@
-"""Mistakes: one line that says what, where and what would be right; the documented exit code; nothing left behind."""
+"""Invalid input: one line that says what, where and what is allowed; the documented exit code; no files left."""
 
 from __future__ import annotations
 

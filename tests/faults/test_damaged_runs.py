@@ -1,4 +1,4 @@
-"""Runs whose files were cut, changed, lost or made by a stranger: noticed, told, recovered where that is possible."""
+"""Runs with truncated, changed, lost or foreign files: damage is noticed, reported and, where possible, repaired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that refuses: training goes on while it can, nothing saved is lost, and the end is what it would have been."""
+"""Disk errors: training continues while it can, no saved state is lost, and the final result is the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments that raise, lie, hang or die, and losses that explode, in the middle of real runs."""
+"""Environments that raise, return invalid values, hang or die, and diverging losses, in real runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sample of `benchmarks/hostile_folders.py`: hostile names in folders of somebody else, under every command."""
+"""A sample of `benchmarks/hostile_folders.py`: hostile content in folders of strangers, under every command."""
 
 from __future__ import annotations
 

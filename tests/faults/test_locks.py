@@ -1,4 +1,4 @@
-"""One writer per run: a second one is turned away at once, and a dead one's lock is no obstacle."""
+"""One writer per run: a second one is refused at once, and the lock of a dead process is free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All files of a run are opened in one module, relative to the run's folder: a link put there later leads nowhere."""
+"""One module opens all files of a run, relative to the run's folder, so that links placed later are not followed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals at any moment: the run stops at a boundary, says so, and goes on from there as if nothing had been."""
+"""Signals at any moment: the run stops at a boundary, prints a message, and resumes exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, left by their reader or unable to spell, and arguments that are no text."""
+"""Standard streams that are closed, full, broken or unable to encode text, and undecodable arguments."""
 
 from __future__ import annotations
 

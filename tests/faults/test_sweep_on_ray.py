@@ -1,4 +1,4 @@
-"""A sweep on a real Ray cluster of two nodes, one of whose workers is killed on the way."""
+"""A sweep on a real Ray cluster of two nodes, one of whose workers is killed."""
 
 from __future__ import annotations
 

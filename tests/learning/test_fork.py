@@ -1,4 +1,4 @@
-"""Where the way forks, a diffusion passes on either side and a regression on neither: demonstrations of both."""
+"""An obstacle with two ways around it: a diffusion policy passes on both sides, a regression on neither."""
 
 from __future__ import annotations
 

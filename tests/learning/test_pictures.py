@@ -1,4 +1,4 @@
-"""A diffusion learns from pictures what an expert does who reads them, pushes as well as numbers."""
+"""A diffusion policy learns from images what an expert does, with continuous and discrete actions."""
 
 from __future__ import annotations
 

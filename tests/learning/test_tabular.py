@@ -1,4 +1,4 @@
-"""Tables against what is known: exact optima by dynamic programming on env.P, and Sutton & Barto's figures."""
+"""Tables compared with exact optima by dynamic programming on env.P, and with Sutton & Barto's figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cadenza new` gives packages whose own tests pass as they are."""
+"""`cadenza new` writes packages whose own tests pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody else's package, really installed, adds to cadenza as it is."""
+"""An installed package outside cadenza adds an algorithm, environments, wrappers and sinks."""
 
 from __future__ import annotations
 

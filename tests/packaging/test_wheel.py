@@ -1,4 +1,4 @@
-"""The built wheel carries its YAML and works away from the source tree."""
+"""The built wheel contains its YAML files and works outside the source tree."""
 
 from __future__ import annotations
 

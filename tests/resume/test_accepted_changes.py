@@ -1,4 +1,4 @@
-"""Files of a run changed by hand: refused by name, accepted by name; resumptions killed before their first save."""
+"""Files of a run changed by hand are refused and accepted by name; resumptions killed before their first save."""
 
 from __future__ import annotations
 

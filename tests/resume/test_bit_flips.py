@@ -1,4 +1,4 @@
-"""A wrong bit in any file that decides how a run goes on trains nothing else in silence (all of it: benchmarks)."""
+"""A flipped bit in a file of a run never changes a training silently (a sample; all files: benchmarks/bit_flips.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Longer budgets, borrowed weights and runs that name code, through the command line."""
+"""Raised budgets, weights from other runs and runs that name code, through the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that learn from a dataset before they collect: killed while offline, without the dataset, nobody can tell."""
+"""Runs that learn from a dataset before they collect: killed while offline and resumed without the dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run folders made by earlier code (fixtures/) open, go on to the same end, and can be repeated."""
+"""Run folders made by earlier code (fixtures/) open, resume to the same end, and can be repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that learn from replay, killed again and again: rows, priorities and cursors are as if nothing had happened."""
+"""Runs with replay that are killed many times: rows, priorities and cursors equal those of an undisturbed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep on real processes: killed, interrupted, gone on with, and in the end as if nothing had happened."""
+"""A sweep on real processes that is killed, interrupted and resumed equals an undisturbed one."""
 
 from __future__ import annotations
 

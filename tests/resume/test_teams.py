@@ -1,4 +1,4 @@
-"""PPO in published environments of many agents: trains, and resumes bit for bit."""
+"""PPO in published multi-agent environments trains and resumes bit for bit."""
 
 from __future__ import annotations
 

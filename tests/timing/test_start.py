@@ -1,4 +1,4 @@
-"""How long a user waits. Each figure is the best of several tries: the rest is the machine's other work."""
+"""Start-up times of commands; each figure is the best of several tries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cadenza from Python."""
+"""The Python interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run tells those who listen, and what they can do to it: ask it to stop, or fail."""
+"""Events and listeners of a run: their order, and requests to stop."""
 
 from __future__ import annotations
 

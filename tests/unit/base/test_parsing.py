@@ -1,4 +1,4 @@
-"""Plain data of strangers: every input is answered soon, by data or by one kind of error."""
+"""Untrusted plain data: every input quickly gives data or one kind of error."""
 
 from __future__ import annotations
 

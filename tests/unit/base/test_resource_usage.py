@@ -1,4 +1,4 @@
-"""What a run takes of its machine stands in its rows, outside what is compared; `top` shows it while it runs."""
+"""Resource usage of a run in its rows, outside of comparisons; `top`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text from a stranger's files, on its way to a terminal, a page, a shell or a spreadsheet."""
+"""Text from a stranger's files in terminals, pages, shells and spreadsheets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experience as a dataset: what is written is read, and what does not belong to a run is refused in a line."""
+"""Experience as a dataset: it is read as it was written, and refused in one line if it does not match a run."""
 
 from __future__ import annotations
 

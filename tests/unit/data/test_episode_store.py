@@ -1,4 +1,4 @@
-"""The store of whole episodes against lists that a loop keeps."""
+"""The store of whole episodes compared with plain lists."""
 
 from __future__ import annotations
 

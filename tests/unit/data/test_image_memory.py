@@ -1,4 +1,4 @@
-"""What a replay of images takes: every picture once, in bytes."""
+"""The memory of a replay of images: every image once, in bytes."""
 
 from __future__ import annotations
 

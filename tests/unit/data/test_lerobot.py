@@ -1,4 +1,4 @@
-"""LeRobot's folders, as its versions 0.3 and 0.4 lay them out: every frame arrives, and what does not fit is told."""
+"""LeRobot's folders in the layouts of versions 0.3 and 0.4: every frame is read; what does not match is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Minari's datasets, where the library is installed: every step arrives, and learning from them needs no other word."""
+"""Minari's datasets, if the library is installed: every step is read, and a run can learn from them."""
 
 from __future__ import annotations
 

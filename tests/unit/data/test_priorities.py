@@ -1,4 +1,4 @@
-"""Prioritised sampling follows its formula, and remembers nothing but its weights."""
+"""Prioritised sampling follows its formula; its state is the priorities alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay: what comes out is what happened, by a slow account of it."""
+"""Replay compared with a slow reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay in checkpoints: bit for bit after any kill, at the price of what is new."""
+"""Replay in checkpoints: bit for bit after any kill, at the cost of the new rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacks of frames are kept as one frame a row, and come out as they went in."""
+"""Frame stacks are stored as one frame per row and rebuilt when they are sampled."""
 
 from __future__ import annotations
 

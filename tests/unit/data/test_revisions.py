@@ -1,4 +1,4 @@
-"""What learning replaces in a replay: called for late, never lost, in files that a checkpoint names."""
+"""Arrays that learning replaces in a replay: computed late, never lost, in files that a checkpoint names."""
 
 from __future__ import annotations
 

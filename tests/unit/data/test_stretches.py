@@ -1,4 +1,4 @@
-"""Stretches of steps within episodes against a walk along what was really done."""
+"""Sampled stretches within episodes, compared with the recorded steps."""
 
 from __future__ import annotations
 

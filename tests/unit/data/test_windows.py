@@ -1,4 +1,4 @@
-"""Windows out of a replay, against a slow account of what happened; and the ranges of its numbers."""
+"""Windows of a replay compared with a slow reference, and the ranges of its numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints under damage: whatever happens to a file is noticed, and the one before is used."""
+"""Checkpoints under damage: every change of a file is noticed, and the previous checkpoint is used."""
 
 from __future__ import annotations
 

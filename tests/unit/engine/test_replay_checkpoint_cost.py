@@ -1,4 +1,4 @@
-"""A checkpoint of a run with a large replay costs what is new, in bytes really written."""
+"""A checkpoint of a run with a large replay writes only as many bytes as are new."""
 
 from __future__ import annotations
 

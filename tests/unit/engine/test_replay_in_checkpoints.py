@@ -1,4 +1,4 @@
-"""Runs that learn from replay: their rows lie beside the checkpoints, and nothing of it is lost or from the future."""
+"""Runs with replay: rows are stored beside the checkpoints; none is lost, and none is from the future."""
 
 from __future__ import annotations
 

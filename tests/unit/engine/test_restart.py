@@ -1,4 +1,4 @@
-"""Environments that cannot be brought back to the middle of an episode."""
+"""Environments that cannot be restored in mid-episode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run computes with, and that every choice computes the same."""
+"""Decisions about threads, kernels, precision and compilation; every choice computes the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However far apart in steps checkpoints are: a slow run loses minutes, and what it computes is the same."""
+"""Checkpoints by time: a slow run loses minutes at most, and its results are the same."""
 
 from __future__ import annotations
 

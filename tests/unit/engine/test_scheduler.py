@@ -1,4 +1,4 @@
-"""The scheduler against tables of what should happen."""
+"""The scheduler compared with tables of expected tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What asks a run to stop: signals, listeners and timers, in whatever order they come."""
+"""Requests to stop a run by signals, listeners and timers, in any order."""
 
 from __future__ import annotations
 

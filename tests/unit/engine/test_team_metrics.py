@@ -1,4 +1,4 @@
-"""What a team's return is made of, in evaluations and while it trains; and the paces at which one can be trained."""
+"""Returns of teams by group and agent, in evaluations and during training; the settings of `pace`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What actions are called: as the family says, through wrappers and groups; by number where nobody says."""
+"""Names of actions, through wrappers and groups; numbers if there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Atari as an environment: what Gymnasium's preprocessing shows, the same one by one and together, brought back."""
+"""Atari: equality with Gymnasium's preprocessing, single and vectorised games, restore."""
 
 from __future__ import annotations
 

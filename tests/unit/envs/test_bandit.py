@@ -1,4 +1,4 @@
-"""Bandits: the same arms in every episode, noise of its own in each."""
+"""Bandits: the same arms in every episode, with different noise."""
 
 from __future__ import annotations
 

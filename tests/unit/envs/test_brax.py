@@ -1,4 +1,4 @@
-"""Brax: a robot that is known to JAX alone begins by its seed, comes back, and ends as others do."""
+"""Brax: a robot registered with JAX starts from its seed, is restored, and ends like other environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepMind Control as an environment: equal to the suite's own, in states and pixels."""
+"""DeepMind Control: equality with the suite, in states and pixels."""
 
 from __future__ import annotations
 

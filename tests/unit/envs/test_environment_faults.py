@@ -1,4 +1,4 @@
-"""Environments that raise, lie, hang or die: one line names environment, seed, step and action; no process is left."""
+"""Environments that raise, return invalid values, hang or die: one line names environment, seed, step and action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EnvPool: only where it is asked for, under the settings of the environment it stands for."""
+"""EnvPool: used only if selected, with the settings of the environment that it replaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Families that come with an extra: Box2D and MuJoCo."""
+"""Families with an extra: Box2D and MuJoCo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`environment.groups` and `environment.teams`: who stands with whom, and the arrays that follow."""
+"""`environment.groups` and `environment.teams`: members of groups, and the arrays that follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Returns are added up step by step in double precision, however the log is kept and whether or not a run resumed."""
+"""Returns are summed step by step in double precision, with and without logs and resumes."""
 
 from __future__ import annotations
 

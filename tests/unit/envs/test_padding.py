@@ -1,4 +1,4 @@
-"""`environment.padding`: unlike agents with one space play the same game, and one policy can lead them all."""
+"""`environment.padding`: agents with padded spaces play the same game, and one policy can control them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments of many agents as PettingZoo has them: turns and credit, masks, deaths, ends, ids."""
+"""PettingZoo environments: turns and credit, masks, deaths, ends, ids."""
 
 from __future__ import annotations
 

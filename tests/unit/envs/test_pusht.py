@@ -1,4 +1,4 @@
-"""PushT as an environment: what is seen, and the same episode again."""
+"""PushT: observations, repeatable episodes, the scripted expert."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gymnasium-Robotics' mazes as environments: ids, and the same episode again."""
+"""Gymnasium-Robotics' mazes: ids and repeatable episodes."""
 
 from __future__ import annotations
 

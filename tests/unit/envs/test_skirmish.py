@@ -1,4 +1,4 @@
-"""Skirmish's rules in small situations made by hand, and what its vector must keep."""
+"""Skirmish's rules in small hand-made situations, and the contract of its vector."""
 
 from __future__ import annotations
 

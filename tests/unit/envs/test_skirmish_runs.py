@@ -1,4 +1,4 @@
-"""Skirmish in real runs: win rates, resuming, other groupings, other libraries."""
+"""Skirmish in real runs: win rates, resuming, groupings, PettingZoo."""
 
 from __future__ import annotations
 

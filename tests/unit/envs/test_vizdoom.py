@@ -1,4 +1,4 @@
-"""ViZDoom as an environment: scenarios found, episodes repeated, brought back in the middle."""
+"""ViZDoom: scenarios, repeatable episodes, restore in mid-episode."""
 
 from __future__ import annotations
 

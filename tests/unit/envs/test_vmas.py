@@ -1,4 +1,4 @@
-"""VMAS: what a resumed run finds again, its own bits, seeds of single environments, arguments."""
+"""VMAS: exact restore, equality with the published simulator, seeds of single environments, arguments."""
 
 from __future__ import annotations
 

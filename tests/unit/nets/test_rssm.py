@@ -110,8 +110,8 @@ def test_block_cell_equals_the_published_formula() -> None:
             rows = slice(4 * block, 4 * block + 4)
             from_inputs = torch.cat([mix.weight[rows] for mix in (cell.mix_deter, cell.mix_stoch, cell.mix_action)], 1)
             matrix = torch.cat([cell.mix_memory[block].T, from_inputs], 1)  # [4, 4 + 18]
-            seen = torch.cat([deter[0, rows], shared])
-            inner.append(matrix @ seen + cell.mix_action.bias[rows])
+            inputs = torch.cat([deter[0, rows], shared])
+            inner.append(matrix @ inputs + cell.mix_action.bias[rows])
         hidden = torch.tensor(norm_silu(torch.cat(inner), cell.mix_between[0].weight), dtype=torch.float64)
         for block in range(2):
             gates = hidden[4 * block : 4 * block + 4] @ cell.gates[block] + cell.gate_bias[block, 0]

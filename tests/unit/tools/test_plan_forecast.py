@@ -1,4 +1,4 @@
-"""What is expected of a run, from marks that are made up, and from those of real runs, which then did the same."""
+"""Forecasts of runs from synthetic marks and from those of real runs, compared with the runs."""
 
 from __future__ import annotations
 

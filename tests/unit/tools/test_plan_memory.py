@@ -1,4 +1,4 @@
-"""What `cadenza plan` says of memory is what a real process holds once its replay is full."""
+"""The memory that `cadenza plan` predicts equals that of a real process with a full replay."""
 
 from __future__ import annotations
 

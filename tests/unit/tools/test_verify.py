@@ -1,4 +1,4 @@
-"""`verify RUN`: the first difference by step, quantity and episode, and what has changed since the run was made."""
+"""`verify RUN`: the first difference by step, quantity and episode, and changes since the run was made."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_a_true_baseline_leaves_no_advantage_on_the_chain(collected: Any) -> Non
 
 
 @pytest.mark.parametrize("targets", ["returns", "advantages"])
-def test_an_update_moves_what_it_should(collected: Any, targets: str) -> None:
+def test_an_update_changes_exactly_the_trained_parameters(collected: Any, targets: str) -> None:
     workflow, episodes = collected("CartPole-v1:reinforce", f"algorithm.policy_targets={targets}")
     net = workflow.nets["agent"]
     before = {name: parameter.clone() for name, parameter in net.named_parameters()}

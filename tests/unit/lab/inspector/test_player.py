@@ -1,4 +1,4 @@
-"""An episode played again, and what every kind of policy makes of it: of many steps together, and of each alone."""
+"""Replayed episodes and the judgement of every kind of policy, in batches and step by step."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CASES: list[tuple[str, Sequence[str]]] = [
 
 
 @pytest.mark.parametrize(("spec", "settings"), CASES, ids=[spec for spec, _ in CASES])
-def test_steps_at_once_are_judged_as_one_by_one(spec: str, settings: Sequence[str]) -> None:
+def test_batched_judgement_equals_judgement_step_by_step(spec: str, settings: Sequence[str]) -> None:
     config = load(spec, ["environment.num_envs=1", *settings])
     workflow = untrained(config)
     frames, actions = played(config)
@@ -155,7 +155,7 @@ GAME = ["ALE/Pong-v5:ppo", "environment.num_envs=1", "algorithm.n_steps=32", "al
         ),
     ],
 )
-def test_every_step_of_a_rendered_run(command: list[str], pictures: set[str], tmp_path: Path) -> None:
+def test_every_step_of_a_rendered_run_gets_its_pictures(command: list[str], pictures: set[str], tmp_path: Path) -> None:
     """Its return is the recorded one; pictures come with some steps, and the others when there is time."""
     quick = ["evaluation.every_steps=null", "evaluation.at_end=false", "--quiet"]
     train(tmp_path, *command, *quick).succeeded()
@@ -235,7 +235,7 @@ def test_an_algorithm_from_outside_is_shown_what_it_explains(tmp_path: Path, for
         assert sent.of(Advantages)[0].values == [[r + 1.0] for r in reward]  # its end is a time limit
 
 
-def test_what_is_not_allowed_is_worth_nothing() -> None:
+def test_masked_actions_do_not_count_in_the_value() -> None:
     """Its output was never learned: the value of a step is that of the best action among the others."""
     config = load("toy/masked:dqn", ["environment.num_envs=1"])
     frames, actions = played(config)
@@ -255,7 +255,7 @@ def test_what_is_not_allowed_is_worth_nothing() -> None:
         ("toy/masked:diffusion_policy", SMALL_DIFFUSION),
     ],
 )
-def test_what_is_not_allowed_has_no_probability(spec: str, settings: Sequence[str]) -> None:
+def test_masked_actions_have_probability_zero(spec: str, settings: Sequence[str]) -> None:
     config = load(spec, ["environment.num_envs=1", *settings])
     frames, actions = played(config)
     probs = judged(untrained(config), [(frames, actions)])["agent probs"]

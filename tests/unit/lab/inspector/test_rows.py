@@ -21,7 +21,7 @@ def test_no_spike_is_lost_by_thinning() -> None:
     assert kept_x[kept.index(50.0)] == 6543.0
 
 
-def test_curves_hold_numbers_alone() -> None:
+def test_curves_contain_only_numbers() -> None:
     odd = [{"env_steps": i, "m": value} for i, value in enumerate([1, None, "x", True, 2.5])]
     assert curve(odd, "m", "env_steps") == ([0, 4], [1, 2.5])
 

@@ -257,9 +257,9 @@ def test_masked_actions_that_begin_at_one_fall_back_to_the_first_allowed() -> No
     mask = {"agent": np.array([[True, False, True]])}
     frame = Frame({}, {}, mask=mask)
     keys = keymap(SimpleNamespace(spec=SimpleNamespace(id="own")), group)
-    taken = []
+    actions = []
     for key in "012":
         pressed = SimpleNamespace(pressed=lambda wait=False, key=key: frozenset([key]))
         person = human.Person(pressed, keys, "agent", 0, False, lambda _: {"agent": np.zeros(1, np.int64)})
-        taken.append(int(person(0, frame)["agent"][0]))
-    assert taken == [1, 1, 3]
+        actions.append(int(person(0, frame)["agent"][0]))
+    assert actions == [1, 1, 3]
