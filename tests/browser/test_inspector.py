@@ -138,7 +138,7 @@ def test_an_episode_is_left_reopened_and_controlled_by_keys(client: Client, brow
 def test_a_visible_page_follows_a_running_training_and_a_hidden_one_sends_no_request(
     client: Client, browser: Browser, whole: RunFolder
 ) -> None:
-    """Its first rows appear, then those that follow; a hidden page asks nothing until it is seen again."""
+    """The first rows appear, then later ones; a hidden page sends no request until it is visible again."""
     run = RunFolder(client.server.catalog.root / "live")
     shutil.copytree(whole.path, run.path)
     rows = run.metrics.read_text().splitlines(keepends=True)

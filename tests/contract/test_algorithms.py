@@ -206,7 +206,7 @@ def environments(subject: str) -> Sequence[str]:
 
 
 def first_toy(subject: str) -> str:
-    """The same for all that can act in it; for others the first of their own that they can."""
+    """Return the shared environment for algorithms that support it, else the first supported one."""
     algorithm, *_ = SUBJECTS[subject]
     for environment in ("toy/identity", *environments(subject)):
         with suppress(ConfigError):
@@ -236,7 +236,7 @@ def config_for(subject: str, environment: str) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], RunFolder]:
-    """The run of a subject in an environment from its beginning to its end, made when it is first asked for."""
+    """Return the undisturbed run of a subject in an environment; it is made by the first call."""
     root = tmp_path_factory.mktemp("undisturbed")
 
     @cache

@@ -95,7 +95,7 @@ RESTORED = ("obs", "is_first", "active", "mask", "state")  # what a restored vec
 
 
 def copies(step: Any, fields: Any = FIELDS) -> Any:
-    """A copy of a step that later steps do not overwrite."""
+    """Return copies of the arrays of a step, which later steps do not overwrite."""
     values = {name: getattr(step, name) for name in fields}
     return {path: None if leaf is None else leaf.copy() for path, leaf in leaves(values)}
 
@@ -111,7 +111,7 @@ def assert_same(one: Any, two: Any) -> None:
 
 
 def walk(env: Any, steps: int, rng: Any) -> Any:
-    """Random steps; what they showed, and the episodes that ended."""
+    """Take random steps; return the frames and the episodes that ended."""
     frames = []
     for _ in range(steps):
         frames.append(copies(env.step(random_actions(env.spec.groups, env.current, rng))))
@@ -135,7 +135,7 @@ def vector(id: str, way: str = "in_process", num_envs: int = 3) -> Any:
 
 
 def episode_of(env: Any, seed: int, steps: int) -> Any:
-    """What an episode of random actions shows; the seed decides about the actions, too."""
+    """Return the frames of an episode of random actions; the seed determines the actions, too."""
     for group in env.spec.groups.values():
         group.action.seed(seed)
     frame, frames = env.reset(seed), []
@@ -148,13 +148,13 @@ def episode_of(env: Any, seed: int, steps: int) -> Any:
 
 
 def sampled(group: Any, frame: Any, name: str) -> Any:
-    """An allowed action for each agent of a group."""
+    """Return a random allowed action for each agent of a group."""
     masks = [None] * len(group.agents) if not frame.mask or name not in frame.mask else frame.mask[name]
     return np.stack([group.action.sample(None if mask is None else mask.astype(np.int8)) for mask in masks])
 
 
 def differing_episodes(id: str, episodes: int, steps: int) -> Any:
-    """Numbers of the episodes that an environment used for all of them plays unlike a new one."""
+    """Return the numbers of the episodes that differ between a used environment and a new one."""
     used, differing = catalog.make(settings(id)), []
     for seed in range(episodes):
         fresh = catalog.make(settings(id))

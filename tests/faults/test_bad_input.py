@@ -103,7 +103,7 @@ def test_invalid_arguments_of_commands_on_runs_are_refused_in_one_line(whole: Ru
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Everything but the note of who held the run last."""
+    """Return all files but the one that names the last holder of the lock."""
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
     return {str(path): content for path, content in files.items()}
 

@@ -99,7 +99,7 @@ def test_a_run_without_a_valid_checkpoint_is_refused(folder: RunFolder) -> None:
 @pytest.mark.parametrize("part", ["clock", "workflow", "environment", "scheduler", "metrics", "store.rollout"])
 @pytest.mark.parametrize("content", [None, {}, [], 3], ids=str)
 def test_a_state_that_does_not_fit_is_refused(part: str, content: object, folder: RunFolder) -> None:
-    """Sound by its hashes, but not of this program: as another version might write it."""
+    """The hashes are right, but the state does not fit, as if another version had written it."""
     path = newest(folder)
     state = json.loads((path / "state.json").read_text())
     del state[part]
@@ -112,7 +112,7 @@ def test_a_state_that_does_not_fit_is_refused(part: str, content: object, folder
 
 
 def seal(checkpoint: Path, file: str, content: bytes) -> None:
-    """Put content into a checkpoint and make its manifest vouch for it."""
+    """Write a file into a checkpoint and put its hash into the manifest."""
     from hashlib import sha256
 
     (checkpoint / file).write_bytes(content)

@@ -116,7 +116,7 @@ def test_failed_saves_that_are_not_consecutive_do_not_end_the_run(
 
 
 class Recurring(failpoints.Failpoint):
-    """Fails at several hits."""
+    """A failpoint that fails at several hits."""
 
     def __init__(self, name: str, hits: set[int]) -> None:
         super().__init__(name, action="enospc")
@@ -140,7 +140,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(place: Path, leave: int) -> Path:
-    """A file that takes all but `leave` bytes."""
+    """Write a file that leaves only `leave` bytes free; return its path."""
     filler = place / "filler"
     room = os.statvfs(place)
     filler.write_bytes(b"x" * (room.f_bavail * room.f_bsize - leave))
@@ -163,7 +163,7 @@ def test_a_real_full_disk_ends_the_run_and_keeps_its_checkpoints(
 
 
 def test_a_replay_on_disk_reserves_its_space_before_the_first_row(small_disk: Path) -> None:
-    """In a file with holes the first row that finds no room would end the process, by SIGBUS."""
+    """In a sparse file the first row without space would end the process by SIGBUS."""
     run = ["CartPole-v1:dqn", "algorithm.buffer_on_disk=true", "algorithm.hidden.hidden_sizes=[8]"]
     refused = train(small_disk / "runs", *run, "--max-timesteps", "500")
     refused.refused(74, "no file for a replay of", "No space left on device")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, in
 
 
 def attack(place: Path, *options: str) -> tuple[str, list[str]]:
-    """What the benchmark printed, and each failure in a line. A process of its own: it forks before anything trains."""
+    """Run the benchmark in a process of its own; return its output, and each failure in a line."""
     out = place / "failures.json"
     variables = {**os.environ, "PYTHONPATH": str(Path(cadenza.__file__).parents[1])}
     command = [sys.executable, str(BENCHMARK), "--json", str(out), *options]

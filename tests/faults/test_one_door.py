@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def openings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Who named a run's file by an absolute path, in a process that did all there is to do with a run."""
+    """Run all commands on a run in a process; return the code that named files of the run by absolute paths."""
     place = tmp_path_factory.mktemp("life")
     paths = os.pathsep.join((str(Path(cadenza.__file__).parents[1]), str(TESTS)))
     variables = {**os.environ, "PYTHONPATH": paths, "XDG_STATE_HOME": str(place / "state"), "SDL_VIDEODRIVER": "dummy"}

@@ -34,7 +34,7 @@ WORKERS = [*LONG, "environment.vectorize=workers", "environment.workers=2"]
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """The long run left alone; worker environments give the same."""
+    """The undisturbed long run; environments in workers give the same result."""
     root = tmp_path_factory.mktemp("undisturbed") / "runs"
     assert call(["train", *LONG], root) == (0, "")
     return last(root)

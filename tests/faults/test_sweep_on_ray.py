@@ -73,7 +73,7 @@ def test_trials_of_a_killed_ray_worker_are_repeated(tmp_path: Path) -> None:
 
 
 def next_stopped(root: Path, killed: set[int], sweep: subprocess.Popen[str] | None = None) -> psutil.Process | None:
-    """A run that stands still and was not seen before; nothing once the sweep is over."""
+    """Return the process of a stopped run that is not in `killed`; None when the sweep is over."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and (sweep is None or sweep.poll() is None):
         for process in psutil.process_iter(["cmdline", "status"]):

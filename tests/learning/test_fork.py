@@ -36,7 +36,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def passed(lab: Lab, forks: Path, baseline: str) -> list[float]:
-    """How far aside a trained policy passes in the episodes in which it arrives; left is below 0."""
+    """Return the sideways distances of a trained policy in episodes in which it arrives; left is negative."""
     settings = [*SMALL, f"training.dataset={forks}", f"algorithm.baseline={baseline}"]
     settings += ["algorithm.unet.widths=[32]"] if baseline == "none" else []
     run = lab.start(load("toy/fork:diffusion_policy", settings))

@@ -29,7 +29,7 @@ BEST = {SLIPPERY: 0.744, "CliffWalking-v1:qlearning": -13.0, "Taxi-v4:qlearning"
 # two seeds where chance has most to say; benchmarks/tabular.py has ten of each
 @pytest.mark.parametrize(("spec", "seed"), [*((spec, 1) for spec in BEST), (SLIPPERY, 2)])
 def test_the_learned_policy_is_within_three_percent_of_the_exact_optimum(spec: str, seed: int, tmp_path: Path) -> None:
-    """Exact expected return under the time limit, and exact discounted value; no sampled return is involved."""
+    """Compare the exact expected return under the time limit, and the exact discounted value, with the optimum."""
     row = tabular.one_seed(spec, seed, tmp_path)
     assert row["optimum"]["return"] == pytest.approx(BEST[spec], abs=0.005)
     assert 0 <= row["shortfall"]["return"] <= 0.03

@@ -33,7 +33,7 @@ CLIMB = [
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which pip has installed the package, built from a copy."""
+    """Install the package with pip, built from a copy; return its folder."""
     root = tmp_path_factory.mktemp("outside")
     shutil.copytree(SOURCE, root / "source", ignore=shutil.ignore_patterns("__pycache__"))
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
@@ -44,7 +44,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def on_the_path(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the processes that are started; this one does not know the package."""
+    """Make the package importable in processes that are started, but not in this one."""
     monkeypatch.setenv("PYTHONPATH", str(installed), prepend=os.pathsep)
 
 

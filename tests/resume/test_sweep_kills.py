@@ -38,7 +38,7 @@ def sweep_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., psutil.Popen]]:
-    """Begins a sweep; what is left of it after a failed test is killed."""
+    """Start sweeps; kill what is left of them after a failed test."""
     started: list[psutil.Popen] = []
 
     def start(file: Path, root: Path, *more: str) -> psutil.Popen:
@@ -55,7 +55,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., psutil.Popen]]:
 
 
 def standing_still(process: psutil.Popen, count: int) -> list[psutil.Process]:
-    """The sweep's runs, once so many of them have stopped midway."""
+    """Return the sweep's runs as soon as `count` of them have stopped midway."""
 
     def stopped() -> list[psutil.Process]:
         return [child for child in process.children() if child.status() == psutil.STATUS_STOPPED]
@@ -113,7 +113,7 @@ def test_killed_and_interrupted_sweeps_end_like_an_undisturbed_one(
 
 
 def signals_pending(process: psutil.Popen) -> bool:
-    """Whether a signal still waits to be heard; where that cannot be known, it does not matter much."""
+    """Return whether a signal is still pending; False where this cannot be determined."""
     status = Path(f"/proc/{process.pid}/status")
     pending = [line for line in status.read_text().splitlines() if line.startswith("ShdPnd")] if status.exists() else []
     return any(int(line.split()[1], 16) for line in pending)

@@ -22,7 +22,7 @@ NEW = {name: trace for name, trace in RUNS.items() if not trace.fixture}  # the 
 
 @pytest.fixture(scope="session")
 def stored() -> dict[str, run_digests.Digests]:
-    """The digests of this machine; skips where there are none."""
+    """Return the digests of this machine; skip the test if there are none."""
     digests, reason = traces.entry_here(traces.read(), traces.facts())
     if reason:
         pytest.skip(reason)

@@ -43,18 +43,18 @@ KILLED_AT = "sweep:noted@12"  # facts in its journal: two trials are over by the
 
 
 class Lab:
-    """One folder of runs, and the commands in it."""
+    """A folder of runs, and commands on it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def output(self, *arguments: object) -> Any:
-        """The last line of what a command prints with --json."""
+        """Return the last line that a command prints with --json."""
         outcome = cadenza(*arguments, "--json", "--runs-dir", self.root).succeeded()
         return json.loads(outcome.out.splitlines()[-1])
 
     def process(self, *arguments: object, failpoint: str = "") -> subprocess.CompletedProcess[str]:
-        """The same in a process of its own."""
+        """Run a command in a process of its own."""
         line = [sys.executable, "-m", "cadenza", *map(str, arguments), "--json", "--runs-dir", str(self.root)]
         return subprocess.run(
             line, capture_output=True, text=True, env={**os.environ, "CADENZA_FAILPOINT": failpoint}, timeout=300
@@ -65,7 +65,7 @@ class Lab:
         return {row["run"]: row for row in self.output("list", *options)["runs"]}
 
     def last_score(self, run: str) -> float:
-        """What the run's own rows say."""
+        """Return the last score in the run's rows."""
         scores = [
             row["eval/return_mean"] for row in read(RunFolder(self.root / run).metrics) if "eval/return_mean" in row
         ]
@@ -116,7 +116,7 @@ def test_a_day_of_work_with_every_command(tmp_path: Path) -> None:
 
 
 def sweep(lab: Lab, file: Path) -> dict[str, Any]:
-    """Six trials on two processes, with a kill -9 on the way; what it says in the end."""
+    """Run a sweep of six trials on two processes with a kill -9; return its result."""
     space = {**SETTINGS, "algorithm.learning_rate": RATES}
     content = {"base": "toy/identity_box:ppo", "sweep": space, "max_timesteps": BUDGET, "parallel_jobs": 2}
     file.write_text(yaml.safe_dump(content))

@@ -121,7 +121,7 @@ def test_an_exploring_policy_uses_the_final_schedules_of_training(tmp_path: Path
 
 def test_a_policy_remembers_until_it_is_reset(tmp_path: Path, forgotten: None) -> None:
     class Counting(Memory):
-        """Acts on the parity of the steps it remembers."""
+        """A workflow that acts by the parity of the steps in its memory."""
 
         def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
             acted = super().act(step, carry, mode)

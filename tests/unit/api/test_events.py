@@ -33,7 +33,7 @@ def train(root: Path, listener: Any = ()) -> cadenza.Run:
 
 
 class Stopper:
-    """Asks the run to stop once it has collected enough."""
+    """A listener that stops the run after some env_steps."""
 
     def __init__(self, at: int) -> None:
         self.at = at

@@ -120,7 +120,7 @@ def test_copies_of_a_human_rendered_environment_open_no_window(tmp_path: Path) -
 
 
 class Opaque(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Does not tell Gymnasium how it was made."""
+    """A wrapper without a spec, which Gymnasium cannot make again."""
 
 
 @pytest.mark.parametrize(

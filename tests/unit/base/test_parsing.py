@@ -36,7 +36,7 @@ DEEP = '{"env_steps": ' * 20_000 + "1" + "}" * 20_000
 
 
 def doubled(entry: str, levels: int = 30) -> str:
-    """Anchors that each hold nine aliases of the one before."""
+    """Return YAML with anchors of nine aliases each of the previous one."""
     lines = (entry.format(i=i, parts=", ".join([f"*a{i - 1}"] * 9)) for i in range(1, levels))
     return "a0: &a0 {x: 1}\n" + "".join(lines)
 

@@ -68,7 +68,7 @@ Rows = list[tuple[int, int, int, str, float]]  # env_steps, updates, cycles, pha
 
 
 def standing(tmp_path: Path, phase: dict[str, object] | None, rows: Rows) -> Running:
-    """A run with a budget of 10,000 env_steps, as its folder shows it."""
+    """Make the folder of a run with a budget of 10,000 env_steps."""
     folder = create(tmp_path, load("toy/identity:ppo", ["training.max_timesteps=10000"]), ["test"])
     folder.update_status(**({} if phase is None else {"phase": phase}))
     names = ("env_steps", "updates", "cycles", "phase", "time/seconds")

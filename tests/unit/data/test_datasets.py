@@ -57,7 +57,7 @@ def rows_of(dataset: Dataset) -> dict[str, np.ndarray]:
 
 
 def stretches(dataset: Dataset) -> list[list[bytes]]:
-    """Every stretch as bytes of its fields, in an order that does not depend on streams."""
+    """Return every stretch as the bytes of its fields, in an order that does not depend on streams."""
     rows = rows_of(dataset)
     ends = dataset.lengths.cumsum()
     return sorted(
@@ -203,7 +203,7 @@ def test_different_spaces_have_different_descriptions(space: Any, other: Any) ->
 
 @pytest.fixture(scope="module")
 def identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a DQN saw on its way from random actions to the right ones."""
+    """Return the dataset of a DQN that learned from random actions on."""
     return replay_of_a_run(tmp_path_factory.mktemp("identity"), "toy/identity:dqn", *SMALL_DQN)
 
 

@@ -14,7 +14,7 @@ ENVS = 3
 
 
 class Script:
-    """Made-up steps of three environments whose episodes end at random."""
+    """Synthetic steps of three environments whose episodes end at random."""
 
     def __init__(self, seed: int, steps: int) -> None:
         rng = np.random.default_rng(seed)
@@ -37,7 +37,7 @@ class Script:
             store.add(self.step(t), acted, self.step(t + 1))
 
     def expected(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """(environment, first step, step after the last) of each episode that ends, in order."""
+        """Return (environment, first step, step after the last) of each finished episode, in order."""
         begun, finished = [start] * ENVS, []
         for t in range(start, end):
             for n in range(ENVS):
@@ -117,7 +117,7 @@ def test_a_cut_truncates_running_episodes() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_step_that_waits_for_a_reset_belongs_to_no_episode(seed: int) -> None:
-    """Of vectors that reset with the step after: there nobody acts, and the episode begins one step later."""
+    """In vectors that reset with the next step, nobody acts in that step, and the episode begins one step later."""
     script, store = Script(seed, 300), EpisodeStore()
     ended = script.terminated | script.truncated
     for t in range(1, 301):  # what waits cannot end

@@ -72,7 +72,7 @@ def png(picture: np.ndarray) -> bytes:
 def write(
     folder: Path, episodes: list[Frames], version: str = "v3.0", films: tuple[str, ...] = (), **facts: Any
 ) -> Path:
-    """As the library does: v2 a file per episode, v3 many in one."""
+    """Write frames as the library does: v2 in a file per episode, v3 with many episodes in a file."""
     tables = []
     for number, frames in enumerate(episodes):
         count = len(frames["action"])
@@ -196,7 +196,7 @@ def test_discrete_actions_are_read(tmp_path: Path) -> None:
 
 
 def filmed(name: str) -> list[Frames]:
-    """Pictures of one brightness each, another in every frame: told apart after any compression."""
+    """Images of one brightness each, different in every frame, are distinguishable after any compression."""
     shades = iter(range(8, 256, 14))
     made = recorded()
     for frames in made:
@@ -364,7 +364,7 @@ def test_a_run_learns_from_lerobot_as_from_its_own_dataset(tmp_path: Path) -> No
 
 
 def converted_back(ours: Path, theirs: Path) -> Dataset:
-    """A dataset of ours as LeRobot would have recorded it; read again, it is the same but for what was seen last."""
+    """Write a dataset as LeRobot would have recorded it: equal except for the final observation."""
     from cadenza.data.datasets import open_dataset
     from cadenza.engine.launch import check
 

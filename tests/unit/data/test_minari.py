@@ -27,7 +27,7 @@ def test_without_minari_the_error_names_the_line_to_install(tmp_path: Path) -> N
 
 @pytest.fixture
 def cartpole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Twelve episodes of random actions, the last cut short, kept by Minari."""
+    """Store twelve episodes of random actions, the last one truncated, with Minari."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     import minari
     from minari.data_collector import EpisodeBuffer

@@ -24,7 +24,7 @@ def filled(num_envs: int, capacity: int, steps: int, **settings: Any) -> tuple[E
 
 
 def slow_walk(happened: list[Transition], place: int, n_step: int) -> tuple[dict[str, Any], dict[str, Any], int, int]:
-    """Rewards and terminations by group, what was seen at the end, and how many steps that took: one at a time."""
+    """Return rewards and terminations by group, the final observation and the number of steps, by a loop."""
     rewards = {group: np.zeros(agents) for group, agents in AGENTS.items()}
     over = {group: np.zeros(agents, bool) for group, agents in AGENTS.items()}
     for walked in range(n_step):

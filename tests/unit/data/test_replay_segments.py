@@ -19,7 +19,7 @@ from harness.files import safe
 
 
 def saved(store: ReplayStore) -> dict[str, bytes]:
-    """What a checkpoint would hold."""
+    """Return the state that a checkpoint would contain."""
     store.seal()
     return codec.pack({"store": store.state_dict()})
 
@@ -34,7 +34,7 @@ def restored(
 
 
 def assert_same(a: ReplayStore, b: ReplayStore, steps: int = 3) -> None:
-    """Equal to the last bit in what they hold, and in what they will hand out."""
+    """Check that two stores have equal rows and return equal samples, bit for bit."""
     for one in (a, b):
         one.attach(None)
     mine, other = (dict(leaves(one.state_dict())) for one in (a, b))
@@ -80,7 +80,7 @@ def test_a_store_killed_at_random_moments_is_restored_exactly(
 
 
 def test_a_resumed_run_never_sees_data_from_its_own_future(tmp_path: Path) -> None:
-    """Killed after a checkpoint, with rows sealed for the next: those are not there after the resume."""
+    """Rows that were sealed after the checkpoint are gone after a kill and a resume."""
     experience, store = Experience(2), ReplayStore(400, 2)
     store.attach(safe(tmp_path))
     experience.into(store, steps=50)

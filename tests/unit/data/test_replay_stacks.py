@@ -30,7 +30,7 @@ FRAMES = {  # what kinds of frames there are; episodes end by themselves, or aft
 
 
 def fill(settings: dict[str, Any], stores: list[Store], steps: int, num_envs: int = ENVS) -> EnvSpec:
-    """A real environment's stacks into all of the stores."""
+    """Add a real environment's stacks to all of the stores."""
     config = EnvironmentConfig(num_envs=num_envs, frame_stack=STACK, vectorize="in_process", **settings)
     env, rng = make_vector(config, EpisodeSeeds(0, TRAIN)), np.random.default_rng(0)
     step = env.current

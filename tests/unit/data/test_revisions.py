@@ -28,7 +28,7 @@ def filled(steps: int) -> tuple[Experience, ReplayStore]:
 
 
 def add(experience: Experience, store: ReplayStore, steps: int) -> np.ndarray:
-    """The last belief that went in, [N, A, …]."""
+    """Add steps; return the belief of the last one [N, A, …]."""
     for _ in range(steps):
         step, acted, after = experience.transition()
         extras = {"runner": acted.extras["runner"], "shooter": {"belief": np.zeros((2, 1, 3))}}
@@ -66,7 +66,7 @@ def test_a_pending_revision_is_computed_once_when_needed() -> None:
 
 
 def test_rows_added_later_override_a_pending_revision() -> None:
-    """The rows that were drawn are overwritten before their revision is there: it must not reach the new ones."""
+    """The drawn rows are overwritten before their revision arrives: it must not change the new rows."""
     experience, store = filled(3 * ROWS)
     calls: list[float] = []
     revise(store, 5.0, calls)

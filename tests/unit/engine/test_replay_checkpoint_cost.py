@@ -12,7 +12,7 @@ from harness.lab import Lab
 @pytest.mark.parametrize("alpha", ["null", "0.6"])
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_a_checkpoint_writes_at_most_twice_the_new_bytes(alpha: str, on_disk: bool, lab: Lab) -> None:
-    """One new transition in a hundred rows of a replay that is nearly full, beside networks."""
+    """The replay is nearly full, and one row in a hundred is new."""
     settings = ["environment.num_envs=10", "algorithm.buffer_size=200000", f"algorithm.buffer_on_disk={on_disk}"]
     settings += [f"algorithm.priority_alpha={alpha}"]
     cost = checkpoint_cost(lab.start(load("CartPole-v1:dqn", settings)), 180_000, 2_000)

@@ -122,7 +122,7 @@ def test_the_thread_limit_applies_to_numpy_too() -> None:
 
 
 def after_one_update(spec: str, choice: str, rollout: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """The metrics and the weights, and the rollout they are from; the first call makes it."""
+    """Return metrics and weights after an update, and its rollout, which the first call makes."""
     config = load(spec, [*SMALL, choice])
     assembly: Assembly = assemble(config, check(config), {})
     try:

@@ -26,7 +26,7 @@ APART = {
 
 
 class Slow:
-    """A machine on which a row of metrics takes six minutes."""
+    """A listener on whose clock a row of metrics takes six minutes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds = 0.0

@@ -10,7 +10,7 @@ from cadenza.errors import ConfigError
 
 
 def trace(phases: tuple[Phase, ...], tasks: int, step: int = 4) -> list[str]:
-    """Do every task whole; collecting comes in vector steps of `step`."""
+    """Carry out every task at once, collecting in vector steps of `step`; return a trace."""
     scheduler, names = PhaseScheduler(phases), []
     for _ in range(tasks):
         task = scheduler.next()

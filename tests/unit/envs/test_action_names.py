@@ -71,14 +71,14 @@ class Turned(gymnasium.ActionWrapper[Any, Any, Any]):
 
 
 class Delayed(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Nothing says that what it steps with is what it was given."""
+    """A wrapper that may change actions in `step`."""
 
     def step(self, action: int) -> Any:
         return self.env.step(1 - action)
 
 
 class Talking(gymnasium.Env[Any, Any]):
-    """One of somebody's own that says what its actions are."""
+    """A user's environment with names of its actions."""
 
     def __init__(self, names: tuple[str, ...], count: int = 2) -> None:
         self.observation_space = spaces.Box(0, 1, (1,), np.float32)

@@ -109,7 +109,7 @@ def test_the_reference_preprocessing_equals_gymnasiums(game: str, obs_type: str,
 
 @pytest.mark.parametrize("kwargs", [PLAIN | {"clip_rewards": True}, {"obs_type": "rgb", "screen_size": 42}])
 def test_vectorised_games_equal_single_games_bit_for_bit_and_are_restored(kwargs: dict[str, Any]) -> None:
-    """Without sticky actions, where this game is not loaded anew, and with them."""
+    """Without sticky actions, where this game is not loaded again, and with them."""
     together, alone = vector("native", 3, **kwargs), vector("in_process", 3, **kwargs)
     assert together.spec == alone.spec
     assert together.spec.frame_stack == 3
@@ -156,7 +156,7 @@ def test_a_game_that_keeps_state_over_a_reset_is_loaded_again() -> None:
 
 
 def test_games_that_are_not_loaded_again_start_after_any_number_of_noops() -> None:
-    """Nothing done for whole steps of 4 frames would make all of Pong's episodes the same one."""
+    """With no-ops in whole steps of 4 frames all of Pong's episodes would be equal."""
     groups: list[Any] = []
     env = made(fire_reset=True, **PLAIN)
     for seed in range(24):

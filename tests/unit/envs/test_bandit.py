@@ -17,7 +17,7 @@ def make(id: str, **kwargs: Any) -> Any:
 
 
 def pull(env: Any, seed: int, arm: int, times: int) -> tuple[list[int], np.ndarray]:
-    """What was seen before each pull of an arm, and what the pull earned."""
+    """Pull arms; return the observation before each pull and its reward."""
     frame, contexts, rewards = env.reset(seed), [], []
     for _ in range(times):
         contexts.append(int(frame.obs["agent"][0]))

@@ -21,7 +21,7 @@ SEEDS = EpisodeSeeds(run_seed=5, stream=TRAIN)
 
 @pytest.fixture(autouse=True, scope="module")
 def drift() -> None:
-    """A walk with noise that ends beyond 1: compiled in a moment, where the robots take half a minute."""
+    """A noisy walk that ends beyond 1; it compiles at once, while the robots take half a minute."""
     import jax
     from brax import envs
 

@@ -66,7 +66,7 @@ def test_grayscale_weights_the_colours_by_bt601() -> None:
 
 
 def area_mean(picture: Any, height: int, width: int) -> Any:
-    """The slow way: every pixel cut into so many parts that the new pixels are made of whole ones."""
+    """Resize slowly, by cutting every pixel into so many parts that new pixels consist of whole ones."""
     rows, columns = picture.shape[1:]
     fine = np.repeat(np.repeat(picture.astype(np.int64), height, axis=1), width, axis=2)
     sums = fine.reshape(len(picture), height, rows, width, columns).sum(axis=(2, 4))

@@ -25,14 +25,14 @@ warnings.filterwarnings("ignore", module="pettingzoo")
 
 
 def published(id: str) -> Any:
-    """The module that publishes an environment."""
+    """Return the module of an environment."""
     prefix, _, name = id.partition("/")
     package = {first: package for first, package, _ in pettingzoo_families.FAMILIES.values()}[prefix]
     return pettingzoo_families._without_warnings(lambda: __import__(f"{package}.{name}", fromlist=["env"]))
 
 
 def allowed(env: Any, frame: Any, random: np.random.Generator) -> Any:
-    """A random allowed action for every agent, and the one of the agent on turn."""
+    """Draw a random allowed action for every agent; return them and that of the agent on turn."""
     action, mover = {}, None
     for name, group in env.spec.groups.items():
         scores = random.random((len(group.agents), int(group.action.n)))
@@ -52,7 +52,7 @@ def of_agents(env: Any, arrays: Any) -> Any:
 
 
 def by_last(aec: Any, seed: int, moves: Any) -> Any:
-    """PettingZoo's own loop: what each agent is told at its turns, the last one without an action included."""
+    """Run PettingZoo's own loop; return what each agent gets at its turns, including the last one without an action."""
     aec.reset(seed=seed)
     turns: dict[str, list[Any]] = {agent: [] for agent in aec.possible_agents}
     moves = iter(moves)

@@ -25,7 +25,7 @@ M, X, H, S = (BY_LETTER[letter] for letter in "mxhs")
 
 
 class Field:
-    """One battle whose units stand where a test puts them; actions by name."""
+    """A battle with units at given positions; actions by name."""
 
     def __init__(self, map: str, places: list[tuple[float, float]], limit: int = 60, **kwargs: Any) -> None:
         self.fights = battles(EnvironmentConfig(id=f"skirmish/{map}", max_episode_steps=limit, kwargs=kwargs), 1)
@@ -448,7 +448,7 @@ def test_battles_start_equal_for_equal_seeds_and_differ_otherwise() -> None:
 
 
 def test_masks_allow_exactly_what_changes_something() -> None:
-    """In situations met at random: what is allowed has an effect, what is not is the same as holding."""
+    """In random situations allowed actions have an effect, and others equal holding."""
     env: Any = make_vector(EnvironmentConfig(id="skirmish/2m1x1h1s_vs_2m1x", vectorize="native"), SEEDS, num_envs=64)
     rng = np.random.default_rng(2)
     for _ in range(25):
@@ -485,7 +485,7 @@ def test_masks_allow_exactly_what_changes_something() -> None:
 
 
 def played(map: str, script: Any, battles: int = 40) -> float:
-    """The share of first battles that are won."""
+    """Return the share of first battles that are won."""
     env: Any = make_vector(EnvironmentConfig(id=f"skirmish/{map}", vectorize="native"), SEEDS, num_envs=battles)
     rng, episodes = np.random.default_rng(0), []
     for _ in range(60):

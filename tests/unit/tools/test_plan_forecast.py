@@ -38,7 +38,7 @@ def expected(config: RunConfig, phases: tuple[Phase, ...], marks: list[Mark], st
 
 
 def cycles(begin: Mark, count: int, env_steps: int, updates: int, seconds: float, then: int) -> list[Mark]:
-    """The ends of so many cycles of a phase; another one follows."""
+    """Return marks at the ends of `count` cycles of a phase that is followed by another one."""
     result = []
     for number in range(1, count + 1):
         phase = begin.phase if number < count else then
@@ -130,7 +130,7 @@ def test_phases_beyond_the_budget_are_reported() -> None:
 
 
 def test_lengths_known_from_settings_need_no_measurement() -> None:
-    """Only collecting has begun, in pieces that 16 environments make a little longer."""
+    """Only the collection has begun, in pieces that 16 environments make a little longer."""
     phases = (replace(WARMUP, hooks=(COLLECT,), duration_cycles=3), PRETRAIN, EVALUATION)
     paces = paces_of(phases, 16, [Mark(0, 0, 0, 0)], Mark(2, 32, 0, 0))
     assert paces[0] == Pace(112, 0, 7)

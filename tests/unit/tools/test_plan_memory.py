@@ -47,7 +47,7 @@ TASKS = 126  # 118 of warm-up, one that collects, then some that learn
 
 
 def resident(arguments: list[str], root: Path) -> int:
-    """Of a real process that stands still after these tasks."""
+    """Return the resident memory of a real process that stops after these tasks."""
     command = [sys.executable, "-m", "cadenza", "train", *arguments, "--runs-dir", str(root), "--quiet"]
     environment = os.environ | {"CADENZA_FAILPOINT": f"run:task@{TASKS}:stop"}
     process = subprocess.Popen(command, env=environment, start_new_session=True)

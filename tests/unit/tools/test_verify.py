@@ -37,7 +37,7 @@ def test_verify_lists_changes_of_packages_and_machine(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="no vector instructions to go without")
 def test_verify_detects_different_arithmetic_and_names_a_cause(tmp_path: Path) -> None:
-    """torch without vector instructions adds up in another order."""
+    """torch without vector instructions sums in another order."""
     train(tmp_path, *TOY, "runtime.kernels=torch", "algorithm.learning_rate=0.01").succeeded()
     command = [sys.executable, "-m", "cadenza", "verify", "@last", "--json", "--runs-dir", str(tmp_path)]
     environment = os.environ | {"ATEN_CPU_CAPABILITY": "default"}

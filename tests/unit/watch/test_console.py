@@ -21,7 +21,7 @@ TRAIN = PhaseProgress("train", last=True)
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Time that stands still until a test sets `clock.now`."""
+    """A clock whose time changes only when a test sets `clock.now`."""
     clock = SimpleNamespace(now=100.0, looks=0)
 
     def monotonic() -> float:
@@ -286,7 +286,7 @@ BOLD_GREEN = r"\x1b\[1;32m *"
 
 
 def drawn(console: Console) -> tuple[str, str]:
-    """The table as plain text and as a terminal gets it."""
+    """Return the table as plain text and with terminal codes."""
     from rich.console import Console as Rich
 
     screen = io.StringIO()

@@ -24,7 +24,7 @@ SINK = [*TOY, "logging.tensorboard=true"]
 
 
 def scalars(folder: RunFolder) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows of a run: (step, value) by tag."""
+    """Return the scalars of a run in TensorBoard: (step, value) by tag."""
     accumulator = EventAccumulator(str(folder.path / "tensorboard"), size_guidance={"scalars": 0})
     accumulator.Reload()
     tags = accumulator.Tags()["scalars"]

@@ -197,7 +197,7 @@ def test_modules_of_peers_import_nothing_of_cadenza() -> None:
 
 
 def imported(file: Path) -> set[str]:
-    """Top-level packages that a file imports when it runs, those for type checkers left out."""
+    """Return the top-level packages that a file imports, without those for type checkers."""
     modules: set[str] = set()
     pending: list[ast.AST] = [ast.parse(file.read_text())]
     while pending:

@@ -19,7 +19,7 @@ WORK = {"env_steps": 40, "updates": 10, "parameters": 7}
 
 
 class Clock:
-    """A second passes whenever someone looks."""
+    """A clock that advances one second at each reading."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def stepped(task: BenchTask, reward: float = 1.0, length: int = 3) -> Recorder:
-    """A contestant whose environments give the same reward at every step and end after so many."""
+    """A contestant whose environments have constant rewards and episodes of fixed length."""
     watch = Recorder(task.order(), started=100.0)
     count = 0
 
