@@ -91,7 +91,7 @@ def test_executed_actions_and_whole_long_episodes_are_written(tmp_path: Path) ->
 
 
 def test_executed_actions_of_a_replay_are_written(tmp_path: Path) -> None:
-    """Dreamer v3 keeps draws that lie beyond the bounds; whoever learns from them would take them for possible."""
+    """Dreamer v3 stores samples beyond the bounds, which other learners would take for possible actions."""
     sizes = [f"algorithm.model.{key}" for key in ("deter=8", "hidden=8", "stoch=3", "classes=4", "units=8")]
     short = ["algorithm.batch_size=2", "algorithm.batch_length=8", "algorithm.warmup_steps=16", "algorithm.horizon=2"]
     rare = ["algorithm.train_ratio=1", "environment.num_envs=2", "evaluation.episodes=2", "--max-timesteps", "200"]
@@ -127,7 +127,7 @@ def test_a_damaged_replay_is_not_exported(tmp_path: Path) -> None:
 
 
 class Counting:
-    """A policy that does nothing else."""
+    """A policy with constant actions."""
 
     calls = 0
 

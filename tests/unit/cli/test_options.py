@@ -19,7 +19,7 @@ from harness import command
 
 
 def test_an_option_with_a_metavar_declares_its_flag() -> None:
-    """typer 0.27 takes such a metavar for the flag and makes `--FORMAT` of it."""
+    """typer 0.27 mistakes such a metavar for the flag and turns it into `--FORMAT`."""
     count = 0
     for module in pkgutil.iter_modules(cadenza.cli.__path__, "cadenza.cli."):
         for function in vars(importlib.import_module(module.name)).values():

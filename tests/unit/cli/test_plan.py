@@ -235,7 +235,7 @@ def test_a_run_that_ends_with_an_evaluation_is_planned_to_its_end(tmp_path: Path
 
 
 def test_what_was_collected_may_be_too_little_to_learn_from(lab: Lab) -> None:
-    """By the time a slow environment is left there is not one whole sequence in the replay."""
+    """When the measurement of a slow environment ends, the replay has no complete sequence yet."""
     run = lab.start(load("toy/glimpse:world_models", ["algorithm.batch_length=200"]))
     run.run(lambda clock: clock.env_steps > 0)  # one cycle: 64 rows of each environment
     before = run.workflow.state_dict()["networks"]["vision"]["encoder.0.weight"].clone()

@@ -80,7 +80,7 @@ def test_a_shorter_time_limit_is_kept() -> None:
 
 
 def test_settings_of_absent_components_do_not_fail_a_smoke_run() -> None:
-    """Without a dream or a plan `dream_steps` and `train_every` may not be changed."""
+    """Without dreams and plans `dream_steps` and `train_every` must not be changed."""
     small = shrunk(load("toy/glimpse:world_models"), 100).algorithm
     assert (small.rollout_steps, small.vision_updates, small.memory_updates) == (16, 2, 2)
     assert small.dream_steps == load("toy/glimpse:world_models").algorithm.dream_steps

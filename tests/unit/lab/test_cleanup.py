@@ -38,7 +38,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def old(make_curve: Callable[..., RunFolder]) -> Any:
-    """Makes runs with something heavy in every place, last changed some days ago."""
+    """Return a function that makes runs with large files in every folder, changed some days ago."""
 
     def make(score: float, days: float = 10, **more: Any) -> RunFolder:
         folder = make_curve([score], **more)

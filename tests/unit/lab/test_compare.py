@@ -22,7 +22,7 @@ from harness.command import cadenza
 
 @pytest.fixture
 def root(tmp_path: Path, make_curve: Callable[..., RunFolder]) -> Path:
-    """Two configs in CartPole, three seeds each."""
+    """Make runs of two configs in CartPole, with three seeds each."""
     for seed in range(3):
         make_curve([10.0, 50.0 + seed, 100.0 + 10 * seed], seed=seed)
         make_curve([5.0, 20.0 + seed, 40.0 + 10 * seed], seed=seed, gamma=0.9, pace=2.0)
@@ -188,7 +188,7 @@ def test_environments_are_paired_by_name(
 
 
 def test_shortened_labels_mean_the_same_in_every_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of like-named ones the second must be the same everywhere, whatever came first."""
+    """The second of two equal labels must be the same config in every environment, in any order."""
     monkeypatch.setattr(series, "LABEL_KEYS", 1)
     keys = ["a", "b"]
     told: list[Any] = []

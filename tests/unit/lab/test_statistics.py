@@ -39,7 +39,7 @@ def tasks(matrix: list[list[float]]) -> list[np.ndarray]:
 
 
 def rliable_draws(resamples: int, *scores: list[np.ndarray]) -> list[np.ndarray]:
-    """By task, the draws of rliable's own generator."""
+    """Return the draws of rliable's own generator by task."""
     random = np.random.RandomState(REFERENCE["seed"])
     shapes = [(len(score[0]), len(score)) for score in scores]
     rounds = [[random.choice(runs, (runs, count)) for runs, count in shapes] for _ in range(resamples)]

@@ -91,7 +91,7 @@ def test_captured_updates_and_plans_equal_eager_ones(variant: str) -> None:
 
 
 class Ring:
-    """Refers to itself, as a workflow and its captured update do: only the collector ends it."""
+    """An object that refers to itself, like a workflow with its captured update: only the collector frees it."""
 
     def __init__(self) -> None:
         self.itself = self

@@ -62,7 +62,7 @@ NOTHING = torch.zeros(())
 
 
 def test_mixture_rnn_has_the_published_number_of_parameters() -> None:
-    """Without torch's second LSTM bias and the outputs for reward and end."""
+    """The published number excludes torch's second LSTM bias and the outputs for reward and end."""
     net = MixtureRNN(32, 3, 256, 5)
     assert sum(p.numel() for p in net.parameters()) == 422_368 + 4 * 256 + 2 * 257
 

@@ -54,7 +54,7 @@ def test_observing_a_sequence_equals_single_steps(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_state_and_action_are_reset_at_episode_starts(kind: str) -> None:
-    """Both must be reset: the action, too."""
+    """The state and the action must both be reset."""
     rssm = made(kind)
     embedding, action, first, noise = inputs(rssm, 1, 2)
     first[0, 0] = True
@@ -88,7 +88,7 @@ def norm_silu(x: torch.Tensor, scale: torch.Tensor) -> list[float]:
 
 
 def test_block_cell_equals_the_published_formula() -> None:
-    """For each block: one matrix for its part of `deter` and all three inputs, then gates from its part."""
+    """Each block has one matrix for its part of `deter` and all three inputs, and gates from its part."""
     rssm = made("v3").double()
     cell: Any = rssm.cell
     torch.manual_seed(3)

@@ -53,7 +53,7 @@ def answer(process: subprocess.Popen[str]) -> str:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lock of tmp_path."""
+    """Start another process that holds the lock of tmp_path."""
     process = start(tmp_path)
     tell(process)
     assert answer(process) == "held"

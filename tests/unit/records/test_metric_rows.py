@@ -18,7 +18,7 @@ COUNT, RARE = 20_000, 997
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Many rows, of which a few have one more metric; with a spike, and with a last row that is being written."""
+    """Write many rows, a few with one more metric, with a spike and an incomplete last row."""
     path = tmp_path_factory.mktemp("rows") / "metrics.jsonl"
     with path.open("w") as file:
         for i in range(COUNT):
@@ -54,7 +54,7 @@ def test_a_range_has_every_row_and_one_beyond_each_end(long: Path) -> None:
 
 
 def test_a_sampled_range_has_no_row_beyond_its_ends(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the rows would be a clot at the left edge of an axis that reaches to the end of the file."""
+    """Otherwise the rows would be squeezed at the left edge of an axis that reaches to the end of the file."""
     monkeypatch.setattr(metric_rows, "WHOLE", 1 << 18)
     with Rows(safe(long)) as reader:
         part = reader.part(50_000, 100_000)

@@ -35,7 +35,7 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture(params=["postgresql", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty index of either kind."""
+    """Return the URL of an empty index of either kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/team.sqlite"
     found: str = request.getfixturevalue("postgres")
@@ -46,7 +46,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def elsewhere(url: str, seconds_ago: float = 0, **facts: object) -> None:
-    """A run that another machine told of, so long ago."""
+    """Write a run of another machine that reported some time ago."""
     row = {"run": "theirs", "dir": "/home/her/runs/theirs", "tags": [], "auto_tags": [], "changes": [], "seed": 3}
     row |= {"created": "2026-01-01", "environment": "Acrobot-v1", "spec": "Acrobot-v1:ppo", **facts}
     engine = sql.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))

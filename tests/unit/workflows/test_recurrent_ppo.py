@@ -57,7 +57,7 @@ def collected() -> Iterator[Any]:
 
 @torch.no_grad()
 def walked(workflow: Any, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Log-probabilities, values, and values of what truly followed, one environment and one step at a time."""
+    """Return log-probabilities, values and values of the true next observations, one step at a time."""
     net, data = workflow.nets["agent"], rollout.groups["agent"]
     steps, envs = rollout.terminated.shape
     finals = {(t, n): k for k, (t, n) in enumerate(zip(*rollout.final_index, strict=True))}
@@ -83,7 +83,7 @@ def walked(workflow: Any, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def unsequenced(workflow: Any, x: torch.Tensor, envs: int) -> np.ndarray:
-    """[L, S, 1] back to [T, N], from the sequences in which each step counts."""
+    """Convert [L, S, 1] to [T, N], from the sequences in which each step counts."""
     times, counts = workflow._sequences()
     out = np.full((workflow.config.n_steps, envs), np.nan)
     for c in range(times.shape[1]):

@@ -40,7 +40,7 @@ def collected() -> Iterator[Any]:
 
 
 def plain_returns(workflow: Any, episodes: Episodes, e: int) -> list[float]:
-    """Of one episode, from the definition; what a time limit cut off is worth what the baseline says."""
+    """Compute the targets of one episode by definition, with the baseline's value at a time limit."""
     config, length = workflow.config, int(episodes.length[e])
     reward = episodes.groups["agent"]["reward"][:length, e, 0].tolist()
     if config.policy_targets == "advantages" and not episodes.terminated[e]:

@@ -31,7 +31,7 @@ def warmed() -> Iterator[Any]:
 
 @pytest.fixture
 def world() -> Iterator[Assembly]:
-    """A run whose environments a policy is tried in."""
+    """Assemble a run in whose environments a policy acts."""
     made = assemble(config := load("Pendulum-v1:tdmpc2", SMALL), check(config), {})
     yield made
     made.close()
@@ -43,7 +43,7 @@ def test_large_action_spaces_get_more_iterations() -> None:
 
 
 def test_each_round_scores_all_plans_by_rewards_until_an_end_and_the_value_beyond(warmed: Any) -> None:
-    """All are among the best, so that each one's return, in each round, moves where the search ends."""
+    """All plans are elites, so that the return of each, in each iteration, changes the result."""
     search = [f"algorithm.planning.{key}" for key in ("iterations=3", "elites=10", "max_std=0.8", "temperature=3")]
     workflow, _ = warmed("Pendulum-v1:tdmpc2", "algorithm.model.critics=4", *search)
     stirred(workflow)
@@ -101,7 +101,7 @@ def test_noise_is_added_to_the_planned_action_only_while_exploring(warmed: Any, 
     workflow._search = lambda inputs: result
 
     def pushes(explore: bool) -> np.ndarray:
-        """[400, N] on a scale of -1 to 1; the pendulum is pushed by 2 at most."""
+        """Return actions [400, N] on a scale of -1 to 1; the pendulum's largest torque is 2."""
         mode = Mode(explore, PHASE, world.streams)
         acted = [workflow.act(step, workflow.initial_carry(2), mode).action["agent"] for _ in range(400)]
         return np.stack(acted)[:, :, 0, 0] / 2
@@ -145,7 +145,7 @@ def test_plans_and_their_floor_of_noise_follow_their_schedules(warmed: Any, worl
         return search(inputs)
 
     def ahead(policy: Any) -> int:
-        """How far it plans in an evaluation."""
+        """Return the horizon of plans in an evaluation."""
         mode = Mode(explore=False, phase=PHASE, streams=world.streams)
         acted = policy.act(step, policy.initial_carry(2), mode)
         return int((acted.carry["mean"][0, :, 0] != 0).sum())

@@ -41,7 +41,7 @@ HOSTILE = [
 
 @pytest.fixture(scope="module")
 def root(whole: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, copies of it under hostile names, with hostile metrics, and a secret beside the folder."""
+    """Make a run, copies of it under hostile names and with hostile metrics, and a secret beside the folder."""
     root = tmp_path_factory.mktemp("inspected") / "runs"
     (root.parent / "secret.txt").parent.mkdir(parents=True, exist_ok=True)
     (root.parent / "secret.txt").write_text(SECRET)
@@ -150,7 +150,7 @@ def test_the_server_listens_on_loopback_only(client: Client) -> None:
 
 
 def traversals() -> list[str]:
-    """500 ways to ask for a file that is not shown."""
+    """Return 500 requests for files that are not served."""
     draw = random.Random(0)
     ups = [
         "../",
@@ -180,7 +180,7 @@ def traversals() -> list[str]:
 
 
 def test_path_traversal_is_refused(client: Client, root: Path, whole: RunFolder) -> None:
-    """Each as a path, as a run, and as a file of a run."""
+    """Each text is tried as a path, as a run, and as a file of a run."""
     texts = traversals()
     assert len(set(texts)) == 500
     for text in texts:

@@ -172,7 +172,7 @@ def requests(newest: Request) -> Requests:
 def test_a_newer_request_far_away_supersedes_the_current_one(
     newest: Request, on_the_way: bool, while_showing: bool
 ) -> None:
-    """On the way to step 500, and showing step 90 and those after it."""
+    """The player seeks step 500, and shows step 90 and later ones."""
     queue = requests(newest)
     assert queue.superseded(500) == on_the_way
     assert queue.superseded(90, showing=True) == while_showing
@@ -182,7 +182,7 @@ def test_a_newer_request_far_away_supersedes_the_current_one(
 def test_imagination_is_cancelled_by_a_request_far_away(
     newest: Request, dreamt: bool, whole: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the way to what a model imagines at step 15: a request near it leaves it alone, one far away does not."""
+    """During imagination at step 15 a request nearby does not cancel it, and one far away does."""
     monkeypatch.setattr(player, "CONTEXT", 3)
     queue = requests(newest)
     playing = EpisodePlayer(whole, 1, False, Sent())
@@ -203,7 +203,7 @@ def test_imagination_is_cancelled_by_a_request_far_away(
 
 
 def test_a_distant_picture_is_cancelled_for_a_newer_request(tmp_path: Path) -> None:
-    """Whoever waits for the first is told the nearest there is."""
+    """The first request gets the nearest available picture."""
     length = ["environment.num_envs=1", "environment.max_episode_steps=3000", "algorithm.n_steps=3000"]
     quick = ["algorithm.n_epochs=1", "algorithm.batch_size=1", "evaluation.every_steps=null", "evaluation.at_end=false"]
     train(tmp_path, "Pendulum-v1:ppo", *length, *quick, "--max-timesteps", "3000", "--quiet").succeeded()

@@ -20,7 +20,7 @@ SPEC = "toy/identity:ppo"
 
 @pytest.fixture
 def stranger(whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """A downloaded run that brings a module, found from the folder one works in, which leaves a file when imported."""
+    """Make a downloaded run with a module, importable from the current folder, that writes a file when imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     folder = RunFolder(Path(shutil.copytree(whole.path, tmp_path / "runs" / "stranger")))
@@ -68,7 +68,7 @@ def test_a_manifest_runs_no_code(
 
 
 def test_the_server_runs_no_code_of_a_manifest(stranger: RunFolder, tmp_path: Path) -> None:
-    """In its child, with modules of the current folder that would take the place of others."""
+    """The server's child process must not import modules of the current folder."""
     write_manifest(stranger, SPEC, "algorithm.name=runs.stranger.payload:Algo")
     for name in ("hydra", "cadenza", "yaml"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')\n")

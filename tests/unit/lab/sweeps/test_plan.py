@@ -158,7 +158,7 @@ def test_tpe_needs_no_sound_base_where_trials_are_sound() -> None:
 def test_when_every_trial_has_failed_there_is_a_report_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also: no more jobs share the processors than there are runs, and a sweep in use is called one."""
+    """The number of jobs is limited to the number of runs, and a sweep in use is refused."""
     path = written(tmp_path, f"base: {SPEC}\nsweep: {{algorithm.gamma: [0.5]}}\nparallel_jobs: 8\nseeds: 2")
     folder = create_folder(plan(read(path)), tmp_path)
     journal = Journal(folder.journal)

@@ -31,7 +31,7 @@ from harness.sweeping import BUDGET, InProcess, folders, make, outcomes, run
 
 @pytest.fixture(autouse=True)
 def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page that each run ends with takes longer than these runs do."""
+    """Leave out reports, which take longer than these runs."""
     monkeypatch.setattr(RunAttachments, "finish", lambda self, run: None)
 
 
@@ -82,7 +82,7 @@ PRUNED: dict[str, Any] = {
 def test_a_crash_after_any_journal_entry_repeats_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each time it is started, the sweep dies at the second note it makes, before or after writing it."""
+    """Each time it is started, the sweep crashes before or after its second entry in the journal."""
     made = make(**PRUNED)
     undisturbed = run(made, tmp_path / "whole")
     crashes = 0
@@ -116,7 +116,7 @@ def test_pruning_ends_trials_whose_mean_over_seeds_is_below_the_median(tmp_path:
 
 
 class Killed(InProcess):
-    """Loses the process of each job a few times before the job is done."""
+    """A backend that loses the process of each job a few times."""
 
     def __init__(self, times: int) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def test_a_lost_process_is_restarted_a_limited_number_of_times(tmp_path: Path) -
 
 
 class Idle(InProcess):
-    """Does its work once for each run, and afterwards says that it did."""
+    """A backend that trains each run once and later only reports success."""
 
     def exit_code(self, job: Job) -> int:
         before = [other for other in self.jobs[:-1] if other.run == job.run]
@@ -193,7 +193,7 @@ def test_failed_trials_can_be_retried_even_without_their_configs(tmp_path: Path)
 
 
 class Robbed(InProcess):
-    """The first run's rows are gone when it is over."""
+    """A backend that deletes the rows of trial 1 when its run ends."""
 
     def exit_code(self, job: Job) -> int:
         code = super().exit_code(job)
@@ -244,7 +244,7 @@ def test_a_signal_while_a_trial_is_drawn_is_handled(tmp_path: Path) -> None:
 
 
 class Waiting(Job):
-    """A process that ends when its standard input does."""
+    """A job whose process ends when its standard input closes."""
 
     @property
     def command(self) -> list[str]:

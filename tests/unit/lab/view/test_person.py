@@ -34,7 +34,7 @@ PIXEL = re.compile(r"\x1b\[38;2;(\d+);(\d+);(\d+);48;2;(\d+);(\d+);(\d+)m(▀+)"
 
 @pytest.fixture
 def keyboard() -> Iterator[tuple[int, int]]:
-    """A pipe: its reading end, and its writing end."""
+    """Return the reading and the writing end of a pipe."""
     ends = os.pipe()
     yield ends
     for end in ends:
@@ -180,7 +180,7 @@ def test_recorded_play_becomes_a_dataset_that_trains(tmp_path: Path, monkeypatch
 
 
 class Policy:
-    """A policy that takes the last allowed action, and remembers it."""
+    """A policy that takes the last allowed action and records it."""
 
     def __init__(self) -> None:
         self.actions: dict[str, list[np.ndarray]] = {}
