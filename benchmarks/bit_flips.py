@@ -1,10 +1,10 @@
-"""Single bits flipped in every file that decides how a run goes on: does anything train something else in silence?
+"""Flip single bits in every file that decides how a run continues, and check that no flip changes a training silently.
 
     python benchmarks/bit_flips.py --flips 300 --out benchmarks/results/bit-flips.json
 
-A small run is killed in its middle. For each flip a copy of it gets one wrong bit and is resumed to its end: it is
-equal to the undisturbed run, refused (one line, exit code 2 or 78), told (equal, and a warning names the damage), or
-something else. The last would be a mistake of ours.
+A small run is killed halfway. For each flip a copy of it gets one wrong bit and is resumed to its end. The result is
+`equal` to the undisturbed run, `refused` (one line, exit code 2 or 78), `told` (equal, and a warning names the damage),
+or `SILENT`, which is a bug.
 """
 
 from __future__ import annotations

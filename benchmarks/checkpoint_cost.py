@@ -1,8 +1,8 @@
-"""Bytes and seconds of a checkpoint after 10,000 new transitions, with a replay of 1,000,000 rows nearly full.
+"""Measure bytes and seconds of a checkpoint after 10,000 new transitions, with a replay of 1,000,000 rows nearly full.
 
     python benchmarks/checkpoint_cost.py --out benchmarks/results/checkpoint-cost.json
 
-Allowed: twice the new transitions, the networks, and 4 bytes a slot where there are priorities.
+The limit is twice the new transitions, plus the networks, plus 4 bytes a row if there are priorities.
 """
 
 from __future__ import annotations

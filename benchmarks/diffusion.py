@@ -1,4 +1,4 @@
-"""Diffusion Policy's proofs: both ways round an obstacle, experts distilled from their own episodes, and PushT.
+"""Learning proofs of Diffusion Policy: two ways around an obstacle, distilled experts, and PushT.
 
 python benchmarks/diffusion.py fork --out benchmarks/results/diffusion-fork.json
 python benchmarks/diffusion.py distil --expert Pendulum-v1:sac --out benchmarks/results/diffusion-pendulum.json
@@ -25,16 +25,16 @@ from cadenza.data.datasets import open_dataset
 from cadenza.data.ring_steps import FIRST
 from cadenza.workflows.diffusion_policy_config import DIFFUSION
 
-MEASURED = 200  # episodes of a fork
-PLAYED = 100  # by an expert, to learn from, and by all, to be measured
+MEASURED = 200  # episodes of toy/fork
+PLAYED = 100  # episodes of an expert to learn from, and of every policy to be measured
 PUSHED = 200  # demonstrations of PushT
 SOLVED = 0.95  # coverage from which PushT's reward is 1 and its episode over
-TOGETHER = "evaluation.num_envs=50"  # of everyone who is measured: which episodes are played depends on it
+TOGETHER = "evaluation.num_envs=50"  # for every policy: the episodes that are played depend on it
 LEARNERS = {"diffusion": "none", "cloning": "cloning"}
 
 
 def learn(spec: str, dataset: Path, seed: int, updates: int, overrides: list[str], root: Path) -> str:
-    """A policy of these demonstrations; its run."""
+    """Train a policy on these demonstrations; return the id of its run."""
     settings = [f"training.dataset={dataset}", "evaluation.at_end=false", "evaluation.every_updates=0", *overrides]
     run = cadenza(
         *("train", spec, *settings, "--max-updates", str(updates), "--seed", str(seed)),
@@ -44,17 +44,17 @@ def learn(spec: str, dataset: Path, seed: int, updates: int, overrides: list[str
 
 
 def settings_of(baseline: str, overrides: list[str]) -> list[str]:
-    """The same for both learners, but for those of the diffusion alone."""
+    """Return the settings of a learner: those of the diffusion are left out for the baseline."""
     settings = [f"algorithm.baseline={baseline}", TOGETHER]
     alone = tuple(f"algorithm.{name}{end}" for name in DIFFUSION for end in ".=")
     return settings + [one for one in overrides if baseline == "none" or not one.startswith(alone)]
 
 
 def fork(updates: int, overrides: list[str], seed: int, root: Path) -> dict[str, Any]:
-    """How often each learner arrives, and on which side of the obstacle."""
+    """Measure how often each learner arrives, and on which side of the obstacle."""
     demonstrations = root / "demonstrations"
-    given = ("--episodes", str(MEASURED), "--seed", str(seed))
-    cadenza("demonstrate", "toy/fork", "fork", *given, "--out", str(demonstrations))
+    options = ("--episodes", str(MEASURED), "--seed", str(seed))
+    cadenza("demonstrate", "toy/fork", "fork", *options, "--out", str(demonstrations))
     row: dict[str, Any] = {"seed": seed, "expert": ways(demonstrations)}
     for name, baseline in LEARNERS.items():
         settings = settings_of(baseline, overrides)
@@ -68,24 +68,24 @@ def fork(updates: int, overrides: list[str], seed: int, root: Path) -> dict[str,
 
 
 def episodes_of(dataset: Path, *paths: str) -> list[list[np.ndarray]]:
-    """By episode, what was seen or earned there."""
+    """Return the arrays at these paths of a dataset, split into episodes."""
     pieces = list(open_dataset(str(dataset)).pieces())
-    flags, *found = (np.concatenate([piece[path] for piece in pieces]) for path in ("flags", *paths))
+    flags, *arrays = (np.concatenate([piece[path] for piece in pieces]) for path in ("flags", *paths))
     bounds = [*np.flatnonzero(flags & FIRST), len(flags)]
-    return [[array[low:high] for array in found] for low, high in pairwise(bounds)]
+    return [[array[low:high] for array in arrays] for low, high in pairwise(bounds)]
 
 
 def ways(dataset: Path) -> dict[str, Any]:
-    """Of a dataset's episodes: the share that arrives, and of those, the share that passes on the left."""
+    """Return the share of a dataset's episodes that arrive, and the share of those that pass on the left."""
     episodes = episodes_of(dataset, "groups.agent.obs", "groups.agent.reward")
     arrived = [obs[:, 0, 0] for obs, reward in episodes if reward.sum() > 0]
-    # where it stands farthest from the middle is the side it passes on
+    # the side it passes on is where it is farthest from the middle
     left = [across[np.abs(across).argmax()] < 0 for across in arrived]
     return {"arrived": len(arrived) / len(episodes), "left": float(np.mean(left)) if left else None}
 
 
 def distil(expert: str, updates: int, overrides: list[str], seed: int, root: Path) -> dict[str, Any]:
-    """What an expert earns, and what a policy earns that has seen a hundred of its episodes."""
+    """Measure the returns of an expert, and of policies trained on a hundred of its episodes."""
     place = ("--runs-dir", str(root))
     spec, *settings = expert.split()
     trained = cadenza("train", spec, *settings, TOGETHER, "--seed", str(seed), *place, "--quiet")["run"]
@@ -105,12 +105,12 @@ def distil(expert: str, updates: int, overrides: list[str], seed: int, root: Pat
     return row
 
 
-def pusht(given: Path | None, updates: int, overrides: list[str], seed: int, root: Path) -> dict[str, Any]:
-    """How well a block is put in its place: by the expert, and by those who saw it."""
-    spec, demonstrations = "gym_pusht/PushT-v0", given or root / "demonstrations"
-    if given is None:
-        told = ("--episodes", str(PUSHED), "--seed", str(seed), "--out", str(demonstrations))
-        cadenza("demonstrate", spec, "pusht", *told)
+def pusht(dataset: Path | None, updates: int, overrides: list[str], seed: int, root: Path) -> dict[str, Any]:
+    """Measure how well the expert, and the policies trained on it, put the block in its place."""
+    spec, demonstrations = "gym_pusht/PushT-v0", dataset or root / "demonstrations"
+    if dataset is None:
+        options = ("--episodes", str(PUSHED), "--seed", str(seed), "--out", str(demonstrations))
+        cadenza("demonstrate", spec, "pusht", *options)
     row: dict[str, Any] = {"seed": seed, "expert": covered(demonstrations)}
     for name, baseline in LEARNERS.items():
         settings = settings_of(baseline, overrides)
@@ -124,7 +124,7 @@ def pusht(given: Path | None, updates: int, overrides: list[str], seed: int, roo
 
 
 def covered(dataset: Path) -> dict[str, Any]:
-    """Of a dataset's episodes: the most that was covered in each, their mean; the share solved; their length."""
+    """Return the mean best coverage of a dataset's episodes, the share that is solved, and their mean length."""
     rewards = [reward.ravel() for (reward,) in episodes_of(dataset, "groups.agent.reward")]
     most = np.array([reward.max() for reward in rewards])
     steps = np.mean([len(reward) - 1 for reward in rewards])  # the row of an end holds no step
@@ -132,7 +132,7 @@ def covered(dataset: Path) -> dict[str, Any]:
 
 
 def chance(id: str) -> float:
-    """The mean return of random actions."""
+    """Return the mean return of random actions."""
     env, returns = gymnasium.make(id), []
     env.action_space.seed(0)
     for episode in range(PLAYED):
@@ -160,21 +160,27 @@ def main() -> None:
     options = parser.parse_intermixed_args()
     if options.proof == "fork":
         proof = partial(fork, options.updates, options.overrides)
-        told = {"measure": f"{MEASURED} episodes each: share that arrives; of those, share that passes on the left"}
+        about = {"measure": f"{MEASURED} episodes each: share that arrives; of those, share that passes on the left"}
     elif options.proof == "pusht":
         proof = partial(pusht, options.demonstrations, options.updates, options.overrides)
         most = f"the most that is covered in an episode, {SOLVED:.0%} of the place counting as all of it"
-        told = {"measure": f"mean of {PLAYED} episodes (all of the expert's) of {most}; share: of the expert's"}
+        about = {"measure": f"mean of {PLAYED} episodes (all of the expert's) of {most}; share: of the expert's"}
     else:
         proof = partial(distil, options.expert, options.updates, options.overrides)
         share = "share: of the expert's lead over random actions"
-        told = {"expert": options.expert, "measure": f"mean return of {PLAYED} episodes, the same for all; {share}"}
+        about = {"expert": options.expert, "measure": f"mean return of {PLAYED} episodes, the same for all; {share}"}
     with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(options.jobs) as pool:
         places = [Path(root, str(seed)) for seed in range(options.seeds)]
         for place in places:
             place.mkdir()
         rows = list(pool.map(proof, range(options.seeds), places))
-    result = {"proof": options.proof, **told, "updates": options.updates, "overrides": options.overrides, "seeds": rows}
+    result = {
+        "proof": options.proof,
+        **about,
+        "updates": options.updates,
+        "overrides": options.overrides,
+        "seeds": rows,
+    }
     used = versions("cadenza", "torch", "gymnasium", "numpy")
     keep({**result, "machine": machine(), "versions": used}, options.out)
 

@@ -1,11 +1,11 @@
-"""Every name of a run, a sweep, a dataset and a published run, replaced by something hostile, under every command.
+"""Replace every name of a run, a sweep, a dataset and a published run by something hostile, and run every command.
 
     python benchmarks/hostile_folders.py                        # all combinations, 8 at a time
     python benchmarks/hostile_folders.py --sample               # what `make test` does
     python benchmarks/hostile_folders.py --only 'resume|list' --names 'config.yaml' --kinds 'link'
     python benchmarks/hostile_folders.py --show 'resume | config.yaml | bomb'
 
-Prints how many combinations were tried and a table of what went wrong. Exit code 1 where anything did.
+Prints the number of combinations and a table of failures. The exit code is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 MEMORY_DISK = Path("/dev/shm")
-# Of each command's combinations, the share in the sample: about 40 seconds on two cores that do nothing else.
+# Share of each command's combinations in the sample: about 40 seconds on two idle cores.
 SHARES = {
     "run: list": 0.5, "run: show": 0.25, "run: resume": 0.12, "run: train FILE": 0.4, "run: train FILE key=value": 0.2,
     "run: cleanup --keep-best 0": 0.02,
@@ -39,11 +39,11 @@ LINKED = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sample", action="store_true", help="the part that `make test` tries")
+    parser.add_argument("--sample", action="store_true", help="the part that `make test` runs")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the sample's shares")
-    parser.add_argument("--links", action="store_true", help="links that are permitted, instead")
-    parser.add_argument("--roles", action="store_true", help="of names that differ in a number only the newest")
-    parser.add_argument("--minutes", type=float, help="stop after so long, with the combinations in an order by lot")
+    parser.add_argument("--links", action="store_true", help="permitted links instead")
+    parser.add_argument("--roles", action="store_true", help="of names that differ only in a number, the newest")
+    parser.add_argument("--minutes", type=float, help="stop after this time, with the combinations in random order")
     parser.add_argument("--jobs", type=int, default=8, help="trials at a time")
     parser.add_argument("--only", default="", help="commands that match this expression (`run: resume`)")
     parser.add_argument("--names", default="", help="names that match")
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def surroundings(place: Path) -> None:
-    """Variables that must stand before anything is imported."""
+    """Set the variables that must be set before anything is imported."""
     os.environ |= {
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -92,16 +92,18 @@ def attack(options: argparse.Namespace, place: Path) -> int:
     import_everything()
     began = time.monotonic()
     in_child(lambda: build(place / "pristine"))
-    known = scenes(place / "pristine")
+    pristine = scenes(place / "pristine")
     harness = Harness(place / "slots", options.jobs)
 
-    def wanted(trial: Trial) -> bool:
+    def is_selected(trial: Trial) -> bool:
         pairs = ((options.only, full_name(trial)), (options.names, trial.name))
         if options.show and options.show not in trial.title:
             return False
         return all(re.search(text, value) for text, value in (*pairs, (options.kinds, trial.kind)))
 
-    trials: Iterable[Trial] = filter(wanted, permitted(known, LINKED) if options.links else combinations(known))
+    trials: Iterable[Trial] = filter(
+        is_selected, permitted(pristine, LINKED) if options.links else combinations(pristine)
+    )
     if options.sample:
         trials = sample(trials, lambda trial: options.scale * SHARES.get(full_name(trial), SHARE))
     elif options.roles:
@@ -111,7 +113,7 @@ def attack(options: argparse.Namespace, place: Path) -> int:
     used = {
         (trial.scene.name, trial.command.name) for trial in trials if not options.sample or full_name(trial) in SHARES
     }
-    broken = harness.baseline(known, used)
+    broken = harness.baseline(pristine, used)
     print(f"pristine folders and {len(harness.baseline_codes)} commands on them: {time.monotonic() - began:.1f} s")
     for result in broken:
         print(f"  not attacked at all, yet: code {result.code}, {result.error}, {result.violations}")
@@ -167,9 +169,9 @@ def tables(failures: list[Any], examples: int) -> None:
             by_rule.setdefault(one.rule, []).append((result, one))
     width = max([len(rule) for rule in by_rule], default=0)
     print("\nfailures by rule")
-    for rule, found in sorted(by_rule.items(), key=lambda pair: -len(pair[1])):
-        kinds = Counter(result.trial.kind for result, _ in found)
-        print(f"  {rule:<{width}} {len(found):>5}   " + ", ".join(f"{kind} {n}" for kind, n in kinds.most_common(7)))
+    for rule, results in sorted(by_rule.items(), key=lambda pair: -len(pair[1])):
+        kinds = Counter(result.trial.kind for result, _ in results)
+        print(f"  {rule:<{width}} {len(results):>5}   " + ", ".join(f"{kind} {n}" for kind, n in kinds.most_common(7)))
     print("\nfailures by command")
     for command, count in Counter(
         f"{one.trial.scene.name}: {one.trial.command.name}" for one in failures
@@ -179,9 +181,9 @@ def tables(failures: list[Any], examples: int) -> None:
     for kind, count in Counter(one.trial.kind for one in failures).most_common():
         print(f"  {kind:<32} {count:>5}")
     print("\nexamples")
-    for rule, found in sorted(by_rule.items(), key=lambda pair: -len(pair[1])):
+    for rule, results in sorted(by_rule.items(), key=lambda pair: -len(pair[1])):
         print(f"  {rule}")
-        spread = {(result.trial.command.name, result.trial.kind): (result, one) for result, one in reversed(found)}
+        spread = {(result.trial.command.name, result.trial.kind): (result, one) for result, one in reversed(results)}
         for result, one in list(spread.values())[-examples:]:
             print(
                 f"    {result.trial.title}: {one.detail[:240]}" + (f"  [{result.error[:160]}]" if result.error else "")

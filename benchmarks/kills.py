@@ -1,12 +1,12 @@
-"""Runs of many kinds, killed 20 times each at random moments and within saves, beside the same left alone.
+"""Kill runs of many kinds 20 times each, at random moments and during saves, and compare them with undisturbed ones.
 
     python benchmarks/kills.py --runs replay --kills 20 --seed 2 --out benchmarks/results/kills-replay.json
     python benchmarks/kills.py --runs families --kills 5 --out benchmarks/results/kills-families.json
     python benchmarks/kills.py --runs each_phase --kills 160 --tasks 12 --forked
     python benchmarks/kills.py --runs others
 
-Every kill is a SIGKILL of the whole process group. Hashes are of what the runs ended with. Forked processes need no
-second to start, so that many more kills fit into the same time; without it each has a new interpreter.
+Every kill is a SIGKILL of the whole process group. Hashes are of the final states. With --forked, processes start
+without a new interpreter, so that many more kills fit into the same time.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from cadenza.records.folder import find
 from cadenza.tools.verify import compare, uninterrupted
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from harness import chunk_runs, dream_runs, forgetful_runs, plan_runs, replay_runs, world_model_runs
+from harness import diffusion_policy_runs, dreamer_runs, replay_runs, resume_runs, tdmpc_runs, world_model_runs
 from harness.command import episode_records
 from harness.killing import OFTEN, SAVING, SEALING, UntilDead, digests, forked, fresh, kill_and_resume
 
 REPLAY = {name: [*command, "--max-timesteps", "10000"] for name, command in replay_runs.RUNS.items()}
-DREAMS = {name: [*command, "--max-timesteps", "3000"] for name, command in dream_runs.RUNS.items()}
-LONGER = [  # so that each phase lasts for some of 20 kills, which come about 15 tasks apart
+DREAMS = {name: [*command, "--max-timesteps", "3000"] for name, command in dreamer_runs.RUNS.items()}
+LONGER = [  # so that some of 20 kills, about 15 tasks apart, fall into each phase
     "algorithm.rollout_steps=12800",
     "algorithm.vision_updates=60",
     "algorithm.memory_updates=60",
     "evaluation.every_steps=1024",
 ]
-CHUNKS = {name: [*command, "--max-timesteps", "6000"] for name, command in chunk_runs.RUNS.items()}
-PLANS = {name: [*command, "--max-timesteps", "6000"] for name, command in plan_runs.RUNS.items()}
-GENERATIONS = {"World Models": 150, "World Models, dreaming": 250}  # a dreamed one is a single task
+CHUNKS = {name: [*command, "--max-timesteps", "6000"] for name, command in diffusion_policy_runs.RUNS.items()}
+PLANS = {name: [*command, "--max-timesteps", "6000"] for name, command in tdmpc_runs.RUNS.items()}
+GENERATIONS = {"World Models": 150, "World Models, dreaming": 250}  # a dreamt one is a single task
 PHASES = {
     name: [*command, *LONGER, f"algorithm.generations={GENERATIONS[name]}"]
     for name, command in world_model_runs.RUNS.items()
 }
-LONGEST = [  # so that 20 and more of 160 kills, 3 to 5 tasks apart, fall into each
+LONGEST = [  # so that at least 20 of 160 kills, 3 to 5 tasks apart, fall into each phase
     "algorithm.rollout_steps=32000",
     "algorithm.vision_updates=130",
     "algorithm.memory_updates=130",
@@ -55,8 +55,8 @@ EACH_PHASE = {
     name: [*command, *LONGEST, f"algorithm.generations={GENERATIONS[name]}"]
     for name, command in world_model_runs.RUNS.items()
 }
-OTHERS = {name: [*command, *OFTEN, "--max-timesteps", "60000"] for name, command in forgetful_runs.RUNS.items()}
-# Kinds of environments: each checkpoint finds most of them in the middle of episodes, and each run sees some end.
+OTHERS = {name: [*command, *OFTEN, "--max-timesteps", "60000"] for name, command in resume_runs.RUNS.items()}
+# Kinds of environments: most are in the middle of an episode at each checkpoint, and some end in each run.
 BRIEF = [
     "algorithm.n_steps=32",
     "algorithm.n_epochs=1",

@@ -1,4 +1,4 @@
-"""A learning proof: train several seeds, evaluate each final policy, report every seed and the interquartile mean.
+"""Train several seeds, evaluate each final policy, and report every seed and the interquartile mean.
 
 python benchmarks/learn.py CartPole-v1:ppo --seeds 10 --episodes 300 --out benchmarks/results/ppo-cartpole.json
 """
@@ -24,10 +24,10 @@ RESAMPLES = 50_000
 
 
 def cadenza(*arguments: str) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-m", "cadenza", *arguments, "--json"], stdout=subprocess.PIPE)
-    if done.returncode:
-        sys.exit(done.returncode)  # it has said why
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run([sys.executable, "-m", "cadenza", *arguments, "--json"], stdout=subprocess.PIPE)
+    if process.returncode:
+        sys.exit(process.returncode)  # it has printed the reason
+    result: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return result
 
 
@@ -51,7 +51,7 @@ def one_seed(spec: str, overrides: list[str], seed: int, episodes: int, root: st
 
 
 def curve(run: Path) -> dict[str, float]:
-    """What the run's own evaluations found on the way, by env_steps."""
+    """Return the returns of the run's own evaluations, by env_steps."""
     rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return {str(row["env_steps"]): round(row["eval/return_mean"], 2) for row in rows if "eval/return_mean" in row}
 
@@ -73,7 +73,7 @@ def main() -> None:
         ]
         for job in as_completed(jobs):
             rows = sorted([*rows, job.result()], key=lambda row: row["seed"])
-            write(outcome_of(options, rows), options.out)  # should the rest not come
+            write(outcome_of(options, rows), options.out)  # in case a later seed fails
     keep(outcome_of(options, rows), options.out)
 
 

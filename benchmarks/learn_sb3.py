@@ -1,8 +1,8 @@
-"""The same learning proofs on stable-baselines3, with the hyperparameters of our experiments.
+"""Run the learning proofs of `learn.py` with stable-baselines3 and the hyperparameters of our experiments.
 
     PEER_PYTHON benchmarks/learn_sb3.py HalfCheetah-v5:ppo --seeds 3 --out benchmarks/results/sb3-halfcheetah.json
 
-Run it with the Python of an environment where stable-baselines3 is installed. It needs nothing of cadenza.
+Run it with the Python of an environment where stable-baselines3 is installed. It does not import cadenza.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from outcome import keep, machine, result_file, seeds, versions
 
 @dataclass(frozen=True)
 class Recipe:
-    """An algorithm of theirs with the settings of one of our experiments."""
+    """An algorithm of stable-baselines3 with the settings of one of our experiments."""
 
     algorithm: str
     steps: int
@@ -30,8 +30,8 @@ class Recipe:
     normalize: bool = False
     num_envs: int = 1
     wrapper: str | None = None  # `module:Class`, around each environment; importing the module registers it
-    floats: bool = False  # observations as float32: it keeps those of bytes as bytes, also after VecNormalize
-    atari: bool = False  # its preprocessing of Atari games, four frames at once
+    floats: bool = False  # observations as float32: VecNormalize converts those of bytes back to bytes
+    atari: bool = False  # its preprocessing of Atari games, with four frames stacked
 
 
 PPO_CLEANRL = Recipe(
@@ -134,7 +134,7 @@ def environments(recipe: Recipe, env_id: str, count: int, seed: int) -> Any:
     return make_vec_env(env_id, n_envs=count, seed=seed, wrapper_class=wrapper)
 
 
-def one_seed(given: argparse.Namespace, seed: int) -> dict[str, Any]:
+def one_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     import numpy as np
     import stable_baselines3
     import torch
@@ -143,31 +143,31 @@ def one_seed(given: argparse.Namespace, seed: int) -> dict[str, Any]:
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
     torch.set_num_threads(1)
-    recipe, env_id = RECIPES[given.recipe], given.recipe.split(":")[0]
+    recipe, env_id = RECIPES[options.recipe], options.recipe.split(":")[0]
     began = time.perf_counter()
     env = environments(recipe, env_id, recipe.num_envs, seed)
     if recipe.normalize:
         env = VecNormalize(env, gamma=0.99)
     make = getattr(stable_baselines3, recipe.algorithm)
     policy = "CnnPolicy" if recipe.atari else "MlpPolicy"
-    model = make(policy, env, policy_kwargs=recipe.policy, seed=seed, device=given.device, **recipe.settings)
+    model = make(policy, env, policy_kwargs=recipe.policy, seed=seed, device=options.device, **recipe.settings)
     with tempfile.TemporaryDirectory() as folder:
         measured: VecEnv = environments(recipe, env_id, 1, 12345)
         if isinstance(env, VecNormalize):
             measured = VecNormalize(measured, training=False, norm_reward=False)
-        often = {"eval_freq": given.every // recipe.num_envs, "n_eval_episodes": given.looks, "log_path": folder}
-        watch = EvalCallback(measured, deterministic=True, warn=False, verbose=1, **often) if given.every else None
-        model.learn(given.steps or recipe.steps, callback=watch)
+        often = {"eval_freq": options.every // recipe.num_envs, "n_eval_episodes": options.looks, "log_path": folder}
+        watch = EvalCallback(measured, deterministic=True, warn=False, verbose=1, **often) if options.every else None
+        model.learn(options.steps or recipe.steps, callback=watch)
     seconds = time.perf_counter() - began
     curve = {}
     if watch is not None:
-        for step, found in zip(watch.evaluations_timesteps, watch.evaluations_results, strict=True):
-            curve[str(step)] = round(float(np.mean(found)), 2)
+        for step, scores in zip(watch.evaluations_timesteps, watch.evaluations_results, strict=True):
+            curve[str(step)] = round(float(np.mean(scores)), 2)
     measured = environments(recipe, env_id, 1, 12345)
     if isinstance(env, VecNormalize):
         measured = VecNormalize(measured, training=False, norm_reward=False)
         measured.obs_rms = env.obs_rms
-    returns, _ = evaluate_policy(model, measured, given.episodes, deterministic=True, return_episode_rewards=True)
+    returns, _ = evaluate_policy(model, measured, options.episodes, deterministic=True, return_episode_rewards=True)
     row = {
         "seed": seed,
         "return_mean": float(np.mean(returns)),
@@ -192,20 +192,20 @@ def main() -> None:
     parser.add_argument("--out", type=result_file, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, help="not as many as our experiment has; schedules are shorter then, too")
-    given = parser.parse_args()
-    tasks = [(given, seed) for seed in given.seeds]
-    with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
+    options = parser.parse_args()
+    tasks = [(options, seed) for seed in options.seeds]
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         rows = pool.starmap(one_seed, tasks, chunksize=1)
-    wrapper = RECIPES[given.recipe].wrapper
+    wrapper = RECIPES[options.recipe].wrapper
     beside = [wrapper.split(".")[0]] if wrapper else []
     packages = ("stable_baselines3", "torch", "gymnasium", "mujoco", "numpy", *beside)
     result = {
         "command": " ".join(["benchmarks/learn_sb3.py", *sys.argv[1:]]),
         "seeds": rows,
         "versions": versions(*packages),
-        "machine": machine() | {"runs at a time": given.jobs},
+        "machine": machine() | {"runs at a time": options.jobs},
     }
-    keep(result, given.out)
+    keep(result, options.out)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Makes the run folders in tests/resume/fixtures by the code of a commit; later code must open and resume them.
+"""Make the run folders in tests/resume/fixtures with the code of a commit; later code must open and resume them.
 
     python benchmarks/old_runs.py --base COMMIT [--only PATTERN]
 
-Run it seldom: the older the folders, the more they prove. Host names, paths and the like become neutral words.
+Run it seldom: the older the folders, the more they prove. Host names and paths are replaced by neutral words.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import traces
 from harness.traced_runs import OLD_RUNS, merged
 
 HOST = "machine"
-LEFT_OUT = ("curves.png", "report.md", "metrics.csv")  # made anew at the next end
+LEFT_OUT = ("curves.png", "report.md", "metrics.csv")  # made again when the run ends
 KEY = "made_on.json"  # the facts of the machine they were made on
 
 
 def make_all(pattern: str) -> None:
-    """Make the folders by the package that is importable here."""
+    """Make the folders with the package that is importable here."""
     for name in fnmatch.filter(OLD_RUNS, pattern):
         target = traces.FIXTURES / name
         shutil.rmtree(target, ignore_errors=True)
@@ -55,7 +55,7 @@ def _make(name: str, root: Path) -> None:
 
 
 def _neutral(folder: Path, root: Path) -> None:
-    """Take out of a run folder what tells where it was made."""
+    """Remove from a run folder what identifies the machine."""
     _change(folder / "manifest.json", git=None, machine={"platform": "Linux", "cpu": "", "cores": 2, "host": HOST})
     _change(folder / "status.json", dir=f"runs/{folder.name}", pid=1, host=HOST)
     _change(folder / "lock", pid=1, host=HOST, boot_id=None)

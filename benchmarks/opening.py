@@ -1,4 +1,4 @@
-"""How long the inspector takes to show what is large, in a Chromium: a million rows, a long episode, many runs.
+"""Measure how long the inspector takes, in a Chromium, to show a million rows, a long episode, and many runs.
 
     python benchmarks/opening.py --keep /tmp/large --out benchmarks/results/opening.json
     python benchmarks/opening.py --keep /tmp/large --only rows --times 5
@@ -47,11 +47,11 @@ def train(root: Path, *words: str) -> Path:
 
 
 def make_rows(root: Path) -> None:
-    """A short run whose rows come again and again, as those of one run would."""
+    """Make a run of many rows by repeating those of a short one."""
     made = train(root, "CartPole-v1:ppo", "--max-timesteps", "60000", "logging.every_steps=2000", "--quiet")
-    given = [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
-    plain = next(row for row in reversed(given) if "eval/return_mean" not in row and "train/loss" in row)
-    judged = {key: value for row in given for key, value in row.items() if key.startswith("eval/")}
+    rows = [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
+    plain = next(row for row in reversed(rows) if "eval/return_mean" not in row and "train/loss" in row)
+    judged = {key: value for row in rows for key, value in row.items() if key.startswith("eval/")}
     pad = {f"train/layer_{index}/weight_norm": 1.0 + index for index in range(8)}  # rows of a kilobyte
     with (made / "metrics.jsonl").open("w") as file:
         for number in range(ROWS):
@@ -76,7 +76,7 @@ def make_runs(root: Path) -> None:
 
 
 class Opened:
-    """The program on some runs, and its page."""
+    """The inspector of some runs, and its page in a browser."""
 
     def __init__(self, root: Path) -> None:
         begun = time.perf_counter()
@@ -98,7 +98,7 @@ class Opened:
         self.home.cleanup()
 
     def when(self, holds: str, since: str = "0") -> float:
-        """Seconds of the page until something holds, from its beginning or another moment of it."""
+        """Return the seconds until a condition holds in the page, from its beginning or from another moment."""
         turn = f"() => {{ if ({holds}) {{ clearInterval(timer); done(performance.now()); }} }}"
         reached = self.browser.run(f"new Promise((done) => {{ const timer = setInterval({turn}, 5); }})")
         return float(reached - self.browser.run(since)) / 1000
@@ -113,7 +113,7 @@ def run_of(root: Path) -> str:
 
 
 def of_rows(root: Path) -> dict[str, float]:
-    """Its file as it would be found by somebody who was away: not in memory."""
+    """Measure the page of a run whose file is not in memory."""
     file = os.open(root / run_of(root) / "metrics.jsonl", os.O_RDONLY)
     os.fsync(file)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -135,7 +135,7 @@ def of_episode(root: Path) -> dict[str, float]:
     opened = Opened(root)
     try:
         opened.go(f"#/run/{run_of(root)}/episode/0", "!!document.querySelector('.transport .number')")
-        seen = opened.when("document.querySelector('.figures')?.children.length")
+        first_step = opened.when("document.querySelector('.figures')?.children.length")
         judged = opened.when(f"/the recorded one/.test(document.querySelector('main p').textContent) && {CHARTS} >= 4")
         opened.when("document.querySelector('.rows')")
         moves = []
@@ -155,7 +155,7 @@ def of_episode(root: Path) -> dict[str, float]:
             exact = ANSWERED + f"one.startTime > begun && /step={place}$/.test(one.name)).length"
             far.append(opened.when(exact, "begun"))
         return {
-            "first_step_seen": seen,
+            "first_step_seen": first_step,
             "judged": judged,
             "scrubbing_median": statistics.median(moves),
             "scrubbing_most": max(moves),
@@ -206,8 +206,8 @@ def main() -> None:
                 MAKE[kind](root)
             if options.make:
                 continue
-            found = [MEASURE[kind](root) for _ in range(options.times)]
-            result["seconds"][kind] = {key: [round(one[key], 3) for one in found] for key in found[0]}
+            measurements = [MEASURE[kind](root) for _ in range(options.times)]
+            result["seconds"][kind] = {key: [round(one[key], 3) for one in measurements] for key in measurements[0]}
     if not options.make:
         keep(result | {"machine": machine()}, options.out)
 

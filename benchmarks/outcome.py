@@ -1,4 +1,4 @@
-"""What every benchmark leaves behind: its result with the machine and the versions it was had on, shown and kept."""
+"""The result of a benchmark: printed, and stored with the machine and the versions of packages."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text().splitlines() if told.exists() else []
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.processor() or platform.machine()
 
@@ -34,34 +34,34 @@ def gpu() -> dict[str, str]:
     return {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
 
 
-def seeds(told: str) -> list[int]:
-    """`3`: so many, from 0 on; `4,5,6`: these, and `4,` this one alone."""
-    found = [int(seed) for seed in told.split(",") if seed] if "," in told else list(range(int(told)))
-    if not found:
-        raise argparse.ArgumentTypeError(f"{told}: no seed at all")
-    return found
+def seeds(text: str) -> list[int]:
+    """Parse seeds: `3` is 0, 1, 2; `4,5,6` are these, and `4,` is a single one."""
+    numbers = [int(seed) for seed in text.split(",") if seed] if "," in text else list(range(int(text)))
+    if not numbers:
+        raise argparse.ArgumentTypeError(f"{text}: no seed at all")
+    return numbers
 
 
-def result_file(told: str) -> Path:
-    """Where a result shall be written; asked before anything is measured."""
-    if not Path(told).parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{told}: there is no folder {Path(told).parent}")
-    return Path(told)
+def result_file(text: str) -> Path:
+    """Parse the path of a result file; refuse it before anything is measured if its folder does not exist."""
+    if not Path(text).parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: there is no folder {Path(text).parent}")
+    return Path(text)
 
 
 def versions(*packages: str) -> dict[str, str | None]:
-    """Of each package; None where it is not installed, for a result of hours must not be lost to that."""
-    found: dict[str, str | None] = {}
+    """Return the version of each package; None if it is not installed, so that no result of hours is lost."""
+    result: dict[str, str | None] = {}
     for name in packages:
         try:
-            found[name] = version(name)
+            result[name] = version(name)
         except PackageNotFoundError:
-            found[name] = None
-    return found
+            result[name] = None
+    return result
 
 
 def keep(result: dict[str, Any], out: Path | None) -> None:
-    """Print the result, and write it where it was asked for."""
+    """Print the result, and write it to `out` if there is one."""
     print(json.dumps(result, indent=1))
     write(result, out)
 

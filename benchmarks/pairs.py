@@ -1,9 +1,9 @@
-"""Processor seconds of two versions of the code at the same work, in turn: pairs, and the interval of their ratio.
+"""Compare the processor seconds of two versions of the code: interleaved pairs, and the interval of their ratio.
 
     git worktree add /tmp/before COMMIT
     python benchmarks/pairs.py --before /tmp/before/src --after src --pairs 20 --out benchmarks/results/pairs.json
 
-A ratio above 1 says that the code after is faster. The interval is the 95 % bootstrap interval of the median ratio.
+A ratio above 1 means that the later code is faster. The interval is the 95 % bootstrap interval of the median ratio.
 """
 
 from __future__ import annotations
@@ -55,10 +55,12 @@ Task = Callable[[str], float]  # from the folder of a version's source to proces
 
 def seconds(source: str, program: str, *arguments: str) -> float:
     environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", program, *arguments], env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
-    return float(done.stdout.splitlines()[-1])
+    process = subprocess.run(
+        [sys.executable, "-c", program, *arguments], env=environment, capture_output=True, text=True
+    )
+    if process.returncode:
+        raise SystemExit(f"{' '.join(arguments)} ended with {process.returncode}: {process.stderr}")
+    return float(process.stdout.splitlines()[-1])
 
 
 def training(program: str, *settings: str) -> Task:
@@ -70,7 +72,7 @@ def training(program: str, *settings: str) -> Task:
 
 
 def resuming(source: str) -> float:
-    """A run that has finished is resumed with a little more to do; each version resumes copies of a run of its own."""
+    """Measure the resumption of a finished run with a larger budget; each version resumes copies of its own run."""
     with tempfile.TemporaryDirectory() as root:
         shutil.copytree(finished(source), root, dirs_exist_ok=True)
         return seconds(source, TIMED, "resume", "@last", "--max-timesteps", "2048", "--quiet", "--runs-dir", root)
@@ -109,7 +111,7 @@ TASKS: dict[str, Task] = {
 
 
 def interval(ratios: list[float], draws: int = 10_000) -> list[float]:
-    """The 95 % bootstrap interval of the median."""
+    """Return the 95 % bootstrap interval of the median."""
     rng = random.Random(0)
     medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(draws))
     return [round(medians[int(draws * share)], 4) for share in (0.025, 0.975)]

@@ -1,4 +1,4 @@
-"""The path of a command: the files of cadenza whose functions it runs, and the modules of cadenza that it imports.
+"""List the files of cadenza whose functions a command runs, and the modules of cadenza that it imports.
 
     python benchmarks/path.py                         # cadenza train CartPole-v1:ppo, to a small budget
     python benchmarks/path.py train toy/pair:mappo --max-updates 1 --list

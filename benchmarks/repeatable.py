@@ -1,11 +1,11 @@
-"""Whether every environment of a family plays on, brought back in another one, as the used one does: bit for bit.
+"""Check for every environment of a family that a restored one continues like the original, bit for bit.
 
     python benchmarks/repeatable.py ALE --steps 300 --kwargs '{"repeat_action_probability": 0}'
     python benchmarks/repeatable.py ALE --only Pong --steps 5000 --out benchmarks/results/repeatable-pong.json
 
-An environment plays at random, giving episodes up at random moments. Each time its state is then loaded into a fresh
-one, and both go on with the same actions. Exit 1 where anything seen or earned differs. Takes too long for a test
-where a family has many environments, or slow ones.
+An environment takes random actions and is reset at random moments. Each time its state is then loaded into a fresh one,
+and both continue with the same actions. The exit code is 1 if an observation or a reward differs. For a family with
+many or slow environments this takes too long for a test.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from cadenza.types import Step
 FIELDS = ("obs", "final_obs", "reward", "terminated", "truncated", "is_first", "active", "died", "mask", "state", "won")
 
 
-def shown(step: Step) -> list[bytes]:
-    found = leaves({name: getattr(step, name) for name in FIELDS})
-    return [leaf.tobytes() for _, leaf in found if leaf is not None]
+def frame_bytes(step: Step) -> list[bytes]:
+    arrays = leaves({name: getattr(step, name) for name in FIELDS})
+    return [leaf.tobytes() for _, leaf in arrays if leaf is not None]
 
 
-def asked(id: str, kwargs: dict[str, Any], steps: int, rounds: int) -> dict[str, Any]:
-    """The steps until the two first differ, in each round; none where they never did."""
+def differences(id: str, kwargs: dict[str, Any], steps: int, rounds: int) -> dict[str, Any]:
+    """Return the step at which a used and a fresh environment first differ, in each round; None if they never do."""
     config, random = EnvironmentConfig(id=id, kwargs=kwargs), np.random.default_rng(0)
 
     def made() -> Any:
@@ -54,7 +54,7 @@ def asked(id: str, kwargs: dict[str, Any], steps: int, rounds: int) -> dict[str,
             parted.append(None)
             for step in range(1, steps + 1):
                 action = random_actions(used.spec.groups, used.current, random)
-                if shown(used.step(action)) != shown(fresh.step(action)):
+                if frame_bytes(used.step(action)) != frame_bytes(fresh.step(action)):
                     parted[-1] = step
                     break
             fresh.close()
@@ -72,17 +72,17 @@ def main() -> None:
     parser.add_argument("--kwargs", type=json.loads, default={})
     parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for id in environments.families()[options.family]:
         if options.only in id:
             try:
-                found[id] = asked(id, options.kwargs, options.steps, options.rounds)
+                results[id] = differences(id, options.kwargs, options.steps, options.rounds)
             except CadenzaError as problem:
-                found[id] = {"error": str(problem)}
-            print(id, json.dumps(found[id]), file=sys.stderr, flush=True)
-    wrong = [id for id, one in found.items() if "error" in one or any(one["parted"])]
+                results[id] = {"error": str(problem)}
+            print(id, json.dumps(results[id]), file=sys.stderr, flush=True)
+    wrong = [id for id, one in results.items() if "error" in one or any(one["parted"])]
     settings = {name: getattr(options, name) for name in ("family", "kwargs", "steps", "rounds")}
-    keep({**settings, "asked": len(found), "differing": wrong, "by_id": found, "machine": machine()}, options.out)
+    keep({**settings, "asked": len(results), "differing": wrong, "by_id": results, "machine": machine()}, options.out)
     sys.exit(1 if wrong else 0)
 
 

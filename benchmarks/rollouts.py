@@ -1,8 +1,8 @@
-"""Steps per second of a run's environments alone (random actions), and with its policy choosing each action.
+"""Measure the steps per second of a run's environments with random actions, and with its policy.
 
     python benchmarks/rollouts.py CarRacing-v3:world_models --out benchmarks/results/rollouts-carracing.json
 
-Both are measured in turns, so that whatever else the machine does falls on both; the overhead is that of the medians.
+Both alternate, so that other load on the machine affects both; the overhead is that of the medians.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def measure(spec: str, settings: list[str], rounds: int, steps: int) -> dict[str
     seconds: dict[str, list[float]] = {"alone": [], "with_policy": []}
     step, carry = env.current, workflow.initial_carry(env.num_envs)
     for number in range(rounds + 1):  # the first warms up
-        for kind, found in seconds.items():
+        for kind, times in seconds.items():
             began = time.perf_counter()
             for _ in range(steps):
                 if kind == "alone":
@@ -41,9 +41,9 @@ def measure(spec: str, settings: list[str], rounds: int, steps: int) -> dict[str
                     action, _, carry = workflow.act(step, carry, mode)
                 step = env.step(action)
             if number:
-                found.append((time.perf_counter() - began) / steps)
+                times.append((time.perf_counter() - began) / steps)
     assembly.close()
-    median = {kind: statistics.median(found) for kind, found in seconds.items()}
+    median = {kind: statistics.median(times) for kind, times in seconds.items()}
     return {
         "spec": spec,
         "settings": settings,
@@ -51,7 +51,7 @@ def measure(spec: str, settings: list[str], rounds: int, steps: int) -> dict[str
         "threads": assembly.decisions["runtime.threads"],
         "vectorize": config.environment.vectorize,
         "env_steps_per_second": {kind: round(env.num_envs / value, 1) for kind, value in median.items()},
-        "seconds_per_vec_step": {kind: [round(value, 5) for value in found] for kind, found in seconds.items()},
+        "seconds_per_vec_step": {kind: [round(value, 5) for value in times] for kind, times in seconds.items()},
         "overhead": round(median["with_policy"] / median["alone"] - 1, 3),
     }
 

@@ -1,11 +1,11 @@
-"""What sinks cost a run: TensorBoard, and Weights & Biases offline and with servers that are of no use, in turn.
+"""Measure what sinks cost a run: TensorBoard, and Weights & Biases offline and with servers that do not work.
 
     python benchmarks/sinks.py --python PYTHON --rounds 7 --out benchmarks/results/sinks.json
 
 PYTHON is an interpreter that has cadenza, tensorboard and wandb. Every round trains the same run once for each case, in
-an order that changes from round to round. Speed is env_steps over the seconds between a run's first and last row: not
-the start of the process, and not what a run waits for a sink at its end, which stands beside it. Each case must have
-every row that the run without a sink has: exit 1 where one has not.
+an order that changes from round to round. Speed is env_steps over the seconds between a run's first and last row,
+without the start of the process and the wait for a sink at the end, which is a result of its own. Each case must have
+every row of the run without a sink; otherwise the exit code is 1.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Broken(BaseHTTPRequestHandler):
         self.send_response(500)
         self.end_headers()
 
-    do_GET = do_POST
+    do_GET = do_POST  # noqa: N815 - the name that http.server calls
 
     def log_message(self, *_: object) -> None: ...
 
 
 @contextlib.contextmanager
 def addresses() -> Iterator[dict[str, str]]:
-    """Of servers that are of no use, by case."""
+    """Start servers that do not work; yield their addresses by case."""
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadingHTTPServer(("127.0.0.1", 0), Broken) as broken:
         threading.Thread(target=broken.serve_forever, daemon=True).start()
         yield {
@@ -71,7 +71,7 @@ def addresses() -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def full_disk(root: Path) -> Iterator[Path | None]:
-    """A real one of its own; nothing where none can be mounted."""
+    """Mount a small disk and fill it; yield its folder, or None if none can be mounted."""
     place = root / "full"
     place.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True)
@@ -90,7 +90,7 @@ def full_disk(root: Path) -> Iterator[Path | None]:
 
 
 def end_leftovers(root: Path) -> None:
-    """W&B's processes of a run go on trying for minutes: they must not be felt by the next one."""
+    """End W&B's processes of a run, which retry for minutes: they must not slow down the next one."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if any(part.startswith(str(root)) for part in process.cmdline()):
@@ -98,36 +98,36 @@ def end_leftovers(root: Path) -> None:
                     one.kill()
 
 
-def called(line: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run_process(line: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, env=os.environ | environ, capture_output=True, text=True)
 
 
 def train(python: str, case: str, steps: int, seed: int, root: Path, server: str, full: Path | None) -> dict[str, Any]:
-    """Speed, seconds that the process took beyond its last row, the rows, and what it warned of."""
+    """Train once; return speed, the seconds after its last row, the rows, and the warnings."""
     environ = {"WANDB_API_KEY": "0" * 40, "WANDB_INIT_TIMEOUT": "10", "WANDB_BASE_URL": server} if server else {}
     where = ["--runs-dir", str(root), "--quiet", "--json"]
     line = [python, "-m", "cadenza", "train", *RUN, *CASES[case], f"logging.every_steps={steps // 40}", *where]
     line += ["--max-timesteps", str(steps), "--seed", str(seed)]
-    if case == FULL:  # begun, and killed at once, so that there is a run whose sinks can be put there
-        called(line, {"CADENZA_FAILPOINT": "run:task@1"})
+    if case == FULL:  # started and killed at once, so that the sinks of an existing run can be put there
+        run_process(line, {"CADENZA_FAILPOINT": "run:task@1"})
         run = root / (root / "@last").read_text().strip()
         for sink in ("tensorboard", "wandb"):
             shutil.rmtree(run / sink, ignore_errors=True)
             (run / sink).symlink_to(full / sink)
         line = [python, "-m", "cadenza", "resume", "@last", *where]
     began = time.perf_counter()
-    done = called(line, environ)
+    process = run_process(line, environ)
     wall = time.perf_counter() - began
-    if done.returncode:
-        sys.exit(f"{case}: {done.stderr}")
-    told = json.loads(done.stdout.splitlines()[-1])
-    rows = [json.loads(text) for text in (Path(told["dir"]) / "metrics.jsonl").read_text().splitlines()]
+    if process.returncode:
+        sys.exit(f"{case}: {process.stderr}")
+    output = json.loads(process.stdout.splitlines()[-1])
+    rows = [json.loads(text) for text in (Path(output["dir"]) / "metrics.jsonl").read_text().splitlines()]
     first, last = rows[0], rows[-1]
     return {
         "speed": (last["env_steps"] - first["env_steps"]) / (last["time/seconds"] - first["time/seconds"]),
         "beyond": wall - last["time/seconds"],
         "rows": [(row["env_steps"], row["digest/weights"]) for row in rows],
-        "warnings": [text for text in done.stderr.splitlines() if text.startswith("warning")],
+        "warnings": [text for text in process.stderr.splitlines() if text.startswith("warning")],
     }
 
 
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
-    found: dict[str, list[dict[str, Any]]] = {case: [] for case in CASES}
+    measurements: dict[str, list[dict[str, Any]]] = {case: [] for case in CASES}
     with tempfile.TemporaryDirectory() as text, addresses() as servers, full_disk(Path(text)) as full:
         for number in range(options.rounds + 1):  # the first warms up
             cases = [case for case in CASES if case != FULL or full is not None]
@@ -146,19 +146,19 @@ def main() -> None:
             for case in cases:
                 root = Path(text, f"{number}-{case.replace(' ', '-')}")
                 server = servers.get(case, "")
-                found[case].append(train(options.python, case, options.steps, number, root, server, full))
+                measurements[case].append(train(options.python, case, options.steps, number, root, server, full))
                 end_leftovers(root)
-    cases = told(found)
+    cases = summary(measurements)
     keep({"steps": options.steps, "cases": cases, "load": os.getloadavg(), "machine": machine()}, options.out)
     short = [case for case, one in cases.items() if isinstance(one, dict) and not one["rows_complete"]]
     if short:
         sys.exit(f"rows are missing or differ: {', '.join(short)}")
 
 
-def told(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """By case: env_steps per second, the median of its ratios to the run without a sink in the same round."""
-    plain, result = found["none"][1:], {}
-    for case, rounds in found.items():
+def summary(measurements: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Return by case env_steps per second, and the median ratio to the run without a sink in the same round."""
+    plain, result = measurements["none"][1:], {}
+    for case, rounds in measurements.items():
         if not rounds:
             result[case] = "not measured: no disk could be mounted"
             continue

@@ -1,4 +1,4 @@
-"""Time from starting a process to its first environment step, beside Stable-Baselines3, in turn.
+"""Measure the time from the start of a process to its first environment step, alternating with Stable-Baselines3.
 
     python benchmarks/start.py --peer PYTHON --rounds 7 --out benchmarks/results/start.json
 

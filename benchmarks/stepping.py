@@ -1,11 +1,11 @@
-"""Environments stepped alone (random actions): ours, and the bare loop over the family's own fastest interface.
+"""Measure the speed of environments alone (random actions) beside a bare loop over the family's fastest interface.
 
     python benchmarks/stepping.py --families ale,minigrid --out benchmarks/results/stepping.json
 
-The two take turns of a few hundredths of a second, so that whatever else the machine does falls on both. What ours
-does beyond the bare loop is all that training needs: time limits, final observations, one array of observations that
-outlives the next step, a record of every action. Both play the same episodes, seeds and all, except that ALE's vector
-environment is seeded once. Needs the extras of the families that are asked for.
+The two alternate in turns of a few hundredths of a second, so that other load on the machine affects both. Beyond the
+bare loop, cadenza does what training needs: time limits, final observations, one array of observations that outlives
+the next step, a record of every action. Both play the same episodes with the same seeds, except that ALE's vector
+environment is seeded once. Needs the extras of the selected families.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cadenza.envs.vector import cores, make_vector
 TURN = 16  # steps of all environments
 COUNT = 8
 SEEDS = EpisodeSeeds(0, TRAIN)  # both play the same episodes: how long a step takes depends on what happens in it
-Steps = Callable[[Any], Any]  # one step of all environments, by the actions ours is given; what they show then
+Steps = Callable[[Any], Any]  # one step of all environments with the same actions as ours; returns the observations
 CONTROL, DOOM = ("walker", "walk"), "basic"
 CONFIGS = {
     "ale": EnvironmentConfig(id="ALE/Pong-v5", frame_stack=4),
@@ -44,7 +44,7 @@ CONFIGS = {
 
 
 def ale(sticky: float = 0.25) -> Steps:
-    """ALE's own vector environment with frames stacked; it takes a thread for each processor."""
+    """Make ALE's own vector environment with frames stacked; it uses a thread for each processor."""
     from ale_py import AtariVectorEnv
 
     options = {"stack_num": 4, "noop_max": 30, "use_fire_reset": False, "repeat_action_probability": sticky}
@@ -68,14 +68,14 @@ def minigrid() -> Steps:
         env.reset(seed=SEEDS(index, 0))
 
     def step(actions: Any) -> Any:
-        seen = []
+        observations = []
         for index, (env, action) in enumerate(zip(envs, actions.tolist(), strict=True)):
             obs, _, terminated, truncated, _ = env.step(action)
             if terminated or truncated:
                 played[index] += 1
                 obs, _ = env.reset(seed=SEEDS(index, played[index]))
-            seen.append(obs)
-        return seen
+            observations.append(obs)
+        return observations
 
     return step
 
@@ -95,14 +95,14 @@ def dmc() -> Steps:
         begin(index)
 
     def step(actions: Any) -> Any:
-        seen = []
+        observations = []
         for index, (env, action) in enumerate(zip(envs, actions, strict=True)):
-            told = env.step(action)
-            if told.last():
+            time_step = env.step(action)
+            if time_step.last():
                 played[index] += 1
-                told = begin(index)
-            seen.append(told.observation["observations"])
-        return seen
+                time_step = begin(index)
+            observations.append(time_step.observation["observations"])
+        return observations
 
     return step
 
@@ -121,22 +121,22 @@ def vizdoom() -> Steps:
         game.set_screen_format(doom.ScreenFormat.CRCGCB)
         game.set_screen_resolution(doom.ScreenResolution.RES_160X120)
         game.set_seed(drawn[index][0])
-        with contextlib.chdir(tempfile.gettempdir()):  # it leaves a file where it is started
+        with contextlib.chdir(tempfile.gettempdir()):  # it writes a file to the current folder
             game.init()
         games.append(game)
     buttons = games[0].get_available_buttons_size()
     presses = [[float(button == action - 1) for button in range(buttons)] for action in range(buttons + 1)]
 
     def step(actions: Any) -> Any:
-        seen = []
+        images = []
         for index, (game, action) in enumerate(zip(games, actions.tolist(), strict=True)):
             game.make_action(presses[action], 4)
             if game.is_episode_finished():
                 played[index] += 1
                 game.set_seed(drawn[index][played[index]])
                 game.new_episode()
-            seen.append(game.get_state().screen_buffer)
-        return seen
+            images.append(game.get_state().screen_buffer)
+        return images
 
     return step
 
@@ -153,20 +153,20 @@ BARE: dict[str, Callable[[], Steps]] = {
 def measure(family: str, seconds: float) -> dict[str, Any]:
     env = make_vector(CONFIGS[family], SEEDS, num_envs=COUNT)
     random = np.random.default_rng(0)
-    given = [random_actions(env.spec.groups, env.current, random) for _ in range(TURN)]
-    plain = [action["agent"][:, 0] for action in given]
+    sampled = [random_actions(env.spec.groups, env.current, random) for _ in range(TURN)]
+    plain = [action["agent"][:, 0] for action in sampled]
     bare = BARE[family]()
     took: dict[str, list[float]] = {"ours": [], "bare": []}
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
-        for name, step, actions in (("ours", env.step, given), ("bare", bare, plain)):
+        for name, step, actions in (("ours", env.step, sampled), ("bare", bare, plain)):
             began = time.perf_counter()
             for action in actions:
                 step(action)
             took[name].append(time.perf_counter() - began)
         env.episodes()
     env.close()
-    typical = {name: statistics.median(found) for name, found in took.items()}
+    typical = {name: statistics.median(times) for name, times in took.items()}
     return {
         "id": CONFIGS[family].id,
         "num_envs": COUNT,
@@ -184,13 +184,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
-    found = {}
+    results = {}
     for family in options.families.split(","):
-        found[family] = [measure(family, options.seconds) for _ in range(options.rounds)]
-        print(family, found[family], file=sys.stderr)
+        results[family] = [measure(family, options.seconds) for _ in range(options.rounds)]
+        print(family, results[family], file=sys.stderr)
     packages = versions("cadenza", "gymnasium", "numpy", "ale-py", "minigrid", "dm-control", "vizdoom")
     settings = {"cores": cores(), "load": os.getloadavg()[0], "steps_a_turn": TURN}
-    keep({**settings, "families": found, "versions": packages, "machine": machine()}, options.out)
+    keep({**settings, "families": results, "versions": packages, "machine": machine()}, options.out)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How near learned tables come to the exact optimum, by dynamic programming on the environments' own models.
+"""Compare learned tables with the exact optimum, by dynamic programming on the environments' own models.
 
     python benchmarks/tabular.py --seeds 10 --out benchmarks/results/tabular.json
 
-What is compared is no sample: the exact expected return, under the time limit and over the distribution of starts, of
-the policy that takes each state's best entry, and the best that any policy (one that knows the time left, even) can do.
-Beside it the same without time limit, discounted as in training.
+The compared values are exact: the expected return, under the time limit and over the distribution of initial states,
+of the policy that takes each state's best entry, and the best return of any policy, even one that knows the time left.
+The same is computed without time limit, discounted as in training.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUICK = ["evaluation.every_steps=0", "evaluation.episodes=1", "logging.every_ste
 
 @dataclass(frozen=True)
 class Model:
-    """Where actions lead; transitions that terminate lead nowhere."""
+    """The transition probabilities and rewards of an environment; terminating transitions have no next state."""
 
     following: np.ndarray  # [S, n, S] probabilities
     reward: np.ndarray  # [S, n] expected
@@ -50,7 +50,7 @@ class Model:
         return cls(following, reward, np.asarray(env.initial_state_distrib, float))
 
     def within(self, steps: int, policy: np.ndarray | None = None) -> float:
-        """Expected return of a policy [S], or the best possible, when time ends after so many steps."""
+        """Return the expected return of a policy [S], or the optimum, under a time limit."""
         value = np.zeros(len(self.start))
         for _ in range(steps):
             choices = self.reward + self.following @ value
@@ -58,7 +58,7 @@ class Model:
         return float(self.start @ value)
 
     def discounted(self, gamma: float, policy: np.ndarray | None = None) -> float:
-        """The same without time limit, discounted; the best possible by policy iteration."""
+        """Return the discounted value of a policy [S] without time limit, or the optimum by policy iteration."""
         rows = np.arange(len(self.start))
         current = np.zeros(len(rows), int) if policy is None else policy
         while True:
@@ -72,13 +72,13 @@ class Model:
 
 
 def best_entries(workflow: Any) -> np.ndarray:
-    """[S] the action that the table prefers in each state, among those that were allowed there."""
+    """Return the best allowed action of each state [S] by the table."""
     table = workflow.tables["agent"]
     return np.asarray(np.where(table.allowed, table.values.mean(0), -np.inf).argmax(1))
 
 
 def one_seed(spec: str, seed: int, root: Path) -> dict[str, Any]:
-    """Train the tuned experiment and say exactly how good its table is, and how far below the optimum."""
+    """Train the tuned experiment; return the exact value of its table and the distance to the optimum."""
     config = load(spec, [*QUICK, f"seed={seed}"])
     result = train(config, root, ["benchmark"], quiet=True).summary()
     player, _ = load_policy(RunFolder(Path(result["dir"])))

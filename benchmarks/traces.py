@@ -1,13 +1,13 @@
-"""Digests of weights, metrics and episodes of many short runs: proof that a change of the code changes no result.
+"""Compare digests of weights, metrics and episodes of many short runs: no change of code may change a result.
 
     python benchmarks/traces.py check                      # compare with tests/resume/traces.json
     python benchmarks/traces.py check --only 'sac*'
     python benchmarks/traces.py make --base COMMIT         # store what the code of that commit computes on this machine
 
 Results are equal bit for bit only on one kind of processor and with the same libraries. Each entry of the file is
-therefore kept under a key made of these facts. Where no entry has the key of this machine, nothing can be compared:
+therefore stored under a key made of these facts. Where no entry has the key of this machine, nothing can be compared:
 make an entry from the commit before the change, then check the change. What a run computes is read from its folder
-on disk, and runs are started by the public names of the package alone, so that this file outlives moves of modules.
+on disk, and runs are started by the public names of the package alone, so that this file survives moves of modules.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from harness.traced_runs import Preparation, Trace, traces
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURES = ROOT / "tests" / "resume" / "fixtures"
 FILE = ROOT / "tests" / "resume" / "traces.json"
-# The version of what runs compute. Raise it in the commit that changes results on purpose, and make entries anew from
-# that commit. A hash of sources would change with every comment and with every move of a file, and the check would
-# then be skipped at the very moment it is meant for.
+# The version of what runs compute. Raise it in the commit that changes results on purpose, and make the entries again
+# from that commit. A hash of sources would change with every comment and with every move of a file, and the check would
+# then be skipped when it is needed.
 NUMERICS = 1
 PACKAGES = ("numpy", "torch", "gymnasium")
 # Variables that choose kernels without a trace in what the libraries report.
@@ -67,7 +67,7 @@ def facts() -> dict[str, Any]:
         "python": ".".join(platform.python_version_tuple()[:2]),
         **{name: str(modules[name].__version__) for name in PACKAGES},
         "libc": " ".join(platform.libc_ver()) or platform.system(),  # sin, exp and the like of Python and of NumPy
-        "cpu": _processor(),  # MKL asks who made it
+        "cpu": _processor(),  # MKL selects kernels by the vendor
         "caches": _caches(),  # oneDNN and BLAS cut their blocks by them, and sums follow the blocks
         "torch capability": torch.backends.cpu.get_cpu_capability(),
         "numpy features": " ".join(np.show_config(mode="dicts")["SIMD Extensions"]["found"]),
@@ -158,12 +158,12 @@ def signal_at(row: int, number: int) -> Callable[[object], None]:
 def train_until_killed(spec: str, settings: Iterable[str], root: Path, row: int) -> None:
     """Train in a process of its own (resume, without a spec) and kill it at its row-th row of metrics."""
     line = [sys.executable, __file__, "kill", str(root), str(row), *([spec, *settings] if spec else [])]
-    done = subprocess.run(line, env=os.environ | {"PYTHONPATH": _package()}, capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL, f"not killed: {done.returncode} {done.stderr}"
+    process = subprocess.run(line, env=os.environ | {"PYTHONPATH": _package()}, capture_output=True, text=True)
+    assert process.returncode == -signal.SIGKILL, f"not killed: {process.returncode} {process.stderr}"
 
 
 def _kill(root: Path, row: int, spec: str, settings: list[str]) -> None:
-    """Do in this process what `train_until_killed` starts."""
+    """Train in this process until it kills itself, for `train_until_killed`."""
     _go_on(spec, settings, root, signal_at(row, signal.SIGKILL))
 
 
@@ -287,17 +287,17 @@ def by_code_of(base: str, line: list[str]) -> str:
     with tempfile.TemporaryDirectory() as place:
         with tarfile.open(fileobj=io.BytesIO(_git("archive", commit, "src"))) as archive:
             archive.extractall(place, filter="data")
-        done = subprocess.run([sys.executable, *line], env=os.environ | {"PYTHONPATH": f"{place}/src"})
-    if done.returncode:
+        process = subprocess.run([sys.executable, *line], env=os.environ | {"PYTHONPATH": f"{place}/src"})
+    if process.returncode:
         sys.exit(f"error: the runs by the code of {commit} failed (above)")
     return commit
 
 
 def _git(*arguments: str) -> bytes:
-    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=False)
-    if done.returncode:
-        sys.exit(f"error: git {' '.join(arguments)}: {done.stderr.decode().strip()}")
-    return done.stdout
+    process = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=False)
+    if process.returncode:
+        sys.exit(f"error: git {' '.join(arguments)}: {process.stderr.decode().strip()}")
+    return process.stdout
 
 
 def record_all(out: Path, runs: Mapping[str, Trace]) -> None:

@@ -1,10 +1,9 @@
-"""Tuning proof: PPO on CartPole-v1 under defaults that learn nothing, then what Optuna finds in 30 short trials.
+"""Tune PPO on CartPole-v1 from defaults that learn nothing, with 30 short trials of Optuna.
 
     python benchmarks/tune_cartpole.py --out benchmarks/results/tune-cartpole.json
     python benchmarks/tune_cartpole.py --seeds 1 --steps 20000 --out benchmarks/results/tune-cartpole-one-seed.json
 
-The best trial is then trained on five seeds that the search has not seen. The search goes on where it was when the same
---runs-dir is given again.
+The best trial is then trained on five new seeds. With the same --runs-dir an interrupted search continues.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ def main() -> None:
         before = cadenza("train", SPEC, *BAD, *MEASURED, "--max-timesteps", arguments.steps, "--seed", "1", *common)
         flags = ["--space", str(space), "--trials", str(TRIALS), "--max-timesteps", arguments.steps]
         flags += ["--seeds", arguments.seeds, "--jobs", str(arguments.jobs)]
-        found = cadenza("tune", SPEC, *BAD, *MEASURED, *flags, "--runs-dir", root)
+        result = cadenza("tune", SPEC, *BAD, *MEASURED, *flags, "--runs-dir", root)
         fresh = {}
         for seed in FRESH:
-            run = cadenza("train", found["best_config"], "--seed", str(seed), *common)
+            run = cadenza("train", result["best_config"], "--seed", str(seed), *common)
             fresh[seed] = run["eval/return_mean"]
-    trials = found["trials"]
+    trials = result["trials"]
     solving = [trial["trial"] for trial in trials if (trial["value"] or 0) >= SOLVED]
     keep(
         {
@@ -68,12 +67,12 @@ def main() -> None:
             "trial": f"the mean of seeds {arguments.seeds} after {arguments.steps} env_steps, 50 episodes each",
             "solved_at": SOLVED,
             "before": before["eval/return_mean"],
-            "best": found["best"]["value"],
-            "best_params": found["best"]["params"],
+            "best": result["best"]["value"],
+            "best_params": result["best"]["params"],
             "first_solving_trial": min(solving, default=None),
             "solving_trials": len(solving),
             "best_on_fresh_seeds": fresh,
-            "importance": found["importance"],
+            "importance": result["importance"],
             "trials": [{key: trial[key] for key in ("trial", "state", "value", "params")} for trial in trials],
             "versions": versions("cadenza", "torch", "gymnasium", "numpy", "optuna"),
             "machine": machine(),

@@ -1,13 +1,13 @@
-"""What a training loses while its page in the inspector is open, in a Chromium on the same machine.
+"""Measure how much an open page of the inspector slows down a training, with a Chromium on the same machine.
 
     python benchmarks/watching.py --rounds 12 --out benchmarks/results/watching.json   (15 minutes, quiet machine)
-    python benchmarks/watching.py --rounds 1 --seconds 8                               (a glance: a minute)
+    python benchmarks/watching.py --rounds 1 --seconds 8                               (a quick look: a minute)
 
-One run trains all the time. A round is four whiles: the page of its curves is closed, open, open and closed (every
-other round the other way round), so that a machine that gets slower or faster disturbs both alike. A while begins and
-ends with a row of metrics, so its env_steps are exact; it is told per second and per second of the run's own processor
-time (user and system), which is what watching costs it directly. Ratios are of neighbouring whiles, watched to alone;
-so that noise can be told from cost, `nothing` has them of neighbouring whiles that were both alone.
+One run trains all the time. A round has four intervals: the page of its curves is closed, open, open and closed (every
+second round the other way round), so that a drift of the machine's speed affects both alike. An interval begins and
+ends with a row of metrics, so its env_steps are exact. They are reported per second, and per second of the run's own
+processor time (user and system), which is the direct cost. Ratios are of neighbouring intervals, watched to alone;
+`nothing` has those of neighbouring intervals that were both alone, as a measure of noise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness.browser import Browser, program
 
 COMMAND = [sys.executable, "-m", "cadenza"]
-# Rows come often, and nothing that takes long happens now and then.
+# Rows are frequent, and nothing slow happens between them.
 RUN = ["CartPole-v1:ppo", "evaluation.every_steps=null", "checkpoint.every_steps=1000000", "logging.every_steps=2000"]
 WARM = 20  # seconds in which the first rows, and the machine's clock, settle
 SETTLED = 3.0  # seconds that a page takes to be opened, or closed
@@ -43,7 +43,7 @@ DRAWN = 10_000  # bootstrap samples
 
 
 def processor_seconds(pids: list[int]) -> float:
-    """User and system, of all their threads."""
+    """Return the processor seconds of these processes, user and system, of all threads."""
     total = 0.0
     for pid in pids:
         try:
@@ -55,22 +55,22 @@ def processor_seconds(pids: list[int]) -> float:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that it started."""
+    """Return the ids of a process and its descendants."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    found = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found
+    pids = [pid]
+    for one in pids:
+        pids += [child for child, parent in parents.items() if parent == one]
+    return pids
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Where everybody stands right after a row was written."""
+    """The counters of all processes right after a row was written."""
 
     env_steps: int
     seconds: float
@@ -93,10 +93,10 @@ class Watched:
         )
         assert self.serving.stdout is not None
         self.address = json.loads(self.serving.stdout.readline())["url"].partition("#")[0]
-        while not (found := list(root.glob("*/metrics.jsonl"))) or not found[0].stat().st_size:
+        while not (files := list(root.glob("*/metrics.jsonl"))) or not files[0].stat().st_size:
             assert self.training.poll() is None, "the training ended"
             time.sleep(0.2)
-        self.metrics = found[0]
+        self.metrics = files[0]
 
     def close(self) -> None:
         self.browser.close()
@@ -111,7 +111,7 @@ class Watched:
         time.sleep(SETTLED)
 
     def mark(self) -> Mark:
-        """With the next row."""
+        """Return the counters right after the next row."""
         size = self.metrics.stat().st_size
         while self.metrics.stat().st_size == size:
             assert self.training.poll() is None, "the training ended"
@@ -136,39 +136,46 @@ class Watched:
 
 
 def measured(root: Path, rounds: int, seconds: float) -> list[tuple[bool, dict[str, float]]]:
-    """Whiles in their order, and whether the page was open."""
-    watched, found = Watched(root), []
+    """Return the intervals in order, each with whether the page was open."""
+    watched, measurements = Watched(root), []
     try:
         time.sleep(WARM)
         for number in range(rounds):
             order = (False, True, True, False) if number % 2 == 0 else (True, False, False, True)
             for open_page in order:
                 watched.look(open_page)
-                found.append((open_page, watched.during(seconds)))
-                told = "watched" if open_page else "alone"
-                print(f"{len(found)} of {4 * rounds}: {told}, {found[-1][1]['per_second']:.0f}/s", file=sys.stderr)
-        return found
+                measurements.append((open_page, watched.during(seconds)))
+                kind = "watched" if open_page else "alone"
+                print(
+                    f"{len(measurements)} of {4 * rounds}: {kind}, {measurements[-1][1]['per_second']:.0f}/s",
+                    file=sys.stderr,
+                )
+        return measurements
     finally:
         watched.close()
 
 
 def interval(values: list[float]) -> list[float] | None:
-    """95 %, of the median, by bootstrap."""
+    """Return the 95 % bootstrap interval of the median."""
     if len(values) < 2:
         return None
     drawn = np.random.default_rng(0).choice(values, (DRAWN, len(values)))
     return [round(float(end), 4) for end in np.percentile(np.median(drawn, axis=1), [2.5, 97.5])]
 
 
-def summary(found: list[tuple[bool, dict[str, float]]], key: str) -> dict[str, Any]:
-    """Each round is two pairs; where the two in its middle are both alone (every second round), they tell the noise."""
-    pairs = list(zip(found[::2], found[1::2], strict=True))
+def summary(measurements: list[tuple[bool, dict[str, float]]], key: str) -> dict[str, Any]:
+    """Summarise pairs, two a round; the middle ones of every second round are both alone and show the noise."""
+    pairs = list(zip(measurements[::2], measurements[1::2], strict=True))
     ratios = [math.exp((1 if b else -1) * math.log(y[key] / x[key])) for (_, x), (b, y) in pairs]
-    alike = [(x[key], y[key]) for (a, x), (b, y) in zip(found[1:-1:2], found[2::2], strict=True) if not a and not b]
+    alike = [
+        (x[key], y[key])
+        for (a, x), (b, y) in zip(measurements[1:-1:2], measurements[2::2], strict=True)
+        if not a and not b
+    ]
     nothing = [second / first for first, second in alike]
     return {
-        "alone": [round(one[key]) for open_page, one in found if not open_page],
-        "watched": [round(one[key]) for open_page, one in found if open_page],
+        "alone": [round(one[key]) for open_page, one in measurements if not open_page],
+        "watched": [round(one[key]) for open_page, one in measurements if open_page],
         "ratios": [round(ratio, 4) for ratio in ratios],
         "ratio": round(statistics.median(ratios), 4),
         "interval": interval(ratios),
@@ -188,14 +195,14 @@ def main() -> None:
         parser.error("there is no Chromium here")
     before = os.getloadavg()
     with tempfile.TemporaryDirectory() as text:
-        found = measured(Path(text), options.rounds, options.seconds)
+        measurements = measured(Path(text), options.rounds, options.seconds)
     result: dict[str, Any] = {"rounds": options.rounds, "seconds": options.seconds}
     for key in ("per_second", "per_processor_second"):
-        result[f"env_steps_{key}"] = summary(found, key)
+        result[f"env_steps_{key}"] = summary(measurements, key)
     for key in ("server", "browser"):  # how much of a core the page takes, in the processes that are not the training
-        for open_page, told in ((True, "watched"), (False, "alone")):
-            share = statistics.mean(one[key] for was, one in found if was == open_page)
-            result[f"{key}_share_of_a_core_{told}"] = round(share, 4)
+        for open_page, kind in ((True, "watched"), (False, "alone")):
+            share = statistics.mean(one[key] for was, one in measurements if was == open_page)
+            result[f"{key}_share_of_a_core_{kind}"] = round(share, 4)
     keep(result | {"load": [before, os.getloadavg()], "machine": machine()}, options.out)
 
 

@@ -36,9 +36,9 @@ def forgotten() -> Iterator[None]:
     registry._wrapper_entries.cache_clear()
     yield
     registry._wrapper_entries.cache_clear()
-    for table, known in zip(tables, before, strict=True):
+    for table, names in zip(tables, before, strict=True):
         table.clear()
-        table.update(known)
+        table.update(names)
 
 
 @pytest.fixture(autouse=True)

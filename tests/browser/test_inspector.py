@@ -1,4 +1,4 @@
-"""The inspector clicked through in a real Chromium: every view, by mouse and keys, without a word on the console."""
+"""The inspector in a real Chromium: every view, by mouse and keys, without an error on the console."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def client(whole: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     odd = root / HOSTILE
     rows = [{"env_steps": i, "updates": i, HOSTILE: float(i), "eval/return_mean": 1.0 * i} for i in range(20)]
     (odd / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    told = {"metric": HOSTILE, "env_steps": 3, "what": HOSTILE, "explanation": HOSTILE, "hint": HOSTILE}
-    (odd / "alerts.jsonl").write_text(json.dumps({"rule": HOSTILE, "severity": HOSTILE, **told}) + "\n")
+    alert = {"metric": HOSTILE, "env_steps": 3, "what": HOSTILE, "explanation": HOSTILE, "hint": HOSTILE}
+    (odd / "alerts.jsonl").write_text(json.dumps({"rule": HOSTILE, "severity": HOSTILE, **alert}) + "\n")
     (odd / "logs" / "run.log").write_text(HOSTILE)
     with inspecting(root) as client:
         yield client
@@ -41,7 +41,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     browser.close()
 
 
-def test_every_view(client: Client, browser: Browser, whole: RunFolder) -> None:
+def test_every_view_shows_its_content(client: Client, browser: Browser, whole: RunFolder) -> None:
     browser.prefer("light")
     browser.open(client.server.address())
     browser.until("document.querySelectorAll('tbody tr').length === 2")
@@ -116,7 +116,7 @@ def test_every_view(client: Client, browser: Browser, whole: RunFolder) -> None:
     assert browser.problems == []
 
 
-def test_an_episode_that_is_left_and_looked_at_by_keys(client: Client, browser: Browser, whole: RunFolder) -> None:
+def test_an_episode_is_left_reopened_and_controlled_by_keys(client: Client, browser: Browser, whole: RunFolder) -> None:
     counter = "document.querySelector('.transport .number')?.textContent"
     browser.open(client.server.address(f"#/run/{whole.id}/episode/1?checkpoint="))
     browser.until("/to the last bit/.test(document.querySelector('main p')?.textContent)")
@@ -135,10 +135,10 @@ def test_an_episode_that_is_left_and_looked_at_by_keys(client: Client, browser: 
     assert browser.problems == []
 
 
-def test_a_run_that_trains_is_followed_and_left_alone_when_nobody_looks(
+def test_a_visible_page_follows_a_running_training_and_a_hidden_one_sends_no_request(
     client: Client, browser: Browser, whole: RunFolder
 ) -> None:
-    """Its first rows appear, then those that follow; a hidden page asks nothing until it is seen again."""
+    """The first rows appear, then later ones; a hidden page sends no request until it is visible again."""
     run = RunFolder(client.server.catalog.root / "live")
     shutil.copytree(whole.path, run.path)
     rows = run.metrics.read_text().splitlines(keepends=True)
@@ -156,34 +156,36 @@ def test_a_run_that_trains_is_followed_and_left_alone_when_nobody_looks(
                 "window.asked = 0; window.old = fetch; window.fetch = (...all) => { asked++; return old(...all); }"
             )
             hide = "Object.defineProperty(document, 'hidden', { configurable: true, get: () => %s })"
-            seen = "document.dispatchEvent(new Event('visibilitychange'))"
+            visibility_event = "document.dispatchEvent(new Event('visibilitychange'))"
             head = "document.querySelector('.head h1')"
             browser.run(f"window.kept = {head}")
-            browser.run(f"{hide % 'true'}; {seen}")
+            browser.run(f"{hide % 'true'}; {visibility_event}")
             browser.run("new Promise((done) => setTimeout(done, 200))")  # what was under way
-            asked = browser.run("asked")
+            requests = browser.run("asked")
             with run.metrics.path.open("a") as file:
                 file.write(rows[4])
             browser.run("new Promise((done) => setTimeout(done, 2300))")
-            assert browser.run("asked") == asked
-            browser.run(f"{hide % 'false'}; {seen}")
+            assert browser.run("asked") == requests
+            browser.run(f"{hide % 'false'}; {visibility_event}")
             reached = json.loads(rows[4])["env_steps"]
-            shown = "[...document.querySelectorAll('.facts b')].some((one) => one.textContent.startsWith(number(%d)))"
-            browser.until(shown % reached)
-            assert browser.run("asked") == asked + 1, "one look is one question"
+            shows_number = (
+                "[...document.querySelectorAll('.facts b')].some((one) => one.textContent.startsWith(number(%d)))"
+            )
+            browser.until(shows_number % reached)
+            assert browser.run("asked") == requests + 1, "one look is one question"
             assert browser.run(f"kept === {head}"), "what stays the same was made anew"
             assert browser.problems == []
     finally:
         shutil.rmtree(run.path)
 
 
-def test_choices_that_are_gone_and_comparisons_of_many_seeds(
+def test_stored_selections_of_deleted_runs_are_named_and_many_seeds_are_compared(
     client: Client, browser: Browser, whole: RunFolder
 ) -> None:
     browser.open(client.server.address())
     browser.until("document.querySelectorAll('tbody tr').length >= 1")
-    chosen = json.dumps(json.dumps(["gone", whole.id]))
-    browser.run(f"localStorage.setItem('cadenza.chosen', {chosen})")
+    selection = json.dumps(json.dumps(["gone", whole.id]))
+    browser.run(f"localStorage.setItem('cadenza.chosen', {selection})")
     browser.run("location.reload()")
     browser.until("document.querySelector('nav')?.innerText.includes('Compare 2')")
     browser.key("c")
@@ -202,7 +204,7 @@ def test_choices_that_are_gone_and_comparisons_of_many_seeds(
     assert browser.problems == []
 
 
-def test_hostile_names_are_shown_and_do_nothing(client: Client, browser: Browser) -> None:
+def test_hostile_names_are_shown_as_text(client: Client, browser: Browser) -> None:
     browser.open(client.server.address())
     browser.until("!!document.querySelector('[data-filter]')")
     browser.run("localStorage.clear()")
@@ -223,7 +225,7 @@ def test_hostile_names_are_shown_and_do_nothing(client: Client, browser: Browser
     assert browser.problems == []
 
 
-def test_a_page_of_another_origin_learns_nothing(client: Client, browser: Browser, tmp_path: Path) -> None:
+def test_a_page_of_another_origin_gets_no_answer(client: Client, browser: Browser, tmp_path: Path) -> None:
     """It is opened as a file while the token's cookie is there."""
     page = tmp_path / "evil.html"
     page.write_text("<!doctype html><title>evil</title>")

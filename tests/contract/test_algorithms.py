@@ -1,4 +1,4 @@
-"""Every registered algorithm in toys of every kind that it accepts: trains, resumes bit for bit, repeats itself."""
+"""Every registered algorithm, in toy environments of every kind that it accepts: training, exact resume, repetition."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def environments(subject: str) -> Sequence[str]:
 
 
 def first_toy(subject: str) -> str:
-    """The same for all that can act in it; for others the first of their own that they can."""
+    """Return the shared environment for algorithms that support it, else the first supported one."""
     algorithm, *_ = SUBJECTS[subject]
     for environment in ("toy/identity", *environments(subject)):
         with suppress(ConfigError):
@@ -236,7 +236,7 @@ def config_for(subject: str, environment: str) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], RunFolder]:
-    """The run of a subject in an environment from its beginning to its end, made when it is first asked for."""
+    """Return the undisturbed run of a subject in an environment; it is made by the first call."""
     root = tmp_path_factory.mktemp("undisturbed")
 
     @cache
@@ -289,7 +289,7 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_evaluating_does_not_disturb_training(
+def test_evaluations_do_not_change_training(
     lab: Lab, undisturbed: Callable[[str, str], RunFolder], subject: str
 ) -> None:
     discrete = subject.startswith(("qlearning", "dqn", "rainbow"))  # actions alone, and toy/pair has others too

@@ -1,4 +1,4 @@
-"""What every registered environment must keep: repeatable episodes, declared shapes, exact restore, equal vectors."""
+"""Every registered environment: repeatable episodes, declared shapes, exact restore, equal vectors."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ FIELDS = (
     "final_state",
     "won",
 )
-SHOWN = ("obs", "is_first", "active", "mask", "state")  # what a restored vector must show before its first step
+RESTORED = ("obs", "is_first", "active", "mask", "state")  # what a restored vector must show before its first step
 
 
-def kept(step: Any, fields: Any = FIELDS) -> Any:
-    """A copy of a step that later steps do not overwrite."""
+def copies(step: Any, fields: Any = FIELDS) -> Any:
+    """Return copies of the arrays of a step, which later steps do not overwrite."""
     values = {name: getattr(step, name) for name in fields}
     return {path: None if leaf is None else leaf.copy() for path, leaf in leaves(values)}
 
@@ -111,11 +111,11 @@ def assert_same(one: Any, two: Any) -> None:
 
 
 def walk(env: Any, steps: int, rng: Any) -> Any:
-    """Random steps; what they showed, and the episodes that ended."""
-    shown = []
+    """Take random steps; return the frames and the episodes that ended."""
+    frames = []
     for _ in range(steps):
-        shown.append(kept(env.step(random_actions(env.spec.groups, env.current, rng))))
-    return shown, env.episodes()
+        frames.append(copies(env.step(random_actions(env.spec.groups, env.current, rng))))
+    return frames, env.episodes()
 
 
 def assert_same_episodes(one: Any, two: Any) -> None:
@@ -135,26 +135,26 @@ def vector(id: str, way: str = "in_process", num_envs: int = 3) -> Any:
 
 
 def episode_of(env: Any, seed: int, steps: int) -> Any:
-    """What an episode of random actions shows; the seed decides about the actions, too."""
+    """Return the frames of an episode of random actions; the seed determines the actions, too."""
     for group in env.spec.groups.values():
         group.action.seed(seed)
-    frame, shown = env.reset(seed), []
+    frame, frames = env.reset(seed), []
     for _ in range(steps):
-        shown.append([leaf.tobytes() for _, leaf in leaves({"obs": frame.obs, "reward": frame.reward})])
+        frames.append([leaf.tobytes() for _, leaf in leaves({"obs": frame.obs, "reward": frame.reward})])
         if frame.terminated or frame.truncated:
             break
         frame = env.step({name: sampled(group, frame, name) for name, group in env.spec.groups.items()})
-    return shown
+    return frames
 
 
 def sampled(group: Any, frame: Any, name: str) -> Any:
-    """An allowed action for each agent of a group."""
+    """Return a random allowed action for each agent of a group."""
     masks = [None] * len(group.agents) if not frame.mask or name not in frame.mask else frame.mask[name]
     return np.stack([group.action.sample(None if mask is None else mask.astype(np.int8)) for mask in masks])
 
 
 def differing_episodes(id: str, episodes: int, steps: int) -> Any:
-    """Numbers of the episodes that an environment used for all of them plays unlike a new one."""
+    """Return the numbers of the episodes that differ between a used environment and a new one."""
     used, differing = catalog.make(settings(id)), []
     for seed in range(episodes):
         fresh = catalog.make(settings(id))
@@ -174,13 +174,13 @@ def test_a_used_environment_gives_the_same_episode_as_a_fresh_one(id: str) -> No
 
 
 @pytest.mark.parametrize("id", ["BipedalWalker-v3", "BipedalWalkerHardcore-v3"])
-def test_it_takes_a_world_of_its_own_for_every_episode(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_physics_environments_need_a_new_world_for_every_episode(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gym, "with_fresh_worlds", lambda env: env)
     assert differing_episodes(id, 12, 100) != []
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_what_is_shown_is_what_is_declared(id: str) -> None:
+def test_observations_rewards_and_flags_match_the_declared_spec(id: str) -> None:
     env = vector(id)
     rng = np.random.default_rng(0)
     for _ in range(30):
@@ -197,18 +197,18 @@ def test_what_is_shown_is_what_is_declared(id: str) -> None:
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_a_new_vector_restored_in_the_middle_of_episodes_goes_on_as_the_old_one(id: str) -> None:
+def test_a_new_vector_restored_in_mid_episode_continues_like_the_old_one(id: str) -> None:
     old = vector(id)
     walk(old, 37, np.random.default_rng(0))
     rng = np.random.default_rng(1)
     while not old.state_dict()["lengths"].any():
         walk(old, 1, rng)
     state = old.state_dict()
-    now = kept(old.current, SHOWN)
+    now = copies(old.current, RESTORED)
 
     new = vector(id)
     new.load_state_dict(state)
-    assert_same(kept(new.current, SHOWN), now)
+    assert_same(copies(new.current, RESTORED), now)
     for env in (old, new):
         env.episodes()
     steps = 15 if id in SLOW else 60
@@ -242,17 +242,17 @@ def test_a_finished_episode_can_be_played_again_from_its_record(id: str) -> None
 
 
 @pytest.mark.parametrize("id", ONE_OF_EACH)
-def test_workers_show_bit_for_bit_what_one_process_shows(id: str) -> None:
+def test_workers_return_bit_for_bit_what_one_process_returns(id: str) -> None:
     apart, here = vector(id, "workers"), vector(id)
     try:
-        assert_same(kept(apart.current), kept(here.current))
+        assert_same(copies(apart.current), copies(here.current))
         steps = 10 if id in SLOW else 45
         ours, theirs = (walk(env, steps, np.random.default_rng(4)) for env in (here, apart))
         for one, two in zip(ours[0], theirs[0], strict=True):
             assert_same(one, two)
         assert_same_episodes(ours[1], theirs[1])
         here.load_state_dict(apart.state_dict())
-        assert_same(kept(here.current, SHOWN), kept(apart.current, SHOWN))
+        assert_same(copies(here.current, RESTORED), copies(apart.current, RESTORED))
     finally:
         apart.close()
         here.close()

@@ -1,4 +1,4 @@
-"""Every experiment that ships trains, resumes and plays."""
+"""Every shipped experiment trains, resumes and plays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cadenza.tools.smoke import try_experiment
 
 
 @pytest.mark.parametrize("name", experiments())
-def test_works_in_small(name: str, tmp_path: Path) -> None:
+def test_every_spec_works_in_a_smoke_run(name: str, tmp_path: Path) -> None:
     try:
         try_experiment(name, 100, tmp_path)
     except MissingExtraError as problem:

@@ -1,4 +1,4 @@
-"""Every snippet of docs/extending.md does what the page says, in the order of the page."""
+"""Every snippet of docs/extending.md runs, in the order of the page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 import tomllib
 from pathlib import Path
 
-from harness.page import command, script
+from harness.page_snippets import command, script
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""Mistakes: one line that says what, where and what would be right; the documented exit code; nothing left behind."""
+"""Invalid input: one line that says what, where and what is allowed; the documented exit code; no files left."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_training(mistake: str, tmp_path: Path) -> None:
+def test_invalid_arguments_of_train_are_refused_in_one_line(mistake: str, tmp_path: Path) -> None:
     arguments, words = MISTAKES[mistake]
     train(tmp_path / "runs", *arguments).refused(2, *words)
     assert not (tmp_path / "runs").exists()
@@ -64,7 +64,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("case", FILES)
-def test_files(case: str, tmp_path: Path) -> None:
+def test_invalid_config_files_are_refused_in_one_line(case: str, tmp_path: Path) -> None:
     text, words = FILES[case]
     (tmp_path / "spec.yaml").write_text(text)
     train(tmp_path / "runs", tmp_path / "spec.yaml").refused(2, *words)
@@ -72,7 +72,7 @@ def test_files(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["resume", "evaluate", "show", "verify", "report"])
-def test_a_mistyped_run_is_answered_with_the_nearest(whole: RunFolder, command: str) -> None:
+def test_a_mistyped_run_names_the_nearest(whole: RunFolder, command: str) -> None:
     typed = whole.id.replace("identity", "idendity")
     outcome = cadenza(command, typed, "--runs-dir", whole.path.parent)
     outcome.refused(2, f"'{typed}'", f"did you mean '{whole.id}'?")
@@ -95,7 +95,7 @@ RUN_MISTAKES: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("mistake", RUN_MISTAKES)
-def test_commands_on_runs(whole: RunFolder, mistake: str) -> None:
+def test_invalid_arguments_of_commands_on_runs_are_refused_in_one_line(whole: RunFolder, mistake: str) -> None:
     arguments, words = RUN_MISTAKES[mistake]
     before = contents(whole.path)
     cadenza(*arguments, "--runs-dir", whole.path.parent).refused(2, *words)
@@ -103,7 +103,7 @@ def test_commands_on_runs(whole: RunFolder, mistake: str) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Everything but the note of who held the run last."""
+    """Return all files but the one that names the last holder of the lock."""
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
     return {str(path): content for path, content in files.items()}
 
@@ -119,17 +119,17 @@ def contents(folder: Path) -> dict[str, bytes]:
         (["envs", "cartpool"], ["'cartpool'", "did you mean 'CartPole-v1'?"]),
     ],
 )
-def test_other_commands(arguments: list[str], words: list[str]) -> None:
+def test_invalid_arguments_of_other_commands_are_refused_in_one_line(arguments: list[str], words: list[str]) -> None:
     cadenza(*arguments).refused(2, *words)
 
 
-def test_a_missing_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_extra_names_the_line_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(FAMILIES, "absent", Family("absent", "never here", "harness.absent_family", extra="absent"))
     train(tmp_path / "runs", "absent/thing:ppo").refused(69, "absent", "pip install 'cadenza[absent]'")
     assert not (tmp_path / "runs").exists()
 
 
-def test_runs_folder_that_cannot_be(tmp_path: Path) -> None:
+def test_an_impossible_runs_folder_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
     train(file, *TOY).refused(74, str(file), "it is a file", "--runs-dir")
@@ -138,7 +138,7 @@ def test_runs_folder_that_cannot_be(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_current_folder_that_was_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_current_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -146,13 +146,13 @@ def test_a_current_folder_that_was_deleted(tmp_path: Path, monkeypatch: pytest.M
         cadenza(*arguments).refused(74, "the current folder has been deleted")
 
 
-def test_weights_that_do_not_fit(whole: RunFolder) -> None:
+def test_weights_that_do_not_fit_are_refused(whole: RunFolder) -> None:
     root = whole.path.parent
     train(root, *TOY, "algorithm.actor.hidden_sizes=[8]", "--init-from", whole.id).refused(2, whole.id, "size mismatch")
     assert last(root) == whole
 
 
-def test_a_run_of_a_newer_version(whole: RunFolder, tmp_path: Path) -> None:
+def test_a_run_of_a_newer_version_is_refused(whole: RunFolder, tmp_path: Path) -> None:
     folder = copied(whole, tmp_path / "runs")
     folder.config.path.write_text(folder.config.read_text().replace("schema_version: 2", "schema_version: 99"))
     for command in ("resume", "evaluate", "verify"):

@@ -1,4 +1,4 @@
-"""Runs whose files were cut, changed, lost or made by a stranger: noticed, told, recovered where that is possible."""
+"""Runs with truncated, changed, lost or foreign files: damage is noticed, reported and, where possible, repaired."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_resume_falls_back_and_ends_the_same(damage: str, whole: RunFolder, fold
     assert_same_end(whole, folder)
 
 
-def test_a_strangers_checkpoint_is_not_taken(whole: RunFolder, folder: RunFolder, stranger: RunFolder) -> None:
+def test_a_checkpoint_of_another_run_is_not_loaded(whole: RunFolder, folder: RunFolder, stranger: RunFolder) -> None:
     shutil.rmtree(newest(folder))
     shutil.copytree(newest(stranger), folder.checkpoints.path / newest(stranger).name)
     cadenza("evaluate", "@last", "--runs-dir", folder.path.parent).refused(78, "saved under config")
@@ -87,7 +87,7 @@ def test_a_strangers_checkpoint_is_not_taken(whole: RunFolder, folder: RunFolder
     assert_same_end(whole, folder)
 
 
-def test_when_no_checkpoint_is_left(folder: RunFolder) -> None:
+def test_a_run_without_a_valid_checkpoint_is_refused(folder: RunFolder) -> None:
     paths = sorted(folder.checkpoints.path.glob("step-*"))
     for path in paths:
         flip(path / "workflow.safetensors")
@@ -98,8 +98,8 @@ def test_when_no_checkpoint_is_left(folder: RunFolder) -> None:
 
 @pytest.mark.parametrize("part", ["clock", "workflow", "environment", "scheduler", "metrics", "store.rollout"])
 @pytest.mark.parametrize("content", [None, {}, [], 3], ids=str)
-def test_a_state_that_does_not_fit_is_told(part: str, content: object, folder: RunFolder) -> None:
-    """Sound by its hashes, but not of this program: as another version might write it."""
+def test_a_state_that_does_not_fit_is_refused(part: str, content: object, folder: RunFolder) -> None:
+    """The hashes are right, but the state does not fit, as if another version had written it."""
     path = newest(folder)
     state = json.loads((path / "state.json").read_text())
     del state[part]
@@ -112,7 +112,7 @@ def test_a_state_that_does_not_fit_is_told(part: str, content: object, folder: R
 
 
 def seal(checkpoint: Path, file: str, content: bytes) -> None:
-    """Put content into a checkpoint and make its manifest vouch for it."""
+    """Write a file into a checkpoint and put its hash into the manifest."""
     from hashlib import sha256
 
     (checkpoint / file).write_bytes(content)
@@ -123,7 +123,7 @@ def seal(checkpoint: Path, file: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff\xfe", b"{}"], ids=str)
-def test_a_lost_status_is_written_anew(content: bytes | None, whole: RunFolder, folder: RunFolder) -> None:
+def test_a_lost_status_is_written_again(content: bytes | None, whole: RunFolder, folder: RunFolder) -> None:
     put(folder.status.path, content)
     root = folder.path.parent
     for command in COMMANDS[1:]:
@@ -149,7 +149,7 @@ def runs(command: str) -> list[str]:
     "content", [None, b"", b"{", b"[]", b"\xff\xfe", b"{}", b"[" * 100_000], ids=lambda content: str(content)[:9]
 )
 @pytest.mark.parametrize("name", ["manifest.json", "decisions.json"])
-def test_what_cannot_be_made_anew_is_named(name: str, content: bytes | None, folder: RunFolder) -> None:
+def test_lost_files_that_cannot_be_restored_are_named(name: str, content: bytes | None, folder: RunFolder) -> None:
     put(folder.path / name, content)
     root = folder.path.parent
     resume(root).refused(78, str(folder.path / name), "copy of the run")
@@ -161,7 +161,7 @@ def test_what_cannot_be_made_anew_is_named(name: str, content: bytes | None, fol
 
 
 @pytest.mark.parametrize("field", ["spec", "command", "configs", "versions", "machine", "git"])
-def test_a_manifest_of_odd_values_is_named(field: str, folder: RunFolder) -> None:
+def test_invalid_values_in_a_manifest_are_named(field: str, folder: RunFolder) -> None:
     folder.manifest.path.write_text(json.dumps(folder.read_manifest() | {field: 5}))
     root = folder.path.parent
     resume(root).refused(78, str(folder.manifest), f"({field}='5')")
@@ -181,7 +181,7 @@ def test_metrics_after_the_checkpoint_may_be_damaged(whole: RunFolder, folder: R
 
 
 @pytest.mark.parametrize("damage", ["cut", "edited", "gone", "binary", "not rows", "a stranger's"])
-def test_metrics_that_a_checkpoint_refers_to(damage: str, folder: RunFolder, stranger: RunFolder) -> None:
+def test_damaged_metrics_before_the_checkpoint_are_refused(damage: str, folder: RunFolder, stranger: RunFolder) -> None:
     text = folder.metrics.read_text()
     changed = {
         "cut": text[: len(text) // 2],
@@ -209,7 +209,9 @@ def test_edited_metrics_do_not_verify(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense\n", b"\xff\xfe"], ids=str)
-def test_pointers_that_point_nowhere(content: bytes, whole: RunFolder, folder: RunFolder) -> None:
+def test_a_wrong_checkpoint_pointer_is_ignored_and_a_wrong_last_run_is_refused(
+    content: bytes, whole: RunFolder, folder: RunFolder
+) -> None:
     root = folder.path.parent
     shutil.rmtree(newest(folder))
     (folder.checkpoints.path / "last").write_bytes(content)
@@ -219,7 +221,7 @@ def test_pointers_that_point_nowhere(content: bytes, whole: RunFolder, folder: R
     resume(root).refused(2, "@last")
 
 
-def test_a_damaged_index_is_made_anew(folder: RunFolder) -> None:
+def test_a_damaged_index_is_rebuilt(folder: RunFolder) -> None:
     root = folder.path.parent
     (root / "index.sqlite").write_bytes(b"no database")
     assert folder.id in cadenza("list", "--runs-dir", root).succeeded().out
@@ -290,15 +292,15 @@ def test_a_strangers_files_execute_nothing(whole: RunFolder, tmp_path: Path) -> 
     roots = [tmp_path / poison.__name__ for poison in POISONS]
     for root, poison in zip(roots, POISONS, strict=True):
         poison(copied(whole, root), canary)
-    done = subprocess.run([sys.executable, "-c", AUDITED, *roots], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count(" verify: ") == len(POISONS)
-    assert "EXECUTED" not in done.stderr
-    assert "internal error" not in done.stderr
-    assert "Traceback" not in done.stderr
+    process = subprocess.run([sys.executable, "-c", AUDITED, *roots], capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr.count(" verify: ") == len(POISONS)
+    assert "EXECUTED" not in process.stderr
+    assert "internal error" not in process.stderr
+    assert "Traceback" not in process.stderr
     assert not canary.exists()
 
 
-def test_the_poison_would_work_if_it_were_taken(tmp_path: Path) -> None:
+def test_the_poisoned_pickle_would_execute_if_it_were_loaded(tmp_path: Path) -> None:
     pickle.loads(pickle.dumps(Payload(tmp_path / "canary")))
     assert (tmp_path / "canary").exists()

@@ -1,4 +1,4 @@
-"""A disk that refuses: training goes on while it can, nothing saved is lost, and the end is what it would have been."""
+"""Disk errors: training continues while it can, no saved state is lost, and the final result is the same."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def test_a_disk_that_stays_full_ends_the_run_and_nothing_saved_is_lost(
 
 
 @pytest.mark.parametrize("hit", range(1, STARTING + 1))
-def test_no_room_for_a_new_run(hit: int, whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_run_on_a_full_disk_is_refused(
+    hit: int, whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "runs"
     train_with(f"atomic:before_rename@{hit}:enospc", root, monkeypatch).refused(74, "No space left on device")
     if (root / "@last").exists():  # the run began: it can still be done
@@ -102,7 +104,7 @@ def test_no_room_for_a_new_run(hit: int, whole: RunFolder, tmp_path: Path, monke
         assert list(root.iterdir()) == []
 
 
-def test_failures_that_are_not_in_a_row_do_not_add_up(
+def test_failed_saves_that_are_not_consecutive_do_not_end_the_run(
     whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "runs"
@@ -114,14 +116,14 @@ def test_failures_that_are_not_in_a_row_do_not_add_up(
 
 
 class Recurring(failpoints.Failpoint):
-    """Fails at several hits."""
+    """A failpoint that fails at several hits."""
 
     def __init__(self, name: str, hits: set[int]) -> None:
         super().__init__(name, action="enospc")
-        self.chosen = hits
+        self.selected = hits
 
     def hit(self) -> None:
-        self.at = self.hits + 1 if self.hits + 1 in self.chosen else 0
+        self.at = self.hits + 1 if self.hits + 1 in self.selected else 0
         super().hit()
 
 
@@ -138,7 +140,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(place: Path, leave: int) -> Path:
-    """A file that takes all but `leave` bytes."""
+    """Write a file that leaves only `leave` bytes free; return its path."""
     filler = place / "filler"
     room = os.statvfs(place)
     filler.write_bytes(b"x" * (room.f_bavail * room.f_bsize - leave))
@@ -146,7 +148,9 @@ def fill(place: Path, leave: int) -> Path:
 
 
 @pytest.mark.parametrize("leave", [60_000, 200_000])
-def test_a_really_full_disk(leave: int, whole: RunFolder, small_disk: Path) -> None:
+def test_a_real_full_disk_ends_the_run_and_keeps_its_checkpoints(
+    leave: int, whole: RunFolder, small_disk: Path
+) -> None:
     root = small_disk / "runs"
     filler = fill(small_disk, leave)
     outcome = train(root, *TOY)
@@ -158,8 +162,8 @@ def test_a_really_full_disk(leave: int, whole: RunFolder, small_disk: Path) -> N
     assert leftovers(folder) == []
 
 
-def test_a_replay_on_a_disk_has_its_room_before_it_is_written_to(small_disk: Path) -> None:
-    """In a file with holes the first row that finds no room would end the process, by SIGBUS."""
+def test_a_replay_on_disk_reserves_its_space_before_the_first_row(small_disk: Path) -> None:
+    """In a sparse file the first row without space would end the process by SIGBUS."""
     run = ["CartPole-v1:dqn", "algorithm.buffer_on_disk=true", "algorithm.hidden.hidden_sizes=[8]"]
     refused = train(small_disk / "runs", *run, "--max-timesteps", "500")
     refused.refused(74, "no file for a replay of", "No space left on device")
@@ -182,7 +186,7 @@ def test_sinks_on_a_full_disk_cost_a_warning(whole: RunFolder, small_disk: Path,
     assert_same_end(whole, folder)
 
 
-def test_a_folder_that_was_removed_keeps_nothing(tmp_path: Path) -> None:
+def test_a_removed_run_folder_ends_the_run_without_claiming_a_checkpoint(tmp_path: Path) -> None:
     def remove(event: Event) -> None:
         if isinstance(event, Row):
             shutil.rmtree(tmp_path, ignore_errors=True)

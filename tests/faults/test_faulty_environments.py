@@ -1,4 +1,4 @@
-"""Environments that raise, lie, hang or die, and losses that explode, in the middle of real runs."""
+"""Environments that raise, return invalid values, hang or die, and diverging losses, in real runs."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ CASES = [
 
 def newest(folder: RunFolder) -> tuple[str, dict[str, Any]]:
     warnings: list[str] = []
-    found = Checkpoints(folder.checkpoints, folder.read_manifest()["config_hash"]).newest(warnings.append)
-    assert found is not None
+    checkpoint = Checkpoints(folder.checkpoints, folder.read_manifest()["config_hash"]).newest(warnings.append)
+    assert checkpoint is not None
     assert warnings == []
-    return found
+    return checkpoint
 
 
 @pytest.mark.parametrize(("way", "fault"), CASES)
-def test_a_fault_stops_the_run_and_says_where(way: str, fault: str, tmp_path: Path) -> None:
+def test_a_fault_stops_the_run_and_names_its_place(way: str, fault: str, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     faulty = [
         "toy/faulty:ppo",
@@ -67,7 +67,7 @@ def test_a_fault_stops_the_run_and_says_where(way: str, fault: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("way", ["in_process", "workers"])
-def test_an_environment_cannot_end_the_program(way: str, tmp_path: Path) -> None:
+def test_sys_exit_in_an_environment_is_a_fault(way: str, tmp_path: Path) -> None:
     outcome = train(tmp_path, "harness.odd_spaces:Leaving:ppo", *SMALL, f"environment.vectorize={way}")
     outcome.refused(70, "raised SystemExit: 5, at step 1 of episode 0")
 

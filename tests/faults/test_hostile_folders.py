@@ -1,4 +1,4 @@
-"""A sample of `benchmarks/hostile_folders.py`: hostile names in folders of somebody else, under every command."""
+"""A sample of `benchmarks/hostile_folders.py`: hostile content in folders of strangers, under every command."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, in
 
 
 def attack(place: Path, *options: str) -> tuple[str, list[str]]:
-    """What the benchmark printed, and each failure in a line. A process of its own: it forks before anything trains."""
+    """Run the benchmark in a process of its own; return its output, and each failure in a line."""
     out = place / "failures.json"
     variables = {**os.environ, "PYTHONPATH": str(Path(cadenza.__file__).parents[1])}
     command = [sys.executable, str(BENCHMARK), "--json", str(out), *options]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=900)
-    assert out.is_file(), done.stderr[-2000:]
+    process = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=900)
+    assert out.is_file(), process.stderr[-2000:]
     report = json.loads(out.read_text())
     print(f"{report['tried']} combinations tried in {report['seconds']:.0f} s")
     assert report["tried"] > 0

@@ -1,4 +1,4 @@
-"""One writer per run: a second one is turned away at once, and a dead one's lock is no obstacle."""
+"""One writer per run: a second one is refused at once, and the lock of a dead process is free."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_run_in_use_is_refused_at_once(tmp_path: Path) -> None:
     assert holder.wait() == 143
 
 
-def test_the_lock_of_a_killed_process_is_no_obstacle(whole: RunFolder, tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_free(whole: RunFolder, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     holder = start(["train", *TOY, "environment.vectorize=workers"], root).until_training()
     os.killpg(holder.pid, signal.SIGKILL)

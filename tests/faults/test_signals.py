@@ -1,4 +1,4 @@
-"""Signals at any moment: the run stops at a boundary, says so, and goes on from there as if nothing had been."""
+"""Signals at any moment: the run stops at a boundary, prints a message, and resumes exactly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORKERS = [*LONG, "environment.vectorize=workers", "environment.workers=2"]
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """The long run left alone; worker environments give the same."""
+    """The undisturbed long run; environments in workers give the same result."""
     root = tmp_path_factory.mktemp("undisturbed") / "runs"
     assert call(["train", *LONG], root) == (0, "")
     return last(root)
@@ -45,7 +45,9 @@ def arguments(root: Path, fresh: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
-def test_interrupted_again_and_again(number: signal.Signals, undisturbed: RunFolder, tmp_path: Path) -> None:
+def test_a_run_interrupted_many_times_equals_an_undisturbed_one(
+    number: signal.Signals, undisturbed: RunFolder, tmp_path: Path
+) -> None:
     root, rng = tmp_path / "runs", random.Random(int(number))
     for turn in range(3):
         command = start(arguments(root, LONG), root).until_locked()
@@ -93,7 +95,7 @@ def test_workers_leave_the_groups_signals_to_their_parent(undisturbed: RunFolder
     assert_same_end(undisturbed, last(root))
 
 
-def test_a_second_ctrl_c_leaves_at_once(undisturbed: RunFolder, tmp_path: Path) -> None:
+def test_a_second_ctrl_c_exits_at_once(undisturbed: RunFolder, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     command = start(["train", *WORKERS], root, "ckpt:before_rename@3+:stop").until_training(1).until_stopped()
     children = command.children()
@@ -120,7 +122,7 @@ def test_nohup_is_respected() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_signal_before_the_first_step_is_kept(undisturbed: RunFolder, tmp_path: Path) -> None:
+def test_a_signal_before_the_first_step_is_handled(undisturbed: RunFolder, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     command = start(["train", *LONG], root, "ckpt:after_write@1:stop").until_stopped()
     command.send(signal.SIGTERM)
@@ -132,7 +134,7 @@ def test_a_signal_before_the_first_step_is_kept(undisturbed: RunFolder, tmp_path
     assert_same_end(undisturbed, last(root))
 
 
-def test_ctrl_c_does_not_make_verify_claim_anything(undisturbed: RunFolder, tmp_path: Path) -> None:
+def test_an_interrupted_verify_reports_no_result(undisturbed: RunFolder, tmp_path: Path) -> None:
     command = start(["verify", str(undisturbed.path)], tmp_path / "runs", "run:task@3:stop").until_stopped()
     command.send(signal.SIGINT)
     command.send(signal.SIGCONT)

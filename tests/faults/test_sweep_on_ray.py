@@ -1,4 +1,4 @@
-"""A sweep on a real Ray cluster of two nodes, one of whose workers is killed on the way."""
+"""A sweep on a real Ray cluster of two nodes, one of whose workers is killed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from harness.sweeping import BUDGET, TINY, folders, outcomes, run
 pytest.importorskip("ray", reason="the extra ray is not installed")
 
 
-def test_a_killed_worker_costs_nothing_but_time(tmp_path: Path) -> None:
+def test_trials_of_a_killed_ray_worker_are_repeated(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
     path, root = tmp_path / "tried.yaml", tmp_path / "runs"
     space = {**TINY, "algorithm.learning_rate": [0.001, 0.1]}
-    said = {"base": "CartPole-v1:ppo", "sweep": space, "max_timesteps": BUDGET, "parallel_jobs": 2}
-    path.write_text(yaml.safe_dump(said))
+    content = {"base": "CartPole-v1:ppo", "sweep": space, "max_timesteps": BUDGET, "parallel_jobs": 2}
+    path.write_text(yaml.safe_dump(content))
     # Ray's workers have the environment of their node: the runs of this one stand still midway
     os.environ["CADENZA_FAILPOINT"] = "run:task@3:stop"
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -51,12 +51,12 @@ def test_a_killed_worker_costs_nothing_but_time(tmp_path: Path) -> None:
         sweep = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         victim = next_stopped(root, set())
         psutil.Process(victim.ppid()).kill()
-        known: set[int] = set()
+        killed: set[int] = set()
         while sweep.poll() is None:
-            found = next_stopped(root, known, sweep)
-            if found is not None:
-                known.add(found.pid)
-                found.send_signal(signal.SIGCONT)
+            process = next_stopped(root, killed, sweep)
+            if process is not None:
+                killed.add(process.pid)
+                process.send_signal(signal.SIGCONT)
         errors = sweep.stderr.read() if sweep.stderr else ""
         assert sweep.returncode == 0, errors
         assert "its process was killed; going on" in errors
@@ -72,14 +72,14 @@ def test_a_killed_worker_costs_nothing_but_time(tmp_path: Path) -> None:
         assert compare(one, other) is None
 
 
-def next_stopped(root: Path, known: set[int], sweep: subprocess.Popen[str] | None = None) -> psutil.Process | None:
-    """A run that stands still and was not seen before; nothing once the sweep is over."""
+def next_stopped(root: Path, killed: set[int], sweep: subprocess.Popen[str] | None = None) -> psutil.Process | None:
+    """Return the process of a stopped run that is not in `killed`; None when the sweep is over."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and (sweep is None or sweep.poll() is None):
         for process in psutil.process_iter(["cmdline", "status"]):
             line = process.info["cmdline"] or []
             still = process.info["status"] == psutil.STATUS_STOPPED
-            if still and process.pid not in known and "trial" in line and str(root) in line:
+            if still and process.pid not in killed and "trial" in line and str(root) in line:
                 return process
         time.sleep(0.05)
     assert sweep is not None, "no run has begun"

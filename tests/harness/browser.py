@@ -1,4 +1,4 @@
-"""A real Chromium, driven through its DevTools protocol over two pipes: no driver, no packages."""
+"""A Chromium that is controlled through its DevTools protocol over two pipes, without a driver or packages."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-# it listens on descriptor 3 and talks on 4
+# Chromium reads from descriptor 3 and writes to 4
 START = """
 import fcntl, os, sys
-ears, mouth = (fcntl.fcntl(int(given), fcntl.F_DUPFD, 10) for given in sys.argv[1:3])
-os.dup2(ears, 3), os.dup2(mouth, 4), os.close(ears), os.close(mouth)
+reading, writing = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])
+os.dup2(reading, 3), os.dup2(writing, 4), os.close(reading), os.close(writing)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-PATIENCE = 60.0  # seconds until something that should appear must have
+PATIENCE = 60.0  # seconds to wait for a condition
 
 
 def program() -> str | None:
-    return next((found for name in PROGRAMS if (found := shutil.which(name))), None)
+    return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
 
 
 class Browser:
-    """One tab. `problems` are all errors that its console and its scripts told."""
+    """A browser with one tab; `problems` are all errors of its console and its scripts."""
 
     def __init__(self, home: Path, width: int = 1400, height: int = 900) -> None:
         ours, theirs = os.pipe(), os.pipe()  # to it, from it
-        found = program()
-        assert found is not None
+        path = program()
+        assert path is not None
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"]
         options += ["--disable-background-networking", "--hide-scrollbars", "--remote-debugging-pipe"]
         command = [sys.executable, "-c", START, str(ours[0]), str(theirs[1])]
-        command += [found, *options, f"--user-data-dir={home}", "about:blank"]
+        command += [path, *options, f"--user-data-dir={home}", "about:blank"]
         self._process = subprocess.Popen(
             command, pass_fds=(ours[0], theirs[1]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -64,20 +64,20 @@ class Browser:
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def prefer(self, theme: str) -> None:
-        """dark or light, as the system would say"""
+        """Set the preferred colour scheme: `dark` or `light`."""
         self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
 
     def open(self, address: str) -> None:
         self._call("Page.navigate", url=address)
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page; a promise is awaited."""
-        found = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        """Return the value of an expression in the page; a promise is awaited."""
+        reply = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
 
     def until(self, script: str, accept: Callable[[Any], bool] = bool) -> Any:
-        """Wait for the expression to be true."""
+        """Wait until the value of an expression is accepted; return it."""
         end = time.monotonic() + PATIENCE
         while True:
             value = self.run(script)
@@ -97,7 +97,7 @@ class Browser:
         self._call("Input.dispatchKeyEvent", type="keyUp", **event)
 
     def click(self, selector: str) -> None:
-        """In the middle of the first element that matches."""
+        """Click into the middle of the first element that matches."""
         place = f"document.querySelector({json.dumps(selector)})"
         self.until(f"!!{place}")
         script = f"(() => {{ const e = {place}; e.scrollIntoView({{block: 'center'}}); const b = "
@@ -132,14 +132,14 @@ class Browser:
             assert part, "the browser ended"
             self._rest += part
         line, _, self._rest = self._rest.partition(b"\0")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     def _hear(self, event: dict[str, Any]) -> None:
-        method, told = event.get("method"), event.get("params", {})
+        method, params = event.get("method"), event.get("params", {})
         if method == "Runtime.exceptionThrown":
-            self.problems.append(str(told["exceptionDetails"].get("exception", told["exceptionDetails"])))
-        elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning"):
-            self.problems.append(str([one.get("value") for one in told["args"]]))
-        elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            self.problems.append(f"{told['entry']['text']} {told['entry'].get('url', '')}")
+            self.problems.append(str(params["exceptionDetails"].get("exception", params["exceptionDetails"])))
+        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
+            self.problems.append(str([one.get("value") for one in params["args"]]))
+        elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            self.problems.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")

@@ -1,4 +1,4 @@
-"""What a checkpoint of a run with a large replay costs: bytes of the files that are really new, and seconds."""
+"""The cost of a checkpoint of a run with a large replay: seconds, and bytes of the files that are really new."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def checkpoint_cost(run: Orchestrator, before: int, new: int) -> Cost:
 
 def recorded(run: Orchestrator) -> list[tuple[Step, Acted, Step]]:
     assert run.collector is not None
-    env, rng, found = run.collector.env, np.random.default_rng(0), []
+    env, rng, steps = run.collector.env, np.random.default_rng(0), []
     for _ in range(RECORDED):
         step = copy.deepcopy(env.current)
         acted = Acted(random_actions(env.spec.groups, step, rng), {group: {} for group in env.spec.groups}, {})
-        found.append((step, acted, copy.deepcopy(env.step(acted.action))))
-    return found
+        steps.append((step, acted, copy.deepcopy(env.step(acted.action))))
+    return steps
 
 
 def add(run: Orchestrator, store: ReplayStore, steps: list[tuple[Step, Acted, Step]], transitions: int) -> None:
@@ -80,5 +80,5 @@ def save(run: Orchestrator) -> tuple[int, float]:
 
 def files(folder: Path) -> dict[tuple[Path, int, int], int]:
     """Path, inode and time of last change -> bytes."""
-    found = [(path, path.stat()) for path in folder.rglob("*") if path.is_file()]
-    return {(path, facts.st_ino, facts.st_mtime_ns): facts.st_size for path, facts in found}
+    stats = [(path, path.stat()) for path in folder.rglob("*") if path.is_file()]
+    return {(path, facts.st_ino, facts.st_mtime_ns): facts.st_size for path, facts in stats}

@@ -1,4 +1,4 @@
-"""One collection of a run that was put together, as its first task would have it."""
+"""Collections of an assembled run without an orchestrator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PHASE = PhaseInfo("train", "online", 0, 1000)
 
 
 def collected(assembly: Assembly, times: int = 1) -> Any:
-    """What the store of the first phase hands out after the last of so many collections."""
+    """Return what the store of the first phase contains after the last of `times` collections."""
     task = PhaseScheduler(assembly.phases).next()
     assert task is not None
     assert assembly.env is not None
@@ -26,8 +26,8 @@ def collected(assembly: Assembly, times: int = 1) -> Any:
     mode = Mode(explore=True, phase=PHASE, streams=assembly.streams)
     for _ in range(times):
         collector.collect(task, store, mode, lambda: False)
-        taken = store.take()
-    return taken
+        content = store.take()
+    return content
 
 
 def filled(assembly: Assembly, phase: PhaseInfo = PHASE) -> Any:

@@ -1,4 +1,4 @@
-"""The command line called in this process, and what can be said about how it ended."""
+"""Calls of the command line in this process, and checks of their outcome."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Outcome:
         return self
 
     def refused(self, code: int, *words: str) -> str:
-        """One `error:` line, the last one, with these words in it; only warnings before it."""
+        """Check the exit code and that the last line is the only `error:` line and contains these words; return it."""
         lines = self.err.splitlines()
         assert self.code == code, self.err
         assert "Traceback" not in self.err
@@ -78,13 +78,13 @@ def last(root: Path) -> RunFolder:
 
 
 def copied(folder: RunFolder, root: Path) -> RunFolder:
-    """The run in a runs folder of its own, free to be damaged."""
+    """Copy a run to a runs folder of its own, where it can be damaged."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "@last").write_text(folder.id + "\n")
     return RunFolder(Path(shutil.copytree(folder.path, root / folder.id)))
 
 
-# What a checkpoint that could not be written takes along: the claim to be the best.
+# Parts of the state that are lost with a checkpoint that could not be written: the best score.
 BEST = ("best", "standing.best", "standing.best_at.0", "standing.best_at.1")
 
 
@@ -95,7 +95,7 @@ def assert_same_end(whole: RunFolder, other: RunFolder, but: Collection[str] = (
 
 
 def episode_records(folder: RunFolder) -> list[tuple[object, ...]]:
-    """Every recorded training episode."""
+    """Return every recorded training episode as a tuple."""
     return [
         (one.env, one.number, one.seed, one.length, *(actions.tobytes() for actions in one.actions.values()))
         for one in load(folder)

@@ -1,4 +1,4 @@
-"""A small run of DQN on a toy, and what its replay comes to as a dataset."""
+"""A small run of DQN on a toy environment, and its replay as a dataset."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def phases(*texts: str) -> str:
 
 
 def replay_of_a_run(root: Path, spec: str, *overrides: object, steps: int = 1500) -> Path:
-    """Train for so long and write the replay; the dataset's folder."""
+    """Train a run and export its replay; return the dataset's folder."""
     train(root / "runs", spec, *overrides, "--max-timesteps", steps).succeeded()
     out = root / "dataset"
     cadenza("export", "@last", "--runs-dir", root / "runs", "--format", "dataset", "--out", out).succeeded()

@@ -1,4 +1,4 @@
-"""An encoder of one's own: it gets observations as they are, and says how wide they are together."""
+"""Encoders as a user might write them: one that works, and one with errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SideBySide(nn.Module):
 
 
 class Odd(nn.Module):
-    """A vector of three through a layer, with something wrong in it."""
+    """A layer on a vector of three, with the error that `wrong` names."""
 
     features = 4
 

@@ -1,4 +1,4 @@
-"""Made-up experience in which every observation is a number of its own, and a slow account of it to check stores by."""
+"""Synthetic experience in which every observation is a unique number, with a log of all transitions to check stores."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ AGENTS = {"runner": 2, "shooter": 1}
 
 
 @dataclass
-class Happened:
-    """One transition as it was."""
+class Transition:
+    """One transition of one environment."""
 
     obs: int
-    next_obs: int  # what truly followed, before a reset
+    next_obs: int  # before a reset
     action: dict[str, np.ndarray]
     reward: dict[str, np.ndarray]
     active: dict[str, np.ndarray]
@@ -28,14 +28,14 @@ class Happened:
 
 
 class Experience:
-    """N environments of two groups with deaths, masks and a state; steps them into a store, and keeps the account."""
+    """N environments of two groups with deaths, masks and a state; `into` adds their steps to stores and to the log."""
 
     def __init__(self, num_envs: int, seed: int = 0, masks: bool = True) -> None:
         self.num_envs = num_envs
         self.masks = masks
         self.rng = np.random.default_rng(seed)
         self.count = 0
-        self.account: list[list[Happened]] = [[] for _ in range(num_envs)]
+        self.account: list[list[Transition]] = [[] for _ in range(num_envs)]
         self.dead = np.zeros((num_envs, 2), bool)
         self.step = self._show(np.ones(num_envs, bool))
 
@@ -68,10 +68,10 @@ class Experience:
         assert after.state is not None
         after.final_state = np.where(ended[:, None], finals[:, None], after.state).astype(np.float32)
         for env in range(n):
-            seen, following = number_of(step.obs, env), number_of(after.final_obs, env)
+            current, following = number_of(step.obs, env), number_of(after.final_obs, env)
             self.account[env].append(
-                Happened(
-                    seen,
+                Transition(
+                    current,
                     following,
                     {group: action[env] for group, action in acted.action.items()},
                     {group: values[env] for group, values in reward.items()},
@@ -86,7 +86,7 @@ class Experience:
         return step, acted, after
 
     def find(self, number: int) -> tuple[int, int]:
-        """Environment and place in its account of the transition that began with this observation."""
+        """Return the environment and the index in its log of the transition that began with this observation."""
         for env, happened in enumerate(self.account):
             for place, one in enumerate(happened):
                 if one.obs == number:
@@ -118,7 +118,7 @@ class Experience:
 
 
 def as_obs(numbers: np.ndarray, agents: int) -> np.ndarray:
-    """[N, A, 2]: the number of the observation, and the agent."""
+    """Return observations [N, A, 2]: the number, and the agent."""
     both = np.broadcast_arrays(numbers[:, None], np.arange(agents)[None])
     return np.stack(both, axis=-1).astype(np.float32)
 

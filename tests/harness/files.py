@@ -1,4 +1,4 @@
-"""Plain paths as what lies in a stranger's folder is opened."""
+"""Plain paths as `SafePath`s."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from cadenza.base.files import SafePath
 
 
 def safe(path: Path) -> SafePath:
-    """The file or folder, its own folder being the root."""
+    """Return a file or folder as a `SafePath` whose root is the folder around it."""
     return SafePath(path.parent) / path.name

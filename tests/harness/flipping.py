@@ -1,4 +1,4 @@
-"""Runs killed in their middle, one bit of one of their files flipped, and what a resumption makes of it."""
+"""Killed runs with one flipped bit in one of their files, and the result of resuming them."""
 
 from __future__ import annotations
 

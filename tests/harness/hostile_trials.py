@@ -169,10 +169,10 @@ def applies(scene: Scene, name: str, kind: str) -> bool:
 
 def sample(trials: Iterable[Trial], share: Callable[[Trial], float]) -> Iterator[Trial]:
     """One name of each role, and of these a share, always the same."""
-    seen: set[tuple[str, ...]] = set()
+    combinations_so_far: set[tuple[str, ...]] = set()
     for trial in trials:
-        if trial.key not in seen:
-            seen.add(trial.key)
+        if trial.key not in combinations_so_far:
+            combinations_so_far.add(trial.key)
             if trial.lot < share(trial):
                 yield trial
 
@@ -250,15 +250,15 @@ def remove(path: Path) -> None:
 
 def snapshot(folder: Path) -> dict[str, Any]:
     """Every name below a folder with its kind and, of files of ordinary size, the content's hash."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = os.path.join(place, name)
             facts = os.lstat(path)
-            found[os.path.relpath(path, folder)] = (stat.S_IFMT(facts.st_mode), facts.st_mode, content_of(path, facts))
+            result[os.path.relpath(path, folder)] = (stat.S_IFMT(facts.st_mode), facts.st_mode, content_of(path, facts))
     facts = os.lstat(folder)
-    found["."] = (stat.S_IFMT(facts.st_mode), facts.st_mode, content_of(str(folder), facts))
-    return found
+    result["."] = (stat.S_IFMT(facts.st_mode), facts.st_mode, content_of(str(folder), facts))
+    return result
 
 
 def content_of(path: str, facts: os.stat_result) -> Any:
@@ -299,19 +299,19 @@ class Watcher:
         self.events()
 
     def events(self) -> list[str]:
-        found: list[Any] = []
+        events: list[Any] = []
         while True:
             try:
                 data = os.read(self.file, 1 << 16)
             except BlockingIOError:
-                return sorted(set(found))
+                return sorted(set(events))
             while data:
                 number, mask, _, length = struct.unpack("iIII", data[:16])
                 name = data[16 : 16 + length].rstrip(b"\0").decode(errors="replace")
                 data = data[16 + length :]
                 if mask & (IN_OPEN | IN_MODIFY) and number in self.names:
                     verb = "opened folder" if mask & IN_ISDIR else "opened"
-                    found.append(f"{verb} {os.path.normpath(os.path.join(self.names[number], name))}")
+                    events.append(f"{verb} {os.path.normpath(os.path.join(self.names[number], name))}")
 
 
 # the child
@@ -367,8 +367,8 @@ class Auditor:
                     self.check("write", path, None, not flags & (os.O_NOFOLLOW | os.O_EXCL), relative=True)
         elif event in self.CHANGES:
             for place, descriptor, follows in self.CHANGES[event]:
-                given = arguments[descriptor] if descriptor is not None and descriptor < len(arguments) else None
-                self.check(event, arguments[place], given, follows)
+                folder = arguments[descriptor] if descriptor is not None and descriptor < len(arguments) else None
+                self.check(event, arguments[place], folder, follows)
         elif event in self.PROCESSES:
             self.note("process", f"{event} {brief(arguments)}")
         elif event in ("socket.connect", "socket.bind", "socket.sendto") and not self.sockets:
@@ -428,7 +428,7 @@ def child(slot: Slot, scene: Scene, command: Command, files: tuple[int, int, int
         ceiling = pages * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (ceiling, ceiling))
         use_in_process_engine()
-        known = len(sys.modules)
+        loaded = len(sys.modules)
         modules = os.open(slot.place / "modules", os.O_WRONLY | os.O_CREAT | os.O_TRUNC) if listing else None
         paths = places(scene, slot.copy, slot.place / "tmp")
         allowed = [slot.copy / "runs", slot.place / "tmp", slot.place / "state", Path(os.environ["MPLCONFIGDIR"])]
@@ -438,7 +438,7 @@ def child(slot: Slot, scene: Scene, command: Command, files: tuple[int, int, int
             allowed.append(slot.copy)
         sys.addaudithook(Auditor(files[2], allowed, slot.copy, command.name == "inspect"))
         code = look_around(slot.copy / "runs") if command.name == "inspect" else main.run(command.line(paths))
-        note_imports(files[2], slot.copy, known)
+        note_imports(files[2], slot.copy, loaded)
         if modules is not None:
             os.write(modules, "\n".join(sys.modules).encode())
     except BaseException:
@@ -452,9 +452,9 @@ def child(slot: Slot, scene: Scene, command: Command, files: tuple[int, int, int
         os._exit(code)
 
 
-def note_imports(log: int, hostile: Path, known: int) -> None:
+def note_imports(log: int, hostile: Path, loaded: int) -> None:
     """Note modules from the hostile folders among those imported since there were `known`."""
-    for name, module in list(sys.modules.items())[known:] if len(sys.modules) > known else ():
+    for name, module in list(sys.modules.items())[loaded:] if len(sys.modules) > loaded else ():
         if str(getattr(module, "__file__", "") or "").startswith(f"{hostile}/"):
             os.write(log, (json.dumps(["import", name]) + "\n").encode())
 
@@ -562,7 +562,7 @@ class Harness:
         return broken
 
     def run(
-        self, trials: Iterable[Trial], report: Report, said: Callable[[Result], None] = lambda result: None
+        self, trials: Iterable[Trial], report: Report, note: Callable[[Result], None] = lambda result: None
     ) -> Report:
         began = time.monotonic()
         free, waiting = list(self.slots), iter(trials)
@@ -588,7 +588,7 @@ class Harness:
                     report.tried += 1
                     if result.violations:
                         report.failures.append(result)
-                    said(result)
+                    note(result)
             if not free or exhausted:
                 time.sleep(0.001)
         report.seconds += time.monotonic() - began

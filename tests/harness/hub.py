@@ -1,4 +1,4 @@
-"""A Hugging Face Hub on loopback, as far as publishing and loading ask for one: models, commits, large files."""
+"""A Hugging Face Hub on loopback with what publishing and loading need: models, commits, large files."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Repo:
 
 @dataclass
 class Hub:
-    """What it holds, and what it was asked."""
+    """The contents of the hub, and the requests it received."""
 
     url: str = ""
     repos: dict[str, Repo] = field(default_factory=dict)
     large: dict[str, bytes] = field(default_factory=dict)  # by sha256
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
 
 def is_large(path: str) -> bool:
@@ -56,7 +56,7 @@ def serving() -> Iterator[Hub]:
     hub = Hub()
 
     class Handler(Answering):
-        held = hub
+        service = hub
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         hub.url = f"http://127.0.0.1:{server.server_port}"
@@ -66,7 +66,7 @@ def serving() -> Iterator[Hub]:
 
 
 class Answering(BaseHTTPRequestHandler):
-    held: Hub
+    service: Hub
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None: ...
@@ -76,9 +76,9 @@ class Answering(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        self.held.asked.append(f"{self.command} {path}")
+        self.service.requests.append(f"{self.command} {path}")
         parts = path.strip("/").split("/")
-        repo = self.held.repos.get("/".join(parts[2:4] if parts[:2] == ["api", "models"] else parts[:2]))
+        repo = self.service.repos.get("/".join(parts[2:4] if parts[:2] == ["api", "models"] else parts[:2]))
         if repo is not None and repo.private and self.headers.get("Authorization") != f"Bearer {TOKEN}":
             self.answer(401, {"error": "Invalid username or password."}, {"X-Error-Code": "RepoNotFound"})
         elif parts[:2] == ["api", "models"]:
@@ -89,75 +89,75 @@ class Answering(BaseHTTPRequestHandler):
             self.answer(404, {"error": path})
 
     def about(self, name: str, rest: list[str]) -> None:
-        repo = self.held.repos.get(name)
-        found = None if repo is None else repo.at(rest[1] if len(rest) > 1 else "main")
-        if found is None:
+        repo = self.service.repos.get(name)
+        commit = None if repo is None else repo.at(rest[1] if len(rest) > 1 else "main")
+        if commit is None:
             self.answer(
                 404, {"error": "not found"}, {"X-Error-Code": "RepoNotFound" if repo is None else "RevisionNotFound"}
             )
         elif rest[:1] == ["tree"]:
-            self.answer(200, [entry(path, content) for path, content in sorted(found[1].items())])
+            self.answer(200, [entry(path, content) for path, content in sorted(commit[1].items())])
         else:
-            siblings = [{"rfilename": path} for path in sorted(found[1])]
+            siblings = [{"rfilename": path} for path in sorted(commit[1])]
             assert repo is not None
-            told = {"id": name, "modelId": name, "sha": found[0], "private": repo.private, "tags": []}
-            self.answer(200, told | {"siblings": siblings})
+            description = {"id": name, "modelId": name, "sha": commit[0], "private": repo.private, "tags": []}
+            self.answer(200, description | {"siblings": siblings})
 
     def file(self, name: str, revision: str, path: str) -> None:
-        repo = self.held.repos.get(name)
-        found = None if repo is None else repo.at(revision)
-        if found is None or path not in found[1]:
+        repo = self.service.repos.get(name)
+        commit = None if repo is None else repo.at(revision)
+        if commit is None or path not in commit[1]:
             self.answer(404, {"error": path}, {"X-Error-Code": "EntryNotFound"})
             return
-        content = found[1][path]
+        content = commit[1][path]
         etag = hashlib.sha256(content).hexdigest() if is_large(path) else git_oid(content)
-        self.answer(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": found[0]})
+        self.answer(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": commit[0]})
 
     def do_POST(self) -> None:
         body = self.body()
         path = unquote(urlsplit(self.path).path)
-        self.held.asked.append(f"POST {path}")
+        self.service.requests.append(f"POST {path}")
         if path == "/api/validate-yaml":
             self.answer(200, {"errors": [], "warnings": []})
         elif self.headers.get("Authorization") != f"Bearer {TOKEN}":
             self.answer(401, {"error": "Invalid username or password."})
         elif path == "/api/repos/create":
-            asked = json.loads(body)
-            private = bool(asked.get("private")) or asked.get("visibility") == "private"
-            self.create("/".join(filter(None, (asked.get("organization"), asked["name"]))), private)
+            request = json.loads(body)
+            private = bool(request.get("private")) or request.get("visibility") == "private"
+            self.create("/".join(filter(None, (request.get("organization"), request["name"]))), private)
         elif path.endswith(".git/info/lfs/objects/batch"):
             self.answer(
                 200, {"transfer": "basic", "objects": [self.action(one) for one in json.loads(body)["objects"]]}
             )
         else:
             name, does = "/".join(path.split("/")[3:5]), path.split("/")[5]
-            files = self.held.repos[name].commits[-1][1]
+            files = self.service.repos[name].commits[-1][1]
             if does == "preupload":
-                told = [stored(one["path"], files) for one in json.loads(body)["files"]]
-                self.answer(200, {"files": told})
+                uploads = [stored(one["path"], files) for one in json.loads(body)["files"]]
+                self.answer(200, {"files": uploads})
             elif does == "commit":
                 self.commit(name, dict(files), [json.loads(line) for line in body.splitlines() if line])
             else:
                 self.answer(404, {"error": path})
 
     def create(self, name: str, private: bool) -> None:
-        if name in self.held.repos:
-            self.answer(409, {"error": "You already created this model repo", "url": f"{self.held.url}/{name}"})
+        if name in self.service.repos:
+            self.answer(409, {"error": "You already created this model repo", "url": f"{self.service.url}/{name}"})
             return
-        repo = self.held.repos[name] = Repo(private)
+        repo = self.service.repos[name] = Repo(private)
         repo.commit({".gitattributes": b"*.safetensors filter=lfs\n"})
-        self.answer(200, {"url": f"{self.held.url}/{name}", "name": name, "id": name})
+        self.answer(200, {"url": f"{self.service.url}/{name}", "name": name, "id": name})
 
     def action(self, one: dict[str, Any]) -> dict[str, Any]:
-        if one["oid"] in self.held.large:
+        if one["oid"] in self.service.large:
             return one
-        return one | {"actions": {"upload": {"href": f"{self.held.url}/large/{one['oid']}", "header": {}}}}
+        return one | {"actions": {"upload": {"href": f"{self.service.url}/large/{one['oid']}", "header": {}}}}
 
     def do_PUT(self) -> None:
         body = self.body()
         oid = self.path.rpartition("/")[2]
         assert hashlib.sha256(body).hexdigest() == oid
-        self.held.large[oid] = body
+        self.service.large[oid] = body
         self.answer(200, {})
 
     def commit(self, name: str, files: dict[str, bytes], lines: list[dict[str, Any]]) -> None:
@@ -166,11 +166,11 @@ class Answering(BaseHTTPRequestHandler):
             if line["key"] == "file":
                 files[value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
-                files[value["path"]] = self.held.large[value["oid"]]
+                files[value["path"]] = self.service.large[value["oid"]]
             elif line["key"] == "deletedFile":
                 del files[value["path"]]
-        sha = self.held.repos[name].commit(files)
-        url = f"{self.held.url}/{name}/commit/{sha}"
+        sha = self.service.repos[name].commit(files)
+        url = f"{self.service.url}/{name}/commit/{sha}"
         self.answer(200, {"commitOid": sha, "commitUrl": url, "hookOutput": ""})
 
     def body(self) -> bytes:
@@ -195,15 +195,15 @@ class Answering(BaseHTTPRequestHandler):
 
 
 def entry(path: str, content: bytes) -> dict[str, Any]:
-    told: dict[str, Any] = {"type": "file", "path": path, "size": len(content), "oid": git_oid(content)}
+    result: dict[str, Any] = {"type": "file", "path": path, "size": len(content), "oid": git_oid(content)}
     if is_large(path):
-        told["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
-    return told
+        result["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
+    return result
 
 
 def stored(path: str, files: dict[str, bytes]) -> dict[str, Any]:
-    """How a file is to be uploaded, and which version of it is there."""
-    told: dict[str, Any] = {"path": path, "uploadMode": "lfs" if is_large(path) else "regular", "shouldIgnore": False}
+    """Return how a file must be uploaded, and the version that is stored."""
+    result: dict[str, Any] = {"path": path, "uploadMode": "lfs" if is_large(path) else "regular", "shouldIgnore": False}
     if path in files:
-        told["oid"] = hashlib.sha256(files[path]).hexdigest() if is_large(path) else git_oid(files[path])
-    return told
+        result["oid"] = hashlib.sha256(files[path]).hexdigest() if is_large(path) else git_oid(files[path])
+    return result

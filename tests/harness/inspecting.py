@@ -1,4 +1,4 @@
-"""The inspector's server in this process, asked over real sockets."""
+"""The inspector's server in this process, with a client that uses real sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cadenza.lab.inspector.server import ADDRESS, Inspector
 
 
 class Client:
-    """Asks as the page does, or otherwise where a test says so."""
+    """A client that sends requests as the page does, or others for a test."""
 
     def __init__(self, server: Inspector) -> None:
         self.server = server
@@ -26,7 +26,7 @@ class Client:
     def send(
         self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET"
     ) -> tuple[int, Any, bytes]:
-        """Status, headers and content; the target goes out as it is."""
+        """Send a request with an unchanged target; return status, headers and content."""
         connection = http.client.HTTPConnection(ADDRESS, self.server.server_port, timeout=60)
         connection._validate_path = lambda path: None  # type: ignore[attr-defined]  # hostile ones, too
         try:
@@ -47,7 +47,7 @@ class Client:
 
 
 class Sent:
-    """What the child that plays an episode sends, collected in this process."""
+    """The messages of the child process that plays an episode, collected in this process."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}

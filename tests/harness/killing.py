@@ -1,6 +1,6 @@
-"""Really kills real training processes, again and again, and asks whether anyone can tell afterwards.
+"""Kills of real training processes, and checks that the final result is the same.
 
-A new algorithm is put through it in one line:
+A new algorithm is checked in one line:
 
     assert_kills_leave_no_trace(["CartPole-v1:dqn", "training.max_timesteps=20000"], tmp_path)
 """
@@ -34,15 +34,17 @@ SAVING = (
 )
 SEALING = ("replay:sealed", "atomic:before_fsync", "atomic:before_rename", "atomic:after_rename")  # of replay segments
 OFTEN = ["checkpoint.every_steps=1024", "evaluation.every_steps=4096", "evaluation.episodes=4"]
-PAUSE = 0.05  # seconds; other kills are within this time after a process took its lock, or was through some tasks
+PAUSE = 0.05  # seconds; other kills are within this time after a process took its lock, or finished some tasks
 TO_THE_END = 600.0
 UntilDead = Callable[[list[str], Path, str, float], bool]
 
 
 def assert_kills_leave_no_trace(command: list[str], root: Path, kills: int = 4, seed: int = 0) -> None:
-    """Half of the kills at named moments of saving (some from outside, while it stands still there), half at any."""
+    """Check a run with half of the kills at named moments of saving (some while it is stopped there), half at any."""
     command = [*command, *OFTEN]
-    train(root / "whole", *command).succeeded()  # here, where strings hash otherwise than in the processes to be killed
+    train(
+        root / "whole", *command
+    ).succeeded()  # in this process, where strings have other hashes than in the killed ones
     whole = last(root / "whole")
     named = rotated(SAVING, seed * (kills // 2))
     killed, moments = kill_and_resume(command, root / "killed", kills, random.Random(seed), named)
@@ -52,14 +54,14 @@ def assert_kills_leave_no_trace(command: list[str], root: Path, kills: int = 4, 
 
 
 def rotated(moments: Sequence[str], by: int) -> list[str]:
-    """Others first, so that runs which go through a few each go through all of them together."""
+    """Rotate the moments, so that several runs with a few kills each cover all of them."""
     return [moments[(by + index) % len(moments)] for index in range(len(moments))]
 
 
 def forked(arguments: list[str], root: Path, failpoint: str, pause: float) -> bool:
-    """Start a process in a group of its own and see that all of it dies; False if it finished first.
+    """Start a process in a group of its own and kill the group; return False if it finished first.
 
-    It is killed by the failpoint, else so many seconds after it stood still there (after it took its lock without one).
+    It is killed by the failpoint, or `pause` seconds after it stopped there (or took its lock, without a failpoint).
     """
     command = start(arguments, root, failpoint)
     if failpoint:
@@ -77,7 +79,7 @@ def forked(arguments: list[str], root: Path, failpoint: str, pause: float) -> bo
 
 
 def fresh(arguments: list[str], root: Path, failpoint: str, pause: float) -> bool:
-    """The same in an interpreter of its own, which hashes strings as no other does."""
+    """Do the same in a new interpreter with its own string hashes."""
     process = subprocess.Popen(
         [sys.executable, "-m", "cadenza", *arguments, "--runs-dir", str(root), "--quiet"],
         env=os.environ | {"CADENZA_FAILPOINT": failpoint, "PYTHONHASHSEED": "random"},
@@ -111,9 +113,9 @@ def kill_and_resume(
     until_dead: UntilDead = forked,
     tasks: int = 8,
 ) -> tuple[RunFolder, list[str]]:
-    """Train, kill, resume, kill … until enough; then let it finish. The run, and the moments of the kills.
+    """Train, kill and resume until there are enough kills, then finish; return the run and the moments of the kills.
 
-    Every other one is at a named moment, in their order; the rest after a few tasks.
+    Every second kill is at a named moment, in order; the others are after a few tasks.
     """
     moments: list[str] = []
     while len(moments) < kills and not finished(root):
@@ -133,14 +135,14 @@ def kill_and_resume(
 
 
 def wait_for_end_or_stop(process: subprocess.Popen[bytes]) -> None:
-    """Until the process is gone or stands still at a failpoint."""
+    """Wait until the process ends or stops at a failpoint."""
     _, status = os.waitpid(process.pid, os.WUNTRACED)
     if not os.WIFSTOPPED(status):
         process.returncode = os.waitstatus_to_exitcode(status)
 
 
 def wait_for_lock(process: subprocess.Popen[bytes], root: Path) -> None:
-    """Until the process holds its run, or ends."""
+    """Wait until the process holds the lock of its run, or ends."""
     while True:
         try:
             process.wait(timeout=0.02)
@@ -155,7 +157,7 @@ def finished(root: Path) -> bool:
 
 
 def digests(folder: RunFolder) -> dict[str, str]:
-    """What a finished run that learned from replay ended with, in a hash for each kind of thing."""
+    """Return hashes of the final state of a run with replay: weights, optimizer, replay, priorities, metrics."""
     kinds = {
         "weights": lambda path: path.startswith("workflow.") and ".optimizers." not in f".{path}",
         "optimizer": lambda path: path.startswith("workflow.optimizers."),
@@ -163,7 +165,7 @@ def digests(folder: RunFolder) -> dict[str, str]:
         "priorities": lambda path: path.startswith("store.") and ".priorities." in path,
     }
     state = final_state(folder)
-    found = {}
+    result = {}
     for kind, belongs in kinds.items():
         content, paths = hashlib.sha256(), sorted(filter(belongs, state))
         for path in paths:
@@ -171,6 +173,6 @@ def digests(folder: RunFolder) -> dict[str, str]:
             content.update(path.encode())
             content.update(bytes_of(leaf) if hasattr(leaf, "shape") else repr(leaf).encode())
         if paths:
-            found[kind] = content.hexdigest()
-    found["metrics"] = read(folder.metrics)[-1]["digest"]  # of all rows
-    return found
+            result[kind] = content.hexdigest()
+    result["metrics"] = read(folder.metrics)[-1]["digest"]  # of all rows
+    return result

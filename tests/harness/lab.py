@@ -20,15 +20,15 @@ class Lab:
         self.opened: list[Assembly] = []
 
     def start(self, config: RunConfig, name: str = "run") -> Orchestrator:
-        """A new run at its beginning."""
+        """Create a run; return it before its first step."""
         return self.open(config, create(self.root / name, config, ["test"]), {})
 
     def resume(self, run: Orchestrator) -> Orchestrator:
-        """The run from its newest checkpoint, in objects of its own."""
+        """Load the newest checkpoint of a run into new objects."""
         again = self.open(run.config, run.folder, run.folder.read_decisions())
-        found = again.checkpoints.newest(refuse)
-        assert found is not None
-        again.load_state(found[1])
+        newest = again.checkpoints.newest(refuse)
+        assert newest is not None
+        again.load_state(newest[1])
         return again
 
     def open(self, config: RunConfig, folder: RunFolder, decisions: dict[str, Any]) -> Orchestrator:

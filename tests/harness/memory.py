@@ -1,4 +1,4 @@
-"""An algorithm that learns nothing and uses all the engine offers: memory, extras, two stores, offline hooks."""
+"""An algorithm that learns nothing and uses everything the engine offers: memory, extras, two stores, offline hooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MemoryConfig:
 
 
 class Tape:
-    """Remembers the carries and forced actions it was given."""
+    """A store that records the memory of every step."""
 
     def __init__(self) -> None:
         self.carries: list[float] = []
@@ -51,7 +51,7 @@ class Memory:
     def __init__(self, config: MemoryConfig, context: Context) -> None:
         self.config, self.context = config, context
         self.weights = torch.zeros(3)
-        self.seen: list[PhaseInfo] = []
+        self.phase_log: list[PhaseInfo] = []
         self.forced: list[Any] = []
         self.used: list[Store] = []
 
@@ -59,7 +59,7 @@ class Memory:
         return {"steps": torch.zeros(num_envs)}
 
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
-        """The memory counts the steps of each episode; acting draws, even when measuring."""
+        """Count the steps of each episode in the memory; draw random actions, also in evaluations."""
         steps = torch.where(torch.from_numpy(step.is_first), 0.0, carry["steps"]) + 1
         noise = torch.rand(len(steps), generator=mode.streams.torch("noise"))
         if mode.forced is not None:
@@ -68,7 +68,7 @@ class Memory:
         return Acted({"agent": action}, {"agent": {"memory": steps.numpy()[:, None]}}, {"steps": steps})
 
     def update(self, store: Store, phase: PhaseInfo) -> Updated:
-        self.seen.append(phase)
+        self.phase_log.append(phase)
         self.used.append(store)
         self.weights = self.weights + torch.rand(3, generator=self.context.streams.torch("learn"))
         return Updated(1, {"train/sum": self.weights.sum()})

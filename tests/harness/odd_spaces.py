@@ -1,4 +1,4 @@
-"""Environments of one's own with spaces that not every algorithm takes."""
+"""Environments with unusual spaces or errors."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ class Astray(Shifted):
         return obs | ({"a": 4} if self.kind == "discrete" else {"b": np.array([1, 7])})
 
 
-class Told(gymnasium.Env[Any, Any]):
-    """Sees a tuple that tells which action is rewarded; the actions begin at 3."""
+class RewardedAction(gymnasium.Env[Any, Any]):
+    """The observation, a tuple, encodes the rewarded action; actions begin at 3."""
 
     observation_space = spaces.Tuple((spaces.MultiBinary(1), spaces.Discrete(2, start=7)))
     action_space = spaces.Discrete(4, start=3)

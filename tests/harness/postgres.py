@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, where Debian's package is installed."""
+"""A PostgreSQL server for tests, if Debian's package is installed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ OWNER = "postgres"
 
 
 def installed() -> list[Path]:
-    """The folders with initdb and pg_ctl, the newest last."""
+    """Return the folders with initdb and pg_ctl, the newest last."""
     return sorted(path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb"))
 
 
 def as_owner() -> list[str]:
-    """The server refuses to run as root; Debian's package makes a user for it."""
+    """Return the command prefix that runs as the server's user, because the server refuses to run as root."""
     return ["runuser", "-u", OWNER, "--"] if os.geteuid() == 0 else []
 
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The URL of an empty database, reached through a socket in a folder that is gone afterwards."""
+    """Start a server with an empty database; yield its URL. Its socket is in a folder that is deleted at the end."""
     if not installed():
         pytest.skip("PostgreSQL is not installed (apt install postgresql)")
     bin, prefix = installed()[-1], as_owner()

@@ -1,5 +1,7 @@
-"""The command line in processes of their own, forked from a server that has torch imported already: a start takes
-milliseconds, and kills, signals and locks are as real as ever."""
+"""The command line in processes forked from a server that has torch imported.
+
+A start takes milliseconds, and kills, signals and locks are real.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ forkserver.set_forkserver_preload(
 
 @dataclass
 class Command:
-    """A running `cadenza …`; its output goes to files."""
+    """A running command; its stderr is written to a file."""
 
     process: ForkServerProcess
     root: Path
@@ -55,7 +57,7 @@ class Command:
         os.kill(self.pid, number)
 
     def wait(self) -> int:
-        """The exit code; negative for a process that a signal killed."""
+        """Wait for the end; return the exit code, negative after a kill by a signal."""
         self.process.join(PATIENCE)
         assert self.process.exitcode is not None, f"still running after {PATIENCE} s: {self.errors}"
         return self.process.exitcode
@@ -69,10 +71,10 @@ class Command:
         return find(self.root, "@last")
 
     def until(self, reached: Callable[[], bool]) -> Command:
-        """Look until something holds, or the process is over."""
+        """Wait until a condition holds or the process ends."""
         deadline = time.monotonic() + PATIENCE
         while not reached() and self.process.is_alive():
-            assert time.monotonic() < deadline, f"waited {PATIENCE} s in vain: {self.errors}"
+            assert time.monotonic() < deadline, f"waited {PATIENCE} s: {self.errors}"
             self.process.join(TICK)
         return self
 
@@ -80,14 +82,14 @@ class Command:
         return self.until(lambda: (self.root / "@last").exists() and holder(self.run) == self.pid)
 
     def until_training(self, steps: int = 1) -> Command:
-        """Until a checkpoint with at least so many steps is there."""
+        """Wait for a checkpoint of at least `steps` steps."""
         self.until_locked()
         return self.until(
             lambda: any(int(path.name.split("-")[1]) >= steps for path in self.run.checkpoints.glob("step-*"))
         )
 
     def until_stopped(self) -> Command:
-        """Until it stands still at a failpoint."""
+        """Wait until the process stops at a failpoint."""
         return self.until(self.stopped)
 
     def stopped(self) -> bool:
@@ -101,9 +103,9 @@ class Command:
 
 
 def start(arguments: Sequence[str], root: Path, failpoint: str = "", packages: Path | None = None) -> Command:
-    """Begin `cadenza ARGUMENTS --runs-dir ROOT`, quietly where it trains, and come back at once.
+    """Start `cadenza ARGUMENTS --runs-dir ROOT` (with --quiet for trainings) without waiting.
 
-    `packages` is where further ones are installed.
+    `packages` is a folder with further installed packages.
     """
     root.mkdir(parents=True, exist_ok=True)
     output = root.with_name(f"{root.name}-{time.monotonic_ns()}.txt")
@@ -117,7 +119,7 @@ def start(arguments: Sequence[str], root: Path, failpoint: str = "", packages: P
 
 
 def call(arguments: Sequence[str], root: Path, failpoint: str = "", packages: Path | None = None) -> tuple[int, str]:
-    """The same to its end: exit code and what went to stderr."""
+    """Run `cadenza ARGUMENTS` to its end; return the exit code and stderr."""
     command = start(arguments, root, failpoint, packages)
     return command.wait(), command.errors
 

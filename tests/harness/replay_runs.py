@@ -1,4 +1,4 @@
-"""Small runs that learn from replay, with every kind of store, and with a checkpoint often."""
+"""Small runs with replay, with every kind of store and frequent checkpoints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ OFTEN = [
     "logging.every_steps=64",
     "evaluation.every_steps=1024",
     "evaluation.episodes=2",
-    "algorithm.buffer_size=700",  # goes around
+    "algorithm.buffer_size=700",  # the ring wraps around
     "algorithm.batch_size=16",
 ]
 DQN = [

@@ -1,6 +1,6 @@
-"""What a run computed, as digests of its folder on disk: of weights, metrics, episodes and random streams.
+"""Digests of what a run computed, read from its folder: weights, metrics, episodes and random streams.
 
-Only the files are read, and nothing of the package is imported, so that this outlives moves of modules.
+Only the files are read, and nothing of the package is imported, so that this survives moves of modules.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 MARKS = ("$tensor", "$array", "$tuple", "$items")  # of state.json in a checkpoint
 WORKFLOW, STREAMS = "workflow", "streams"  # parts of a checkpoint
-OUTSIDE = ("time/", "system/")  # columns of metrics.jsonl that are never the same twice
+OUTSIDE = ("time/", "system/")  # columns of metrics.jsonl that differ between repetitions
 Digests = dict[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""Simple commanders for skirmish's allies: each scores all a unit could do, and the best that is allowed is done."""
+"""Scripted policies for skirmish: each scores all actions of a unit, and the best allowed one is taken."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ BEST = 1e6
 
 
 def obeyed(fights: Battles, scores: np.ndarray) -> dict[str, np.ndarray]:
-    """Actions by group from scores [N, n, everything]."""
+    """Return the best allowed actions by group for scores [N, units, actions]."""
     actions = {}
     for name, squad in fights.squads.items():
-        wanted = np.stack([scores[:, unit, squad.actions[k]] for k, unit in enumerate(squad.units)], axis=1)
+        preferences = np.stack([scores[:, unit, squad.actions[k]] for k, unit in enumerate(squad.units)], axis=1)
         allowed = np.stack([fights._allowed[:, unit, squad.actions[k]] for k, unit in enumerate(squad.units)], axis=1)
-        actions[name] = np.where(allowed, wanted, -np.inf).argmax(2)
+        actions[name] = np.where(allowed, preferences, -np.inf).argmax(2)
     return actions
 
 
 def focus_fire(fights: Battles) -> dict[str, np.ndarray]:
-    """Everybody on the weakest enemy in reach, healers on the ally hurt worst; close up once the enemy is here."""
+    """Attack the weakest enemy in reach, heal the most damaged ally, and move closer when the enemy is near."""
     return obeyed(fights, _focus(fights))
 
 
@@ -39,7 +39,7 @@ def _focus(fights: Battles) -> np.ndarray:
 
 
 def charge(fights: Battles, who: str | None = None) -> dict[str, np.ndarray]:
-    """Everybody, or one type, as a bruiser would: run at the nearest enemy, then strike the weakest."""
+    """Run to the nearest enemy, then attack the weakest in reach; all units, or one type."""
     scores = _focus(fights)
     for unit in range(fights.allies):
         if who in (None, fights.armies.allies[unit].name):
@@ -48,12 +48,12 @@ def charge(fights: Battles, who: str | None = None) -> dict[str, np.ndarray]:
 
 
 def guards_ahead(fights: Battles) -> dict[str, np.ndarray]:
-    """Guards up to the enemy, who then fires at them; the others fire from afar."""
+    """Send guards to the enemy to draw its fire; the others attack from a distance."""
     return charge(fights, "guard")
 
 
 def line(fights: Battles) -> dict[str, np.ndarray]:
-    """Everybody as a marine would: fire from afar, close up to six."""
+    """Attack from a distance of up to six."""
     scores = _focus(fights)
     for unit in range(fights.allies):
         near = _gaps(fights, unit).min(1) <= 6
@@ -68,7 +68,7 @@ def _gaps(fights: Battles, unit: int) -> np.ndarray:
 
 
 def _towards(fights: Battles, unit: int) -> np.ndarray:
-    """[N, everything] how much of each move leads to the nearest enemy, from -2 to 2; 0 for all else."""
+    """Return for each action [N, actions] how far a move leads to the nearest enemy, from -2 to 2; else 0."""
     n, gaps = fights.allies, _gaps(fights, unit)
     nearest = n + gaps.argmin(1)
     rows = np.arange(fights.num)

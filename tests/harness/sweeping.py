@@ -1,4 +1,4 @@
-"""Sweeps whose runs train in this process, one after the other: real runs and journals without the start-up time."""
+"""Sweeps whose runs train in this process one after the other, without the time to start processes."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class InProcess:
     def close(self) -> None: ...
 
 
-def make(base: str = "CartPole-v1:ppo", **said: Any) -> Plan:
-    said["sweep"] = {**TINY, **said["sweep"]}
-    return plan(build(SweepFile, {"base": base, "name": "tried", "max_timesteps": BUDGET, **said}))
+def make(base: str = "CartPole-v1:ppo", **settings: Any) -> Plan:
+    settings["sweep"] = {**TINY, **settings["sweep"]}
+    return plan(build(SweepFile, {"base": base, "name": "tried", "max_timesteps": BUDGET, **settings}))
 
 
 def run(made: Plan, root: Path, engine: InProcess | None = None) -> list[Trial]:
-    """To the end, or until something is raised; what is known then."""
+    """Run a sweep to its end; return its trials."""
     folder = create_folder(made, root)
     journal = Journal(folder.journal)
     try:
@@ -76,7 +76,7 @@ def run(made: Plan, root: Path, engine: InProcess | None = None) -> list[Trial]:
 
 
 def outcomes(trials: Sequence[Trial]) -> list[Any]:
-    """What two sweeps that went the same way agree about: everything but the names of the runs."""
+    """Return everything in which two equal sweeps agree: all but the names of the runs."""
     return [(trial.number, trial.params, trial.state, trial.value, trial.values, trial.rungs) for trial in trials]
 
 

@@ -1,4 +1,4 @@
-"""PettingZoo environments in which everything that agents can suffer happens when a test wants it."""
+"""PettingZoo environments in which agents die, leave and appear at selected steps."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ class Mortal(ParallelEnv):
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.agents, self.now = list(self.possible_agents), 0
-        self.taken: list[Any] = []
-        return self._seen(self.agents), {agent: {} for agent in self.agents}
+        self.action_log: list[Any] = []
+        return self._observations(self.agents), {agent: {} for agent in self.agents}
 
     def step(self, actions: Any) -> Any:
         assert list(actions) == self.agents
-        self.taken.append(actions)
+        self.action_log.append(actions)
         self.now += 1
         acted = self.agents
         fate = {agent: self.ends[agent][1] for agent in acted if self.ends.get(agent, (0,))[0] == self.now}
-        told = [agent for agent in acted if fate.get(agent) != "gone"]
+        present = [agent for agent in acted if fate.get(agent) != "gone"]
         self.agents = [agent for agent in acted if agent not in fate]
         if self.new is not None and self.now == 2:
             self.agents.append(self.new)
-        reward = {agent: 10.0 * self.now + self.possible_agents.index(agent) for agent in told}
-        ended = {agent: fate.get(agent) == "terminated" for agent in told}
-        cut = {agent: fate.get(agent) == "truncated" for agent in told}
-        return self._seen(told), reward, ended, cut, {agent: {} for agent in told}
+        reward = {agent: 10.0 * self.now + self.possible_agents.index(agent) for agent in present}
+        ended = {agent: fate.get(agent) == "terminated" for agent in present}
+        cut = {agent: fate.get(agent) == "truncated" for agent in present}
+        return self._observations(present), reward, ended, cut, {agent: {} for agent in present}
 
-    def _seen(self, agents: Any) -> Any:
+    def _observations(self, agents: Any) -> Any:
         spaces = {agent: self.observation_space(agent) for agent in agents}
         return {agent: np.full(space.shape, self.now + 1, space.dtype) for agent, space in spaces.items()}
 

@@ -1,4 +1,4 @@
-"""Reads the file in which W&B keeps a run: blocks of 32 KiB with records in one to several pieces, each a protobuf."""
+"""A reader of W&B's file of a run: blocks of 32 KiB with records in one or more pieces, each a protobuf."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def history(path: Path) -> list[dict[str, Any]]:
     """Every row that was logged, with W&B's step as `_step`."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    found = []
+    rows = []
     for content in records(path):
         record = Record.FromString(content)
         if record.WhichOneof("record_type") == "history":
             items = {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
-            found.append({key: json.loads(value) for key, value in items.items()} | {"_step": record.history.step.num})
-    return found
+            rows.append({key: json.loads(value) for key, value in items.items()} | {"_step": record.history.step.num})
+    return rows

@@ -1,4 +1,4 @@
-"""As much of Weights & Biases' server as workspaces, sweep agents and lists of runs need, on loopback."""
+"""A Weights & Biases server on loopback with what workspaces, sweep agents and lists of runs need."""
 
 from __future__ import annotations
 
@@ -34,39 +34,39 @@ class WandbServer(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
-        self.project = True  # whether there is one
+        self.project = True  # whether the project exists
         self.views: dict[str, dict[str, Any]] = {}
         self.saved = 0
         self.runs = ["newest", "older", "oldest"]
         self.command: list[str] = []  # what an agent of the sweep runs
-        self.trials: list[dict[str, Any]] = []  # settings that are still to be tried
+        self.trials: list[dict[str, Any]] = []  # settings of the remaining trials
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
-    def answer(self, query: str, given: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
         if "upsertView" in query:
             self.saved += 1
-            view = self.views.setdefault(given["name"], {"id": f"view-{len(self.views)}"})
-            view |= {"name": given["name"], "displayName": given["displayName"], "spec": given["spec"]}
+            view = self.views.setdefault(variables["name"], {"id": f"view-{len(self.views)}"})
+            view |= {"name": variables["name"], "displayName": variables["displayName"], "spec": variables["spec"]}
             return {"upsertView": {"view": {"id": view["id"], "name": view["name"]}, "inserted": True}}
         if "createAgent" in query:
             return {"createAgent": {"agent": {"id": "agent"}}}
         if "agentHeartbeat" in query:
             return {"agentHeartbeat": {"agent": {"id": "agent"}, "commands": json.dumps(self.commands())}}
         if "project(" in query:
-            return {"project": self.within(query, given) if self.project else None}
+            return {"project": self.within(query, variables) if self.project else None}
         return {"viewer": {"id": "1", "entity": "me", "username": "me", "flags": "{}", "teams": {"edges": []}}}
 
-    def within(self, query: str, given: dict[str, Any]) -> dict[str, Any]:
-        """What is asked of the project."""
+    def within(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+        """Return the reply to a query about the project."""
         if "sweep(" in query:
-            said = yaml.safe_dump({"method": "random", "command": self.command})
-            return {"sweep": {"id": "1", "name": "abc123", "config": said, "runs": {"edges": []}}}
+            config = yaml.safe_dump({"method": "random", "command": self.command})
+            return {"sweep": {"id": "1", "name": "abc123", "config": config, "runs": {"edges": []}}}
         if "allViews" in query:
-            found = self.views.get(given["viewName"])
-            return {"allViews": {"edges": [{"node": found}] if found else []}}
+            view = self.views.get(variables["viewName"])
+            return {"allViews": {"edges": [{"node": view}] if view else []}}
         edges = [{"node": {**RUN, "id": name, "name": name, "displayName": name}, "cursor": name} for name in self.runs]
         over = {"endCursor": None, "hasNextPage": False}
         return {
@@ -77,7 +77,7 @@ class WandbServer(ThreadingHTTPServer):
         }
 
     def commands(self) -> list[dict[str, Any]]:
-        """One trial at a time; nothing while there is none."""
+        """Return the next trial as a command, or nothing."""
         if not self.trials:
             return []
         args = {key: {"value": value} for key, value in self.trials.pop(0).items()}
@@ -89,11 +89,11 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         content = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path != "/graphql":  # what W&B tells of itself
+        if self.path != "/graphql":  # W&B's telemetry
             self.send_error(404)
             return
-        asked = json.loads(content)
-        reply = json.dumps({"data": self.server.answer(asked["query"], asked.get("variables") or {})}).encode()
+        request = json.loads(content)
+        reply = json.dumps({"data": self.server.answer(request["query"], request.get("variables") or {})}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(reply)))

@@ -1,4 +1,4 @@
-"""The processes that host this one's environments, beside whatever else the tests keep running."""
+"""The worker processes of this process's environments."""
 
 from __future__ import annotations
 

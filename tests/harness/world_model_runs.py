@@ -1,4 +1,4 @@
-"""Small runs of World Models, through all of their phases, with a checkpoint often."""
+"""Small runs of World Models through all phases, with frequent checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SMALL = [
     "evaluation.warmup_steps=0",
     "evaluation.episodes=2",
     "algorithm.buffer_size=200",
-    "algorithm.rollout_steps=260",  # goes around
+    "algorithm.rollout_steps=260",  # the ring wraps around
     "algorithm.vision_updates=4",
     "algorithm.memory_updates=4",
     "algorithm.batch_length=5",

@@ -1,4 +1,4 @@
-"""Where the way forks, a diffusion passes on either side and a regression on neither: demonstrations of both."""
+"""An obstacle with two ways around it: a diffusion policy passes on both sides, a regression on neither."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def passed(lab: Lab, forks: Path, baseline: str) -> list[float]:
-    """How far aside a trained policy passes in the episodes in which it arrives; left is below 0."""
+    """Return the sideways distances of a trained policy in episodes in which it arrives; left is negative."""
     settings = [*SMALL, f"training.dataset={forks}", f"algorithm.baseline={baseline}"]
     settings += ["algorithm.unet.widths=[32]"] if baseline == "none" else []
     run = lab.start(load("toy/fork:diffusion_policy", settings))
@@ -47,7 +47,7 @@ def passed(lab: Lab, forks: Path, baseline: str) -> list[float]:
     return [float(x[np.abs(x).argmax()]) for x in across]
 
 
-def test_a_diffusion_arrives_by_both_ways(lab: Lab, forks: Path) -> None:
+def test_a_diffusion_policy_passes_the_obstacle_on_both_sides(lab: Lab, forks: Path) -> None:
     ways = passed(lab, forks, "none")
     assert len(ways) >= 0.7 * COUNT
     assert 0.25 <= np.mean(np.array(ways) < 0) <= 0.75

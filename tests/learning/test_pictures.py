@@ -1,4 +1,4 @@
-"""A diffusion learns from pictures what an expert does who reads them, pushes as well as numbers."""
+"""A diffusion policy learns from images what an expert does, with continuous and discrete actions."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ TASKS = {
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_picture_is_understood(task: str, tmp_path: Path) -> None:
+def test_a_policy_is_learned_from_images(task: str, tmp_path: Path) -> None:
     updates, settings, expert, chance = TASKS[task]
-    shown, data = load(f"{task}:diffusion_policy"), tmp_path / "data"
-    solved = check(shown).return_threshold
+    config, data = load(f"{task}:diffusion_policy"), tmp_path / "data"
+    solved = check(config).return_threshold
     assert solved is not None
-    assert demonstrate(shown, f"harness.experts:{expert}", data, EpisodeSelection(100))["return_min"] >= solved
-    random = demonstrate(shown, f"harness.experts:{chance}", tmp_path / "random", EpisodeSelection(100))["return_mean"]
+    assert demonstrate(config, f"harness.experts:{expert}", data, EpisodeSelection(100))["return_min"] >= solved
+    random = demonstrate(config, f"harness.experts:{chance}", tmp_path / "random", EpisodeSelection(100))["return_mean"]
     assert random < 0.5 * solved
-    given = [f"training.dataset={data}", f"training.max_updates={updates}"]
+    overrides = [f"training.dataset={data}", f"training.max_updates={updates}"]
     result = train(
-        load(f"{task}:diffusion_policy", [*SMALL, *settings, *given]), tmp_path / "runs", ["test"], quiet=True
+        load(f"{task}:diffusion_policy", [*SMALL, *settings, *overrides]), tmp_path / "runs", ["test"], quiet=True
     )
     assert result.summary()["eval/return_mean"] >= solved

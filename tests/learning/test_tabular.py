@@ -1,4 +1,4 @@
-"""Tables against what is known: exact optima by dynamic programming on env.P, and Sutton & Barto's figures."""
+"""Tables compared with exact optima by dynamic programming on env.P, and with Sutton & Barto's figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BEST = {SLIPPERY: 0.744, "CliffWalking-v1:qlearning": -13.0, "Taxi-v4:qlearning"
 # two seeds where chance has most to say; benchmarks/tabular.py has ten of each
 @pytest.mark.parametrize(("spec", "seed"), [*((spec, 1) for spec in BEST), (SLIPPERY, 2)])
 def test_the_learned_policy_is_within_three_percent_of_the_exact_optimum(spec: str, seed: int, tmp_path: Path) -> None:
-    """Exact expected return under the time limit, and exact discounted value; no sampled return is involved."""
+    """Compare the exact expected return under the time limit, and the exact discounted value, with the optimum."""
     row = tabular.one_seed(spec, seed, tmp_path)
     assert row["optimum"]["return"] == pytest.approx(BEST[spec], abs=0.005)
     assert 0 <= row["shortfall"]["return"] <= 0.03
@@ -86,7 +86,7 @@ def late_pulls(*settings: str) -> tuple[float, float]:
     return float(np.mean(earned)), float(np.mean(best))
 
 
-def test_bandit_methods_stand_in_the_order_of_the_book() -> None:
+def test_bandit_methods_rank_as_in_the_book() -> None:
     """Figures 2.2, 2.4 and 2.5 after 1000 pulls: 80 % best arms and 1.35 for epsilon 0.1, 1.0 for greedy, 1.5 for ucb.
 
     Bounds are the book's values less about three standard errors of 100 problems.
@@ -110,5 +110,5 @@ def test_the_best_arm_is_found(lab: Lab, spec: str, problem: int) -> None:
     run.run()
     assert run.collector is not None
     means = run.collector.env._envs.envs[0].env.means[0]  # type: ignore[attr-defined]
-    found = int(tabular.best_entries(run.workflow)[0])
-    assert means[found] >= means.max() - 0.1  # arms this near are not told apart in 10,000 pulls
+    best = int(tabular.best_entries(run.workflow)[0])
+    assert means[best] >= means.max() - 0.1  # arms this near are not told apart in 10,000 pulls

@@ -47,7 +47,7 @@ TASKS = {
 
 
 @pytest.mark.parametrize("task", TASKS, ids=" ".join)
-def test_it_is_solved(task: tuple[str, ...], tmp_path: Path) -> None:
+def test_toy_environment_is_solved(task: tuple[str, ...], tmp_path: Path) -> None:
     steps, goal = TASKS[task]
     environment, algorithm, *settings = task
     budget = [f"training.max_timesteps={steps}", "evaluation.episodes=64", "evaluation.every_steps=0"]

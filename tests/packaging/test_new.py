@@ -1,4 +1,4 @@
-"""`cadenza new` gives packages whose own tests pass as they are."""
+"""`cadenza new` writes packages whose own tests pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.command import cadenza
-from harness.page import script
+from harness.page_snippets import script
 
 TEST = """
 import pytest
@@ -26,15 +26,15 @@ def test_a_new_package_passes_its_own_test(kind: str, tmp_path: Path) -> None:
     script(TEST, folder)
 
 
-def test_mistakes_are_one_line(tmp_path: Path) -> None:
+def test_invalid_names_and_targets_of_new_are_refused_in_one_line(tmp_path: Path) -> None:
     cadenza("new", "algoritm", "x").refused(2, "did you mean 'algorithm'?")
     cadenza("new", "env", "random").refused(2, "a module 'random' exists already")
-    for kind, name, taken in (
+    for kind, name, word in (
         ("algorithm", "droq", "droq"),
         ("env", "toy", "toy"),
         ("wrapper", "time-limit", "TimeLimit"),
     ):
-        cadenza("new", kind, name).refused(2, f"'{taken}' is one of the")
+        cadenza("new", kind, name).refused(2, f"'{word}' is one of the")
     for name in ("My", "1x", "class", "../x", "a b", "x-"):
         cadenza("new", "env", name).refused(2, "my-walker")
     (tmp_path / "there").mkdir()

@@ -1,4 +1,4 @@
-"""Somebody else's package, really installed, adds to cadenza as it is."""
+"""An installed package outside cadenza adds an algorithm, environments, wrappers and sinks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLIMB = [
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which pip has installed the package, built from a copy."""
+    """Install the package with pip, built from a copy; return its folder."""
     root = tmp_path_factory.mktemp("outside")
     shutil.copytree(SOURCE, root / "source", ignore=shutil.ignore_patterns("__pycache__"))
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
@@ -44,7 +44,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def on_the_path(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the processes that are started; this one does not know the package."""
+    """Make the package importable in processes that are started, but not in this one."""
     monkeypatch.setenv("PYTHONPATH", str(installed), prepend=os.pathsep)
 
 
@@ -54,19 +54,19 @@ def cadenza(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def answer(*arguments: object) -> dict[str, list[dict[str, object]]]:
-    done = cadenza(*arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, list[dict[str, object]]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    outcome = cadenza(*arguments, "--json")
+    assert outcome.returncode == 0, outcome.stderr
+    result: dict[str, list[dict[str, object]]] = json.loads(outcome.stdout.splitlines()[-1])
+    return result
 
 
-def test_it_is_listed() -> None:
+def test_an_outside_package_is_listed() -> None:
     assert {"name": "climb", "summary": "Hill climbing on a linear policy."} in answer("algorithms")["algorithms"]
     (row,) = answer("envs", "outside")["environments"]
     assert (row["id"], row["family"], row["observation"]) == ("outside/corridor-v1", "outside", "Box(2) float32")
 
 
-def test_it_trains_is_killed_and_resumes_exactly(installed: Path, tmp_path: Path) -> None:
+def test_an_outside_package_trains_is_killed_and_resumes_exactly(installed: Path, tmp_path: Path) -> None:
     whole = uninterrupted(CLIMB, tmp_path / "whole")
     root = tmp_path / "killed"
     for kill in KILLS:
@@ -81,7 +81,7 @@ def test_it_trains_is_killed_and_resumes_exactly(installed: Path, tmp_path: Path
     assert answer("verify", whole.id, "--runs-dir", tmp_path / "whole")["identical"] is True
 
 
-def test_its_environment_and_wrapper_work_in_workers_with_our_algorithms(tmp_path: Path) -> None:
+def test_outside_environments_and_wrappers_work_in_workers_with_built_in_algorithms(tmp_path: Path) -> None:
     small = ["algorithm.n_steps=16", "environment.wrappers=[Mirrored]", "--max-timesteps", "256"]
     ways = ["environment.vectorize=in_process"], ["environment.vectorize=workers", "environment.workers=2"]
     here, there = (
@@ -91,13 +91,13 @@ def test_its_environment_and_wrapper_work_in_workers_with_our_algorithms(tmp_pat
     assert read(here.metrics)[-1]["digest/weights"] == read(there.metrics)[-1]["digest/weights"]
 
 
-def test_its_sink_is_told_of_every_row(tmp_path: Path) -> None:
+def test_an_outside_sink_receives_every_row(tmp_path: Path) -> None:
     run = uninterrupted([*CLIMB, "logging.sinks=[{id: tally, name: counts.json}]"], tmp_path)
     counts = json.loads((run.path / "counts.json").read_text())
     assert (counts["Started"], counts["Row"], counts["Ended"]) == (1, len(read(run.metrics)), 1)
 
 
-def test_its_mistakes_are_told_like_our_own(installed: Path, tmp_path: Path) -> None:
+def test_errors_of_an_outside_package_are_reported_like_built_in_ones(installed: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (["outside/corridr:climb"], "unknown environment 'outside/corridr'; did you mean 'outside/corridor-v1'?"),
         (["outside/corridor:clim"], "unknown algorithm 'clim'; did you mean 'climb'?"),

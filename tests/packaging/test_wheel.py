@@ -1,4 +1,4 @@
-"""The built wheel carries its YAML and works away from the source tree."""
+"""The built wheel contains its YAML files and works outside the source tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_wheel_works_in_an_environment_of_its_own(tmp_path: Path) -> None:
+def test_the_wheel_works_in_a_new_virtual_environment(tmp_path: Path) -> None:
     source = tmp_path / "source"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(source)]

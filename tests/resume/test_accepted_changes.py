@@ -1,4 +1,4 @@
-"""Files of a run changed by hand: refused by name, accepted by name; resumptions killed before their first save."""
+"""Files of a run changed by hand are refused and accepted by name; resumptions killed before their first save."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(whole: RunFolder, tmp_path: Path) -> RunFolder:
 
 
 def decide(run: RunFolder, **values: Any) -> None:
-    """Change decisions.json as an editor does: the digest stays."""
+    """Change decisions.json as an editor would, with the old digest."""
     content = json.loads(run.decisions.read_text())
     run.decisions.path.write_text(
         json.dumps(content | {key.replace("__", "."): value for key, value in values.items()})
@@ -106,7 +106,7 @@ def test_changed_manifest_is_refused(run: RunFolder) -> None:
 
 
 def test_run_of_an_older_version_resumes_and_verifies(run: RunFolder) -> None:
-    """Without digests, and with checkpoints that do not say what they were trained with."""
+    """Remove digests and identities from a run, as in older versions."""
     root = run.path.parent
     for path in (run.decisions, run.manifest):
         content = json.loads(path.read_text())
@@ -139,7 +139,7 @@ def test_best_that_names_another_checkpoint_is_noticed(whole: RunFolder, run: Ru
 
 
 @pytest.mark.parametrize("content", ["step-", "{}\x0b", "\0{}\n"])
-def test_best_that_names_nothing_is_set_right(content: str, whole: RunFolder, run: RunFolder) -> None:
+def test_best_that_names_nothing_is_corrected(content: str, whole: RunFolder, run: RunFolder) -> None:
     pointer = run.checkpoints / "best"
     best = pointer.read_text()
     pointer.path.write_text(content.format(best.strip()))
@@ -164,7 +164,7 @@ def test_extension_killed_before_its_first_save_can_be_made_again(point: str, hi
 
 @pytest.mark.parametrize("hit", range(1, 5))
 def test_move_to_another_device_killed_before_its_first_save_can_be_made_again(hit: int, tmp_path: Path) -> None:
-    """The run says that it was on a device that this machine does not have."""
+    """The device of the run does not exist on this machine."""
     train(tmp_path, *TOY).succeeded()
     run = last(tmp_path)
     run.write_decisions(run.read_decisions() | {"device": "cuda:98"})

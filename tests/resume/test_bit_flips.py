@@ -1,4 +1,4 @@
-"""A wrong bit in any file that decides how a run goes on trains nothing else in silence (all of it: benchmarks)."""
+"""A flipped bit in a file of a run never changes a training silently (a sample; all files: benchmarks/bit_flips.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLIPS = 3  # in each file, and two of the commands
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_flipped_bit_is_harmless_refused_or_told(name: str, tmp_path: Path) -> None:
+def test_flipped_bit_is_harmless_refused_or_reported(name: str, tmp_path: Path) -> None:
     flips = Flips(RUNS[name], tmp_path)
     counts = {file: flips.count(file, FLIPS) for file in flips.files()}
     assert flips.silent == []

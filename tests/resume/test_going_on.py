@@ -1,4 +1,4 @@
-"""Longer budgets, borrowed weights and runs that name code, through the command line."""
+"""Raised budgets, weights from other runs and runs that name code, through the command line."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def run(whole: RunFolder, tmp_path: Path) -> RunFolder:
 
 def answer(root: Path, *arguments: str) -> dict[str, object]:
     out = cadenza(*arguments, "--runs-dir", str(root), "--json").succeeded().out
-    found: dict[str, object] = json.loads(out.splitlines()[-1])
-    return found
+    result: dict[str, object] = json.loads(out.splitlines()[-1])
+    return result
 
 
-def test_a_run_that_was_given_more_can_be_verified(tmp_path: Path) -> None:
+def test_a_run_with_a_raised_budget_can_be_verified(tmp_path: Path) -> None:
     train(tmp_path, *TOY, "algorithm.learning_rate=lin_0.01").succeeded()
     assert read(last(tmp_path).metrics)[-2]["train/learning_rate"] > 0
     status = last(tmp_path).read_status()
@@ -44,14 +44,14 @@ def test_a_run_that_was_given_more_can_be_verified(tmp_path: Path) -> None:
     assert (answered["identical"], answered["first_difference"]) == (True, None)
 
 
-def test_the_status_names_the_process_that_goes_on_and_where_the_run_lies_now(run: RunFolder, tmp_path: Path) -> None:
+def test_the_status_of_a_resumed_run_has_its_process_and_folder(run: RunFolder, tmp_path: Path) -> None:
     run.update_status(pid=1, host="elsewhere", dir="/elsewhere")  # a folder that came from another machine
     answer(tmp_path, "resume", "@last", "--max-timesteps", "3000", "--quiet")
     status = run.read_status()
     assert (status["pid"], status["host"], status["dir"]) == (os.getpid(), platform.node(), str(run.path.absolute()))
 
 
-def test_a_run_counted_in_updates_can_be_given_more_of_them(tmp_path: Path) -> None:
+def test_a_budget_in_updates_can_be_raised(tmp_path: Path) -> None:
     train(tmp_path, *TOY[:-2], "--max-updates", "8", "algorithm.learning_rate=lin_0.01").succeeded()
     assert last(tmp_path).read_decisions()["training.unit"] == "updates"
     assert last(tmp_path).read_decisions()["training.horizon"] == 8
@@ -67,18 +67,18 @@ def test_a_budget_that_changes_nothing_is_refused(run: RunFolder, tmp_path: Path
     cadenza(*resume, "--max-timesteps", "9999").refused(2, "phases are over")
 
 
-def test_a_budget_in_which_nothing_is_learned_is_told(tmp_path: Path) -> None:
+def test_a_budget_without_any_update_is_warned_of(tmp_path: Path) -> None:
     short = ["toy/identity:dqn", "algorithm.warmup_steps=64", "evaluation.every_steps=0", "evaluation.at_end=false"]
-    told = "training.max_timesteps=64 ends before anything is learned: 64 steps come before phase train"
-    assert train(tmp_path, *short, "--max-timesteps", "64").succeeded().warnings == [f"warning: {told}"]
+    warning = "training.max_timesteps=64 ends before anything is learned: 64 steps come before phase train"
+    assert train(tmp_path, *short, "--max-timesteps", "64").succeeded().warnings == [f"warning: {warning}"]
     assert train(tmp_path, *short, "--max-timesteps", "128").succeeded().warnings == []
     collect, learn = "[{name: collect, steps: 32}]", "[{name: collect, steps: 32}, update]"
     warmup = f"{{name: warmup, actions: random, hooks: {collect}, duration_cycles: 2}}"
     phases = f"training.phases=[{warmup}, {{name: train, hooks: {learn}}}]"
-    assert train(tmp_path, *short, phases, "--max-timesteps", "64").succeeded().warnings == [f"warning: {told}"]
+    assert train(tmp_path, *short, phases, "--max-timesteps", "64").succeeded().warnings == [f"warning: {warning}"]
 
 
-def test_a_kill_right_after_more_was_given_does_not_forget_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_raised_budget_survives_a_kill_right_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = "training.early_stop={at_least: -1}"
     train(tmp_path, *TOY, stop).succeeded()
     assert last(tmp_path).read_status()["env_steps"] == 512
@@ -90,7 +90,7 @@ def test_a_kill_right_after_more_was_given_does_not_forget_it(tmp_path: Path, mo
 
 # written when more is given: best, manifest.json, config.yaml, decisions.json, status.json, then a checkpoint
 @pytest.mark.parametrize("point", [*(f"atomic:before_rename@{hit}+" for hit in range(1, 6)), "ckpt:before_fsync@1+"])
-def test_a_full_disk_right_after_more_was_given_does_not_forget_it(
+def test_a_raised_budget_survives_a_full_disk_right_after_it(
     point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(tmp_path, *TOY, "training.early_stop={at_least: -1}").succeeded()
@@ -98,12 +98,12 @@ def test_a_full_disk_right_after_more_was_given_does_not_forget_it(
     monkeypatch.setattr(failpoints, "armed", failpoints.parse(f"{point}:enospc"))
     cadenza(*more, "--runs-dir", str(tmp_path)).refused(74, "No space left on device")
     monkeypatch.setattr(failpoints, "armed", None)
-    given = "4096" in last(tmp_path).config.read_text()
-    assert answer(tmp_path, *(more[:2] if given else more), "--quiet")["env_steps"] == 1024
+    is_stored = "4096" in last(tmp_path).config.read_text()
+    assert answer(tmp_path, *(more[:2] if is_stored else more), "--quiet")["env_steps"] == 1024
     assert answer(tmp_path, "verify", "@last")["identical"] is True
 
 
-def test_runs_that_end_by_measuring_can_be_verified(tmp_path: Path) -> None:
+def test_runs_that_end_with_an_evaluation_phase_can_be_verified(tmp_path: Path) -> None:
     phases = (
         "training.phases=[{name: a, hooks: [collect, update], duration_steps: 512},"
         "{name: b, type: eval_only, hooks: [evaluate], duration_cycles: 3}]"
@@ -112,7 +112,7 @@ def test_runs_that_end_by_measuring_can_be_verified(tmp_path: Path) -> None:
     assert answer(tmp_path, "verify", "@last")["identical"] is True
 
 
-def test_the_best_is_known_by_name_after_a_kill_between_saving_and_pointing(tmp_path: Path) -> None:
+def test_best_is_restored_after_a_kill_between_the_save_and_its_pointer(tmp_path: Path) -> None:
     quick = [*TOY, "checkpoint.every_steps=0", "evaluation.every_steps=128"]
     train(tmp_path / "whole", *quick).succeeded()
     whole = last(tmp_path / "whole")
@@ -124,13 +124,13 @@ def test_the_best_is_known_by_name_after_a_kill_between_saving_and_pointing(tmp_
         assert (last(root).checkpoints / "best").read_text() == (whole.checkpoints / "best").read_text()
 
 
-def test_a_finished_run_has_nothing_left_to_do(run: RunFolder, tmp_path: Path) -> None:
+def test_resuming_a_finished_run_changes_nothing(run: RunFolder, tmp_path: Path) -> None:
     rows = read(run.metrics)
     assert answer(tmp_path, "resume", "@last", "--quiet")["status"] == "finished"
     assert read(run.metrics) == rows
 
 
-def test_weights_can_be_borrowed_and_the_run_repeated(run: RunFolder, tmp_path: Path) -> None:
+def test_a_run_with_init_from_can_be_verified(run: RunFolder, tmp_path: Path) -> None:
     train(tmp_path, *TOY, "--init-from", run.id, "--seed", "5").succeeded()
     borrower = last(tmp_path)
     first = Checkpoints.of(run)
@@ -141,20 +141,20 @@ def test_weights_can_be_borrowed_and_the_run_repeated(run: RunFolder, tmp_path: 
     assert borrowed == first.resolve("best")
     train(tmp_path, *TOY, "--init-from", run.id, "--seed", "5", "algorithm.learning_rate=1e-12").succeeded()
     still = Checkpoints.of(last(tmp_path))
-    kept = still.load(still.resolve("last"), "workflow")["workflow"]["networks"]["agent"]["actor.0.weight"]
-    assert (kept - weights).abs().max() < 1e-6
+    initial = still.load(still.resolve("last"), "workflow")["workflow"]["networks"]["agent"]["actor.0.weight"]
+    assert (initial - weights).abs().max() < 1e-6
 
 
 def test_weights_that_do_not_fit_are_refused(run: RunFolder, tmp_path: Path) -> None:
     outcome = train(tmp_path, *TOY, "--init-from", run.id, "algorithm.actor.hidden_sizes=[8]")
     outcome.refused(2, "do not fit this config")
     outcome = train(tmp_path, "toy/identity:dqn", "--init-from", run.id)
-    told = outcome.refused(2, f"the weights of run {run.id}, of ppo, do not fit this config: Unexpected key(s)")
-    assert len(told) < 400
+    line = outcome.refused(2, f"the weights of run {run.id}, of ppo, do not fit this config: Unexpected key(s)")
+    assert len(line) < 400
     assert len(list(tmp_path.glob("toy_*"))) == 1
 
 
-def test_own_code_is_honoured_and_a_strangers_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_own_code_is_executed_and_a_strangers_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = ["gymnasium.envs.classic_control.cartpole:CartPoleEnv:ppo", *TOY[1:]]
     train(tmp_path, *spec, "environment.max_episode_steps=50").succeeded()
     run = last(tmp_path)
@@ -177,7 +177,7 @@ def test_a_strangers_config_cannot_run_a_command(run: RunFolder, tmp_path: Path)
     assert not canary.exists()
 
 
-def test_settings_cannot_be_changed_behind_the_runs_back(run: RunFolder, tmp_path: Path) -> None:
+def test_a_changed_setting_in_the_run_folder_is_refused(run: RunFolder, tmp_path: Path) -> None:
     run.config.path.write_text(run.config.read_text().replace("gamma: 0.99", "gamma: 0.5"))
     arguments = ["resume", run.id, "--max-timesteps", "4096", "--runs-dir", str(tmp_path)]
     cadenza(*arguments).refused(2, "was changed after the run began", "--init-from")
@@ -186,7 +186,7 @@ def test_settings_cannot_be_changed_behind_the_runs_back(run: RunFolder, tmp_pat
     cadenza("evaluate", run.id, "--runs-dir", str(tmp_path)).succeeded()  # the longer budget is a change of our own
 
 
-def test_a_run_from_a_machine_with_other_devices_says_how_to_go_on(run: RunFolder, tmp_path: Path) -> None:
+def test_a_run_on_a_missing_device_names_the_option_to_resume_it(run: RunFolder, tmp_path: Path) -> None:
     run.write_decisions(run.read_decisions() | {"device": "cuda:98"})
     arguments = ["resume", run.id, "--max-timesteps", "4096", "--runs-dir", str(tmp_path), "--quiet"]
     cadenza(*arguments).refused(2, "cuda:98", "--device cpu")
@@ -194,7 +194,7 @@ def test_a_run_from_a_machine_with_other_devices_says_how_to_go_on(run: RunFolde
     assert run.read_decisions()["device"] == "cpu"
 
 
-def test_a_damaged_key_trusts_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_signing_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "state"
     monkeypatch.setenv("XDG_STATE_HOME", str(home))
     (home / "cadenza").mkdir(parents=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.forgetful_runs import RUNS
 from harness.killing import assert_kills_leave_no_trace
+from harness.resume_runs import RUNS
 
 
 @pytest.mark.parametrize("subject", RUNS)

@@ -1,4 +1,4 @@
-"""Runs that learn from a dataset before they collect: killed while offline, without the dataset, nobody can tell."""
+"""Runs that learn from a dataset before they collect: killed while offline and resumed without the dataset."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SUBJECTS = {
 
 
 def kill(failpoint: str, root: Path, *arguments: str) -> None:
-    """Resume, or do what is said, until a process is killed there."""
+    """Resume, or run a command, until the process is killed at the failpoint."""
     code, errors = call(arguments or ["resume", "@last"], root, failpoint)
     assert code == -signal.SIGKILL, errors
 

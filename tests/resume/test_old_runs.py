@@ -1,4 +1,4 @@
-"""Run folders made by earlier code (fixtures/) open, go on to the same end, and can be repeated."""
+"""Run folders made by earlier code (fixtures/) open, resume to the same end, and can be repeated."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_old_run_is_shown_listed_and_evaluated(name: str, root: Path) -> None
     assert json.loads(result.splitlines()[-1])["episodes"] == 1
 
 
-def test_an_old_run_goes_on_to_the_end_that_it_had(name: str, tmp_path: Path) -> None:
+def test_an_old_run_resumes_to_its_original_end(name: str, tmp_path: Path) -> None:
     folder = traces.run(traced_runs.traces()[old_run(name)], tmp_path / "runs")
     digests = run_digests.digests(folder)
     assert digests["env_steps"] == OLD_RUNS[name].env_steps
@@ -57,7 +57,7 @@ def test_an_old_run_is_repeated_bit_for_bit(name: str, root: Path) -> None:
     traces.command("verify", "@last", "--runs-dir", root)
 
 
-def test_an_old_run_says_nothing_of_where_it_was_made(name: str) -> None:
+def test_an_old_run_does_not_name_the_machine_it_was_made_on(name: str) -> None:
     for path in (traces.FIXTURES / name).rglob("*"):
         if path.is_file():
             assert not PLACES.search(path.read_bytes()), path

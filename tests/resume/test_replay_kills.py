@@ -1,4 +1,4 @@
-"""Runs that learn from replay, killed again and again: rows, priorities and cursors are as if nothing had happened."""
+"""Runs with replay that are killed many times: rows, priorities and cursors equal those of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def keeping(subject: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def left_alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunFolder]:
-    """The run of a subject, with all of its checkpoints, made when it is first asked for."""
+    """Return the run of a subject with all of its checkpoints; it is made by the first call."""
 
     @cache
     def run_of(subject: str) -> RunFolder:
@@ -56,10 +56,10 @@ def left_alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunF
 
 @pytest.mark.parametrize("subject", RUNS)
 @pytest.mark.parametrize("failpoint", ["run:task@150", "replay:sealed@6"])
-def test_killed_after_a_checkpoint_nothing_collected_since_is_there(
+def test_rows_collected_after_the_checkpoint_are_gone_after_a_kill(
     subject: str, failpoint: str, left_alone: Callable[[str], RunFolder], tmp_path: Path
 ) -> None:
-    """The future-data case: what was collected between that checkpoint and the kill, in memory or in segments."""
+    """Rows collected between the checkpoint and the kill, in memory or in segments, must be gone after the resume."""
     assert call(["train", *keeping(subject)], tmp_path / "killed", failpoint)[0] == -signal.SIGKILL
     alone, killed = left_alone(subject), find(tmp_path / "killed", "@last")
     checkpoints = Checkpoints.of(killed)

@@ -1,4 +1,4 @@
-"""A sweep on real processes: killed, interrupted, gone on with, and in the end as if nothing had happened."""
+"""A sweep on real processes that is killed, interrupted and resumed equals an undisturbed one."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ MIDWAY = "run:task@3:stop"  # where runs stand still, so that there is time to d
 def sweep_file(tmp_path: Path) -> Path:
     path = tmp_path / "tried.yaml"
     space = {**TINY, "algorithm.learning_rate": [0.001, 0.1]}
-    said = {"base": "CartPole-v1:ppo", "sweep": space, "max_timesteps": BUDGET, "parallel_jobs": 2}
-    path.write_text(yaml.safe_dump(said))
+    content = {"base": "CartPole-v1:ppo", "sweep": space, "max_timesteps": BUDGET, "parallel_jobs": 2}
+    path.write_text(yaml.safe_dump(content))
     return path
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., psutil.Popen]]:
-    """Begins a sweep; what is left of it after a failed test is killed."""
+    """Start sweeps; kill what is left of them after a failed test."""
     started: list[psutil.Popen] = []
 
     def start(file: Path, root: Path, *more: str) -> psutil.Popen:
@@ -55,7 +55,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., psutil.Popen]]:
 
 
 def standing_still(process: psutil.Popen, count: int) -> list[psutil.Process]:
-    """The sweep's runs, once so many of them have stopped midway."""
+    """Return the sweep's runs as soon as `count` of them have stopped midway."""
 
     def stopped() -> list[psutil.Process]:
         return [child for child in process.children() if child.status() == psutil.STATUS_STOPPED]
@@ -74,7 +74,7 @@ def until(holds: Callable[[], bool], process: psutil.Popen) -> None:
     raise AssertionError("waited in vain")
 
 
-def test_killed_and_interrupted_sweeps_end_like_one_that_was_left_alone(
+def test_killed_and_interrupted_sweeps_end_like_an_undisturbed_one(
     tmp_path: Path, sweep_file: Path, start: Callable[..., psutil.Popen]
 ) -> None:
     root, made = tmp_path / "runs", plan(read(sweep_file))
@@ -96,9 +96,9 @@ def test_killed_and_interrupted_sweeps_end_like_one_that_was_left_alone(
     assert interrupted.wait(PATIENCE) == 130
     assert "0 of 2 trials done, nothing is lost; continue with: cadenza sweep" in interrupted.stderr.read()
 
-    done = cadenza("sweep", sweep_file, "--runs-dir", root, "--json").succeeded()
-    told = json.loads(done.out.splitlines()[-1])
-    assert told["status"] == "finished"
+    outcome = cadenza("sweep", sweep_file, "--runs-dir", root, "--json").succeeded()
+    result = json.loads(outcome.out.splitlines()[-1])
+    assert result["status"] == "finished"
     journal = Journal(safe(root / "sweeps" / made.id / "journal.jsonl"))
     journal.close()
     whole = run(made, tmp_path / "whole")
@@ -108,12 +108,12 @@ def test_killed_and_interrupted_sweeps_end_like_one_that_was_left_alone(
     ):
         assert compare(ours, theirs) is None
     listed = json.loads(cadenza("list", "--json", "--runs-dir", root).out)["runs"]
-    assert sorted(row["run"] for row in listed) == sorted(run for trial in told["trials"] for run in trial["runs"])
+    assert sorted(row["run"] for row in listed) == sorted(run for trial in result["trials"] for run in trial["runs"])
     assert {row["status"] for row in listed} == {"finished"}
 
 
 def signals_pending(process: psutil.Popen) -> bool:
-    """Whether a signal still waits to be heard; where that cannot be known, it does not matter much."""
+    """Return whether a signal is still pending; False where this cannot be determined."""
     status = Path(f"/proc/{process.pid}/status")
     pending = [line for line in status.read_text().splitlines() if line.startswith("ShdPnd")] if status.exists() else []
     return any(int(line.split()[1], 16) for line in pending)

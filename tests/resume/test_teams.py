@@ -1,4 +1,4 @@
-"""PPO in published environments of many agents: trains, and resumes bit for bit."""
+"""PPO in published multi-agent environments trains and resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL = [
         ("skirmish/2m1x1h", ["environment.groups=one", "environment.padding=types"]),
     ],
 )
-def test_it_trains_and_resumes_bit_for_bit(lab: Lab, id: str, settings: list[str]) -> None:
+def test_a_team_trains_and_resumes_bit_for_bit(lab: Lab, id: str, settings: list[str]) -> None:
     config = load(f"{id}:ppo", [*SMALL, *settings])
     whole = lab.start(config, "whole")
     whole.run()

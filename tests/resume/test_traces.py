@@ -22,7 +22,7 @@ NEW = {name: trace for name, trace in RUNS.items() if not trace.fixture}  # the 
 
 @pytest.fixture(scope="session")
 def stored() -> dict[str, run_digests.Digests]:
-    """The digests of this machine; skips where there are none."""
+    """Return the digests of this machine; skip the test if there are none."""
     digests, reason = traces.entry_here(traces.read(), traces.facts())
     if reason:
         pytest.skip(reason)
@@ -32,7 +32,7 @@ def stored() -> dict[str, run_digests.Digests]:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if trace.sample else pytest.mark.full) for name, trace in NEW.items()]
 )
-def test_a_run_computes_what_it_did(name: str, stored: dict[str, run_digests.Digests], tmp_path: Path) -> None:
+def test_a_run_computes_its_stored_digests(name: str, stored: dict[str, run_digests.Digests], tmp_path: Path) -> None:
     assert name in stored, f"no digests of it: python benchmarks/traces.py make --base COMMIT --only '{name}'"
     now = run_digests.digests(traces.run(RUNS[name], tmp_path / "runs"))
     assert run_digests.difference(stored[name], now) == ""
@@ -59,7 +59,7 @@ def test_two_seeds_have_different_digests() -> None:
             assert all(one[part] != other[part] for part in ("weights", "metrics", "episodes")), name
 
 
-def test_a_machine_without_digests_hears_in_what_it_differs_and_how_to_make_them() -> None:
+def test_a_machine_without_digests_is_told_the_difference_and_the_command() -> None:
     about = {"numerics": 1, "torch": "2.0"}
     entries = {
         "a": {"facts": {"numerics": 0, "torch": "1.9"}, "traces": {}},
@@ -84,7 +84,7 @@ def test_a_difference_names_its_parts_and_the_first_row() -> None:
     assert "under other names" in run_digests.difference(then, then | {"names": "z"})
 
 
-def test_the_file_is_stored_as_it_is_written(tmp_path: Path) -> None:
+def test_the_stored_file_has_the_format_that_write_produces(tmp_path: Path) -> None:
     traces.write(traces.read(), tmp_path / "again.json")
     assert (tmp_path / "again.json").read_text() == traces.FILE.read_text()
 

@@ -1,4 +1,4 @@
-"""How long a user waits. Each figure is the best of several tries: the rest is the machine's other work."""
+"""Start-up times of commands; each figure is the best of several tries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def best(command: list[str], tries: int = 7) -> float:
     return min(seconds)
 
 
-def test_importing_is_quick_and_brings_no_torch() -> None:
+def test_import_is_quick_and_does_not_import_torch() -> None:
     code = "import cadenza, sys; heavy = {'torch', 'hydra', 'gymnasium', 'numpy'} & set(sys.modules); assert not heavy"
     bare = best([sys.executable, "-c", "pass"])
     assert best([sys.executable, "-c", code]) - bare < 0.15
@@ -62,7 +62,7 @@ def test_five_thousand_runs_are_listed_in_a_second(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cadenza", "list", "--runs-dir", str(tmp_path)]
     assert best([*command, "--rebuild", "--limit", "1"], tries=1) < 30
     query = [*command, "--filter", "algorithm.gamma=0.95", "--sort", "return"]
-    found = subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines()
-    assert len([line for line in found if line.startswith("CartPole")]) == 500
-    assert "s4995-copy" in found[2]
+    lines = subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert len([line for line in lines if line.startswith("CartPole")]) == 500
+    assert "s4995-copy" in lines[2]
     assert best(query, tries=3) < 1

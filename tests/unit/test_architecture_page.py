@@ -1,4 +1,4 @@
-"""Every module says what it is for, and the architecture page points only at files that exist."""
+"""Every module has a docstring, and the architecture page names only files that exist."""
 
 from __future__ import annotations
 

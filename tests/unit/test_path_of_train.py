@@ -1,4 +1,4 @@
-"""`cadenza train` runs few files and imports few modules: whoever follows a run has to read no more than these."""
+"""`cadenza train` runs few files and imports few modules, so that a run can be followed by reading these alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cadenza from Python."""
+"""The Python interface."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-def test_train_load_and_find(tmp_path: Path) -> None:
+def test_a_trained_run_is_found_and_loaded(tmp_path: Path) -> None:
     run = cadenza.train("CartPole-v1:ppo", runs_dir=tmp_path, **SMALL, seed=3, tags=["a b", "it's"])
     assert run.result["status"] == "finished"
     assert run.result["env_steps"] == 256
@@ -38,7 +38,7 @@ def test_train_load_and_find(tmp_path: Path) -> None:
     assert action in (0, 1)
     assert policy(obs) == action
     assert {policy(obs, explore=True) for _ in range(50)} == {0, 1}
-    assert [found.id for found in cadenza.runs(runs_dir=tmp_path, seed=3)] == [run.id]
+    assert [match.id for match in cadenza.runs(runs_dir=tmp_path, seed=3)] == [run.id]
     assert cadenza.runs(runs_dir=tmp_path, seed=4) == []
 
 
@@ -56,7 +56,7 @@ def test_values_of_any_kind_are_passed_on(tmp_path: Path) -> None:
     assert config.name == "x=y, {z}"
 
 
-def test_numbers_of_numpy_and_torch_and_paths_are_values_too(tmp_path: Path) -> None:
+def test_settings_accept_numpy_and_torch_scalars_and_paths(tmp_path: Path) -> None:
     kwargs = {"a": np.arange(2), "b": torch.tensor(0.5), "c": tmp_path, "k:v, x": np.bool_(True)}
     config = load("toy/identity:ppo", [override("seed", np.int64(3)), override("environment.kwargs", kwargs)])
     assert config.seed == 3
@@ -66,7 +66,7 @@ def test_numbers_of_numpy_and_torch_and_paths_are_values_too(tmp_path: Path) -> 
         cadenza.train("CartPole-v1:ppo", runs_dir=tmp_path, **code)
 
 
-def test_a_run_is_named_by_itself_or_its_path_and_a_checkpoint_by_a_number(tmp_path: Path) -> None:
+def test_load_accepts_a_run_or_a_path_and_a_checkpoint_number(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("spec: CartPole-v1:ppo\n")
     run = cadenza.train(file, runs_dir=tmp_path / "runs", **SMALL)
@@ -88,7 +88,7 @@ def test_a_policy_for_continuous_actions_and_dict_observations(tmp_path: Path) -
     assert cadenza.load(run.id, runs_dir=tmp_path)(DictIdentity().observation_space.sample()) in (0, 1)
 
 
-def test_teams_have_no_single_policy(tmp_path: Path) -> None:
+def test_loading_a_team_as_one_policy_is_refused(tmp_path: Path) -> None:
     run = cadenza.train("toy/pair:ppo", runs_dir=tmp_path, **SMALL)
     with pytest.raises(ConfigError, match="several groups"):
         cadenza.load(run.id, runs_dir=tmp_path)
@@ -104,14 +104,14 @@ def test_a_policy_plays_as_it_was_evaluated(tmp_path: Path) -> None:
         seed = EpisodeSeeds(5, EVAL)(index, 0)
         policy.reset()
         obs, _ = env.reset(seed=seed)
-        total, done = 0.0, False
-        while not done:
+        total, over = 0.0, False
+        while not over:
             obs, reward, terminated, truncated, _ = env.step(policy(obs))
-            total, done = total + float(reward), terminated or truncated
+            total, over = total + float(reward), terminated or truncated
         assert total == measured["returns"][index]
 
 
-def test_a_policy_that_explores_does_as_much_as_training_did_in_the_end(tmp_path: Path) -> None:
+def test_an_exploring_policy_uses_the_final_schedules_of_training(tmp_path: Path) -> None:
     ends = {"start_value": 1.0, "end_value": 0.0, "start": 0, "end": 100}  # env_steps
     changes: dict[str, Any] = {"algorithm.epsilon": ends, "training.max_timesteps": 512}
     run = cadenza.train("CartPole-v1:dqn", runs_dir=tmp_path, **changes)
@@ -121,7 +121,7 @@ def test_a_policy_that_explores_does_as_much_as_training_did_in_the_end(tmp_path
 
 def test_a_policy_remembers_until_it_is_reset(tmp_path: Path, forgotten: None) -> None:
     class Counting(Memory):
-        """Acts on the parity of the steps it remembers."""
+        """A workflow that acts by the parity of the steps in its memory."""
 
         def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
             acted = super().act(step, carry, mode)
@@ -137,7 +137,7 @@ def test_a_policy_remembers_until_it_is_reset(tmp_path: Path, forgotten: None) -
     assert [policy(0) for _ in range(3)] == [1, 0, 1]
 
 
-def test_a_policy_heeds_masks_and_bounds(tmp_path: Path) -> None:
+def test_a_policy_respects_masks_and_bounds(tmp_path: Path) -> None:
     run = cadenza.train("toy/masked:ppo", runs_dir=tmp_path, **SMALL)
     for allowed in range(4):
         assert run.load()([0.0], mask=[action == allowed for action in range(4)]) == allowed

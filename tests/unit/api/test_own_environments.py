@@ -39,18 +39,18 @@ pytestmark = pytest.mark.usefixtures("forgotten")
 
 
 def environment_of(run: cadenza.Run) -> str:
-    found: str = run.folder.read_config().environment.id
-    return found
+    id: str = run.folder.read_config().environment.id
+    return id
 
 
-def test_a_factory_that_can_be_imported_is_known_by_its_path(tmp_path: Path) -> None:
+def test_an_importable_factory_is_named_by_its_import_path(tmp_path: Path) -> None:
     run = cadenza.train(toy.Identity, "ppo", runs_dir=tmp_path, **SMALL)
     assert environment_of(run) == "cadenza.envs.toys.toy:Identity"
     command.resume(tmp_path, run.id, "--max-timesteps", 512).succeeded()
     assert run.result["env_steps"] == 512
 
 
-def test_any_other_factory_works_in_python_and_the_command_line_says_how_to_go_on(tmp_path: Path) -> None:
+def test_a_lambda_works_in_python_and_the_command_line_names_the_way_to_resume(tmp_path: Path) -> None:
     def three() -> toy.Identity:
         return toy.Identity(3)
 
@@ -70,7 +70,7 @@ def test_any_other_factory_works_in_python_and_the_command_line_says_how_to_go_o
     assert run.resume(768).result["env_steps"] == 768
 
 
-def test_nameless_factories_are_not_mistaken_for_one_another(tmp_path: Path) -> None:
+def test_unnamed_factories_have_different_names(tmp_path: Path) -> None:
     small, large = (
         cadenza.train(factory, "ppo", runs_dir=tmp_path, **SMALL)
         for factory in (lambda: toy.Identity(2), partial(toy.Identity, n=5))
@@ -95,7 +95,7 @@ def test_a_registered_environment_is_found_by_its_id_in_workers_too(tmp_path: Pa
         cadenza.train("mine/nameless:ppo", runs_dir=tmp_path, **SMALL, **way)
 
 
-def test_an_environment_of_gymnasiums_registry_goes_by_its_id(tmp_path: Path) -> None:
+def test_a_registered_gymnasium_environment_is_named_by_its_id(tmp_path: Path) -> None:
     few: dict[str, Any] = {key: value for key, value in SMALL.items() if key != "environment.max_episode_steps"}
     lake = gymnasium.make("FrozenLake-v1", is_slippery=False, max_episode_steps=20, render_mode="rgb_array")
     run = cadenza.train(lake, "ppo", runs_dir=tmp_path, **few)
@@ -113,14 +113,14 @@ def test_an_environment_of_gymnasiums_registry_goes_by_its_id(tmp_path: Path) ->
     env.close()
 
 
-def test_a_window_is_not_opened_for_every_environment_that_is_made_of_one(tmp_path: Path) -> None:
-    shown = gymnasium.wrappers.TimeAwareObservation(gymnasium.make("CartPole-v1", render_mode="human"))
-    id = reference_to(shown).id
+def test_copies_of_a_human_rendered_environment_open_no_window(tmp_path: Path) -> None:
+    wrapped = gymnasium.wrappers.TimeAwareObservation(gymnasium.make("CartPole-v1", render_mode="human"))
+    id = reference_to(wrapped).id
     assert registry.ENVIRONMENTS[id]().render_mode is None
 
 
 class Opaque(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Does not tell Gymnasium how it was made."""
+    """A wrapper without a spec, which Gymnasium cannot make again."""
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ class Opaque(gymnasium.Wrapper[Any, Any, Any, Any]):
         (lambda: 3, "must return a gymnasium.Env, not int"),
     ],
 )
-def test_what_cannot_be_an_environment_is_refused_in_one_line(env: Any, message: str, tmp_path: Path) -> None:
+def test_an_object_that_is_no_environment_is_refused_in_one_line(env: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
         cadenza.train(env, "ppo", runs_dir=tmp_path)
     assert "\n" not in str(refused.value)
@@ -141,7 +141,7 @@ def test_what_cannot_be_an_environment_is_refused_in_one_line(env: Any, message:
 
 
 @pytest.mark.parametrize("wrap", [lambda env: env, lambda env: gymnasium.wrappers.TimeLimit(env, 9)])
-def test_a_factory_that_returns_one_object_again_and_again_is_refused(wrap: Any, tmp_path: Path) -> None:
+def test_a_factory_that_returns_the_same_object_twice_is_refused(wrap: Any, tmp_path: Path) -> None:
     env = gymnasium.make("CartPole-v1").unwrapped
     with pytest.raises(ConfigError, match="returned the same environment twice: it must make a new one at every call"):
         cadenza.train(lambda: wrap(env), "ppo", runs_dir=tmp_path)
@@ -152,7 +152,7 @@ class Reluctant(toy.Identity):
         raise RuntimeError("not yet")
 
 
-def test_an_environment_that_fails_to_close_does_not_undo_a_finished_run(tmp_path: Path) -> None:
+def test_an_error_in_close_does_not_fail_a_finished_run(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="raised RuntimeError when it was closed: not yet"):
         run = cadenza.train(Reluctant, "ppo", runs_dir=tmp_path, **SMALL)
     assert run.result["status"] == "finished"
@@ -166,7 +166,7 @@ def not_everything(**kwargs: Any) -> gymnasium.Env[Any, Any]:
     return toy.Identity(**kwargs)
 
 
-def test_a_factory_that_takes_anything_is_asked_for_pictures() -> None:
+def test_a_factory_with_keyword_arguments_gets_the_render_mode() -> None:
     env = make(EnvironmentConfig(id=reference_to(anything).id), render=True)
     env.reset(0)
     picture = env.render()
@@ -175,12 +175,12 @@ def test_a_factory_that_takes_anything_is_asked_for_pictures() -> None:
     make(EnvironmentConfig(id=reference_to(not_everything).id), render=True).reset(0)  # without, then
 
 
-def test_the_algorithm_may_not_be_forgotten() -> None:
+def test_a_missing_algorithm_is_an_error() -> None:
     with pytest.raises(ConfigError, match="needs an algorithm"):
         cadenza.train(toy.Identity)
 
 
-def test_it_works_outside_the_main_thread(tmp_path: Path) -> None:
+def test_training_works_outside_the_main_thread(tmp_path: Path) -> None:
     runs: list[cadenza.Run] = []
     train = partial(cadenza.train, lambda: toy.Identity(2), "ppo", runs_dir=tmp_path, **SMALL)
     thread = threading.Thread(target=lambda: runs.append(train()))
@@ -215,18 +215,18 @@ print(run.resume().result["status"], run.result["env_steps"])
 
 
 @pytest.mark.parametrize("how", ["python -c", "exec, as notebooks do"])
-def test_an_interrupt_saves_the_run_and_comes_back_as_one(how: str, tmp_path: Path) -> None:
+def test_an_interrupt_saves_the_run_and_is_raised_again(how: str, tmp_path: Path) -> None:
     code = CELL if how == "python -c" else f"exec(compile({CELL!r}, '<cell 1>', 'exec'), globals())"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    lines = done.stdout.splitlines()
-    assert len(lines) == 3, done.stderr
+    process = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    lines = process.stdout.splitlines()
+    assert len(lines) == 3, process.stderr
     assert "was saved" in lines[0]
     assert lines[1:] == ["interrupted SIGINT python/make", "finished 512"]
 
 
-def test_a_signal_that_ends_programs_ends_them_once_the_run_is_saved(tmp_path: Path) -> None:
+def test_sigterm_ends_the_program_after_the_run_is_saved(tmp_path: Path) -> None:
     code = CELL.replace("SIGINT", "SIGTERM")
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == -15
-    assert done.stdout == ""
+    process = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert process.returncode == -15
+    assert process.stdout == ""
     assert cadenza.Run.find("@last", tmp_path / "runs").result["status"] == "interrupted"

@@ -34,7 +34,7 @@ def test_writes_replace_the_file_and_leave_nothing_else(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_what_a_user_names_may_be_a_link_or_a_device(tmp_path: Path) -> None:
+def test_paths_named_by_the_user_may_be_links_or_devices(tmp_path: Path) -> None:
     link, device = tmp_path / "link", Path(os.devnull)
     link.symlink_to(tmp_path / "file")
     atomic.write_out(link, b"some")
@@ -51,18 +51,18 @@ def test_what_a_user_names_may_be_a_link_or_a_device(tmp_path: Path) -> None:
 def test_a_killed_writer_leaves_the_old_or_the_new_content(tmp_path: Path, failpoint: str, content: str) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
-    done = write_under(failpoint, path)
-    assert done.returncode == -signal.SIGKILL
+    process = write_under(failpoint, path)
+    assert process.returncode == -signal.SIGKILL
     assert path.read_text() == content
     atomic.remove_leftovers(SafePath(tmp_path), [path.name])
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_a_failing_disk_leaves_the_old_content_and_no_litter(tmp_path: Path) -> None:
+def test_a_disk_error_leaves_the_old_content_and_no_temporary_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
-    done = write_under("atomic:before_fsync@1:enospc", path)
-    assert "No space left" in done.stderr
+    process = write_under("atomic:before_fsync@1:enospc", path)
+    assert "No space left" in process.stderr
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
 
@@ -88,13 +88,13 @@ def test_a_malformed_failpoint_is_refused(text: str) -> None:
         failpoints.parse(text)
 
 
-def test_names_may_hold_colons() -> None:
-    found = failpoints.parse("ckpt:after_write@3:eio")
-    assert found is not None
-    assert (found.name, found.at, found.action) == ("ckpt:after_write", 3, "eio")
+def test_failpoint_names_may_contain_colons() -> None:
+    failpoint = failpoints.parse("ckpt:after_write@3:eio")
+    assert failpoint is not None
+    assert (failpoint.name, failpoint.at, failpoint.action) == ("ckpt:after_write", 3, "eio")
 
 
-def test_a_problem_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+def test_an_oserror_names_the_requested_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "nowhere" / "x", tmp_path / "file" / "x"):
         with pytest.raises(OSError) as caught:

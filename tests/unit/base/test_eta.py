@@ -24,7 +24,7 @@ STILL = None
         ((100, 100, 1.0), ("", 0, 0, None), True, ("", 0)),
     ],
 )
-def test_the_first_end_that_is_known(
+def test_eta_is_that_of_the_earliest_known_end(
     run: tuple[int, int | None, float | None],
     phase: tuple[str, int, int, float | None],
     last: bool,

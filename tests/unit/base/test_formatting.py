@@ -19,11 +19,11 @@ from cadenza.base.formatting import ASCII, duration, number, sparkline
         ([-1e308, 1e308], ""),
     ],
 )
-def test_sparklines(values: list[float], expected: str) -> None:
+def test_sparklines_scale_from_lowest_to_highest(values: list[float], expected: str) -> None:
     assert sparkline(values) == expected
 
 
-def test_only_the_last_values_count_and_plain_letters_will_do() -> None:
+def test_sparklines_show_the_latest_values_also_in_ascii() -> None:
     assert sparkline([1000.0, 0.0, 1.0], width=2) == "▁█"
     assert sparkline([0.0, 1.0], levels=ASCII) == "_@"
 
@@ -41,12 +41,12 @@ def test_only_the_last_values_count_and_plain_letters_will_do() -> None:
         (1e12, "1e+12"),
     ],
 )
-def test_numbers(value: float | None, expected: str) -> None:
+def test_numbers_are_short_with_significant_digits(value: float | None, expected: str) -> None:
     assert number(value) == expected
 
 
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(None, "-"), (0.4, "0:00:00"), (75, "0:01:15"), (90061, "1 day, 1:01:01")]
 )
-def test_durations(seconds: float | None, expected: str) -> None:
+def test_durations_have_at_most_two_units(seconds: float | None, expected: str) -> None:
     assert duration(seconds) == expected

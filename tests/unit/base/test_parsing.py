@@ -1,4 +1,4 @@
-"""Plain data of strangers: every input is answered soon, by data or by one kind of error."""
+"""Untrusted plain data: every input quickly gives data or one kind of error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEEP = '{"env_steps": ' * 20_000 + "1" + "}" * 20_000
 
 
 def doubled(entry: str, levels: int = 30) -> str:
-    """Anchors that each hold nine aliases of the one before."""
+    """Return YAML with anchors of nine aliases each of the previous one."""
     lines = (entry.format(i=i, parts=", ".join([f"*a{i - 1}"] * 9)) for i in range(1, levels))
     return "a0: &a0 {x: 1}\n" + "".join(lines)
 
@@ -97,7 +97,7 @@ def test_a_json_bomb_is_refused_at_once(case: str) -> None:
         json_data(text)
 
 
-def test_what_is_within_the_bounds_is_read() -> None:
+def test_documents_within_the_limits_are_read() -> None:
     assert json_data("[" * 100 + "]" * 100) == yaml_data("[" * 100 + "]" * 100)
     assert json_data(b'"\\ud83d\\ude00"') == "\U0001f600"
     assert yaml_data("a: &a [1, 2.5]\nb: *a\nc: {<<: {x: 1, y: 2}, x: 3}") == {
@@ -130,7 +130,7 @@ def test_yaml_reads_as_pyyaml_does(tree: Any) -> None:
 
 @settings(max_examples=500, derandomize=True, deadline=None, database=None)
 @given(st.binary(max_size=60), trees, noise, st.integers(0, 200))
-def test_nothing_else_is_ever_raised(junk: bytes, tree: Any, change: str, place: int) -> None:
+def test_arbitrary_bytes_raise_only_parse_errors(junk: bytes, tree: Any, change: str, place: int) -> None:
     written = yaml.safe_dump(tree), json.dumps(tree)
     mutated = [text[: place % (len(text) + 1)] + change + text[place % (len(text) + 1) :] for text in written]
     contents: list[str | bytes] = [junk, change, *mutated]
@@ -140,7 +140,7 @@ def test_nothing_else_is_ever_raised(junk: bytes, tree: Any, change: str, place:
                 read(content)
 
 
-def test_only_regular_files_of_some_size_are_read(tmp_path: Path) -> None:
+def test_only_regular_files_up_to_a_size_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
@@ -160,7 +160,7 @@ def test_only_regular_files_of_some_size_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["train"], ["sweep"], ["config", "migrate"]])
-def test_a_bomb_on_the_command_line_is_one_line(command: list[str], tmp_path: Path) -> None:
+def test_a_yaml_bomb_on_the_command_line_is_refused_in_one_line(command: list[str], tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.yaml"
     bomb.write_text(YAML_BOMBS["aliases"][0])
     cadenza(*command, bomb).refused(2, "bomb.yaml, line 5: its aliases expand to more than")
@@ -168,14 +168,14 @@ def test_a_bomb_on_the_command_line_is_one_line(command: list[str], tmp_path: Pa
     cadenza(*command, tmp_path / "pipe.yaml").refused(2, "cannot read", "it is a pipe")
 
 
-def test_a_bomb_in_the_folder_of_a_defaults_list_is_one_line(tmp_path: Path) -> None:
+def test_a_yaml_bomb_in_the_folder_of_a_defaults_list_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "main.yaml").write_text("defaults: [other, _self_]\n")
     (tmp_path / "other.yaml").write_text(YAML_BOMBS["aliases"][0])
     with pytest.raises(ConfigError, match=r"other.yaml, line 5: its aliases expand"):
         load(str(tmp_path / "main.yaml"))
 
 
-def test_a_number_that_no_float_holds_is_one_line(tmp_path: Path) -> None:
+def test_a_number_beyond_floats_is_refused_in_one_line(tmp_path: Path) -> None:
     for name, text in (("a.yaml", f"spec: CartPole-v1:ppo\nseed: {10**299}"), ("a.json", f'{{"seed": {"1" * 5000}}}')):
         (tmp_path / name).write_text(text)
         with pytest.raises(ConfigError, match=r"too large|more than 300 digits"):
@@ -185,7 +185,7 @@ def test_a_number_that_no_float_holds_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [DEEP, '["a"]', "1" * 5000, '{"trial": Infinity, "event": "told"}', "{"])
-def test_a_line_of_a_run_that_is_no_fact_breaks_no_reader(line: str, tmp_path: Path) -> None:
+def test_an_invalid_line_in_a_run_breaks_no_reader(line: str, tmp_path: Path) -> None:
     path = tmp_path / "sweeps" / "s" / "journal.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text(line + "\n")

@@ -1,4 +1,4 @@
-"""What a run takes of its machine stands in its rows, outside what is compared; `top` shows it while it runs."""
+"""Resource usage of a run in its rows, outside of comparisons; `top`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cadenza.records.metrics import compared, read
 from harness.command import TOY, cadenza, last, train
 
 
-def test_rows_tell_time_by_part_and_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_contain_time_by_part_and_usage_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource_usage, "SAMPLE_SECONDS", 0.0)
     train(tmp_path, *TOY).succeeded()
     rows = read(last(tmp_path).metrics)
@@ -35,7 +35,7 @@ def test_rows_tell_time_by_part_and_the_machine(tmp_path: Path, monkeypatch: pyt
     assert 0 < parts <= rows[-1]["time/seconds"]
 
 
-def test_processors_count_with_workers() -> None:
+def test_processor_time_includes_workers() -> None:
     spin = "import time; t = time.process_time()\nwhile time.process_time() - t < 0.2: pass\ninput()"
     with subprocess.Popen([sys.executable, "-c", spin], stdin=subprocess.PIPE) as worker:
         others = resource_usage.workers()
@@ -49,16 +49,16 @@ def test_processors_count_with_workers() -> None:
     assert resource_usage.resident(worker.pid) == 0
 
 
-def test_top_shows_what_is_running_and_nothing_else(tmp_path: Path) -> None:
+def test_top_shows_running_runs_only(tmp_path: Path) -> None:
     train(tmp_path, *TOY, "logging.alerts.rules.mine={metric:train/kl,above:-1,times:1,severity:log}").succeeded()
     folder = last(tmp_path)
     assert "nothing is running" in cadenza("top", "--runs-dir", tmp_path).succeeded().err
     with RunLock(folder.path):
-        shown = cadenza("top", "--once", "--runs-dir", tmp_path).succeeded().out
+        output = cadenza("top", "--once", "--runs-dir", tmp_path).succeeded().out
         (run,) = json.loads(cadenza("top", "--json", "--runs-dir", tmp_path).succeeded().out)["runs"]
-    assert folder.id in shown
-    assert "2,048 (100%)" in shown
-    assert f"{folder.id}: mine at step 128: train/kl is" in shown
+    assert folder.id in output
+    assert "2,048 (100%)" in output
+    assert f"{folder.id}: mine at step 128: train/kl is" in output
     assert (run["done"], run["budget"], run["left"], run["alerts"]) == (2048, 2048, 0, 1)
     assert run["latest_return"] == folder.read_status()["eval/return_mean"]
     assert run["speed"] > 0
@@ -68,7 +68,7 @@ Rows = list[tuple[int, int, int, str, float]]  # env_steps, updates, cycles, pha
 
 
 def standing(tmp_path: Path, phase: dict[str, object] | None, rows: Rows) -> Running:
-    """A run with a budget of 10,000 env_steps, as its folder shows it."""
+    """Make the folder of a run with a budget of 10,000 env_steps."""
     folder = create(tmp_path, load("toy/identity:ppo", ["training.max_timesteps=10000"]), ["test"])
     folder.update_status(**({} if phase is None else {"phase": phase}))
     names = ("env_steps", "updates", "cycles", "phase", "time/seconds")
@@ -93,32 +93,32 @@ VISION: Rows = [(4000, updates, 40 + updates, "vision", 4 + updates / 2) for upd
         (None, ROLLOUTS, (1000, "env_steps", 7, None)),  # as older versions left it
     ],
 )
-def test_what_is_left_is_the_way_to_the_end_that_comes_first(
+def test_remaining_time_is_that_to_the_earliest_end(
     phase: tuple[str, bool, str, int | None] | None, rows: Rows, expected: tuple[object, ...], tmp_path: Path
 ) -> None:
-    told = None if phase is None else dict(zip(("name", "last", "unit", "end"), phase, strict=True))
-    run = standing(tmp_path, told, rows)
+    progress = None if phase is None else dict(zip(("name", "last", "unit", "end"), phase, strict=True))
+    run = standing(tmp_path, progress, rows)
     assert (run.speed, run.speed_unit, run.left, run.phase) == expected
 
 
-def test_a_run_tells_where_its_phase_ends_when_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_reports_the_end_of_a_phase_at_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     phases = (
         "{name: warmup, actions: random, duration_steps: 64, hooks: [{name: collect, steps: 16}]}",
         "{name: pretrain, type: offline, duration_updates: 4, hooks: [update]}",
         "{name: more, duration_cycles: 2, hooks: [{name: collect, steps: 16}, update]}",
         "{name: train, hooks: [{name: collect, steps: 16}, update]}",
     )
-    seen = []
+    events = []
     update = RunFolder.update_status
 
     def watched(folder: RunFolder, **fields: Any) -> None:
-        seen.append(fields["phase"])
+        events.append(fields["phase"])
         update(folder, **fields)
 
     monkeypatch.setattr(RunFolder, "update_status", watched)
     settings = [f"training.phases=[{','.join(phases)}]", "evaluation.every_steps=null", "evaluation.at_end=false"]
     train(tmp_path, "toy/identity:dqn", *settings, "--max-timesteps", "128").succeeded()
-    assert [phase for phase, before in zip(seen, [None, *seen], strict=False) if phase != before] == [
+    assert [phase for phase, before in zip(events, [None, *events], strict=False) if phase != before] == [
         {"name": "warmup", "last": False, "unit": "env_steps", "end": 64},
         {"name": "pretrain", "last": False, "unit": "updates", "end": 4},
         {"name": "more", "last": False, "unit": "cycles", "end": 4 + 4 + 2},
@@ -130,6 +130,6 @@ def test_top_names_the_phase_that_ends(tmp_path: Path) -> None:
     phase = {"name": "vision", "last": False, "unit": "updates", "end": 100}
     run = standing(tmp_path, phase, [*ROLLOUTS, *VISION])
     with RunLock(Path(run.dir)):
-        shown = cadenza("top", "--once", "--runs-dir", tmp_path).succeeded().out
-    assert "2 updates/s" in shown
-    assert "vision 0:00:40" in shown
+        output = cadenza("top", "--once", "--runs-dir", tmp_path).succeeded().out
+    assert "2 updates/s" in output
+    assert "vision 0:00:40" in output

@@ -8,7 +8,7 @@ import torch
 from cadenza.base.streams import Streams
 
 
-def test_streams_are_independent_of_each_other_and_of_the_order_they_are_asked_for() -> None:
+def test_streams_are_independent_of_each_other_and_of_their_order_of_creation() -> None:
     a, b = Streams(7), Streams(7)
     first = a.torch("act").initial_seed()
     b.numpy("other").random(10)
@@ -18,7 +18,7 @@ def test_streams_are_independent_of_each_other_and_of_the_order_they_are_asked_f
     assert Streams(7, branch=(1,)).torch("act").initial_seed() != first
 
 
-def test_a_restored_stream_goes_on_where_it_was() -> None:
+def test_a_restored_stream_continues_its_sequence() -> None:
     def draw(streams: Streams) -> list[float]:
         return [
             float(streams.numpy("n").random()),

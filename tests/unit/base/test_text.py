@@ -1,4 +1,4 @@
-"""Text from a stranger's files, on its way to a terminal, a page, a shell or a spreadsheet."""
+"""Text from a stranger's files in terminals, pages, shells and spreadsheets."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ EVIL = "a\x1b]0;t\x07\r\x9b2J\u202eb\u2066\u200b\u2028\x7f\udcff[red]x[/red]"
 MARKUP = "<script>alert(1)</script><img src=x onerror=y><!-- [x](javascript:y) ![](http://t/p.png) | `c` ```\n# h"
 
 
-def test_printable_escapes_what_a_terminal_obeys_and_keeps_the_rest() -> None:
-    shown = text.printable(EVIL)
-    assert shown.isprintable()
+def test_printable_escapes_control_characters_and_keeps_the_rest() -> None:
+    escaped = text.printable(EVIL)
+    assert escaped.isprintable()
     for escape in (r"\x1b", r"\x07", r"\r", r"\x9b", r"\u202e", r"\u2066", r"\u200b", r"\u2028", r"\x7f", r"\udcff"):
-        assert escape in shown
+        assert escape in escaped
     assert text.printable("Größe ≥ 1, 日本語 [red]") == "Größe ≥ 1, 日本語 [red]"
     assert text.lines("a\tb\nc\r") == "a\tb\nc\\r"
     assert text.one_line("a\nerror: b\x1b") == "a error: b\\x1b"
@@ -51,11 +51,11 @@ def test_a_shell_reads_back_what_was_quoted() -> None:
 class Tags(HTMLParser):
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.seen: set[str] = set()
+        self.names: set[str] = set()
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.seen.add(tag)
+        self.names.add(tag)
 
 
 def test_pages_show_markup_in_names_and_values_as_it_is(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_pages_show_markup_in_names_and_values_as_it_is(tmp_path: Path) -> None:
     assert all(line.replace("\\|", "").count("|") == 3 for line in table)
     assert "](a%29%20%28b.png)" in code
     page = html(blocks, MARKUP)
-    assert Tags(page).seen.isdisjoint({"script", "img"})
+    assert Tags(page).names.isdisjoint({"script", "img"})
     assert all(c.isprintable() or c == "\n" for c in page)
 
 
@@ -84,7 +84,7 @@ def test_ordinary_text_in_markdown_stays_as_it_is() -> None:
     assert text.paragraph("1. no list") == "1\\. no list"
 
 
-def test_a_spreadsheet_calculates_nothing() -> None:
+def test_csv_cells_are_no_formulas() -> None:
     assert text.cell("=1+1") == "'=1+1"
     assert text.cell("@x\n") == "'@x\\n"
     assert [text.cell(value) for value in (-1.5, None, "CartPole-v1")] == [-1.5, None, "CartPole-v1"]
@@ -143,5 +143,5 @@ def test_commands_print_through_the_one_function_that_escapes() -> None:
 
 
 @pytest.mark.parametrize("form", ["{}:ppo", "{}", "CartPole-v1:{}", "x\0y:ppo"])
-def test_a_spec_that_is_no_file_name_is_a_mistake_in_the_spec(form: str) -> None:
+def test_a_spec_too_long_for_a_file_name_is_a_spec_error(form: str) -> None:
     command("train", form.format("x" * 5000), "--cfg").refused(2)

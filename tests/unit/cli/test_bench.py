@@ -23,7 +23,7 @@ def small(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_ourselves_in_a_fresh_process(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cadenza_is_measured_in_a_fresh_process(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PEERS, "absent", Contestant("absent", "no_such_package_anywhere", ("absent-rl",), {}))
     out, picture = tmp_path / "result.json", tmp_path / "result.png"
     arguments = [small, "--peers", "absent", "--rounds", "1", "--timesteps", "1000", "--out", str(out)]
@@ -51,7 +51,9 @@ def test_ourselves_in_a_fresh_process(small: str, tmp_path: Path, monkeypatch: p
         ("sac-pendulum", 100, 80, 2 * (32 * 5 + 32 * 33 + 33) + 32 * 4 + 32 * 33 + 2 * 33 + 1),
     ],
 )
-def test_ourselves_with_a_replay(name: str, timesteps: int, updates: int, parameters: int, tmp_path: Path) -> None:
+def test_cadenza_is_measured_with_a_replay(
+    name: str, timesteps: int, updates: int, parameters: int, tmp_path: Path
+) -> None:
     settings = {"warmup_steps": 20, "batch_size": 16, "hidden_sizes": [32, 32]}
     file = tmp_path / "sac-pendulum.json"
     file.write_text(json.dumps({"env": "Pendulum-v1", "num_envs": 1, "timesteps": 1, "sac": settings}))
@@ -72,12 +74,12 @@ REPLAYS = {
 @pytest.mark.parametrize("name", ["sb3", "sbx"])
 @pytest.mark.parametrize("algorithm", REPLAYS)
 def test_peers_do_the_same_work(name: str, algorithm: str) -> None:
-    found, _ = find_installed([PEERS[name]], [sys.executable])
-    if not found:
+    installed, _ = find_installed([PEERS[name]], [sys.executable])
+    if not installed:
         pytest.skip(f"{name} is not installed")
     env = {"dqn": "CartPole-v1", "sac": "Pendulum-v1"}[algorithm]
     task = build(BenchTask, {"env": env, "num_envs": 2, "timesteps": 96, algorithm: REPLAYS[algorithm]})
-    own, theirs = (measure(one, task) for one in (Installed(CADENZA, sys.executable), *found))
+    own, theirs = (measure(one, task) for one in (Installed(CADENZA, sys.executable), *installed))
     assert own["updates"] == theirs["updates"] == task.order()["updates"]
     assert own["parameters"] == theirs["parameters"]
 
@@ -92,7 +94,7 @@ def test_two_tasks_of_one_name_are_refused(tmp_path: Path) -> None:
     assert "error: two tasks are named mine" in outcome.err
 
 
-def test_a_contestant_that_fails_is_told_and_ends_with_1(tmp_path: Path) -> None:
+def test_a_failing_contestant_is_reported_with_exit_code_1(tmp_path: Path) -> None:
     file = tmp_path / "wrong.json"
     file.write_text(json.dumps(SMALL | {"env": "NoSuchThing-v0"}))
     outcome = cadenza("bench", str(file), "--peers", "none", "--rounds", "1", "--json")
@@ -105,7 +107,7 @@ def test_a_contestant_that_fails_is_told_and_ends_with_1(tmp_path: Path) -> None
 def test_ctrl_c_keeps_the_rounds_so_far(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
 
-    def measure(found: Installed, task: BenchTask) -> dict[str, Any]:
+    def measure(installed: Installed, task: BenchTask) -> dict[str, Any]:
         nonlocal calls
         calls += 1
         if calls == 2:
@@ -134,18 +136,18 @@ def test_ctrl_c_keeps_the_rounds_so_far(small: str, tmp_path: Path, monkeypatch:
         (["collect", "CartPole-v1:ppo", "algorithm.gama=1"], ["algorithm.gamma"]),
     ],
 )
-def test_mistakes_are_one_line(arguments: list[str], words: list[str]) -> None:
+def test_invalid_arguments_of_bench_are_refused_in_one_line(arguments: list[str], words: list[str]) -> None:
     cadenza("bench", *arguments).refused(2, *words)
 
 
-def test_parts_and_the_whole(small: str) -> None:
+def test_bench_parts_reports_parts_and_the_whole(small: str) -> None:
     arguments = ["--rounds", "1", "--seconds", "0.02", "--timesteps", "3000", "--json"]
-    found = json.loads(cadenza("bench", "parts", small, *arguments).succeeded().out)["small"]
-    costs = found["microseconds"]
+    speeds = json.loads(cadenza("bench", "parts", small, *arguments).succeeded().out)["small"]
+    costs = speeds["microseconds"]
     assert set(costs) == {"stepping", "acting", "storing", "collecting", "updating"}
     alone = costs["stepping"] + costs["acting"] + costs["updating"]
-    assert found["ideal_env_steps_per_s"] == pytest.approx(1e6 / alone)
-    assert found["fraction_of_ideal"] == found["whole_env_steps_per_s"] / found["ideal_env_steps_per_s"]
+    assert speeds["ideal_env_steps_per_s"] == pytest.approx(1e6 / alone)
+    assert speeds["fraction_of_ideal"] == speeds["whole_env_steps_per_s"] / speeds["ideal_env_steps_per_s"]
 
 
 @pytest.mark.parametrize(
@@ -155,30 +157,30 @@ def test_parts_and_the_whole(small: str) -> None:
         ("sac", {"warmup_steps": 64, "train_every": 1, "batch_size": 16, "hidden_sizes": [16]}),
     ],
 )
-def test_parts_with_a_replay(algorithm: str, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_bench_parts_works_with_a_replay(algorithm: str, settings: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "small.json"
     env = {"dqn": "CartPole-v1", "sac": "Pendulum-v1"}[algorithm]
     file.write_text(json.dumps({"env": env, "num_envs": 1, "timesteps": 256, algorithm: settings}))
     arguments = ["--rounds", "1", "--seconds", "0.02", "--json"]
-    found = json.loads(cadenza("bench", "parts", str(file), *arguments).succeeded().out)["small"]
-    costs = found["microseconds"]
+    speeds = json.loads(cadenza("bench", "parts", str(file), *arguments).succeeded().out)["small"]
+    costs = speeds["microseconds"]
     assert set(costs) == {"stepping", "acting", "storing", "collecting", "updating", "sampling"}
     assert 0 < costs["sampling"] < costs["updating"]
     alone = costs["stepping"] + costs["acting"] + costs["updating"]
-    assert found["ideal_env_steps_per_s"] == pytest.approx(1e6 / alone)
+    assert speeds["ideal_env_steps_per_s"] == pytest.approx(1e6 / alone)
 
 
-def test_every_way_of_stepping() -> None:
+def test_bench_vector_measures_every_way_of_stepping() -> None:
     outcome = cadenza("bench", "vector", "CartPole-v1", "--num-envs", "1,4", "--seconds", "0.02", "--json").succeeded()
-    found = json.loads(outcome.out)["env_steps_per_s"]
-    assert set(found) == {"in_process", "native", "workers", "gymnasium", "Gymnasium's Sync"}
-    assert all(rate > 0 for row in found.values() for rate in row.values())
-    shown = cadenza("bench", "vector", "toy/identity", "--num-envs", "2", "--seconds", "0.02").succeeded().out
-    assert "toy/identity has no native version" in shown
+    speeds = json.loads(outcome.out)["env_steps_per_s"]
+    assert set(speeds) == {"in_process", "native", "workers", "gymnasium", "Gymnasium's Sync"}
+    assert all(rate > 0 for row in speeds.values() for rate in row.values())
+    output = cadenza("bench", "vector", "toy/identity", "--num-envs", "2", "--seconds", "0.02").succeeded().out
+    assert "toy/identity has no native version" in output
 
 
 @pytest.mark.parametrize("part", ["collect", "store"])
 @pytest.mark.parametrize("spec", ["toy/identity:ppo", "toy/identity:reinforce", "toy/identity:dqn"])
-def test_a_part_of_a_spec(part: str, spec: str) -> None:
+def test_bench_measures_a_single_part_of_a_spec(part: str, spec: str) -> None:
     outcome = cadenza("bench", part, spec, "environment.num_envs=2", "--seconds", "0.02", "--json").succeeded()
     assert json.loads(outcome.out)["env_steps_per_s"] > 0

@@ -1,4 +1,4 @@
-"""`cadenza demonstrate`: scripted experts by name and by import path, and what is wrong with some."""
+"""`cadenza demonstrate`: scripted experts by name and by import path, and invalid ones."""
 
 from __future__ import annotations
 
@@ -53,9 +53,11 @@ def rows(out: Path) -> dict[str, np.ndarray]:
     return piece
 
 
-def test_an_expert_by_name_goes_both_ways(tmp_path: Path) -> None:
-    told = cadenza("demonstrate", "toy/fork", "fork", "--episodes", 40, "--out", tmp_path / "a", "--json").succeeded()
-    facts = json.loads(told.out.splitlines()[-1])
+def test_the_fork_expert_passes_the_obstacle_on_both_sides(tmp_path: Path) -> None:
+    outcome = cadenza(
+        "demonstrate", "toy/fork", "fork", "--episodes", 40, "--out", tmp_path / "a", "--json"
+    ).succeeded()
+    facts = json.loads(outcome.out.splitlines()[-1])
     assert (facts["expert"], facts["episodes"], facts["return_min"]) == ("fork", 40, 1.0)
     place = rows(tmp_path / "a")["groups.agent.obs"][:, 0]
     halfway = place[np.abs(place[:, 1]) < 0.05, 0]
@@ -64,7 +66,7 @@ def test_an_expert_by_name_goes_both_ways(tmp_path: Path) -> None:
     assert again["digest"] == facts["digest"]
 
 
-def test_a_class_begins_anew_with_each_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expert_class_gets_a_new_instance_for_each_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_experts.py").write_text(COUNTING)
     monkeypatch.chdir(tmp_path)
     config = load("toy/fork:diffusion_policy", ["environment.max_episode_steps=5"])
@@ -73,17 +75,17 @@ def test_a_class_begins_anew_with_each_episode(tmp_path: Path, monkeypatch: pyte
     np.testing.assert_allclose(counted, np.tile([0.01, 0.02, 0.03, 0.04, 0.05, 0], 10), rtol=1e-6)
 
 
-def test_whole_numbers_may_come_as_floats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expert_may_return_discrete_actions_as_floats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_experts.py").write_text(COUNTING)
     monkeypatch.chdir(tmp_path)
     demonstrate(load("CartPole-v1:diffusion_policy"), "own_experts:whole", tmp_path / "out", EpisodeSelection(1))
-    done = rows(tmp_path / "out")["groups.agent.action"][:, 0]
-    assert done[:-1].all()  # in the last row nothing is done
-    assert done.dtype == np.int64
+    actions = rows(tmp_path / "out")["groups.agent.action"][:, 0]
+    assert actions[:-1].all()  # in the last row nothing is done
+    assert actions.dtype == np.int64
 
 
 @pytest.mark.parametrize(
-    ("environment", "expert", "kind", "told"),
+    ("environment", "expert", "kind", "message"),
     [
         ("toy/fork", "frok", NotFoundError, "did you mean 'fork'"),
         ("toy/fork", "own_experts:shapeless", ConfigError, r"shape \(\), not \(2,\)"),
@@ -97,22 +99,24 @@ def test_whole_numbers_may_come_as_floats(tmp_path: Path, monkeypatch: pytest.Mo
         ("CartPole-v1", "own_experts:between", ConfigError, r"0\.7 is not an action of Discrete\(2\)"),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_invalid_experts_and_options_are_refused_in_one_line(
     environment: str,
     expert: str,
     kind: type[CadenzaError],
-    told: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "own_experts.py").write_text(COUNTING)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=message):
         demonstrate(load(f"{environment}:diffusion_policy"), expert, tmp_path / "out", EpisodeSelection(2))
     assert not (tmp_path / "out").exists()
 
 
-def test_an_expert_of_an_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expert_of_a_missing_extra_names_the_line_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in ("gym_pusht", "gym_pusht.envs", "gym_pusht.envs.pusht"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=r"the expert pusht needs an extra: pip install 'cadenza\[pusht\]'"):
@@ -120,7 +124,7 @@ def test_an_expert_of_an_extra_says_what_to_install(tmp_path: Path, monkeypatch:
     assert not (tmp_path / "out").exists()
 
 
-def test_an_algorithm_beside_the_environment_is_one_too_many(tmp_path: Path) -> None:
-    said = cadenza("demonstrate", "toy/fork:ppo", "fork", "--out", tmp_path / "forks")
-    assert said.code == 2
-    assert "the expert acts, not an algorithm; give toy/fork alone" in said.err
+def test_demonstrate_refuses_a_spec_with_an_algorithm(tmp_path: Path) -> None:
+    outcome = cadenza("demonstrate", "toy/fork:ppo", "fork", "--out", tmp_path / "forks")
+    assert outcome.code == 2
+    assert "the expert acts, not an algorithm; give toy/fork alone" in outcome.err

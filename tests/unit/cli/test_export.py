@@ -31,9 +31,9 @@ def export(root: Path, out: Path, *arguments: object) -> Outcome:
     return cadenza("export", "@last", "--format", "dataset", "--out", out, "--runs-dir", root, *arguments)
 
 
-def told(outcome: Outcome) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(outcome.succeeded().out.splitlines()[-1])
-    return found
+def summary(outcome: Outcome) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(outcome.succeeded().out.splitlines()[-1])
+    return result
 
 
 def rows_of(dataset: Dataset) -> dict[str, np.ndarray]:
@@ -52,7 +52,7 @@ def test_the_replay_of_the_latest_checkpoint_is_written(trained: Path, tmp_path:
     line = export(trained, tmp_path / "a").succeeded().out
     assert line.count("\n") == 1
     assert "604 transitions in 40 episodes (4 of them incomplete), return " in line
-    facts = told(export(trained, tmp_path / "b", "--json"))
+    facts = summary(export(trained, tmp_path / "b", "--json"))
     assert facts["run"] == last(trained).id
     assert (facts["transitions"], facts["episodes"], facts["unfinished"]) == (604, 40, 4)
     assert facts["return_min"] <= facts["return_mean"] <= facts["return_max"] <= 16
@@ -65,11 +65,11 @@ def test_episodes_of_any_policy_are_written_the_same_each_time(tmp_path: Path) -
     root = tmp_path / "runs"
     train(root, *TOY).succeeded()
     export(root, tmp_path / "replay").refused(2, "ppo has no replay", "--episodes N")
-    first = told(export(root, tmp_path / "a", "--episodes", 13, "--json"))
+    first = summary(export(root, tmp_path / "a", "--episodes", 13, "--json"))
     assert (first["episodes"], first["transitions"], first["unfinished"]) == (13, 13 * 16, 0)
-    assert told(export(root, tmp_path / "b", "--episodes", 13, "--json"))["digest"] == first["digest"]
-    assert told(export(root, tmp_path / "c", "--episodes", 13, "--seed", 1, "--json"))["digest"] != first["digest"]
-    exploring = told(export(root, tmp_path / "d", "--episodes", 13, "--explore", "--json"))
+    assert summary(export(root, tmp_path / "b", "--episodes", 13, "--json"))["digest"] == first["digest"]
+    assert summary(export(root, tmp_path / "c", "--episodes", 13, "--seed", 1, "--json"))["digest"] != first["digest"]
+    exploring = summary(export(root, tmp_path / "d", "--episodes", 13, "--explore", "--json"))
     assert exploring["return_mean"] < first["return_mean"]
     assert set(rows_of(open_dataset(str(tmp_path / "a")))) == {
         "flags",
@@ -77,9 +77,9 @@ def test_episodes_of_any_policy_are_written_the_same_each_time(tmp_path: Path) -
     }
 
 
-def test_actions_are_written_as_they_were_done_and_long_episodes_whole(tmp_path: Path) -> None:
+def test_executed_actions_and_whole_long_episodes_are_written(tmp_path: Path) -> None:
     train(tmp_path / "runs", *PENDULUM).succeeded()
-    facts = told(export(tmp_path / "runs", tmp_path / "a", "--episodes", 3, "--explore", "--json"))
+    facts = summary(export(tmp_path / "runs", tmp_path / "a", "--episodes", 3, "--explore", "--json"))
     assert (facts["transitions"], facts["episodes"]) == (3 * 300, 3)
     dataset = open_dataset(str(tmp_path / "a"))
     rows = rows_of(dataset)
@@ -90,8 +90,8 @@ def test_actions_are_written_as_they_were_done_and_long_episodes_whole(tmp_path:
     assert facts["return_mean"] == pytest.approx(np.mean(returns), rel=1e-5)
 
 
-def test_actions_of_a_replay_are_written_as_they_were_done(tmp_path: Path) -> None:
-    """Dreamer v3 keeps draws that lie beyond the bounds; whoever learns from them would take them for possible."""
+def test_executed_actions_of_a_replay_are_written(tmp_path: Path) -> None:
+    """Dreamer v3 stores samples beyond the bounds, which other learners would take for possible actions."""
     sizes = [f"algorithm.model.{key}" for key in ("deter=8", "hidden=8", "stoch=3", "classes=4", "units=8")]
     short = ["algorithm.batch_size=2", "algorithm.batch_length=8", "algorithm.warmup_steps=16", "algorithm.horizon=2"]
     rare = ["algorithm.train_ratio=1", "environment.num_envs=2", "evaluation.episodes=2", "--max-timesteps", "200"]
@@ -104,7 +104,7 @@ def test_actions_of_a_replay_are_written_as_they_were_done(tmp_path: Path) -> No
     assert (action.min(), action.max()) == (space["low"], space["high"])  # the policy went beyond
 
 
-def test_mistakes_are_told_in_a_line(trained: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_of_export_are_refused_in_one_line(trained: Path, tmp_path: Path) -> None:
     where = ("--runs-dir", trained)
     cadenza("export", "@last", "--format", "datset", *where).refused(2, "did you mean 'dataset'?", "there are: csv")
     cadenza("export", "@last", "--format", "xlsx", *where).refused(2, "xlsx", "there are: csv")
@@ -127,7 +127,7 @@ def test_a_damaged_replay_is_not_exported(tmp_path: Path) -> None:
 
 
 class Counting:
-    """A policy that does nothing else."""
+    """A policy with constant actions."""
 
     calls = 0
 
@@ -139,7 +139,7 @@ class Counting:
         return Acted({SINGLE_GROUP: np.zeros(step.active[SINGLE_GROUP].shape, np.int64)}, {SINGLE_GROUP: {}}, carry)
 
 
-def test_episodes_are_handed_over_while_others_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_episodes_are_written_while_others_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cadenza.tools.export.ROWS", 32)
     policy, config = Counting(), load("toy/identity:ppo", ["evaluation.num_envs=2"])
     episodes = whole_episodes(policy, config, EpisodeSelection(41))

@@ -1,4 +1,4 @@
-"""What options are called, whatever version of typer reads them."""
+"""Names of options with every version of typer, and results of `train`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cadenza.lab.sweeps.wandb_agent import PARAMETERS, SWEEP
 from harness import command
 
 
-def test_an_option_with_a_metavar_of_its_own_name_says_its_flag() -> None:
-    """typer 0.27 takes such a metavar for the flag and makes `--FORMAT` of it."""
-    asked = 0
+def test_an_option_with_a_metavar_declares_its_flag() -> None:
+    """typer 0.27 mistakes such a metavar for the flag and turns it into `--FORMAT`."""
+    count = 0
     for module in pkgutil.iter_modules(cadenza.cli.__path__, "cadenza.cli."):
         for function in vars(importlib.import_module(module.name)).values():
             if not inspect.isfunction(function) or function.__module__ != module.name:
@@ -32,24 +32,24 @@ def test_an_option_with_a_metavar_of_its_own_name_says_its_flag() -> None:
             for name, hint in hints.items():
                 for option in getattr(hint, "__metadata__", ()):
                     if isinstance(option, typer.models.OptionInfo):
-                        asked += 1
+                        count += 1
                         alike = (option.metavar or "").lower() == name
-                        said = option.param_decls or option.default is not ...  # in Annotated, the first is there
-                        assert said or not alike, f"{function.__name__}: {name}"
-    assert asked > 100
+                        has_flag = option.param_decls or option.default is not ...  # in Annotated, the first is there
+                        assert has_flag or not alike, f"{function.__name__}: {name}"
+    assert count > 100
 
 
-def test_a_terminal_obeys_nothing_that_a_run_is_called() -> None:
+def test_control_characters_in_names_are_escaped() -> None:
     assert visible("evil\x1b[2J\x1b]0;t\x07 a\u00a0b\nc") == r"evil\x1b[2J\x1b]0;t\x07 a\xa0b c"
     assert visible("Größe ≥ 1") == "Größe ≥ 1"
 
 
-def test_a_seed_that_failed_has_no_result_whatever_its_environment_printed() -> None:
+def test_a_failed_seed_has_no_result_even_if_its_environment_printed_json() -> None:
     assert last_result("hello\n") is last_result("") is last_result("[1]\n") is None
     assert last_result('hello\n{"run": "a"}\n') == {"run": "a"}
 
 
-def test_what_a_wandb_agent_asks_for_is_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_seeds_under_a_wandb_agent_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = tmp_path / "sweep.yaml"
     settings.write_text("wandb_version: 1\nalgorithm.gamma: {value: 0.9}\n")
     monkeypatch.setenv(SWEEP, "s")

@@ -41,17 +41,17 @@ SETTINGS = [
 
 def planned(*arguments: object, seconds: float = 0.1) -> dict[str, Any]:
     outcome = cadenza("plan", *arguments, "--seconds", seconds, "--json").succeeded()
-    found = json.loads(outcome.out)
-    assert isinstance(found, dict)
-    return found
+    result = json.loads(outcome.out)
+    assert isinstance(result, dict)
+    return result
 
 
 def sizes(folder: RunFolder) -> list[int]:
-    found = folder.checkpoints.glob("step-*")
-    return [sum(file.stat().st_size for file in path.glob("*")) for path in found]
+    paths = folder.checkpoints.glob("step-*")
+    return [sum(file.stat().st_size for file in path.glob("*")) for path in paths]
 
 
-def test_what_is_planned_is_what_a_run_takes(tmp_path: Path) -> None:
+def test_planned_disk_space_equals_that_of_a_run(tmp_path: Path) -> None:
     needs = planned(*SETTINGS)
     train(tmp_path, *SETTINGS).succeeded()
     folder = last(tmp_path)
@@ -66,9 +66,9 @@ def test_what_is_planned_is_what_a_run_takes(tmp_path: Path) -> None:
     assert len(actual) <= needs["disk"]["checkpoints_kept"] == 3
     assert sum(actual) <= needs["disk"]["checkpoints_bytes"]
     assert needs["disk"]["metrics_bytes"] == pytest.approx(folder.metrics.stat().st_size, rel=0.3)
-    kept = sum(path.stat().st_size for path in folder.episodes.path.iterdir())
+    size = sum(path.stat().st_size for path in folder.episodes.path.iterdir())
     unfinished = (3072 - sum(episode.length for episode in episodes.load(folder))) * 4
-    assert needs["disk"]["episodes_bytes"] == pytest.approx(kept + unfinished, rel=0.05)
+    assert needs["disk"]["episodes_bytes"] == pytest.approx(size + unfinished, rel=0.05)
     assert 0 < needs["time"]["training_seconds"] < 600
 
 
@@ -88,7 +88,7 @@ def test_stores_and_networks_are_counted_exactly(lab: Lab) -> None:
     assert learned == sum(distinct.values())
 
 
-def test_what_learning_puts_beside_a_dataset_is_counted(lab: Lab, tmp_path: Path) -> None:
+def test_rows_collected_beside_a_dataset_are_counted(lab: Lab, tmp_path: Path) -> None:
     demonstrate(load("toy/fork:dreamer_v3"), "fork", tmp_path / "forks", EpisodeSelection(5))
     phases = "training.phases=[{name: learn, type: offline, hooks: [{name: update}]}]"
     short = ["training.max_updates=1", "algorithm.buffer_size=500", "algorithm.batch_size=2", "evaluation.at_end=false"]
@@ -109,7 +109,7 @@ def test_a_plan_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_plan_in_words(tmp_path: Path) -> None:
+def test_plan_prints_a_readable_summary(tmp_path: Path) -> None:
     table = cadenza("plan", *SETTINGS, "--seconds", 0.1, "--runs-dir", tmp_path).succeeded().out
     for words in ("3,072 env_steps", "12 of 256 env_steps", "parameters", "rollout ", "env_steps/s", "free"):
         assert words in table
@@ -139,27 +139,27 @@ def test_stores_that_cannot_even_be_allocated_are_refused() -> None:
     assert "algorithm.n_steps=" in line
 
 
-def test_mistakes_in_a_spec_are_those_of_train() -> None:
+def test_plan_refuses_the_same_specs_as_train() -> None:
     cadenza("plan", "CartPole-v1:ppo", "algorithm.gama=1").refused(2, "algorithm.gamma")
 
 
 def test_the_spec_is_the_one_that_the_run_will_have() -> None:
     short = ["--seconds", "0.1", "algorithm.n_steps=8", "algorithm.batch_size=16", "environment.num_envs=2"]
-    told = cadenza("plan", "CartPole-v1:ppo_lstm", *short, "--json").succeeded()
-    assert json.loads(told.out.splitlines()[-1])["spec"] == "CartPole-v1:ppo_lstm"
+    outcome = cadenza("plan", "CartPole-v1:ppo_lstm", *short, "--json").succeeded()
+    assert json.loads(outcome.out.splitlines()[-1])["spec"] == "CartPole-v1:ppo_lstm"
 
 
-def test_views_count_once_as_what_they_look_into() -> None:
+def test_views_count_once_as_their_base_array() -> None:
     array, tensor = np.zeros((10, 4)), torch.zeros(6)
     holder = {"a": [array, array[2:4]], "b": (tensor, tensor[1:2], tensor.view(2, 3))}
     assert sorted(system_memory.blocks(holder).values()) == [24, 320]
 
 
-def test_memory_is_told() -> None:
+def test_available_memory_is_measured() -> None:
     assert (system_memory.available() or 0) > 1 << 20
 
 
-def test_in_a_container_copies_of_files_are_no_lack_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_cache_of_a_container_counts_as_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system_memory, "CGROUP", tmp_path)
     for name, text in {"max": "1000", "current": "900", "stat": "anon 100\ninactive_file 700\n"}.items():
         (tmp_path / f"memory.{name}").write_text(text)
@@ -169,7 +169,7 @@ def test_in_a_container_copies_of_files_are_no_lack_of_memory(tmp_path: Path, mo
     assert (system_memory.resident() or 0) > 1 << 20
 
 
-def test_memory_that_was_never_used_is_not_there() -> None:
+def test_untouched_pages_of_arrays_are_not_counted() -> None:
     array = np.zeros(64 << 20, np.uint8)
     array[: 16 << 20] = 1
     assert system_memory.touched(system_memory.blocks(array)) == pytest.approx(16 << 20, rel=0.15)
@@ -181,7 +181,7 @@ def test_memory_that_was_never_used_is_not_there() -> None:
     assert system_memory.touched(system_memory.mapped(mapped)) == pytest.approx(16 << 20, rel=0.15)
 
 
-def test_a_warm_up_is_not_taken_for_the_rest(tmp_path: Path) -> None:
+def test_the_forecast_of_a_run_with_a_warm_up_equals_the_run(tmp_path: Path) -> None:
     settings = ["CartPole-v1:dqn", "algorithm.warmup_steps=500", "algorithm.train_every=50", "environment.num_envs=2"]
     settings += ["algorithm.update_ratio=0.1", "training.max_timesteps=3000", "evaluation.every_steps=1000"]
     needs = planned(*settings)["run"]
@@ -192,7 +192,7 @@ def test_a_warm_up_is_not_taken_for_the_rest(tmp_path: Path) -> None:
     assert needs["evaluations"] == sum("eval/return_mean" in row for row in rows)
 
 
-def test_phases_that_only_learn_are_glimpsed_at_and_counted_in_full(tmp_path: Path) -> None:
+def test_offline_phases_are_measured_in_part_and_counted_in_full(tmp_path: Path) -> None:
     settings = ["Pendulum-v1:tdmpc", "algorithm.warmup_steps=60", "algorithm.pretrain_updates=40"]
     settings += ["algorithm.batch_size=8", "training.max_timesteps=90", "evaluation.every_steps=0"]
     needs = planned(*settings, "evaluation.at_end=false", seconds=1)
@@ -210,14 +210,14 @@ def test_a_measurement_that_ends_too_soon_says_so() -> None:
     assert outcome.warnings == [f"warning: {unknown}; --seconds N measures longer"]
 
 
-def test_a_budget_that_ends_with_the_warm_up_is_told_as_when_training(tmp_path: Path) -> None:
+def test_plan_and_train_warn_of_a_budget_that_ends_with_the_warm_up(tmp_path: Path) -> None:
     settings = ["Pendulum-v1:tdmpc", "algorithm.warmup_steps=60", "algorithm.pretrain_updates=40"]
     settings += ["training.max_timesteps=60", "evaluation.at_end=false"]
     outcome = cadenza("plan", *settings, "--seconds", "0.1", "--json").succeeded()
-    needs, done = json.loads(outcome.out), train(tmp_path, *settings).succeeded()
+    needs, trained = json.loads(outcome.out), train(tmp_path, *settings).succeeded()
     status = last(tmp_path).read_status()
     assert (needs["run"]["env_steps"], needs["run"]["updates"]) == (status["env_steps"], status["updates"]) == (60, 0)
-    assert outcome.warnings == done.warnings == [f"warning: {text}" for text in needs["warnings"]]
+    assert outcome.warnings == trained.warnings == [f"warning: {text}" for text in needs["warnings"]]
     assert "ends before anything is learned: 60 steps come before phase pretrain" in outcome.warnings[0]
 
 
@@ -235,7 +235,7 @@ def test_a_run_that_ends_with_an_evaluation_is_planned_to_its_end(tmp_path: Path
 
 
 def test_what_was_collected_may_be_too_little_to_learn_from(lab: Lab) -> None:
-    """By the time a slow environment is left there is not one whole sequence in the replay."""
+    """When the measurement of a slow environment ends, the replay has no complete sequence yet."""
     run = lab.start(load("toy/glimpse:world_models", ["algorithm.batch_length=200"]))
     run.run(lambda clock: clock.env_steps > 0)  # one cycle: 64 rows of each environment
     before = run.workflow.state_dict()["networks"]["vision"]["encoder.0.weight"].clone()
@@ -246,8 +246,8 @@ def test_what_was_collected_may_be_too_little_to_learn_from(lab: Lab) -> None:
 
 def test_cfg_plan_and_the_run_agree_on_a_collect_without_an_amount(tmp_path: Path) -> None:
     phases = "training.phases=[{name: mine, hooks: [collect, update], duration_cycles: 60}]"
-    shown = cadenza("train", "Pendulum-v1:sac", phases, "--cfg").succeeded().out
-    assert "steps: 1\n" in shown[shown.index("phases:") :]
+    output = cadenza("train", "Pendulum-v1:sac", phases, "--cfg").succeeded().out
+    assert "steps: 1\n" in output[output.index("phases:") :]
     run = json.loads(cadenza("plan", "Pendulum-v1:sac", phases, "--json").succeeded().out.splitlines()[-1])["run"]
     assert (run["env_steps"], run["updates"]) == (60, 60)
     train(tmp_path, "Pendulum-v1:sac", phases, "evaluation.at_end=false", "evaluation.every_steps=0").succeeded()

@@ -80,7 +80,7 @@ def test_the_same_seed_shows_the_same_and_the_best_policy_is_the_default(folder:
     assert told(folder, "--video", tmp_path / "y.gif")["source"] == (folder.checkpoints / "last").read_text().strip()
 
 
-def test_exploring_plays_otherwise(folder: RunFolder, tmp_path: Path) -> None:
+def test_explore_changes_the_played_actions(folder: RunFolder, tmp_path: Path) -> None:
     plain, bold = (
         told(folder, "--episodes", 4, "--video", tmp_path / "x.gif", *more)["episodes"] for more in ((), ("--explore",))
     )
@@ -123,7 +123,7 @@ def test_every_training_episode_can_be_seen_again(folder: RunFolder) -> None:
         assert len(pictures((folder.videos / f"episode-{k}.gif").path)) == -(-recorded[k].length // 2) + 1
 
 
-def test_an_episode_that_comes_out_otherwise_is_reported(folder: RunFolder) -> None:
+def test_an_episode_that_differs_from_its_record_is_reported(folder: RunFolder) -> None:
     episode, log = episodes.find(folder, 0), episodes.EpisodeLog(folder)
     log.drop_after(-1)
     log.add([replace(episode, returns={"agent": episode.returns["agent"] + 1})])
@@ -133,7 +133,7 @@ def test_an_episode_that_comes_out_otherwise_is_reported(folder: RunFolder) -> N
     assert "did not repeat as recorded" in outcome.err
 
 
-def test_mistakes_are_one_line(folder: RunFolder, tmp_path: Path) -> None:
+def test_invalid_arguments_of_play_are_refused_in_one_line(folder: RunFolder, tmp_path: Path) -> None:
     cadenza("play", folder.path, "--video", "film.avi").refused(2, "film.avi", ".gif or .mp4")
     cadenza("play", folder.path, "--episode", 10_000).refused(2, "no episode 10000")
     cadenza("play", folder.path, "--episode", 0, "--explore").refused(2, "--episode")
@@ -145,7 +145,7 @@ def test_mistakes_are_one_line(folder: RunFolder, tmp_path: Path) -> None:
     assert not last(root).videos.names()
 
 
-def test_a_window_where_there_is_a_screen(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_play_opens_a_window_if_there_is_a_screen(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPLAY", ":0")  # SDL's driver is a dummy
     found = told(folder, "--episode", 0)
     assert found["identical"] is True

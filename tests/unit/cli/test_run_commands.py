@@ -37,9 +37,9 @@ def run(*arguments: str) -> str:
 
 
 def last_line(*arguments: str) -> dict[str, Any]:
-    found = json.loads(run(*arguments, "--json").splitlines()[-1])
-    assert isinstance(found, dict)
-    return found
+    result = json.loads(run(*arguments, "--json").splitlines()[-1])
+    assert isinstance(result, dict)
+    return result
 
 
 @pytest.fixture
@@ -64,10 +64,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     return folder
 
 
-def test_list(folder: RunFolder) -> None:
-    found = last_line("list", "--filter", "environment=CartPole-v1", "--sort", "return", "--limit", "3")["runs"]
-    assert [(entry["run"], entry["dir"]) for entry in found] == [(folder.id, str(folder.path))]
-    assert found[0]["eval/return_mean"] == 100.5
+def test_list_prints_rows_and_json(folder: RunFolder) -> None:
+    rows = last_line("list", "--filter", "environment=CartPole-v1", "--sort", "return", "--limit", "3")["runs"]
+    assert [(entry["run"], entry["dir"]) for entry in rows] == [(folder.id, str(folder.path))]
+    assert rows[0]["eval/return_mean"] == 100.5
     table = run("list")
     assert folder.id in table
     assert "100.5" in table
@@ -75,64 +75,64 @@ def test_list(folder: RunFolder) -> None:
     assert "paper" in table
 
 
-def test_a_list_of_nothing_is_an_empty_list(tmp_path: Path) -> None:
+def test_list_without_runs_is_an_empty_list(tmp_path: Path) -> None:
     assert last_line("list", "--runs-dir", str(tmp_path / "none")) == {"runs": []}
     assert run("list", "--runs-dir", str(tmp_path / "none")) == ""
 
 
-def test_show(folder: RunFolder) -> None:
-    found = last_line("show", "@last")
+def test_show_prints_a_run_and_json(folder: RunFolder) -> None:
+    result = last_line("show", "@last")
     expected = {"run": folder.id, "dir": str(folder.path), "status": "finished", "env_steps": 2048, "seconds": 61.0}
-    assert expected.items() <= found.items()
-    assert found["eval/return_mean"] == 100.5
-    assert [(entry["env_steps"], entry["bytes"], entry["pointers"]) for entry in found["checkpoints"]] == [
+    assert expected.items() <= result.items()
+    assert result["eval/return_mean"] == 100.5
+    assert [(entry["env_steps"], entry["bytes"], entry["pointers"]) for entry in result["checkpoints"]] == [
         (0, 3072, []),
         (2048, 3072, ["last"]),
     ]
-    assert found["metrics"]["env_steps"] == 2048
+    assert result["metrics"]["env_steps"] == 2048
     text = run("show", folder.id)
     for part in (folder.id, "CartPole-v1:ppo, seed 0", "100.5 (best 120)", "algorithm.gamma", "3 KiB", "▁█"):
         assert part in text
 
 
-def test_show_names_what_is_not_there(folder: RunFolder) -> None:
+def test_show_of_an_unknown_run_names_the_nearest(folder: RunFolder) -> None:
     with pytest.raises(NotFoundError, match="did you mean"):
         run("show", folder.id[:-1] + "z")
 
 
-def test_report(folder: RunFolder) -> None:
-    found = last_line("report", "@last", "--html")
-    assert found["run"] == folder.id
-    assert Path(found["report"]).read_text().startswith("# CartPole-v1:ppo")
-    assert Path(found["html"]).read_text().startswith("<!doctype html>")
+def test_report_writes_markdown_and_html(folder: RunFolder) -> None:
+    result = last_line("report", "@last", "--html")
+    assert result["run"] == folder.id
+    assert Path(result["report"]).read_text().startswith("# CartPole-v1:ppo")
+    assert Path(result["html"]).read_text().startswith("<!doctype html>")
     assert run("report", "@last").strip() == str(folder.report)
 
 
-def test_algorithms() -> None:
-    found = last_line("algorithms")["algorithms"]
-    assert "ppo" in [entry["name"] for entry in found]
-    assert all(entry["summary"] for entry in found)
+def test_algorithms_lists_names_and_descriptions() -> None:
+    entries = last_line("algorithms")["algorithms"]
+    assert "ppo" in [entry["name"] for entry in entries]
+    assert all(entry["summary"] for entry in entries)
     assert "Proximal Policy Optimization" in run("algorithms")
 
 
-def test_doctor(tmp_path: Path) -> None:
-    found = last_line("doctor", "--runs-dir", str(tmp_path / "new" / "runs"))
-    assert found["packages"]["torch"]
-    assert found["torch"]["threads"] >= 1
-    assert found["runs"]["writable"] is True
-    assert found["runs"]["free_bytes"] > 0
-    assert {"name": "classic", "installed": True}.items() <= found["families"][0].items()
+def test_doctor_reports_versions_and_folders(tmp_path: Path) -> None:
+    result = last_line("doctor", "--runs-dir", str(tmp_path / "new" / "runs"))
+    assert result["packages"]["torch"]
+    assert result["torch"]["threads"] >= 1
+    assert result["runs"]["writable"] is True
+    assert result["runs"]["free_bytes"] > 0
+    assert {"name": "classic", "installed": True}.items() <= result["families"][0].items()
     assert list(tmp_path.iterdir()) == [], "looking leaves nothing behind"
     assert "classic" in run("doctor", "--runs-dir", str(tmp_path))
 
 
-def test_doctor_sees_a_place_that_cannot_be_written() -> None:
-    found = last_line("doctor", "--runs-dir", "/proc/runs")
-    assert found["runs"]["writable"] is False
-    assert any("/proc/runs" in problem for problem in found["problems"])
+def test_doctor_reports_a_folder_that_is_not_writable() -> None:
+    result = last_line("doctor", "--runs-dir", "/proc/runs")
+    assert result["runs"]["writable"] is False
+    assert any("/proc/runs" in problem for problem in result["problems"])
 
 
-def test_doctor_tells_how_to_get_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_the_line_to_install_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     from cadenza.cli import doctor as module
     from cadenza.config.families import FAMILIES, Family
 
@@ -140,7 +140,7 @@ def test_doctor_tells_how_to_get_a_missing_extra(monkeypatch: pytest.MonkeyPatch
         module, "requires", lambda name: ["numpy", "no-such-package>=1; extra == 'atari'", "ruff; extra == 'dev'"]
     )
     monkeypatch.setitem(FAMILIES, "atari", Family("atari", "games", "cadenza.envs.families.atari", extra="atari"))
-    found = last_line("doctor")
+    result = last_line("doctor")
     line = "pip install 'cadenza[atari]'"
-    assert found["extras"] == {"atari": {"installed": False, "missing": ["no-such-package"], "install": line}}
-    assert {"name": "atari", "summary": "games", "installed": False, "install": line} in found["families"]
+    assert result["extras"] == {"atari": {"installed": False, "missing": ["no-such-package"], "install": line}}
+    assert {"name": "atari", "summary": "games", "installed": False, "install": line} in result["families"]

@@ -23,18 +23,18 @@ def test_an_experiment_is_trained_resumed_and_evaluated(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_environments_are_stepped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smoke_steps_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = Family("absent cartpoles", "not here", "harness.absent_family", extra="absent")
     monkeypatch.setitem(registry.FAMILIES, absent.name, absent)
-    found = json.loads(cadenza("smoke", "--envs", "--filter", "cartpole", "--json").succeeded().out)
-    rows = {row["name"]: row for row in found["tried"]}
+    result = json.loads(cadenza("smoke", "--envs", "--filter", "cartpole", "--json").succeeded().out)
+    rows = {row["name"]: row for row in result["tried"]}
     assert rows["CartPole-v1"]["status"] == "ok"
     assert rows[absent.name]["status"] == "skipped"
     assert "pip install 'cadenza[absent]'" in rows[absent.name]["message"]
-    assert (found["failed"], found["skipped"]) == (0, 1)
+    assert (result["failed"], result["skipped"]) == (0, 1)
 
 
-def test_a_failure_is_told_and_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_smoke_run_is_reported_with_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cadenza.envs.toys.toy.Identity.step", lambda self, action: 1 / 0)
     outcome = cadenza("smoke", "--envs", "--filter", "toy/identity")
     assert outcome.code == 1
@@ -42,7 +42,7 @@ def test_a_failure_is_told_and_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> N
     assert "1 ok, 1 failed" in outcome.out  # the box is another class
 
 
-def test_nothing_of_that_name_is_one_line() -> None:
+def test_a_filter_without_a_match_names_the_nearest() -> None:
     cadenza("smoke", "--filter", "cartpole-v1/pppo").refused(2, "CartPole-v1/ppo")
 
 
@@ -55,7 +55,7 @@ def test_nothing_of_that_name_is_one_line() -> None:
         (ValueError("odd"), "failed", "ValueError: odd"),
     ],
 )
-def test_how_an_attempt_ends(problem: Exception | None, status: str, message: str) -> None:
+def test_the_outcome_of_an_attempt_is_classified(problem: Exception | None, status: str, message: str) -> None:
     def work() -> None:
         if problem:
             raise problem
@@ -75,18 +75,18 @@ def test_cycles_are_made_short_as_far_as_the_algorithm_allows() -> None:
     check(uneven)
 
 
-def test_a_shorter_time_limit_stays() -> None:
+def test_a_shorter_time_limit_is_kept() -> None:
     assert shrunk(load("toy/pair:ppo"), 100).environment.max_episode_steps == 10
 
 
-def test_what_belongs_to_a_part_that_is_not_there_hinders_nothing() -> None:
-    """Without a dream or a plan `dream_steps` and `train_every` may not be changed."""
+def test_settings_of_absent_components_do_not_fail_a_smoke_run() -> None:
+    """Without dreams and plans `dream_steps` and `train_every` must not be changed."""
     small = shrunk(load("toy/glimpse:world_models"), 100).algorithm
     assert (small.rollout_steps, small.vision_updates, small.memory_updates) == (16, 2, 2)
     assert small.dream_steps == load("toy/glimpse:world_models").algorithm.dream_steps
     assert shrunk(load("Pendulum-v1:mpc"), 100).algorithm.rollout_steps == 16
 
 
-def test_a_run_that_never_learns_has_not_worked(tmp_path: Path) -> None:
+def test_a_run_without_an_update_fails_the_smoke_run(tmp_path: Path) -> None:
     with pytest.raises(CadenzaError, match="nothing was learned from 16 env_steps"):
         try_experiment("CartPole-v1/dqn", 8, tmp_path)

@@ -1,4 +1,4 @@
-"""What an algorithm's settings say to the rest of cadenza, and who may know more about them."""
+"""Members of an algorithm's settings that the rest of cadenza uses, and the code that may use others."""
 
 from __future__ import annotations
 

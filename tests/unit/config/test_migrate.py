@@ -24,7 +24,7 @@ OLD: dict[str, Any] = {
 }
 
 
-def test_there_is_a_step_from_every_older_version() -> None:
+def test_every_older_version_has_a_migration_step() -> None:
     assert sorted(UPGRADES) == list(range(SCHEMA_VERSION))
 
 
@@ -46,13 +46,13 @@ def test_version_1_moves_settings_of_networks_into_blocks() -> None:
     old = {"name": "ppo", "adam_eps": 1e-7, "log_std_init": -1.0, "normalize_obs": "none", "gamma": 0.9}
     made = build(RunConfig, migrate({"schema_version": 1, "algorithm": old})).algorithm
     assert (made.optimizer.eps, made.head.log_std_init, made.normalize_obs, made.gamma) == (1e-7, -1.0, False, 0.9)
-    kept = migrate({"schema_version": 1, "algorithm": {"name": "ppo", "normalize_obs": "rolling"}})
-    assert kept["algorithm"] == {"name": "ppo", "normalize_obs": "rolling"}
+    migrated = migrate({"schema_version": 1, "algorithm": {"name": "ppo", "normalize_obs": "rolling"}})
+    assert migrated["algorithm"] == {"name": "ppo", "normalize_obs": "rolling"}
     with pytest.raises(ConfigError, match=r"algorithm.adam_eps cannot move to algorithm.optimizer.eps"):
         migrate({"schema_version": 1, "algorithm": {**old, "optimizer": {"eps": 1e-8}}})
 
 
-def test_present_version_is_left_as_it_is(tmp_path: Path) -> None:
+def test_the_present_version_is_unchanged(tmp_path: Path) -> None:
     data = migrate(OLD)
     assert data["schema_version"] == SCHEMA_VERSION
     assert migrate(data) == data
@@ -74,7 +74,7 @@ def test_present_version_is_left_as_it_is(tmp_path: Path) -> None:
         ({"training": 3}, "max_timesteps cannot move to training.max_timesteps"),
     ],
 )
-def test_what_cannot_be_read_says_why(change: dict[str, Any], message: str) -> None:
+def test_an_unreadable_file_is_refused_with_the_reason(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         migrate({**OLD, **change})
     assert str(caught.value).startswith(message)

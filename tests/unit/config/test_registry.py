@@ -123,7 +123,7 @@ def test_environments_that_cannot_be_made_are_listed_as_such(installed: Path) ->
 
 
 def test_wrappers_of_other_packages_are_looked_for_once(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (installed / "entry_points.txt").write_text("[cadenza.wrappers]\nUpsideDown = harness.own_wrappers:Doubled\n")
+    (installed / "entry_points.txt").write_text("[cadenza.wrappers]\nUpsideDown = harness.user_wrappers:Doubled\n")
     searches: list[dict[str, str]] = []
 
     def counted(**wanted: str) -> Any:

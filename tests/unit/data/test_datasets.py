@@ -1,4 +1,4 @@
-"""Experience as a dataset: what is written is read, and what does not belong to a run is refused in a line."""
+"""Experience as a dataset: it is read as it was written, and refused in one line if it does not match a run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def rows_of(dataset: Dataset) -> dict[str, np.ndarray]:
 
 
 def stretches(dataset: Dataset) -> list[list[bytes]]:
-    """Every stretch as bytes of its fields, in an order that does not depend on streams."""
+    """Return every stretch as the bytes of its fields, in an order that does not depend on streams."""
     rows = rows_of(dataset)
     ends = dataset.lengths.cumsum()
     return sorted(
@@ -85,23 +85,23 @@ def test_what_was_written_is_read_back_exactly(steps: int, tmp_path: Path) -> No
     }
 
 
-def test_every_transition_is_there_with_what_followed_it(tmp_path: Path) -> None:
+def test_every_transition_is_stored_with_its_next_observation(tmp_path: Path) -> None:
     experience, store = Experience(2), ReplayStore(400, 2)
     experience.into(store, steps=100)
     rows = rows_of(written(store, tmp_path / "a"))
     numbers, flags = rows["groups.shooter.obs"][:, 0, 0].astype(int), rows["flags"]
-    seen = 0
+    count = 0
     for index in np.flatnonzero(flags & LAST == 0):
         env, place = experience.find(int(numbers[index]))
         happened = experience.account[env][place]
         assert numbers[index + 1] == happened.next_obs
         assert rows["groups.runner.reward"][index].tolist() == happened.reward["runner"].tolist()
         assert rows["groups.runner.action"][index].tolist() == happened.action["runner"].tolist()
-        seen += 1
-    assert seen == 200
+        count += 1
+    assert count == 200
 
 
-def test_what_is_under_way_ends_as_if_truncated_and_counts_as_a_part(tmp_path: Path) -> None:
+def test_running_episodes_are_truncated_and_counted_as_partial(tmp_path: Path) -> None:
     experience, store = Experience(3, seed=1), ReplayStore(90, 3)
     experience.into(store, steps=200)
     dataset = written(store, tmp_path / "a")
@@ -121,11 +121,11 @@ def test_what_is_under_way_ends_as_if_truncated_and_counts_as_a_part(tmp_path: P
             returns.append(sum(float(values.sum()) for one in happened for values in one.reward.values()))
     assert running > 0
     assert 0 < dataset.facts["unfinished"] == dataset.facts["episodes"] - len(returns) < 6
-    found = [dataset.facts[f"return_{what}"] for what in ("mean", "min", "max")]
-    assert found == pytest.approx([np.mean(returns), min(returns), max(returns)], rel=1e-5)
+    stored = [dataset.facts[f"return_{what}"] for what in ("mean", "min", "max")]
+    assert stored == pytest.approx([np.mean(returns), min(returns), max(returns)], rel=1e-5)
 
 
-def test_filled_streams_go_on_where_collection_begins(tmp_path: Path) -> None:
+def test_collection_continues_after_the_rows_of_a_dataset(tmp_path: Path) -> None:
     store = ReplayStore(100, 2)
     Experience(2).into(store, steps=20)
     dataset = written(store, tmp_path / "a")
@@ -138,7 +138,7 @@ def test_filled_streams_go_on_where_collection_begins(tmp_path: Path) -> None:
         Experience(2).into(other, steps=1)
 
 
-def test_rows_that_do_not_say_what_was_allowed_are_refused_where_that_matters(tmp_path: Path) -> None:
+def test_rows_without_masks_are_refused_where_masks_are_needed(tmp_path: Path) -> None:
     spec = ("toy/masked:dqn", "environment.kwargs={allowed: 2}", *SMALL_DQN)
     folder = replay_of_a_run(tmp_path, *spec)
     whole = open_dataset(str(folder))
@@ -161,13 +161,13 @@ def test_the_relative_path_of_a_dataset_becomes_absolute(tmp_path: Path, monkeyp
     assert config.training.dataset == "minari:a/b-v0"
 
 
-def test_stretches_are_dealt_evenly() -> None:
+def test_episodes_are_distributed_evenly_over_streams() -> None:
     lengths = np.array([10, 1, 1, 1, 7, 2])
     assert dealt(lengths, 2).tolist() == [0, 1, 1, 1, 1, 0]
     assert dealt(lengths, 1).tolist() == [0] * 6
 
 
-def test_a_target_that_exists_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_target_is_not_overwritten(tmp_path: Path) -> None:
     store = ReplayStore(100, 2)
     Experience(2).into(store, steps=20)
     (tmp_path / "mine").mkdir()
@@ -193,7 +193,7 @@ def test_a_target_that_exists_is_left_alone(tmp_path: Path) -> None:
         (spaces.Dict({"a": spaces.Discrete(2)}), spaces.Dict({"b": spaces.Discrete(2)})),
     ],
 )
-def test_spaces_are_told_apart(space: Any, other: Any) -> None:
+def test_different_spaces_have_different_descriptions(space: Any, other: Any) -> None:
     assert described_space(space) != described_space(other)
     assert json.loads(json.dumps(described_space(space), allow_nan=False)) == described_space(space)
 
@@ -203,7 +203,7 @@ def test_spaces_are_told_apart(space: Any, other: Any) -> None:
 
 @pytest.fixture(scope="module")
 def identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a DQN saw on its way from random actions to the right ones."""
+    """Return the dataset of a DQN that learned from random actions on."""
     return replay_of_a_run(tmp_path_factory.mktemp("identity"), "toy/identity:dqn", *SMALL_DQN)
 
 
@@ -237,7 +237,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_told_in_a_line(damage: str, identity: Path, tmp_path: Path) -> None:
+def test_damaged_datasets_are_refused_in_one_line(damage: str, identity: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(identity, tmp_path / "copy"))
     do, words = DAMAGE[damage]
     do(folder)
@@ -259,18 +259,18 @@ def test_damage_is_told_in_a_line(damage: str, identity: Path, tmp_path: Path) -
         ("toy/identity:dqn", ["algorithm.buffer_size=200"], ("does not fit", "algorithm.buffer_size=")),
     ],
 )
-def test_what_does_not_fit_is_told_in_a_line(
+def test_datasets_that_do_not_match_the_run_are_refused_in_one_line(
     spec: str, overrides: list[str], words: tuple[str, ...], identity: Path, tmp_path: Path
 ) -> None:
     train(tmp_path, spec, *overrides, f"training.dataset={identity}").refused(2, "training.dataset", *words)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_null_is_not_absent() -> None:
-    for theirs, told in (({"frame_stack": None}, "null"), ({}, "absent")):
-        found = first_difference({"environment": theirs}, {"environment": {"frame_stack": 2}})
-        assert found is not None
-        assert (found[0], brief(found[1]), brief(found[2])) == ("environment.frame_stack", told, "2")
+def test_null_and_absent_settings_are_distinguished() -> None:
+    for theirs, word in (({"frame_stack": None}, "null"), ({}, "absent")):
+        message = first_difference({"environment": theirs}, {"environment": {"frame_stack": 2}})
+        assert message is not None
+        assert (message[0], brief(message[1]), brief(message[2])) == ("environment.frame_stack", word, "2")
 
 
 def test_other_spaces_are_refused_whatever_the_settings_say(identity: Path, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_other_spaces_are_refused_whatever_the_settings_say(identity: Path, tmp_
     outcome.refused(2, "groups.agent.action.n is 7 in the dataset, 2 in this run")
 
 
-def test_the_buffer_size_that_is_named_is_enough_and_no_more(identity: Path, tmp_path: Path) -> None:
+def test_the_suggested_buffer_size_is_the_smallest_that_fits(identity: Path, tmp_path: Path) -> None:
     settings = ["toy/identity:dqn", *SMALL_DQN, f"training.dataset={identity}", "--max-timesteps", "8"]
     line = train(tmp_path, *settings, "algorithm.buffer_size=200").refused(2, "algorithm.buffer_size=")
     needed = int(line.partition("algorithm.buffer_size=")[2].split()[0])
@@ -291,12 +291,12 @@ def test_the_buffer_size_that_is_named_is_enough_and_no_more(identity: Path, tmp
 
 
 def test_an_offline_phase_with_nothing_to_learn_from_is_refused(tmp_path: Path) -> None:
-    given = phases(OFFLINE % 100, ONLINE)
-    train(tmp_path, "toy/identity:dqn", *SMALL_DQN, given).refused(2, "phase offline", "'replay'", "training.dataset")
+    setting = phases(OFFLINE % 100, ONLINE)
+    train(tmp_path, "toy/identity:dqn", *SMALL_DQN, setting).refused(2, "phase offline", "'replay'", "training.dataset")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_plan_knows_of_phases_without_collecting(identity: Path) -> None:
+def test_plan_reports_offline_phases(identity: Path) -> None:
     settings = [*SMALL_DQN, f"training.dataset={identity}", "--seconds", "0.1", "--json"]
     plan = ("plan", "toy/identity:dqn", "training.max_timesteps=1000", *settings)
     alone = json.loads(cadenza(*plan, phases(OFFLINE % 400)).succeeded().out)

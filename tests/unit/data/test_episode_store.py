@@ -1,4 +1,4 @@
-"""The store of whole episodes against lists that a loop keeps."""
+"""The store of whole episodes compared with plain lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENVS = 3
 
 
 class Script:
-    """Made-up steps of three environments whose episodes end at random."""
+    """Synthetic steps of three environments whose episodes end at random."""
 
     def __init__(self, seed: int, steps: int) -> None:
         rng = np.random.default_rng(seed)
@@ -37,14 +37,14 @@ class Script:
             store.add(self.step(t), acted, self.step(t + 1))
 
     def expected(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """(environment, first step, step after the last) of each episode that ends, in order."""
-        begun, done = [start] * ENVS, []
+        """Return (environment, first step, step after the last) of each finished episode, in order."""
+        begun, finished = [start] * ENVS, []
         for t in range(start, end):
             for n in range(ENVS):
                 if (self.terminated | self.truncated)[t + 1, n]:
-                    done.append((n, begun[n], t + 1))
+                    finished.append((n, begun[n], t + 1))
                     begun[n] = t + 1
-        return done
+        return finished
 
 
 def assert_holds(store: EpisodeStore, script: Script, expected: list[tuple[int, int, int]]) -> None:
@@ -73,7 +73,7 @@ def test_episodes_come_out_whole_and_in_the_order_they_end(seed: int) -> None:
     assert not store.ready()
 
 
-def test_what_runs_on_is_kept_when_others_are_taken() -> None:
+def test_running_episodes_stay_when_finished_ones_are_taken() -> None:
     script, store = Script(0, 400), EpisodeStore()
     script.play(store, 0, 250)
     expected = script.expected(0, 400)
@@ -84,7 +84,7 @@ def test_what_runs_on_is_kept_when_others_are_taken() -> None:
 
 
 @pytest.mark.parametrize("at", [1, 63, 64, 65, 250])
-def test_it_goes_on_after_a_restore(at: int) -> None:
+def test_a_restored_episode_store_continues(at: int) -> None:
     script, store = Script(1, 400), EpisodeStore()
     script.play(store, 0, at)
     restored = EpisodeStore()
@@ -101,7 +101,7 @@ def test_a_fresh_store_can_be_saved() -> None:
     assert_holds(restored, script, script.expected(0, 100))
 
 
-def test_a_cut_ends_what_is_running_as_if_truncated() -> None:
+def test_a_cut_truncates_running_episodes() -> None:
     script, store = Script(0, 100), EpisodeStore()
     script.terminated[:] = script.truncated[:] = False
     script.play(store, 0, 10)
@@ -116,8 +116,8 @@ def test_a_cut_ends_what_is_running_as_if_truncated() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_step_that_only_waits_for_a_reset_is_in_no_episode(seed: int) -> None:
-    """Of vectors that reset with the step after: there nobody acts, and the episode begins one step later."""
+def test_a_step_that_waits_for_a_reset_belongs_to_no_episode(seed: int) -> None:
+    """In vectors that reset with the next step, nobody acts in that step, and the episode begins one step later."""
     script, store = Script(seed, 300), EpisodeStore()
     ended = script.terminated | script.truncated
     for t in range(1, 301):  # what waits cannot end
@@ -125,7 +125,7 @@ def test_a_step_that_only_waits_for_a_reset_is_in_no_episode(seed: int) -> None:
         script.truncated[t] &= ~ended[t - 1]
         ended[t] &= ~ended[t - 1]
 
-    def shown(t: int) -> Step:
+    def step_at(t: int) -> Step:
         step = script.step(t)
         step.is_first = ended[t - 1] if t else np.ones(ENVS, bool)
         step.active = {"a": ~ended[t][:, None]}
@@ -133,7 +133,7 @@ def test_a_step_that_only_waits_for_a_reset_is_in_no_episode(seed: int) -> None:
         return step
 
     for t in range(300):
-        store.add(shown(t), Acted({"a": np.full((ENVS, 1), t)}, {"a": {}}, {}), shown(t + 1))
+        store.add(step_at(t), Acted({"a": np.full((ENVS, 1), t)}, {"a": {}}, {}), step_at(t + 1))
     expected = []
     begun = [0] * ENVS
     for t in range(1, 301):

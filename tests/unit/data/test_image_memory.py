@@ -1,4 +1,4 @@
-"""What a replay of images takes: every picture once, in bytes."""
+"""The memory of a replay of images: every image once, in bytes."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def test_a_million_steps_of_64_by_64_pixels_with_latents_leave_room_in_16_gb() -
         step, action = env.current, random_actions(env.spec.groups, env.current, rng)
         after = env.step(action)
         store.add(step, Acted(action, {"agent": latents}, {}), after)
-    held = [array for tree in (store.ring.arrays, store._revisions.arrays) for _, array in leaves(tree)]
-    assert sum(array.nbytes for array in held) == 120 * row
+    arrays = [array for tree in (store.ring.arrays, store._revisions.arrays) for _, array in leaves(tree)]
+    assert sum(array.nbytes for array in arrays) == 120 * row
     env.close()

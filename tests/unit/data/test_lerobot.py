@@ -1,4 +1,4 @@
-"""LeRobot's folders, as its versions 0.3 and 0.4 lay them out: every frame arrives, and what does not fit is told."""
+"""LeRobot's folders in the layouts of versions 0.3 and 0.4: every frame is read; what does not match is refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def environment(action: spaces.Space[Any] = MOVE, **parts: spaces.Space[Any]) ->
 PUSHING = environment(agent_pos=PLACE, environment_state=CORNERS)
 
 
-def recorded(done: bool = True) -> list[Frames]:
+def recorded(with_done: bool = True) -> list[Frames]:
     random = np.random.default_rng(0)
     return [
         {
@@ -48,7 +48,7 @@ def recorded(done: bool = True) -> list[Frames]:
             "observation.environment_state": random.uniform(0, 512, (length, 16)).astype(np.float32),
             "action": random.uniform(-1, 1, (length, 2)).astype(np.float32),
             "next.reward": random.uniform(0, 1, length).astype(np.float32),
-            "next.done": np.arange(length) == (length - 1 if done else length),
+            "next.done": np.arange(length) == (length - 1 if with_done else length),
         }
         for length in LENGTHS
     ]
@@ -72,7 +72,7 @@ def png(picture: np.ndarray) -> bytes:
 def write(
     folder: Path, episodes: list[Frames], version: str = "v3.0", films: tuple[str, ...] = (), **facts: Any
 ) -> Path:
-    """As the library does: v2 a file per episode, v3 many in one."""
+    """Write frames as the library does: v2 in a file per episode, v3 with many episodes in a file."""
     tables = []
     for number, frames in enumerate(episodes):
         count = len(frames["action"])
@@ -142,7 +142,7 @@ def episodes_of(dataset: Dataset) -> list[Frames]:
     return [{path: parts[index] for path, parts in split.items()} for index in range(len(dataset.lengths))]
 
 
-def seen(rows: Frames, part: str = "") -> np.ndarray:
+def images_of(rows: Frames, part: str = "") -> np.ndarray:
     return rows[f"groups.agent.obs.{part}" if part else "groups.agent.obs"][:, 0]
 
 
@@ -155,37 +155,37 @@ def test_every_frame_arrives(version: str, tmp_path: Path) -> None:
     assert dataset.facts["return_max"] == pytest.approx(max(one["next.reward"].sum() for one in frames))
     for theirs, mine in zip(frames, episodes_of(dataset), strict=True):
         count = len(theirs["action"])
-        assert np.array_equal(seen(mine, "agent_pos")[:count], theirs["observation.state"])
-        assert np.array_equal(seen(mine, "environment_state")[:count], theirs["observation.environment_state"])
+        assert np.array_equal(images_of(mine, "agent_pos")[:count], theirs["observation.state"])
+        assert np.array_equal(images_of(mine, "environment_state")[:count], theirs["observation.environment_state"])
         assert np.array_equal(mine["groups.agent.action"][:-1, 0], theirs["action"])
         assert np.array_equal(mine["groups.agent.reward"][:-1, 0], theirs["next.reward"])
         assert mine["flags"][0] == FIRST
         assert mine["flags"].tolist()[-2:] == [TERMINATED, LAST | TERMINATED]
 
 
-def test_an_episode_that_was_only_left_ends_with_what_was_last_seen(tmp_path: Path) -> None:
-    frames = recorded(done=False)
+def test_an_episode_without_an_end_is_truncated_at_its_last_observation(tmp_path: Path) -> None:
+    frames = recorded(with_done=False)
     for theirs, mine in zip(frames, episodes_of(opened(write(tmp_path / "them", frames))), strict=True):
-        assert np.array_equal(seen(mine, "agent_pos"), theirs["observation.state"])
+        assert np.array_equal(images_of(mine, "agent_pos"), theirs["observation.state"])
         assert np.array_equal(mine["groups.agent.action"][:-1, 0], theirs["action"][:-1])
         assert mine["flags"].tolist()[-2:] == [TRUNCATED, LAST | TRUNCATED]
 
 
-def test_without_rewards_nothing_was_earned(tmp_path: Path) -> None:
+def test_missing_rewards_are_zero(tmp_path: Path) -> None:
     frames = [{name: one[name] for name in one if not name.startswith("next.")} for one in recorded()]
     dataset = opened(write(tmp_path / "them", frames))
     assert dataset.facts["return_max"] == 0.0
     assert dataset.facts["transitions"] == sum(LENGTHS) - len(LENGTHS)
 
 
-def test_actions_beyond_their_bounds_are_as_the_environment_would_have_done_them(tmp_path: Path) -> None:
+def test_actions_beyond_their_bounds_are_clipped_as_in_the_environment(tmp_path: Path) -> None:
     frames = recorded()
     frames[0]["action"][0] = [3, -3]
     first = episodes_of(opened(write(tmp_path / "them", frames)))[0]
     assert first["groups.agent.action"][0, 0].tolist() == [1, -1]
 
 
-def test_discrete_actions(tmp_path: Path) -> None:
+def test_discrete_actions_are_read(tmp_path: Path) -> None:
     frames = [{**one, "action": np.arange(len(one["action"])) % 3} for one in recorded()]
     folder = write(tmp_path / "them", frames)
     choosing = environment(spaces.Discrete(3), agent_pos=PLACE)
@@ -196,7 +196,7 @@ def test_discrete_actions(tmp_path: Path) -> None:
 
 
 def filmed(name: str) -> list[Frames]:
-    """Pictures of one brightness each, another in every frame: told apart after any compression."""
+    """Images of one brightness each, different in every frame, are distinguishable after any compression."""
     shades = iter(range(8, 256, 14))
     made = recorded()
     for frames in made:
@@ -213,19 +213,19 @@ def filmed(name: str) -> list[Frames]:
     ],
 )
 @pytest.mark.parametrize(("version", "film"), [("v2.1", True), ("v3.0", True), ("v2.1", False), ("v3.0", False)])
-def test_pictures_arrive_in_their_order(name: str, spec: EnvSpec, version: str, film: bool, tmp_path: Path) -> None:
+def test_images_arrive_in_order(name: str, spec: EnvSpec, version: str, film: bool, tmp_path: Path) -> None:
     frames = filmed(name)
     dataset = opened(write(tmp_path / "them", frames, version, films=(name,) * film), spec)
     part = "pixels.top" if name.endswith("top") else "pixels"
     for theirs, mine in zip(frames, episodes_of(dataset), strict=True):
-        shown = seen(mine, part)[:-1]
-        assert shown.shape[1:] == (3, 32, 48)
+        images = images_of(mine, part)[:-1]
+        assert images.shape[1:] == (3, 32, 48)
         assert (
-            np.abs(shown.mean(axis=(1, 2, 3)) - theirs[name].mean(axis=(1, 2, 3))).max() < 4
+            np.abs(images.mean(axis=(1, 2, 3)) - theirs[name].mean(axis=(1, 2, 3))).max() < 4
         )  # 14 from one to the next
 
 
-def test_pictures_are_turned_and_resized_as_the_run_s_own(tmp_path: Path) -> None:
+def test_images_are_preprocessed_like_those_of_the_run(tmp_path: Path) -> None:
     frames = recorded()
     random = np.random.default_rng(1)
     for one in frames:
@@ -233,12 +233,12 @@ def test_pictures_are_turned_and_resized_as_the_run_s_own(tmp_path: Path) -> Non
     folder = write(tmp_path / "them", frames)
     whole = opened(folder, environment(pixels=spaces.Box(0, 255, (3, 32, 48), np.uint8)))
     for theirs, mine in zip(frames, episodes_of(whole), strict=True):
-        assert np.array_equal(seen(mine, "pixels")[:-1], np.moveaxis(theirs["observation.image"], -1, 1))
+        assert np.array_equal(images_of(mine, "pixels")[:-1], np.moveaxis(theirs["observation.image"], -1, 1))
     small = load("toy/dot:diffusion_policy", ["environment.resize=16", "environment.grayscale=true"])
-    shown = seen(
+    images = images_of(
         episodes_of(opened(folder, environment(pixels=spaces.Box(0, 255, (1, 16, 16), np.uint8)), small))[0], "pixels"
     )
-    assert shown.shape == (LENGTHS[0] + 1, 1, 16, 16)
+    assert images.shape == (LENGTHS[0] + 1, 1, 16, 16)
     with pytest.raises(ConfigError, match=r"pictures 3 x 32 x 48, this run 3 x 16 x 16.*environment.resize"):
         opened(folder, environment(pixels=spaces.Box(0, 255, (3, 16, 16), np.uint8)))
 
@@ -286,14 +286,16 @@ BACKWARDS = pa.array(np.arange(sum(LENGTHS))[::-1])
         (lambda folder: (folder / lerobot.INFO).write_text("{"), "meta/info.json cannot be read"),
     ],
 )
-def test_what_is_damaged_or_missing_is_told(change: Callable[[Path], None], words: str, tmp_path: Path) -> None:
+def test_damaged_and_missing_files_are_refused_in_one_line(
+    change: Callable[[Path], None], words: str, tmp_path: Path
+) -> None:
     folder = write(tmp_path / "them", recorded())
     change(folder)
     with pytest.raises(ConfigError, match=words):
         opened(folder)
 
 
-def test_links_lead_nowhere_but_into_the_cache_of_the_hub(tmp_path: Path) -> None:
+def test_links_outside_the_cache_of_the_hub_are_refused(tmp_path: Path) -> None:
     snapshot = tmp_path / "hub" / "snapshots" / "abc"
     snapshot.parent.mkdir(parents=True)
     write(tmp_path / "them", recorded()).rename(snapshot)
@@ -315,7 +317,7 @@ def test_links_lead_nowhere_but_into_the_cache_of_the_hub(tmp_path: Path) -> Non
         opened(snapshot)
 
 
-def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
+def test_features_that_do_not_match_are_refused_in_one_line(tmp_path: Path) -> None:
     folder = write(tmp_path / "them", recorded())
     three = spaces.Box(-1, 1, (3,), np.float32)
     with pytest.raises(ConfigError, match=r"action has shape \[2\], what this environment takes as actions has \[3\]"):
@@ -331,7 +333,7 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
         opened(folder, PUSHING, load("toy/fork:diffusion_policy", ["environment.rescale_actions=true"]))
 
 
-def test_a_film_that_ends_too_soon_is_told(tmp_path: Path) -> None:
+def test_a_video_with_too_few_frames_is_refused(tmp_path: Path) -> None:
     name = "observation.image"
     frames = filmed(name)
     folder = write(tmp_path / "them", frames, "v2.1", films=(name,))
@@ -340,7 +342,7 @@ def test_a_film_that_ends_too_soon_is_told(tmp_path: Path) -> None:
         opened(folder, environment(pixels=spaces.Box(0, 255, (3, 32, 48), np.uint8)))
 
 
-def test_a_run_learns_from_it_as_from_our_own(tmp_path: Path) -> None:
+def test_a_run_learns_from_lerobot_as_from_its_own_dataset(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     cadenza("demonstrate", "toy/fork", "fork", "--episodes", 3, "--out", ours).succeeded()
     dataset = converted_back(ours, theirs)
@@ -355,21 +357,21 @@ def test_a_run_learns_from_it_as_from_our_own(tmp_path: Path) -> None:
     ).succeeded()
     run = last(tmp_path / "runs")
     assert run.read_status()["updates"] == 100
-    known = run.read_decisions()["training.dataset"]
-    assert known["transitions"] == dataset.facts["transitions"]
+    decision = run.read_decisions()["training.dataset"]
+    assert decision["transitions"] == dataset.facts["transitions"]
     verdict = cadenza("verify", "@last", "--runs-dir", tmp_path / "runs", "--json").succeeded()
     assert json.loads(verdict.out.splitlines()[-1])["identical"] is True
 
 
 def converted_back(ours: Path, theirs: Path) -> Dataset:
-    """A dataset of ours as LeRobot would have recorded it; read again, it is the same but for what was seen last."""
+    """Write a dataset as LeRobot would have recorded it: equal except for the final observation."""
     from cadenza.data.datasets import open_dataset
     from cadenza.engine.launch import check
 
     dataset = open_dataset(str(ours))
     frames = [
         {
-            "observation.state": seen(rows)[:-1],
+            "observation.state": images_of(rows)[:-1],
             "action": rows["groups.agent.action"][:-1, 0],
             "next.reward": rows["groups.agent.reward"][:-1, 0],
             "next.done": rows["flags"][:-1] & TERMINATED > 0,

@@ -1,4 +1,4 @@
-"""Minari's datasets, where the library is installed: every step arrives, and learning from them needs no other word."""
+"""Minari's datasets, if the library is installed: every step is read, and a run can learn from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ here = pytest.mark.skipif(find_spec("minari") is None, reason="minari is not ins
 
 
 @pytest.mark.skipif(find_spec("minari") is not None, reason="minari is installed")
-def test_without_the_library_a_line_says_how_to_get_it(tmp_path: Path) -> None:
+def test_without_minari_the_error_names_the_line_to_install(tmp_path: Path) -> None:
     outcome = train(tmp_path, "CartPole-v1:dqn", "training.dataset=minari:a/b-v0")
     outcome.refused(69, "training.dataset=minari:a/b-v0", "pip install 'cadenza[minari]'")
     assert list(tmp_path.iterdir()) == []
@@ -27,7 +27,7 @@ def test_without_the_library_a_line_says_how_to_get_it(tmp_path: Path) -> None:
 
 @pytest.fixture
 def cartpole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Twelve episodes of random actions, the last cut short, kept by Minari."""
+    """Store twelve episodes of random actions, the last one truncated, with Minari."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     import minari
     from minari.data_collector import EpisodeBuffer
@@ -36,17 +36,17 @@ def cartpole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     env.action_space.seed(0)
     for number in range(12):
         steps: list[Any] = []
-        seen = [env.reset(seed=number)[0]]
+        observations = [env.reset(seed=number)[0]]
         while not (steps and (steps[-1][2] or steps[-1][3])) and (number < 11 or len(steps) < 5):
             action = env.action_space.sample()
             obs, reward, terminated, truncated, _ = env.step(action)
-            seen.append(obs)
+            observations.append(obs)
             steps.append((action, reward, terminated, truncated))
         actions, rewards, terminations, truncations = (list(column) for column in zip(*steps, strict=True))
         buffers.append(
             EpisodeBuffer(
                 id=number,
-                observations=np.array(seen),
+                observations=np.array(observations),
                 actions=np.array(actions),
                 rewards=rewards,
                 terminations=terminations,
@@ -59,7 +59,7 @@ def cartpole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @here
-def test_every_step_arrives(cartpole: list[Any]) -> None:
+def test_every_step_of_minari_arrives(cartpole: list[Any]) -> None:
     dataset = open_dataset("minari:cartpole/random-v0")
     assert dataset.lengths.tolist() == [len(episode) + 1 for episode in cartpole]
     (rows,) = dataset.pieces()
@@ -78,17 +78,17 @@ def test_every_step_arrives(cartpole: list[Any]) -> None:
 
 
 @here
-def test_a_run_learns_from_it(cartpole: list[Any], tmp_path: Path) -> None:
+def test_a_run_learns_from_minari(cartpole: list[Any], tmp_path: Path) -> None:
     offline = "{name: fit, type: offline, hooks: [{name: update, times: 10}], duration_updates: 40}"
-    given = [*SMALL_DQN, "training.dataset=minari:cartpole/random-v0", phases(offline)]
-    train(tmp_path / "runs", "CartPole-v1:dqn", *given).succeeded()
+    settings = [*SMALL_DQN, "training.dataset=minari:cartpole/random-v0", phases(offline)]
+    train(tmp_path / "runs", "CartPole-v1:dqn", *settings).succeeded()
     assert last(tmp_path / "runs").read_status()["updates"] == 40
     assert last(tmp_path / "runs").read_decisions()["training.dataset"]["episodes"] == 12
-    train(tmp_path / "other", "Acrobot-v1:dqn", *given).refused(2, "environment.id", "CartPole-v1", "Acrobot-v1")
+    train(tmp_path / "other", "Acrobot-v1:dqn", *settings).refused(2, "environment.id", "CartPole-v1", "Acrobot-v1")
 
 
 @here
-def test_an_unknown_one_is_told_in_a_line(cartpole: list[Any], tmp_path: Path) -> None:
+def test_an_unknown_minari_dataset_is_refused_in_one_line(cartpole: list[Any], tmp_path: Path) -> None:
     outcome = train(tmp_path / "runs", "CartPole-v1:dqn", "training.dataset=minari:cartpole/expert-v0")
     outcome.refused(2, "minari:cartpole/expert-v0", "minari download cartpole/expert-v0")
     assert not (tmp_path / "runs").exists()

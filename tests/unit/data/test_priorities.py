@@ -1,4 +1,4 @@
-"""Prioritised sampling follows its formula, and remembers nothing but its weights."""
+"""Prioritised sampling follows its formula; its state is the priorities alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_importance_weights_follow_the_formula() -> None:
     np.testing.assert_allclose(weights, expected / expected.max(), rtol=1e-4)
 
 
-def test_draws_are_spread_over_the_total() -> None:
+def test_samples_are_stratified_over_the_total() -> None:
     priorities = Priorities(640, 1.0)
     priorities.put(np.arange(640))
     drawn, weights = priorities.sample(64, np.random.default_rng(3), 1.0)
@@ -50,7 +50,7 @@ def test_draws_are_spread_over_the_total() -> None:
     assert (weights == 1).all()
 
 
-def test_what_is_new_is_as_likely_as_the_most_likely() -> None:
+def test_new_rows_have_the_highest_priority_so_far() -> None:
     priorities = Priorities(10, 0.5)
     priorities.put(np.array([0]))
     priorities.update(np.array([0]), np.array([100.0]))
@@ -59,7 +59,7 @@ def test_what_is_new_is_as_likely_as_the_most_likely() -> None:
     assert priorities.state_dict()["weights"][:3].tolist() == [1, 10, 0]
 
 
-def test_an_error_of_nothing_keeps_its_place() -> None:
+def test_a_row_with_zero_error_can_still_be_sampled() -> None:
     priorities = Priorities(4, 1.0)
     priorities.put(np.arange(4))
     priorities.update(np.arange(4), np.zeros(4))

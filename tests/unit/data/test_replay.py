@@ -1,4 +1,4 @@
-"""Replay: what comes out is what happened, by a slow account of it."""
+"""Replay compared with a slow reference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cadenza.data.replay import ReplayStore
 from cadenza.errors import ConfigError
 from cadenza.trees import leaves
 from cadenza.types import EnvSpec, GroupSpec
-from harness.experience import AGENTS, Experience, Happened
+from harness.experience import AGENTS, Experience, Transition
 
 GAMMA = 0.9
 
@@ -23,8 +23,8 @@ def filled(num_envs: int, capacity: int, steps: int, **settings: Any) -> tuple[E
     return experience, store
 
 
-def slow_walk(happened: list[Happened], place: int, n_step: int) -> tuple[dict[str, Any], dict[str, Any], int, int]:
-    """Rewards and terminations by group, what was seen at the end, and how many steps that took: one at a time."""
+def slow_walk(happened: list[Transition], place: int, n_step: int) -> tuple[dict[str, Any], dict[str, Any], int, int]:
+    """Return rewards and terminations by group, the final observation and the number of steps, by a loop."""
     rewards = {group: np.zeros(agents) for group, agents in AGENTS.items()}
     over = {group: np.zeros(agents, bool) for group, agents in AGENTS.items()}
     for walked in range(n_step):
@@ -45,7 +45,7 @@ def slow_walk(happened: list[Happened], place: int, n_step: int) -> tuple[dict[s
 @pytest.mark.parametrize("n_step", [1, 3, 5])
 @pytest.mark.parametrize("steps", [7, 100, 400])
 @pytest.mark.parametrize("alpha", [None, 0.6])
-def test_a_sample_is_what_happened(num_envs: int, n_step: int, steps: int, alpha: float | None) -> None:
+def test_a_sample_equals_the_recorded_transitions(num_envs: int, n_step: int, steps: int, alpha: float | None) -> None:
     experience, store = filled(num_envs, 60 * num_envs + 1, steps, alpha=alpha)
     batch = store.sample(200, np.random.default_rng(1), n_step, GAMMA)
     for row in range(200):
@@ -67,20 +67,20 @@ def test_a_sample_is_what_happened(num_envs: int, n_step: int, steps: int, alpha
     assert "carry" not in batch.groups["runner"]
 
 
-def test_beginnings_are_how_the_episodes_that_it_holds_began() -> None:
+def test_beginnings_are_the_first_observations_of_stored_episodes() -> None:
     experience, store = filled(2, 120, 200)
     drawn = store.beginnings(400, np.random.default_rng(0))["shooter"][:, 0, 0].astype(int).tolist()
     every = [[one for one in account if one.is_first] for account in experience.account]
-    known = [one.obs for account in every for one in account]
-    assert set(drawn) <= set(known)
-    kept = {env: {one.obs for one in account} & set(drawn) for env, account in enumerate(every)}
+    recorded = [one.obs for account in every for one in account]
+    assert set(drawn) <= set(recorded)
+    stored = {env: {one.obs for one in account} & set(drawn) for env, account in enumerate(every)}
     for env, account in enumerate(every):  # the latest of them, without a gap, and not those that were overwritten
         numbers = [one.obs for one in account]
-        assert 3 < len(kept[env]) < len(numbers)
-        assert kept[env] <= set(numbers[-len(kept[env]) - 1 :])
+        assert 3 < len(stored[env]) < len(numbers)
+        assert stored[env] <= set(numbers[-len(stored[env]) - 1 :])
 
 
-def test_masks_are_those_of_the_row_and_of_what_follows() -> None:
+def test_masks_are_those_of_the_row_and_of_the_next_one() -> None:
     experience, store = Experience(1), ReplayStore(500, 1)
     masks = {}
     for _ in range(100):
@@ -97,7 +97,7 @@ def test_masks_are_those_of_the_row_and_of_what_follows() -> None:
 
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("alpha", [None, 0.0])
-def test_every_transition_that_is_still_there_is_drawn_and_no_other(num_envs: int, alpha: float | None) -> None:
+def test_exactly_the_stored_transitions_are_sampled(num_envs: int, alpha: float | None) -> None:
     experience, store = filled(num_envs, 40 * num_envs, 200, alpha=alpha)
     batch = store.sample(20_000, np.random.default_rng(0))
     drawn, counts = np.unique(batch.groups["shooter"]["obs"][:, 0, 0], return_counts=True)
@@ -116,7 +116,7 @@ def test_every_transition_that_is_still_there_is_drawn_and_no_other(num_envs: in
 
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("steps", [30, 300])
-def test_sequences_are_stretches_of_what_happened(num_envs: int, steps: int) -> None:
+def test_sequences_are_consecutive_recorded_steps(num_envs: int, steps: int) -> None:
     experience, store = filled(num_envs, 50 * num_envs, steps)
     batch = store.sequences(100, 12, np.random.default_rng(1))
     rows: list[list[tuple[int, bool]]] = []  # of each environment: what was seen, and whether it was last
@@ -128,7 +128,7 @@ def test_sequences_are_stretches_of_what_happened(num_envs: int, steps: int) -> 
                 rows[-1].append((one.next_obs, True))
     numbers = batch.groups["runner"]["obs"][:, :, 0, 0].astype(int)
     for sequence in range(100):
-        env = next(env for env, seen in enumerate(rows) if (numbers[sequence, 0], batch.last[sequence, 0]) in seen)
+        env = next(env for env, pairs in enumerate(rows) if (numbers[sequence, 0], batch.last[sequence, 0]) in pairs)
         first = rows[env].index((numbers[sequence, 0], bool(batch.last[sequence, 0])))
         stretch = rows[env][first : first + 12]
         assert stretch == list(zip(numbers[sequence].tolist(), batch.last[sequence].tolist(), strict=True))
@@ -150,7 +150,7 @@ def test_sequences_are_stretches_of_what_happened(num_envs: int, steps: int) -> 
     np.testing.assert_array_equal(batch.is_first[:, 1:][following], True)  # no reset is crossed in silence
 
 
-def test_too_little_for_a_sequence_is_said() -> None:
+def test_too_few_rows_for_a_sequence_are_an_error() -> None:
     _, store = filled(1, 50, 3)
     with pytest.raises(ConfigError, match="no 12 rows in a row"):
         store.sequences(4, 12, np.random.default_rng(0))
@@ -160,7 +160,7 @@ def test_too_little_for_a_sequence_is_said() -> None:
         ReplayStore(20, 8)
 
 
-def test_a_cut_ends_episodes_as_if_truncated() -> None:
+def test_a_cut_truncates_episodes() -> None:
     experience, store = filled(2, 200, 20)
     last = [happened[-1] for happened in experience.account]
     open_before = [one.next_obs for one in last]
@@ -179,7 +179,7 @@ def test_a_cut_ends_episodes_as_if_truncated() -> None:
         np.testing.assert_array_equal(batch.groups["runner"]["terminated"][row], over["runner"])
 
 
-def test_steps_that_went_elsewhere_are_a_gap_and_not_a_transition() -> None:
+def test_steps_added_to_another_store_leave_a_gap_and_no_transition() -> None:
     experience, store, other = Experience(2), ReplayStore(300, 2), ReplayStore(300, 2)
     experience.into(store, steps=10)
     experience.into(other, steps=5)
@@ -198,7 +198,7 @@ def test_steps_that_went_elsewhere_are_a_gap_and_not_a_transition() -> None:
     np.testing.assert_array_equal(sequences.is_first[:, 1:][sequences.last[:, :-1]], True)
 
 
-def test_disk_equals_memory() -> None:
+def test_a_store_on_disk_equals_one_in_memory() -> None:
     experience, memory, disk = Experience(3), ReplayStore(90, 3), ReplayStore(90, 3, on_disk=True)
     experience.into(memory, disk, steps=150)
     a = memory.sample(64, np.random.default_rng(0), 3, GAMMA)
@@ -207,7 +207,7 @@ def test_disk_equals_memory() -> None:
         np.testing.assert_array_equal(mine, other, err_msg=path)
 
 
-def test_the_store_gives_back_priorities() -> None:
+def test_updated_priorities_change_what_is_sampled() -> None:
     experience, store = filled(2, 200, 300, alpha=1.0)
     generator = np.random.default_rng(0)
     everything = store.sample(5000, generator)
@@ -226,7 +226,7 @@ def test_the_store_gives_back_priorities() -> None:
 
 @pytest.mark.parametrize("alpha", [None, 0.5])
 @pytest.mark.parametrize("masks", [False, True])
-def test_bytes_are_known_beforehand(alpha: float | None, masks: bool) -> None:
+def test_bytes_for_equals_the_allocated_size(alpha: float | None, masks: bool) -> None:
     spec = EnvSpec(
         id="made-up",
         groups={
@@ -237,12 +237,12 @@ def test_bytes_are_known_beforehand(alpha: float | None, masks: bool) -> None:
     )
     experience, store = Experience(3, masks=masks), ReplayStore(1000, 3, alpha=alpha)
     experience.into(store, steps=1)
-    held = sum(array.nbytes for _, array in leaves(store.ring.arrays))
+    size = sum(array.nbytes for _, array in leaves(store.ring.arrays))
     if store.priorities is not None:
-        held += sum(array.nbytes for array in vars(store.priorities).values() if isinstance(array, np.ndarray))
+        size += sum(array.nbytes for array in vars(store.priorities).values() if isinstance(array, np.ndarray))
     belief = 2 * 3 * 8
     widths = {"runner": 3} if masks else {}
-    assert ReplayStore.bytes_for(spec, 3, 1000, alpha is not None, widths, belief) == held
+    assert ReplayStore.bytes_for(spec, 3, 1000, alpha is not None, widths, belief) == size
 
 
 def test_images_and_dicts_are_counted_once() -> None:

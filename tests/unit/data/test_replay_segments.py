@@ -1,4 +1,4 @@
-"""Replay in checkpoints: bit for bit after any kill, at the price of what is new."""
+"""Replay in checkpoints: bit for bit after any kill, at the cost of the new rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.files import safe
 
 
 def saved(store: ReplayStore) -> dict[str, bytes]:
-    """What a checkpoint would hold."""
+    """Return the state that a checkpoint would contain."""
     store.seal()
     return codec.pack({"store": store.state_dict()})
 
@@ -34,7 +34,7 @@ def restored(
 
 
 def assert_same(a: ReplayStore, b: ReplayStore, steps: int = 3) -> None:
-    """Equal to the last bit in what they hold, and in what they will hand out."""
+    """Check that two stores have equal rows and return equal samples, bit for bit."""
     for one in (a, b):
         one.attach(None)
     mine, other = (dict(leaves(one.state_dict())) for one in (a, b))
@@ -53,7 +53,7 @@ def assert_same(a: ReplayStore, b: ReplayStore, steps: int = 3) -> None:
 
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("settings", [{}, {"alpha": 0.6}, {"on_disk": True, "alpha": 0.6}, {"stack": 3}])
-def test_killed_at_random_and_restored_it_is_as_if_nothing_happened(
+def test_a_store_killed_at_random_moments_is_restored_exactly(
     num_envs: int, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     rng, capacity = random.Random(num_envs), 50 * num_envs
@@ -80,7 +80,7 @@ def test_killed_at_random_and_restored_it_is_as_if_nothing_happened(
 
 
 def test_a_resumed_run_never_sees_data_from_its_own_future(tmp_path: Path) -> None:
-    """Killed after a checkpoint, with rows sealed for the next: those are not there after the resume."""
+    """Rows that were sealed after the checkpoint are gone after a kill and a resume."""
     experience, store = Experience(2), ReplayStore(400, 2)
     store.attach(safe(tmp_path))
     experience.into(store, steps=50)
@@ -94,7 +94,7 @@ def test_a_resumed_run_never_sees_data_from_its_own_future(tmp_path: Path) -> No
     assert len(again.seal()) == 1
 
 
-def test_a_store_without_a_folder_holds_its_rows_in_its_state() -> None:
+def test_a_store_without_a_folder_has_its_rows_in_its_state() -> None:
     experience, store = Experience(2), ReplayStore(100, 2, alpha=0.5)
     experience.into(store, steps=170)
     assert store.seal() == {}
@@ -102,7 +102,7 @@ def test_a_store_without_a_folder_holds_its_rows_in_its_state() -> None:
     assert_same(restored(saved(store), None, 100, 2, alpha=0.5), store)
 
 
-def test_a_state_taken_between_two_seals_is_whole(tmp_path: Path) -> None:
+def test_a_state_between_two_seals_is_complete(tmp_path: Path) -> None:
     experience, store = Experience(2), ReplayStore(100, 2)
     store.attach(safe(tmp_path))
     experience.into(store, steps=30)
@@ -112,7 +112,7 @@ def test_a_state_taken_between_two_seals_is_whole(tmp_path: Path) -> None:
     assert_same(restored(files, tmp_path, 100, 2), store)
 
 
-def test_a_cut_after_a_seal_is_kept_by_the_next(tmp_path: Path) -> None:
+def test_a_cut_after_a_seal_is_in_the_next_seal(tmp_path: Path) -> None:
     experience, store = Experience(2), ReplayStore(100, 2)
     store.attach(safe(tmp_path))
     experience.into(store, steps=20)
@@ -122,7 +122,7 @@ def test_a_cut_after_a_seal_is_kept_by_the_next(tmp_path: Path) -> None:
     assert_same(restored(saved(store), tmp_path, 100, 2), store)
 
 
-def test_in_another_folder_everything_is_sealed_anew(tmp_path: Path) -> None:
+def test_a_store_in_another_folder_seals_all_rows_again(tmp_path: Path) -> None:
     experience, store = Experience(2), ReplayStore(100, 2)
     store.attach(safe(tmp_path / "one"))
     experience.into(store, steps=20)
@@ -178,7 +178,7 @@ def test_a_damaged_segment_is_refused_in_one_line(damage: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("alpha", [None, 0.6])
-def test_a_checkpoint_costs_what_is_new(alpha: float | None, tmp_path: Path) -> None:
+def test_a_checkpoint_writes_only_new_rows(alpha: float | None, tmp_path: Path) -> None:
     experience, store = Experience(50), ReplayStore(1_000_000, 50, alpha=alpha)
     store.attach(safe(tmp_path))
     experience.into(store, steps=100)
@@ -193,7 +193,7 @@ def test_a_checkpoint_costs_what_is_new(alpha: float | None, tmp_path: Path) -> 
     assert written <= 2 * new + (4_000_000 if alpha is not None else 0)
 
 
-def test_rows_whose_axes_lie_in_another_order_in_memory_are_written_as_they_are_seen(tmp_path: Path) -> None:
+def test_rows_with_transposed_memory_layout_are_written_in_logical_order(tmp_path: Path) -> None:
     turned = np.moveaxis(np.arange(2 * 4 * 5 * 3).reshape(2, 4, 5, 3), -1, 1)
     sha256 = write_segment(safe(tmp_path), "turned", np.arange(2), {"pictures": turned})
     _, rows = read_segment(safe(tmp_path), Segment("turned", sha256, np.zeros(0, np.int64)))

@@ -1,4 +1,4 @@
-"""Stacks of frames are kept as one frame a row, and come out as they went in."""
+"""Frame stacks are stored as one frame per row and rebuilt when they are sampled."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from cadenza.types import Acted, EnvSpec, Store
 from harness.lab import Lab
 
 ENVS, STACK, ROWS = 3, 4, 40
-SEEN = {  # what kinds of frames there are; episodes end by themselves, or after so many steps
+FRAMES = {  # what kinds of frames there are; episodes end by themselves, or after so many steps
     "vector": {"id": "CartPole-v1", "max_episode_steps": 13},
     "image": {"id": "toy/image", "max_episode_steps": 5},
-    "coloured image": {"id": "harness.own_wrappers:Pixels", "max_episode_steps": 7},
-    "dict": {"id": "harness.own_wrappers:Camera", "max_episode_steps": 9},
+    "coloured image": {"id": "harness.user_wrappers:Pixels", "max_episode_steps": 7},
+    "dict": {"id": "harness.user_wrappers:Camera", "max_episode_steps": 9},
 }
 
 
 def fill(settings: dict[str, Any], stores: list[Store], steps: int, num_envs: int = ENVS) -> EnvSpec:
-    """A real environment's stacks into all of the stores."""
+    """Add a real environment's stacks to all of the stores."""
     config = EnvironmentConfig(num_envs=num_envs, frame_stack=STACK, vectorize="in_process", **settings)
     env, rng = make_vector(config, EpisodeSeeds(0, TRAIN)), np.random.default_rng(0)
     step = env.current
@@ -51,9 +51,9 @@ def assert_same(a: Transitions | Sequences, b: Transitions | Sequences) -> None:
         np.testing.assert_array_equal(array, other, err_msg=path)
 
 
-@pytest.mark.parametrize("settings", SEEN.values(), ids=SEEN)
+@pytest.mark.parametrize("settings", FRAMES.values(), ids=FRAMES)
 @pytest.mark.parametrize("steps", [3, 25, 150])
-def test_batches_are_those_of_a_store_that_keeps_whole_stacks(settings: dict[str, Any], steps: int) -> None:
+def test_batches_equal_those_of_a_store_of_whole_stacks(settings: dict[str, Any], steps: int) -> None:
     frames = ReplayStore((ROWS + STACK - 1) * ENVS, ENVS, stack=STACK)  # as many rows that can be drawn
     stacks = ReplayStore(ROWS * ENVS, ENVS)
     spec = fill(settings, [frames, stacks], steps)
@@ -67,8 +67,8 @@ def test_batches_are_those_of_a_store_that_keeps_whole_stacks(settings: dict[str
     assert frames.ring.head.min() > ROWS or steps < 100  # once around
 
 
-@pytest.mark.parametrize("settings", SEEN.values(), ids=SEEN)
-def test_with_priorities_too(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("settings", FRAMES.values(), ids=FRAMES)
+def test_prioritised_batches_equal_those_of_a_store_of_whole_stacks(settings: dict[str, Any]) -> None:
     frames, stacks = (ReplayStore(ROWS * ENVS, ENVS, alpha=0.6, stack=stack) for stack in (STACK, 1))
     fill(settings, [frames, stacks], 150)
     rng = np.random.default_rng(0)
@@ -78,9 +78,9 @@ def test_with_priorities_too(settings: dict[str, Any]) -> None:
         frames.update_priorities(batch.index, rng.random(64))
 
 
-def test_a_frame_is_kept_once() -> None:
+def test_every_frame_is_stored_once() -> None:
     frames, stacks = (ReplayStore(600, ENVS, stack=stack) for stack in (STACK, 1))
-    spec = fill(SEEN["coloured image"], [frames, stacks], 5)
+    spec = fill(FRAMES["coloured image"], [frames, stacks], 5)
     assert frames.bulk == ReplayStore.bytes_for(spec, ENVS, 600, stack=STACK)
     assert stacks.bulk == ReplayStore.bytes_for(spec, ENVS, 600)
     picture = frames.ring.arrays["groups"]["agent"]["obs"]
@@ -89,7 +89,7 @@ def test_a_frame_is_kept_once() -> None:
 
 
 @pytest.mark.parametrize("spec", ["toy/image:dqn", "Pendulum-v1:sac"])
-def test_a_run_keeps_one_frame_a_row_and_goes_on_exactly(spec: str, lab: Lab) -> None:
+def test_a_run_stores_one_frame_per_row_and_resumes_exactly(spec: str, lab: Lab) -> None:
     settings = ["environment.frame_stack=3", "environment.num_envs=2", "algorithm.buffer_size=120"]
     settings += ["environment.max_episode_steps=20", "algorithm.warmup_steps=20", "algorithm.train_every=2"]
     settings += ["algorithm.batch_size=8", "training.max_timesteps=400", "checkpoint.every_steps=50"]
@@ -111,5 +111,5 @@ def test_a_run_keeps_one_frame_a_row_and_goes_on_exactly(spec: str, lab: Lab) ->
         part = lab.resume(part)
     part.run()
     assert compare(whole.folder, part.folder) is None
-    seen = store.ring.arrays["groups"]["agent"]["obs"]
-    assert seen[0].nbytes * 3 == whole.collector.env.current.obs["agent"][0].nbytes
+    stored = store.ring.arrays["groups"]["agent"]["obs"]
+    assert stored[0].nbytes * 3 == whole.collector.env.current.obs["agent"][0].nbytes

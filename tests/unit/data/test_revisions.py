@@ -1,4 +1,4 @@
-"""What learning replaces in a replay: called for late, never lost, in files that a checkpoint names."""
+"""Arrays that learning replaces in a replay: computed late, never lost, in files that a checkpoint names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def filled(steps: int) -> tuple[Experience, ReplayStore]:
 
 
 def add(experience: Experience, store: ReplayStore, steps: int) -> np.ndarray:
-    """The last belief that went in, [N, A, …]."""
+    """Add steps; return the belief of the last one [N, A, …]."""
     for _ in range(steps):
         step, acted, after = experience.transition()
         extras = {"runner": acted.extras["runner"], "shooter": {"belief": np.zeros((2, 1, 3))}}
@@ -40,47 +40,47 @@ def beliefs(store: ReplayStore) -> Any:
     return store.sequences(64, 4, np.random.default_rng(0)).groups["runner"]["belief"]
 
 
-def revise(store: ReplayStore, value: float, asked: list[float]) -> np.ndarray:
+def revise(store: ReplayStore, value: float, calls: list[float]) -> np.ndarray:
     index = store.sequences(3, 4, np.random.default_rng(7)).index
 
     def fetched() -> dict[str, np.ndarray]:
-        asked.append(value)
+        calls.append(value)
         return {"belief": np.full((3, 4, 2, 3), value)}
 
     store.revise(index, "runner", fetched)
     return index
 
 
-def test_a_revision_is_called_for_when_it_is_needed_and_once() -> None:
+def test_a_pending_revision_is_computed_once_when_needed() -> None:
     _, store = filled(12)
-    asked: list[float] = []
-    index = revise(store, 5.0, asked)
-    assert asked == []
+    calls: list[float] = []
+    index = revise(store, 5.0, calls)
+    assert calls == []
     beliefs(store)
     beliefs(store)
-    assert asked == [5.0]
+    assert calls == [5.0]
     assert (store._revisions.arrays["runner"]["belief"][index] == 5.0).all()
-    revise(store, 6.0, asked)
+    revise(store, 6.0, calls)
     assert 6.0 in np.unique(store.state_dict()["revised"]["runner"]["belief"])
-    assert asked == [5.0, 6.0]
+    assert calls == [5.0, 6.0]
 
 
-def test_what_is_added_afterwards_is_newer_than_what_is_on_its_way() -> None:
-    """The rows that were drawn are overwritten before their revision is there: it must not reach the new ones."""
+def test_rows_added_later_override_a_pending_revision() -> None:
+    """The drawn rows are overwritten before their revision arrives: it must not change the new rows."""
     experience, store = filled(3 * ROWS)
-    asked: list[float] = []
-    revise(store, 5.0, asked)
+    calls: list[float] = []
+    revise(store, 5.0, calls)
     for _ in range(2 * ROWS):
         newest = add(experience, store, 1)
         env, place = store.ring.base, (store.ring.head - 1) % ROWS
         flags = store.ring.arrays["flags"][env + place] & LAST
-        kept = store._revisions.arrays["runner"]["belief"][env + place]
-        assert np.array_equal(kept[flags == 0], newest[flags == 0])
-    assert asked == [5.0]
+        stored = store._revisions.arrays["runner"]["belief"][env + place]
+        assert np.array_equal(stored[flags == 0], newest[flags == 0])
+    assert calls == [5.0]
     assert 5.0 not in beliefs(store)
 
 
-def test_a_checkpoint_names_files_with_all_that_is_revised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_names_files_with_all_revised_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 500)
     _, store = filled(3 * ROWS)
     store.attach(SafePath(tmp_path) / "one" / "replay")
@@ -109,7 +109,7 @@ def test_a_checkpoint_names_files_with_all_that_is_revised(tmp_path: Path, monke
         ReplayStore.load_state_dict(again, state)
 
 
-def test_a_state_after_more_was_revised_holds_it_all(tmp_path: Path) -> None:
+def test_a_state_contains_later_revisions(tmp_path: Path) -> None:
     _, store = filled(12)
     store.attach(SafePath(tmp_path) / "one" / "replay")
     store.seal()
@@ -127,7 +127,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.i
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, bool])
-def test_there_and_back(device: str, dtype: Any) -> None:
+def test_arrays_survive_a_round_trip_to_a_device(device: str, dtype: Any) -> None:
     array = (np.arange(24).reshape(2, 3, 4) % 2).astype(dtype).swapaxes(0, 2)
     there = send(array, torch.device(device))
     assert there.is_contiguous()

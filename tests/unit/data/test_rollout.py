@@ -28,7 +28,7 @@ def filled(store: RolloutStore, values: range) -> None:
         store.add(step(value), acted, step(value + 1, ended=value == 1))
 
 
-def test_a_rollout_holds_what_was_added() -> None:
+def test_a_rollout_returns_the_added_steps() -> None:
     store = RolloutStore(3)
     filled(store, range(3))
     assert store.ready()
@@ -45,7 +45,7 @@ def test_a_rollout_holds_what_was_added() -> None:
     assert not store.ready()
 
 
-def test_a_half_full_store_goes_on_after_a_restore() -> None:
+def test_a_restored_half_full_store_continues() -> None:
     whole, half = RolloutStore(3), RolloutStore(3)
     filled(whole, range(3))
     filled(half, range(2))
@@ -58,7 +58,7 @@ def test_a_half_full_store_goes_on_after_a_restore() -> None:
     np.testing.assert_array_equal(a.final_obs["a"], b.final_obs["a"])
 
 
-def test_a_rollout_begun_before_something_was_noted_goes_on_without_it() -> None:
+def test_a_rollout_begun_without_an_extra_continues_without_it() -> None:
     half, restored = RolloutStore(3), RolloutStore(3)
     filled(half, range(2))
     state = half.state_dict()
@@ -70,14 +70,14 @@ def test_a_rollout_begun_before_something_was_noted_goes_on_without_it() -> None
     assert rows["action"][:, 0, 0].tolist() == [0, 1, 2]
 
 
-def test_a_full_store_keeps_what_follows_its_last_step() -> None:
+def test_a_full_store_has_the_observation_after_its_last_step() -> None:
     full, restored = RolloutStore(2), RolloutStore(2)
     filled(full, range(2))
     restored.load_state_dict(full.state_dict())
     np.testing.assert_array_equal(full.take().after_obs["a"], restored.take().after_obs["a"])
 
 
-def test_running_norm_equals_the_moments_of_everything_seen() -> None:
+def test_running_norm_equals_the_moments_of_all_observations() -> None:
     rng = np.random.default_rng(0)
     data = rng.normal(3, 2, size=(100, 4))
     norm = RunningNorm(4, torch.device("cpu"))
@@ -93,7 +93,7 @@ def test_running_norm_equals_the_moments_of_everything_seen() -> None:
     assert torch.equal(other(torch.ones(1, 4)), norm(torch.ones(1, 4)))
 
 
-def test_a_cut_ends_the_running_episodes_where_they_are() -> None:
+def test_a_cut_truncates_the_running_episodes() -> None:
     store = RolloutStore(4)
     filled(store, range(3))
     store.cut()
@@ -104,7 +104,7 @@ def test_a_cut_ends_the_running_episodes_where_they_are() -> None:
     assert batch.final_obs["a"][1:].ravel().tolist() == [3] * 6  # what followed the last step before the cut
 
 
-def test_a_full_store_says_what_is_wrong() -> None:
+def test_adding_to_a_full_store_is_an_error() -> None:
     store = RolloutStore(2)
     with pytest.raises(ConfigError, match="full after 2 steps"):
         filled(store, range(3))

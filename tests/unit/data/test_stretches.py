@@ -1,4 +1,4 @@
-"""Stretches of steps within episodes against a walk along what was really done."""
+"""Sampled stretches within episodes, compared with the recorded steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def collected(*overrides: str) -> Any:
 
 
 @pytest.mark.parametrize(("alpha", "rows"), [("null", 300), ("0.6", 120)], ids=["all", "gone around by priority"])
-def test_they_are_the_steps_that_followed_each_other(alpha: str, rows: int) -> None:
+def test_stretches_are_consecutive_steps_of_an_episode(alpha: str, rows: int) -> None:
     store = collected(f"algorithm.priority_alpha={alpha}", f"algorithm.buffer_size={rows}")
     drawn = store.stretches(200, STEPS, np.random.default_rng(0))
     arrays, flags = store.ring.arrays["groups"]["agent"], store.ring.arrays["flags"]
@@ -63,19 +63,19 @@ def test_they_are_the_steps_that_followed_each_other(alpha: str, rows: int) -> N
     assert (drawn.weight is None) == (alpha == "null")
 
 
-def test_what_learning_found_out_changes_what_is_drawn() -> None:
+def test_updated_priorities_change_the_sampled_stretches() -> None:
     store = collected("algorithm.priority_alpha=1.0")
     first = store.stretches(64, STEPS, np.random.default_rng(0))
     store.update_priorities(first.index, np.full(64, 1e-6))
-    wanted = first.index[:1]
-    store.update_priorities(wanted, np.full(1, 1e4))
+    preferred = first.index[:1]
+    store.update_priorities(preferred, np.full(1, 1e4))
     again = store.stretches(64, STEPS, np.random.default_rng(1), beta=1.0)
-    assert (again.index == wanted[0]).mean() > 0.9
+    assert (again.index == preferred[0]).mean() > 0.9
     assert again.weight is not None
-    assert again.weight.min() < 1e-3 or (again.index == wanted[0]).all()
+    assert again.weight.min() < 1e-3 or (again.index == preferred[0]).all()
 
 
-def test_stacks_are_put_together_again_at_each_step() -> None:
+def test_frame_stacks_are_rebuilt_at_each_step() -> None:
     store = collected("environment.frame_stack=2", "algorithm.buffer_size=120")
     drawn = store.stretches(100, STEPS, np.random.default_rng(0))
     frames, flags, starts = store.ring.arrays["groups"]["agent"]["obs"], store.ring.arrays["flags"], 0

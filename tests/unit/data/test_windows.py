@@ -1,4 +1,4 @@
-"""Windows out of a replay, against a slow account of what happened; and the ranges of its numbers."""
+"""Windows of a replay compared with a slow reference, and the ranges of its numbers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def test_windows_stay_within_their_episodes(num_envs: int, steps: int) -> None:
     experience.into(store, steps=steps)
     windows = store.windows(300, np.random.default_rng(0), behind=4, on=6)
     numbers = windows.groups["shooter"]["obs"][:, :, 0, 0].astype(int)
-    known = [number for part in store.transitions(60, SHOOTER) for number in part["shooter"]["obs"][""][:, 0, 0]]
-    oldest = {min(one.obs for one in happened if one.obs in known) for happened in experience.account}
+    stored = [number for part in store.transitions(60, SHOOTER) for number in part["shooter"]["obs"][""][:, 0, 0]]
+    oldest = {min(one.obs for one in happened if one.obs in stored) for happened in experience.account}
     starts = set()
     for row in range(300):
         env, place = experience.find(numbers[row, -1])
@@ -46,20 +46,20 @@ def test_windows_stay_within_their_episodes(num_envs: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("steps", [20, 200])
-def test_all_transitions_are_told_once(steps: int) -> None:
+def test_transitions_contains_every_transition_once(steps: int) -> None:
     experience, store = Experience(2), ReplayStore(120, 2)
     experience.into(store, steps=steps)
     parts = list(store.transitions(7, SHOOTER))
     assert all(len(part["runner"]["action"]) == 7 and part["runner"]["obs"] == {} for part in parts[:-1])
-    seen = np.concatenate([part["shooter"]["obs"][""][:, 0, 0] for part in parts]).astype(int).tolist()
-    assert len(seen) == len(set(seen))
+    numbers = np.concatenate([part["shooter"]["obs"][""][:, 0, 0] for part in parts]).astype(int).tolist()
+    assert len(numbers) == len(set(numbers))
     if steps == 20:
-        assert set(seen) == {one.obs for happened in experience.account for one in happened}
-    for number in seen:
+        assert set(numbers) == {one.obs for happened in experience.account for one in happened}
+    for number in numbers:
         experience.find(number)
 
 
-def test_of_nothing_there_are_neither_windows_nor_transitions() -> None:
+def test_an_empty_store_has_no_windows_and_no_transitions() -> None:
     store = ReplayStore(60, 1)
     with pytest.raises(ConfigError, match="the replay is empty"):
         next(store.transitions(7, SHOOTER))
@@ -67,7 +67,7 @@ def test_of_nothing_there_are_neither_windows_nor_transitions() -> None:
         store.windows(3, np.random.default_rng(0), behind=2, on=2)
 
 
-def test_ranges_reach_from_minus_one_to_one() -> None:
+def test_scaled_values_range_from_minus_one_to_one() -> None:
     norm, device = RangeNorm(3, torch.device("cpu")), torch.device("cpu")
     x = torch.tensor([[0.0, 5.0, -2.0], [10.0, 5.0, 2.0]])
     torch.testing.assert_close(norm(x), x)

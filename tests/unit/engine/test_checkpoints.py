@@ -1,4 +1,4 @@
-"""Checkpoints under damage: whatever happens to a file is noticed, and the one before is used."""
+"""Checkpoints under damage: every change of a file is noticed, and the previous checkpoint is used."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ def saved(tmp_path: Path) -> Checkpoints:
 
 def newest(checkpoints: Checkpoints) -> tuple[str, list[str]]:
     warnings: list[str] = []
-    found = checkpoints.newest(warnings.append)
-    assert found is not None
-    return found[0], warnings
+    checkpoint = checkpoints.newest(warnings.append)
+    assert checkpoint is not None
+    return checkpoint[0], warnings
 
 
 OLD, NEW = "step-000000000100-000000000010", "step-000000000200-000000000020"
 
 
-def test_states_come_back_as_they_were(saved: Checkpoints) -> None:
+def test_states_survive_a_round_trip(saved: Checkpoints) -> None:
     assert same(state(2.0), saved.load(NEW))
 
 
-def test_what_cannot_be_saved_safely_is_refused() -> None:
+def test_values_without_a_safe_encoding_are_refused() -> None:
     with pytest.raises(TypeError, match="object"):
         codec.pack({"part": {"thing": object()}})
 
@@ -103,7 +103,7 @@ def test_1000_bit_flips_are_detected(saved: Checkpoints) -> None:
     assert same(saved.load(NEW), state(2.0))
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(saved: Checkpoints) -> None:
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(saved: Checkpoints) -> None:
     victim = saved.folder.path / NEW / "workflow.safetensors"
     victim.write_bytes(victim.read_bytes()[:-1] + b"\0")
     name, warnings = newest(saved)
@@ -116,7 +116,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(saved: Checkpoints) ->
 
 
 @pytest.mark.parametrize("file", ["MANIFEST.json", "state.json", "workflow.safetensors"])
-def test_a_missing_file_gives_way_to_the_one_before(saved: Checkpoints, file: str) -> None:
+def test_a_missing_file_falls_back_to_the_previous_checkpoint(saved: Checkpoints, file: str) -> None:
     (saved.folder.path / NEW / file).unlink()
     assert newest(saved)[0] == OLD
 
@@ -131,7 +131,7 @@ def test_files_of_another_checkpoint_are_noticed(saved: Checkpoints) -> None:
         saved.load(NEW)
 
 
-def test_a_foreign_run_is_noticed(saved: Checkpoints) -> None:
+def test_a_checkpoint_of_another_run_is_rejected(saved: Checkpoints) -> None:
     with pytest.raises(CheckpointError, match="saved under config"):
         Checkpoints(saved.folder, "other").load(NEW)
 
@@ -149,7 +149,7 @@ def test_a_manifest_cannot_reach_outside(saved: Checkpoints) -> None:
         saved.load(NEW)
 
 
-def test_none_valid_is_an_error_and_none_at_all_is_not(saved: Checkpoints, tmp_path: Path) -> None:
+def test_no_valid_checkpoint_is_an_error_and_no_checkpoint_is_not(saved: Checkpoints, tmp_path: Path) -> None:
     for name in (OLD, NEW):
         (saved.folder.path / name / "state.json").write_text("{}")
     for _ in range(2):  # asking again must not find an empty folder and start from scratch
@@ -179,7 +179,7 @@ def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("point", ["ckpt:before_fsync", "ckpt:after_write", "ckpt:before_rename"])
 @pytest.mark.parametrize("action", ["enospc", "eio"])
-def test_a_failing_disk_leaves_the_last_one_intact(
+def test_a_disk_error_leaves_the_last_checkpoint_intact(
     saved: Checkpoints, monkeypatch: pytest.MonkeyPatch, point: str, action: str
 ) -> None:
     monkeypatch.setattr(failpoints, "armed", failpoints.parse(f"{point}@1+:{action}"))

@@ -16,7 +16,7 @@ from cadenza.engine.clock import Clock, Every
         (None, 0, [1, 100], []),
     ],
 )
-def test_every_fires_on_crossing(interval: int | None, after: int, times: list[int], fires: list[int]) -> None:
+def test_an_interval_fires_on_crossing(interval: int | None, after: int, times: list[int], fires: list[int]) -> None:
     trigger = Every(interval, after=after)
     fired = []
     for now in times:
@@ -27,7 +27,7 @@ def test_every_fires_on_crossing(interval: int | None, after: int, times: list[i
     assert fired == fires
 
 
-def test_updates_count_where_nothing_is_collected() -> None:
+def test_intervals_count_updates_in_phases_without_collection() -> None:
     trigger = Every(10, 3)
     assert not trigger.due(Clock(env_steps=9, updates=100, offline_updates=2))
     clock = Clock(env_steps=9, offline_updates=4)
@@ -47,7 +47,7 @@ def test_a_restored_trigger_does_not_fire_again() -> None:
     assert other.due(Clock(env_steps=20))
 
 
-def test_clock_round_trip() -> None:
+def test_the_state_of_a_clock_survives_a_round_trip() -> None:
     clock = Clock(env_steps=5, vec_steps=1, updates=3, seconds=1.5)
     other = Clock()
     other.load_state_dict(clock.state_dict())

@@ -22,7 +22,7 @@ from harness.command import SMALL, resume
 from harness.memory import Memory, MemoryConfig
 
 
-def test_nobody_looks_on_by_default_and_coverage_is_no_debugger() -> None:
+def test_no_debugger_is_detected_by_default_or_under_coverage() -> None:
     before = sys.gettrace()
     assert attached() is None
     sys.settrace(lambda frame, event, argument: None)  # what a coverage tool does
@@ -32,15 +32,15 @@ def test_nobody_looks_on_by_default_and_coverage_is_no_debugger() -> None:
         sys.settrace(before)
 
 
-def test_a_program_that_a_debugger_runs_is_known_even_when_it_does_not_trace() -> None:
-    seen = []
+def test_a_program_started_by_a_debugger_is_detected_without_tracing() -> None:
+    answers = []
 
     class Silent(bdb.Bdb):
         def user_line(self, frame: Any) -> None:
             self.set_continue()
 
-    Silent().runcall(lambda: seen.append(attached()))
-    assert seen == ["pdb"]
+    Silent().runcall(lambda: answers.append(attached()))
+    assert answers == ["pdb"]
     assert attached() is None
 
 
@@ -84,7 +84,7 @@ def test_returns_of_several_steps_and_memories_of_whole_episodes_are_unchanged_i
         assert with_one_environment(config, check(config)).algorithm == config.algorithm
 
 
-def test_an_algorithm_that_refuses_longer_rollouts_is_left_alone(forgotten: None) -> None:
+def test_an_algorithm_that_refuses_longer_rollouts_keeps_its_settings(forgotten: None) -> None:
     @dataclass(frozen=True)
     class Particular(MemoryConfig):
         n_steps: int = setting(4, "always four", "vec_steps")
@@ -100,11 +100,13 @@ def test_an_algorithm_that_refuses_longer_rollouts_is_left_alone(forgotten: None
     assert (one.algorithm, one.environment.num_envs) == (config.algorithm, 1)
 
 
-def test_a_run_under_pdb_says_so_and_resumes_as_it_is(tmp_path: Path) -> None:
+def test_a_run_under_pdb_prints_a_note_and_resumes_unchanged(tmp_path: Path) -> None:
     command = ["-m", "cadenza", "train", "CartPole-v1:ppo", *SMALL[:-1], "512", "--quiet", "--runs-dir", str(tmp_path)]
     pdb = [sys.executable, "-m", "pdb", "-c", "continue", "-c", "quit", *command]
-    done = subprocess.run(pdb, input="", capture_output=True, text=True)
-    assert "warning: pdb is attached: one environment in this process" in done.stderr, done.stdout + done.stderr
+    process = subprocess.run(pdb, input="", capture_output=True, text=True)
+    assert "warning: pdb is attached: one environment in this process" in process.stderr, (
+        process.stdout + process.stderr
+    )
     folder = find(tmp_path, "@last")
     assert folder.read_status()["env_steps"] == 512
     assert json.loads((folder.path / "decisions.json").read_text())["debugger"]["value"] == "pdb"

@@ -27,7 +27,7 @@ QUIET = ["evaluation.every_steps=0", "evaluation.at_end=false", "environment.num
 
 
 @pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     module = "harness.memory"
     entry = Algorithm("memory", "for tests", f"{module}:MemoryConfig", f"{module}:Memory")
     monkeypatch.setitem(ALGORITHMS, "memory", entry)
@@ -58,22 +58,22 @@ def test_offline_runs_make_no_environment_and_count_in_updates(lab: Lab) -> None
     run.run()
     assert [row["updates"] for row in rows(run)] == [10, 20, 30, 40, 50]
     assert [int(name[-12:]) for name in saved] == [20, 40, 50]
-    assert [(phase.now, phase.horizon) for phase in memory(run).seen[:3]] == [(0, 50), (1, 50), (2, 50)]
-    assert memory(run).seen[7].updates == 7
+    assert [(phase.now, phase.horizon) for phase in memory(run).phase_log[:3]] == [(0, 50), (1, 50), (2, 50)]
+    assert memory(run).phase_log[7].updates == 7
 
 
 @pytest.mark.parametrize("task", ["steps: 40", "episodes: 3"])
-def test_an_interrupted_collection_goes_on_under_the_same_schedules(lab: Lab, task: str) -> None:
+def test_an_interrupted_collection_continues_under_the_same_schedules(lab: Lab, task: str) -> None:
     run = lab.start(load("CartPole-v1:ppo", [*QUIET, "algorithm.n_steps=20", "algorithm.batch_size=1.0"]))
     hook = replace(run.scheduler.phases[0].hooks[0], steps=None, episodes=3) if "episodes" in task else None
     if hook is not None:
         phase = run.scheduler.phases[0]
         run.scheduler.phases = (replace(phase, hooks=(hook, *phase.hooks[1:])),)
-    seen = []
+    phases = []
     for _ in range(4):  # leave after every vector step, as signals would
         assert run.collector is not None
         act, left = run.collector.act, iter((False, True))
-        run.collector.act = lambda *args, act=act: seen.append(args[2].phase) or act(*args)
+        run.collector.act = lambda *args, act=act: phases.append(args[2].phase) or act(*args)
         run._stop = partial(next, left)  # type: ignore[method-assign]
         run._do_next()
         run.save()
@@ -81,10 +81,10 @@ def test_an_interrupted_collection_goes_on_under_the_same_schedules(lab: Lab, ta
         if hook is not None:
             run.scheduler.phases = (replace(phase, hooks=(hook, *phase.hooks[1:])),)
     assert run.clock.env_steps == 8
-    assert [(phase.now, phase.steps) for phase in seen] == [(0, 0)] * 4
+    assert [(phase.now, phase.steps) for phase in phases] == [(0, 0)] * 4
 
 
-def test_schedules_reach_over_phases_counted_in_cycles_too(lab: Lab) -> None:
+def test_schedules_extend_over_phases_counted_in_cycles(lab: Lab) -> None:
     cycle = "hooks: [collect, update]"
     phases = f"training.phases=[{{name: a, duration_steps: 1024, {cycle}}}, {{name: b, duration_cycles: 3, {cycle}}}]"
     run = lab.start(load("CartPole-v1:ppo", ["training.max_timesteps=null", phases]))  # 256 env_steps a cycle
@@ -147,9 +147,9 @@ def test_finite_phases_need_no_budget(lab: Lab) -> None:
     run = lab.start(configured("training.max_timesteps=null", phases))
     run.run()
     workflow, clock = memory(run), run.clock
-    assert [phase.name for phase in workflow.seen[:5]] == ["fit"] * 5
+    assert [phase.name for phase in workflow.phase_log[:5]] == ["fit"] * 5
     assert all(store is run.stores["other"] for store in workflow.used[:5])
-    live = [phase for phase in workflow.seen if phase.name == "live"]
+    live = [phase for phase in workflow.phase_log if phase.name == "live"]
     assert len(live) == (clock.env_steps - 24) // 10  # one update for every ten steps of the phase
     assert clock.episodes >= 6
     assert clock.evaluations == 2
@@ -160,10 +160,10 @@ def test_forced_actions_reach_the_environment_and_the_memory(lab: Lab) -> None:
     phases = "training.phases=[{name: gather, hooks: [collect], actions: random, duration_steps: 64}]"
     run = lab.start(configured("training.max_timesteps=null", phases))
     run.run()
-    done = list(episodes.load(run.folder))
+    recorded = list(episodes.load(run.folder))
     forced = [int(actions[0, 0]) for actions in memory(run).forced]
-    assert done[0].env == 0
-    assert [int(action) for action in done[0].actions["agent"].ravel()] == forced[: done[0].length]
+    assert recorded[0].env == 0
+    assert [int(action) for action in recorded[0].actions["agent"].ravel()] == forced[: recorded[0].length]
 
 
 def test_the_memory_is_reset_with_the_episode_and_survives_a_resume(lab: Lab) -> None:
@@ -179,7 +179,7 @@ def test_the_memory_is_reset_with_the_episode_and_survives_a_resume(lab: Lab) ->
     assert tape.carries[:17] == [2.0 * step for step in range(1, 17)] + [2.0]  # episodes of 16 steps, two at a time
 
 
-def test_measuring_draws_from_generators_of_its_own(lab: Lab) -> None:
+def test_evaluations_use_their_own_generators(lab: Lab) -> None:
     often = lab.start(configured("training.max_timesteps=64", "evaluation.every_steps=8"), "often")
     never = lab.start(configured("training.max_timesteps=64"), "never")
     often.run()
@@ -188,7 +188,7 @@ def test_measuring_draws_from_generators_of_its_own(lab: Lab) -> None:
     assert rows(often)[-1]["digest/experience"] == rows(never)[-1]["digest/experience"]
 
 
-def test_every_evaluation_draws_anew_and_always_the_same(lab: Lab) -> None:
+def test_each_evaluation_has_its_own_reproducible_draws(lab: Lab) -> None:
     run = lab.start(configured("training.max_timesteps=64"))
     info = run._phase(None)
 
@@ -223,7 +223,7 @@ def test_early_stopping_by_a_training_metric_ends_with_an_evaluation(lab: Lab) -
     assert lab.resume(run).finished
 
 
-def test_an_interrupted_evaluation_is_made_again(lab: Lab) -> None:
+def test_an_interrupted_evaluation_is_repeated(lab: Lab) -> None:
     config = configured("training.max_timesteps=48", "evaluation.every_steps=16", "evaluation.at_end=true")
     whole, part = lab.start(config, "whole"), lab.start(config, "part")
     whole.run()
@@ -256,7 +256,7 @@ def test_a_best_that_could_not_be_saved_is_not_claimed(lab: Lab, monkeypatch: py
         assert run.checkpoints.resolve("best").startswith("step-000000000016")
 
 
-def test_the_save_on_leaving_insists_and_then_fails_loudly(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_final_save_is_retried_and_then_raises(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     run = lab.start(configured("training.max_timesteps=1000"))
     run.save()
     monkeypatch.setattr(failpoints, "armed", failpoints.parse("ckpt:before_rename@1+:enospc"))
@@ -277,9 +277,7 @@ def test_weights_that_are_not_finite_are_never_saved(lab: Lab) -> None:
     assert len(run.checkpoints.names()) == 1
 
 
-def test_what_an_algorithm_finds_not_to_be_finite_is_told_with_the_way_on(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_divergence_error_of_an_algorithm_names_the_next_step(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     run = lab.start(configured("training.max_timesteps=100"))
     run.save()
 
@@ -321,7 +319,7 @@ def test_the_cycle_is_counted_before_the_best_is_saved(lab: Lab) -> None:
     assert [row["cycles"] for row in rows(again)] == [row["cycles"] for row in rows(whole)]
 
 
-def test_one_point_is_measured_once(lab: Lab) -> None:
+def test_the_same_position_is_evaluated_once(lab: Lab) -> None:
     phases = "training.phases=[{name: train, hooks: [collect, update, evaluate]}]"
     often = ["training.max_timesteps=32", "evaluation.every_steps=8", "evaluation.at_end=true"]
     run = lab.start(configured(phases, *often))

@@ -1,4 +1,4 @@
-"""A checkpoint of a run with a large replay costs what is new, in bytes really written."""
+"""A checkpoint of a run with a large replay writes only as many bytes as are new."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from harness.lab import Lab
 
 @pytest.mark.parametrize("alpha", ["null", "0.6"])
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_a_checkpoint_writes_twice_what_is_new_at_most(alpha: str, on_disk: bool, lab: Lab) -> None:
-    """One new transition in a hundred rows of a replay that is nearly full, beside networks."""
+def test_a_checkpoint_writes_at_most_twice_the_new_bytes(alpha: str, on_disk: bool, lab: Lab) -> None:
+    """The replay is nearly full, and one row in a hundred is new."""
     settings = ["environment.num_envs=10", "algorithm.buffer_size=200000", f"algorithm.buffer_on_disk={on_disk}"]
     settings += [f"algorithm.priority_alpha={alpha}"]
     cost = checkpoint_cost(lab.start(load("CartPole-v1:dqn", settings)), 180_000, 2_000)

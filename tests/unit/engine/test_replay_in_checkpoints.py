@@ -1,4 +1,4 @@
-"""Runs that learn from replay: their rows lie beside the checkpoints, and nothing of it is lost or from the future."""
+"""Runs with replay: rows are stored beside the checkpoints; none is lost, and none is from the future."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PLACES = pytest.mark.parametrize("on_disk", [False, True])
 
 
 @pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "harness.rememberer"
-    entry = Algorithm("rememberer", "for tests", f"{module}:RemembererConfig", f"{module}:Rememberer")
-    monkeypatch.setitem(ALGORITHMS, "rememberer", entry)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "harness.replay_probe"
+    entry = Algorithm("replay_probe", "for tests", f"{module}:ReplayProbeConfig", f"{module}:ReplayProbe")
+    monkeypatch.setitem(ALGORITHMS, "replay_probe", entry)
 
 
 def configured(*overrides: str) -> RunConfig:
-    return load("CartPole-v1:rememberer", [*QUIET, "checkpoint.every_steps=40", *overrides])
+    return load("CartPole-v1:replay_probe", [*QUIET, "checkpoint.every_steps=40", *overrides])
 
 
 def segments(folder: RunFolder) -> set[str]:
@@ -46,7 +46,7 @@ def named(run: Orchestrator, name: str) -> set[str]:
 
 
 @PLACES
-def test_a_run_left_anywhere_goes_on_as_if_it_had_not_been(on_disk: bool, lab: Lab) -> None:
+def test_a_run_stopped_anywhere_resumes_exactly(on_disk: bool, lab: Lab) -> None:
     config = configured("training.max_timesteps=1200", f"algorithm.on_disk={on_disk}")
     whole, part = lab.start(config, "whole"), lab.start(config, "part")
     whole.run()
@@ -78,17 +78,17 @@ def test_a_kill_between_seal_and_checkpoint_leaves_no_data_from_the_future(lab: 
     assert again.stores["replay"].state_dict()["head"].sum() < run.stores["replay"].state_dict()["head"].sum()
 
 
-def test_only_what_kept_checkpoints_rely_on_stays(lab: Lab) -> None:
+def test_only_segments_of_retained_checkpoints_remain(lab: Lab) -> None:
     run = lab.start(configured("training.max_timesteps=2000", "evaluation.every_steps=1000", "evaluation.episodes=2"))
     run.run()
     names = run.checkpoints.names()
-    kept = named(run, names[-1]) | named(run, names[-2])
-    assert segments(run.folder) == kept
-    assert len(kept) <= 9  # of 50 written: 200 rows, 40 new ones each time
+    expected = named(run, names[-1]) | named(run, names[-2])
+    assert segments(run.folder) == expected
+    assert len(expected) <= 9  # of 50 written: 200 rows, 40 new ones each time
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing"])
-def test_a_damaged_segment_gives_way_to_the_checkpoint_before(damage: str, lab: Lab) -> None:
+def test_a_damaged_segment_falls_back_to_the_previous_checkpoint(damage: str, lab: Lab) -> None:
     config = configured("training.max_timesteps=400", "checkpoint.keep=3")
     whole, run = lab.start(config, "whole"), lab.start(config)
     whole.run()
@@ -106,16 +106,16 @@ def test_a_damaged_segment_gives_way_to_the_checkpoint_before(damage: str, lab: 
     assert run.checkpoints.load(newest, "workflow")  # weights can be had
     again = lab.open(run.config, run.folder, run.folder.read_decisions())
     warnings: list[str] = []
-    found = again.checkpoints.newest(warnings.append)
-    assert found is not None
-    assert found[0] == before
+    checkpoint = again.checkpoints.newest(warnings.append)
+    assert checkpoint is not None
+    assert checkpoint[0] == before
     assert path.name in warnings[0]
-    again.load_state(found[1])
+    again.load_state(checkpoint[1])
     again.run()
     assert compare(whole.folder, again.folder) is None
 
 
-def test_a_full_disk_while_sealing_costs_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_during_sealing_loses_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configured("training.max_timesteps=400")
     whole, run = lab.start(config, "whole"), lab.start(config)
     whole.run()
@@ -126,24 +126,24 @@ def test_a_full_disk_while_sealing_costs_nothing(lab: Lab, monkeypatch: pytest.M
     assert compare(whole.folder, lab.resume(run).folder) is None
 
 
-def test_a_failure_is_looked_into_beside_the_run(lab: Lab) -> None:
+def test_diagnosis_leaves_the_run_unchanged(lab: Lab) -> None:
     run = lab.start(configured("training.max_timesteps=400", "algorithm.fault_at=20"))
     with pytest.raises(DivergenceError):
         run.run()
     before = segments(run.folder)
-    found = diagnose(run.folder, None, None)
-    assert found["found"]
-    assert found["env_steps"] == 20 * 8
+    diagnosis = diagnose(run.folder, None, None)
+    assert diagnosis["found"]
+    assert diagnosis["env_steps"] == 20 * 8
     assert segments(run.folder) == before
 
 
 @PLACES
-def test_a_plan_knows_what_the_replay_takes(on_disk: bool) -> None:
+def test_plan_reports_the_exact_size_of_the_replay(on_disk: bool) -> None:
     settings = ("training.max_timesteps=1000", "algorithm.capacity=100001", f"algorithm.on_disk={on_disk}")
     needs = planning.plan(configured(*settings), 0.1)
     rows = 100_000 * (16 + 8 + 4 + 1 + 1 + 1)
-    held = needs["memory"]["stores"]["replay"] - Priorities.bytes_for(100_000)
-    assert held == pytest.approx(0 if on_disk else rows, abs=200)  # and cursors
+    size = needs["memory"]["stores"]["replay"] - Priorities.bytes_for(100_000)
+    assert size == pytest.approx(0 if on_disk else rows, abs=200)  # and cursors
     assert needs["disk"]["replay_bytes"] == rows * (2 if on_disk else 1)
     assert 400_000 < needs["disk"]["checkpoint_bytes"] < 500_000
 
@@ -161,8 +161,8 @@ def test_the_path_of_a_run_may_change(lab: Lab, tmp_path: Path) -> None:
     run.run(lambda clock: clock.env_steps >= 200)
     moved = RunFolder(run.folder.path.rename(tmp_path / "elsewhere"))
     again = lab.open(config, moved, moved.read_decisions())
-    found = again.checkpoints.newest(lambda text: None)
-    assert found is not None
-    again.load_state(found[1])
+    checkpoint = again.checkpoints.newest(lambda text: None)
+    assert checkpoint is not None
+    again.load_state(checkpoint[1])
     again.run()
     assert compare(whole.folder, again.folder) is None

@@ -1,4 +1,4 @@
-"""What a run computes with, and that every choice computes the same."""
+"""Decisions about threads, kernels, precision and compilation; every choice computes the same."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def decided(spec: str, *overrides: str, **before: Any) -> dict[str, Any]:
     return {key.removeprefix("runtime."): value for key, value in decisions.items() if key.startswith("runtime.")}
 
 
-def test_vectors_are_for_one_thread_and_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vector_observations_use_one_thread_and_numpy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "has_compiler", lambda: True)
     long = "training.max_timesteps=1_000_000_000"
     assert decided("CartPole-v1:ppo", long) == {"threads": 1, "kernels": "numpy", "compile": False, "tf32": False}
-    asked = decided("CartPole-v1:ppo", "runtime.threads=3", "runtime.kernels=torch", "runtime.compile=true")
-    assert asked == {"threads": 3, "kernels": "torch", "compile": True, "tf32": False}
+    explicit = decided("CartPole-v1:ppo", "runtime.threads=3", "runtime.kernels=torch", "runtime.compile=true")
+    assert explicit == {"threads": 3, "kernels": "torch", "compile": True, "tf32": False}
     assert decided("CartPole-v1:ppo", device="cuda")["kernels"] == "torch"
 
 
-def test_images_are_for_every_core_and_for_the_compiler_if_the_run_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_use_every_core_and_long_runs_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = "algorithm.n_steps=128", "environment.num_envs=8", "algorithm.batch_size=256", "algorithm.n_epochs=4"
 
     def compiles(timesteps: int) -> bool:
-        found = decided("toy/image:ppo", "environment.resize=36", *steps, f"training.max_timesteps={timesteps}")
-        assert found["threads"] == cores()
-        return bool(found["compile"])
+        decisions = decided("toy/image:ppo", "environment.resize=36", *steps, f"training.max_timesteps={timesteps}")
+        assert decisions["threads"] == cores()
+        return bool(decisions["compile"])
 
     monkeypatch.setattr(runtime, "has_compiler", lambda: True)
     worth = runtime.WORTH_COMPILING * 256 // 4
@@ -57,7 +57,7 @@ def test_images_are_for_every_core_and_for_the_compiler_if_the_run_is_long(monke
     assert not compiles(worth)
 
 
-def test_a_run_keeps_what_it_began_with(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_decisions(tmp_path: Path) -> None:
     config = load("CartPole-v1:ppo", ["training.max_timesteps=512", "runtime.kernels=torch"])
     folder = train(config, tmp_path, [], quiet=True).folder
     assert folder.read_decisions()["runtime.kernels"] == "torch"
@@ -67,14 +67,14 @@ def test_a_run_keeps_what_it_began_with(tmp_path: Path) -> None:
     assert older["runtime.kernels"] == "torch"  # there was nothing else then
 
 
-def test_numpy_is_for_the_cpu() -> None:
+def test_numpy_kernels_are_refused_on_other_devices() -> None:
     with pytest.raises(ConfigError, match=r"runtime.kernels=numpy: only on the CPU, and this run is on cuda"):
         decided("CartPole-v1:ppo", "runtime.kernels=numpy", device="cuda")
     moved = decided("CartPole-v1:ppo", device="cuda", **{"runtime.threads": 1, "runtime.kernels": "numpy"})
     assert moved["kernels"] == "torch"  # resumed elsewhere
 
 
-def test_tensor_cores_multiply_float32_where_they_are_asked_to_and_exist() -> None:
+def test_tf32_is_used_where_it_is_requested_and_available() -> None:
     assert decided("CartPole-v1:ppo", "runtime.tf32=true", device="cuda")["tf32"] is True
     assert decided("CartPole-v1:ppo", device="cuda")["tf32"] is False
     with pytest.raises(ConfigError, match=r"runtime.tf32=true: only on CUDA, and this run is on cpu"):
@@ -88,7 +88,7 @@ def test_tensor_cores_multiply_float32_where_they_are_asked_to_and_exist() -> No
         assert torch.get_float32_matmul_precision() == precision
 
 
-def test_a_policy_that_is_loaded_beside_a_training_leaves_its_precision(tmp_path: Path) -> None:
+def test_loading_a_policy_keeps_the_precision_of_a_running_training(tmp_path: Path) -> None:
     folder = train(load("CartPole-v1:ppo", ["training.max_timesteps=256"]), tmp_path, [], quiet=True).folder
     try:
         torch.set_float32_matmul_precision("high")
@@ -101,7 +101,7 @@ def test_a_policy_that_is_loaded_beside_a_training_leaves_its_precision(tmp_path
         torch.set_float32_matmul_precision("highest")
 
 
-def test_an_update_that_is_one_graph_is_for_cuda() -> None:
+def test_updates_with_one_graph_are_captured_on_cuda_only() -> None:
     spec, long = "toy/image:dreamer_v3", ("environment.resize=64", "training.max_timesteps=1_000_000")
     assert decided(spec, *long)["compile"] is False
     assert decided(spec, device="cuda")["compile"] is True
@@ -110,7 +110,7 @@ def test_an_update_that_is_one_graph_is_for_cuda() -> None:
         decided(spec, "runtime.compile=true")
 
 
-def test_threads_reach_numpy_too() -> None:
+def test_the_thread_limit_applies_to_numpy_too() -> None:
     before = torch.get_num_threads()
     try:
         runtime.use_threads(1)
@@ -122,7 +122,7 @@ def test_threads_reach_numpy_too() -> None:
 
 
 def after_one_update(spec: str, choice: str, rollout: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """The metrics and the weights, and the rollout they are from; the first call makes it."""
+    """Return metrics and weights after an update, and its rollout, which the first call makes."""
     config = load(spec, [*SMALL, choice])
     assembly: Assembly = assemble(config, check(config), {})
     try:
@@ -139,7 +139,7 @@ CHOICES = {"CartPole-v1:ppo": "runtime.kernels={numpy,torch}", "toy/image:ppo": 
 
 
 @pytest.mark.parametrize("spec", CHOICES)
-def test_a_whole_update_is_the_same_by_either(spec: str) -> None:
+def test_numpy_and_torch_kernels_compute_the_same_update(spec: str) -> None:
     key, values = CHOICES[spec].split("=")
     one, other = values.strip("{}").split(",")
     metrics, weights, rollout = after_one_update(spec, f"{key}={one}", None)
@@ -150,7 +150,7 @@ def test_a_whole_update_is_the_same_by_either(spec: str) -> None:
 
 
 @pytest.mark.skipif(not runtime.keep_memory(), reason="only newer versions of glibc can be told")
-def test_large_arrays_lie_where_earlier_ones_lay() -> None:
+def test_the_allocator_reuses_memory_of_large_arrays() -> None:
     code = (
         "import resource, sys, numpy\nfrom cadenza.engine.runtime import keep_memory\n"
         "keep_memory() if sys.argv[1:] else None\n"
@@ -158,8 +158,8 @@ def test_large_arrays_lie_where_earlier_ones_lay() -> None:
         "for _ in range(20): numpy.ones(40_000_000, numpy.uint8)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"
     )
-    anew, kept = (
-        int(subprocess.run([sys.executable, "-c", code, *given], capture_output=True, check=True).stdout)
-        for given in ([], ["keep"])
+    anew, reused = (
+        int(subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, check=True).stdout)
+        for arguments in ([], ["keep"])
     )
-    assert kept < anew / 5
+    assert reused < anew / 5

@@ -1,4 +1,4 @@
-"""However far apart in steps checkpoints are: a slow run loses minutes, and what it computes is the same."""
+"""Checkpoints by time: a slow run loses minutes at most, and its results are the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ APART = {
 
 
 class Slow:
-    """A machine on which a row of metrics takes six minutes."""
+    """A listener on whose clock a row of metrics takes six minutes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds = 0.0
@@ -41,10 +41,12 @@ class Slow:
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
-def test_what_took_ten_minutes_is_saved(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_is_saved_after_ten_minutes(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def train(name: str, listener: Slow | None = None, **settings: Any) -> cadenza.Run:
-        said = {**APART, **(ROLLOUTS if algorithm == "ppo" else {}), **settings}
-        return cadenza.train(f"toy/identity:{algorithm}", runs_dir=tmp_path / name, on_event=listener or (), **said)
+        combined = {**APART, **(ROLLOUTS if algorithm == "ppo" else {}), **settings}
+        return cadenza.train(f"toy/identity:{algorithm}", runs_dir=tmp_path / name, on_event=listener or (), **combined)
 
     machine = Slow(monkeypatch)
     slow = train("slow", machine)

@@ -1,4 +1,4 @@
-"""The scheduler against tables of what should happen."""
+"""The scheduler compared with tables of expected tasks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from cadenza.errors import ConfigError
 
 
 def trace(phases: tuple[Phase, ...], tasks: int, step: int = 4) -> list[str]:
-    """Do every task whole; collecting comes in vector steps of `step`."""
-    scheduler, seen = PhaseScheduler(phases), []
+    """Carry out every task at once, collecting in vector steps of `step`; return a trace."""
+    scheduler, names = PhaseScheduler(phases), []
     for _ in range(tasks):
         task = scheduler.next()
         if task is None:
-            seen.append("end")
+            names.append("end")
             break
-        seen.append(f"{task.phase.name}:{task.hook.name}*{task.amount}")
+        names.append(f"{task.phase.name}:{task.hook.name}*{task.amount}")
         if task.hook.name == "collect":
             steps = -(-task.amount // step) * step
             scheduler.advance(steps, env_steps=steps)
         else:
             scheduler.advance(task.amount, updates=task.amount if task.hook.name != "evaluate" else 0)
-    return seen
+    return names
 
 
 COLLECT, UPDATE = Hook("collect", steps=8), Hook("update")
@@ -70,7 +70,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("phases", "expected"), TABLE)
-def test_walks_the_phases(phases: tuple[Phase, ...], expected: list[str]) -> None:
+def test_the_scheduler_goes_through_all_phases(phases: tuple[Phase, ...], expected: list[str]) -> None:
     assert trace(phases, len(expected)) == expected
 
 
@@ -82,7 +82,7 @@ def test_decimal_ratios_are_exact() -> None:
     assert task.amount == 29  # 0.29 * 100 is 28.999999999999996 in binary
 
 
-def test_a_task_may_be_done_in_parts_and_saved_in_the_middle() -> None:
+def test_a_task_can_be_done_in_parts_with_a_save_between() -> None:
     phases = (Phase("train", (COLLECT, Hook("update", times=3))),)
     scheduler = PhaseScheduler(phases)
     scheduler.advance(4, env_steps=4)
@@ -160,7 +160,7 @@ def test_a_cycle_has_begun_with_its_first_step_even_if_no_episode_has_ended() ->
     assert other.cycles == 1
 
 
-def test_the_boundary_is_seen_when_the_first_hook_has_nothing_due() -> None:
+def test_the_end_of_a_cycle_is_detected_if_the_first_hook_has_nothing_due() -> None:
     scheduler = PhaseScheduler((Phase("train", (Hook("update", ratio=0.01), Hook("collect", steps=4))),))
     for cycle in range(1, 4):
         assert scheduler.at_boundary
@@ -168,7 +168,7 @@ def test_the_boundary_is_seen_when_the_first_hook_has_nothing_due() -> None:
         assert scheduler.cycles == cycle
 
 
-def test_a_watcher_sees_how_much_of_a_phase_is_done() -> None:
+def test_phase_progress_reports_the_completed_share() -> None:
     pretrain = Phase("pretrain", (UPDATE,), "offline", duration_updates=2)
     scheduler = PhaseScheduler((pretrain, Phase("train", (COLLECT, UPDATE), duration_cycles=1)))
     assert scheduler.progress == PhaseProgress("pretrain", last=False, unit="updates", done=0, total=2)
@@ -183,7 +183,7 @@ def test_a_watcher_sees_how_much_of_a_phase_is_done() -> None:
     assert PhaseScheduler((Phase("train", (COLLECT, UPDATE)),)).progress == PhaseProgress("train", last=True)
 
 
-def test_the_rest_of_a_phase_can_be_passed_over() -> None:
+def test_the_rest_of_a_phase_can_be_skipped() -> None:
     phases = (Phase("fit", (UPDATE,), "offline", duration_updates=9), Phase("train", (COLLECT,), duration_cycles=1))
     scheduler = PhaseScheduler(phases)
     scheduler.advance(1, updates=1)

@@ -1,4 +1,4 @@
-"""What asks a run to stop: signals, listeners and timers, in whatever order they come."""
+"""Requests to stop a run by signals, listeners and timers, in any order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ with Signals() as signals:
 """
 
 
-def test_a_signal_takes_the_place_of_a_stop_and_not_the_other_way_round() -> None:
+def test_a_signal_replaces_a_stop_and_a_stop_replaces_no_signal() -> None:
     with Signals() as signals:
         assert signals.requested is None
         signals.stop()
@@ -37,14 +37,14 @@ def test_a_signal_takes_the_place_of_a_stop_and_not_the_other_way_round() -> Non
         assert signals.requested == "SIGTERM"
 
 
-def test_the_first_ctrl_c_after_a_stop_is_obeyed_at_the_next_boundary_and_the_second_at_once() -> None:
-    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (130, "SIGINT\n")
-    assert "SIGINT: saving at the next boundary" in done.stderr
-    assert "left at once" in done.stderr
+def test_the_first_ctrl_c_after_a_stop_ends_at_the_next_boundary_and_the_second_at_once() -> None:
+    process = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True)
+    assert (process.returncode, process.stdout) == (130, "SIGINT\n")
+    assert "SIGINT: saving at the next boundary" in process.stderr
+    assert "left at once" in process.stderr
 
 
-def test_ctrl_c_is_obeyed_also_when_nobody_listens_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_works_after_signal_handling_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same Ctrl-C ends the `tee` of `2>&1 | tee log`."""
     reader, writer = os.pipe()
     os.close(reader)

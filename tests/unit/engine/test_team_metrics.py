@@ -1,4 +1,4 @@
-"""What a team's return is made of, in evaluations and while it trains; and the paces at which one can be trained."""
+"""Returns of teams by group and agent, in evaluations and during training; the settings of `pace`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cadenza.records import metrics
 from harness.command import cadenza, last, train
 
 
-def test_groups_and_agents_of_a_team_are_told_apart(tmp_path: Path) -> None:
+def test_metrics_of_a_team_are_split_by_group_and_agent(tmp_path: Path) -> None:
     assert train(tmp_path, "toy/pair:ppo", "pace=debug").code == 0
-    told = cadenza("evaluate", "@last", "--episodes", 3, "--runs-dir", tmp_path, "--json")
-    figures = json.loads(told.out)
+    outcome = cadenza("evaluate", "@last", "--episodes", 3, "--runs-dir", tmp_path, "--json")
+    figures = json.loads(outcome.out)
     runners = figures["runner/runner_0/return_mean"] + figures["runner/runner_1/return_mean"]
     assert runners == pytest.approx(figures["runner/return_mean"])
     assert figures["runner/return_mean"] + figures["shooter/return_mean"] == pytest.approx(figures["return_mean"])
@@ -28,12 +28,12 @@ def test_groups_and_agents_of_a_team_are_told_apart(tmp_path: Path) -> None:
     assert row["collect/runner/runner_0/return_mean"] >= 0
 
 
-def test_a_single_agents_metrics_stay_as_few_as_they_were(tmp_path: Path) -> None:
+def test_a_single_agent_has_no_metrics_by_group(tmp_path: Path) -> None:
     assert train(tmp_path, "toy/identity:ppo", "pace=debug").code == 0
     assert not [name for name in metrics.names(metrics.read(last(tmp_path).metrics)) if "/agent/" in name]
 
 
-def test_paces_go_over_any_spec_of_the_family_and_under_overrides() -> None:
+def test_pace_overrides_a_spec_and_is_overridden_by_settings() -> None:
     quick = load("mpe/simple_spread:happo", ["pace=debug", "environment.num_envs=3", "algorithm.batch_size=1.0"])
     assert (quick.environment.num_envs, quick.algorithm.n_steps) == (3, 64)
     assert quick.algorithm.learning_rate == load("mpe/simple_spread:happo").algorithm.learning_rate

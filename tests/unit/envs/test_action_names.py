@@ -1,4 +1,4 @@
-"""What actions are called: as the family says, through wrappers and groups; by number where nobody says."""
+"""Names of actions, through wrappers and groups; numbers if there are none."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_core_families_have_action_names() -> None:
     assert named("CartPole-v1") == {"agent": ("left", "right")}
     assert named("Pendulum-v1") == {"agent": ("torque",)}
     assert named("toy/identity") == {"agent": ()}
-    found = named("skirmish/2m1x1h")
-    assert found["marine"][:3] == ("hold", "north", "south")
-    assert found["healer"][-1] == "heal bruiser_0"
+    names = named("skirmish/2m1x1h")
+    assert names["marine"][:3] == ("hold", "north", "south")
+    assert names["healer"][-1] == "heal bruiser_0"
     assert "heal" in named("skirmish/2m2h")["healer"]  # whom depends on who it is
 
 
@@ -71,14 +71,14 @@ class Turned(gymnasium.ActionWrapper[Any, Any, Any]):
 
 
 class Delayed(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Nothing says that what it steps with is what it was given."""
+    """A wrapper that may change actions in `step`."""
 
     def step(self, action: int) -> Any:
         return self.env.step(1 - action)
 
 
 class Talking(gymnasium.Env[Any, Any]):
-    """One of somebody's own that says what its actions are."""
+    """A user's environment with names of its actions."""
 
     def __init__(self, names: tuple[str, ...], count: int = 2) -> None:
         self.observation_space = spaces.Box(0, 1, (1,), np.float32)
@@ -124,10 +124,10 @@ def test_a_choice_without_a_name_is_its_number() -> None:
 class Captions(Gif):
     def __init__(self, path: Path) -> None:
         super().__init__(path, 25)
-        self.told: list[str] = []
+        self.captions: list[str] = []
 
     def show(self, picture: np.ndarray, caption: str) -> None:
-        self.told.append(caption)
+        self.captions.append(caption)
 
 
 def test_captions_show_action_names(tmp_path: Path) -> None:
@@ -135,4 +135,4 @@ def test_captions_show_action_names(tmp_path: Path) -> None:
     screen = Captions(tmp_path / "film.gif")
     play_episode(env, 0, 1, lambda step, _: {"agent": np.array([step % 2])}, screen, limit=2)
     env.close()
-    assert [caption.split()[-1] for caption in screen.told] == ["0.00", "left", "right"]
+    assert [caption.split()[-1] for caption in screen.captions] == ["0.00", "left", "right"]

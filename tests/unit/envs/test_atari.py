@@ -1,4 +1,4 @@
-"""Atari as an environment: what Gymnasium's preprocessing shows, the same one by one and together, brought back."""
+"""Atari: equality with Gymnasium's preprocessing, single and vectorised games, restore."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def vector(way: str, frame_stack: int | None = None, game: str = "Breakout", **k
 
 
 def walked(env: Any, steps: int, rng: np.random.Generator) -> list[tuple[bytes, ...]]:
-    seen = []
+    frames = []
     for _ in range(steps):
         step = env.step(random_actions(env.spec.groups, env.current, rng))
         raw = step.raw_reward.get("agent", step.reward["agent"])
         fields = (step.obs["agent"], step.final_obs["agent"], step.reward["agent"], raw, step.terminated, step.is_first)
-        seen.append(tuple(field.tobytes() for field in fields))
-    return seen
+        frames.append(tuple(field.tobytes() for field in fields))
+    return frames
 
 
 def test_every_game_has_an_id_and_its_rom() -> None:
@@ -97,19 +97,19 @@ def test_the_reference_preprocessing_equals_gymnasiums(game: str, obs_type: str,
     gray = obs_type == "grayscale"
     env = AtariPreprocessing(plain, noop_max=0, terminal_on_life_loss=life, grayscale_obs=gray)
     rng, over = np.random.default_rng(3), False
-    seen = [env.reset(seed=0)[0]]
+    frames = [env.reset(seed=0)[0]]
     rewards = []
-    while len(seen) < 60 and not over:
+    while len(frames) < 60 and not over:
         picture, reward, over, _, _ = env.step(int(rng.integers(0, 4, 1)[0]))
-        seen.append(picture)
+        frames.append(picture)
         rewards.append(float(reward))
-    pictures = [picture[None] if gray else np.moveaxis(picture, -1, 0) for picture in seen]
+    pictures = [picture[None] if gray else np.moveaxis(picture, -1, 0) for picture in frames]
     assert digest(pictures, rewards) == REFERENCE[game, obs_type, life]
 
 
 @pytest.mark.parametrize("kwargs", [PLAIN | {"clip_rewards": True}, {"obs_type": "rgb", "screen_size": 42}])
 def test_vectorised_games_equal_single_games_bit_for_bit_and_are_restored(kwargs: dict[str, Any]) -> None:
-    """Without sticky actions, where this game is not loaded anew, and with them."""
+    """Without sticky actions, where this game is not loaded again, and with them."""
     together, alone = vector("native", 3, **kwargs), vector("in_process", 3, **kwargs)
     assert together.spec == alone.spec
     assert together.spec.frame_stack == 3
@@ -136,10 +136,10 @@ def test_games_of_a_shared_console_are_restored_from_episodes_of_unequal_lengths
     saved = old.state_dict()
     assert isinstance(old._games, atari.SharedConsole)
     assert len(set(saved["lengths"].tolist())) == 2
-    shown = old.current.obs["agent"].copy()
+    images = old.current.obs["agent"].copy()
     new = vector("native", frame_stack=2, **kwargs)
     new.load_state_dict(saved)
-    np.testing.assert_array_equal(new.current.obs["agent"], shown)
+    np.testing.assert_array_equal(new.current.obs["agent"], images)
     assert walked(new, 20, np.random.default_rng(1)) == walked(old, 20, np.random.default_rng(1))
 
 
@@ -147,23 +147,23 @@ def test_a_game_that_keeps_state_over_a_reset_is_loaded_again() -> None:
     used, fresh = made("Assault", **PLAIN), made("Assault", **PLAIN)
     for seed in range(3):
         used.reset(seed)
-    shown = []
+    images = []
     for env in (used, fresh):
         rng, first = np.random.default_rng(0), env.reset(7)
         pictures = [env.step({"agent": rng.integers(0, 7, 1)}).obs["agent"].tobytes() for _ in range(20)]
-        shown.append([first.obs["agent"].tobytes(), *pictures])
-    assert shown[0] == shown[1]
+        images.append([first.obs["agent"].tobytes(), *pictures])
+    assert images[0] == images[1]
 
 
 def test_games_that_are_not_loaded_again_start_after_any_number_of_noops() -> None:
-    """Nothing done for whole steps of 4 frames would make all of Pong's episodes the same one."""
+    """With no-ops in whole steps of 4 frames all of Pong's episodes would be equal."""
     groups: list[Any] = []
     env = made(fire_reset=True, **PLAIN)
     for seed in range(24):
         env.reset(seed)
-        shown = {env.step({"agent": np.zeros(1, np.int64)}).obs["agent"].tobytes() for _ in range(60)}
-        alike = [group for group in groups if len(group & shown) > 20]
-        groups = [group for group in groups if group not in alike] + [set.union(shown, *alike)]
+        images = {env.step({"agent": np.zeros(1, np.int64)}).obs["agent"].tobytes() for _ in range(60)}
+        alike = [group for group in groups if len(group & images) > 20]
+        groups = [group for group in groups if group not in alike] + [set.union(images, *alike)]
     assert len(groups) == 4
 
 
@@ -224,7 +224,7 @@ def test_rendered_pictures_show_the_same_game_in_colour() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "told"),
+    ("kwargs", "message"),
     [
         ({"obs_type": "rbg"}, "obs_type=rbg: must be one of grayscale, rgb, ram, objects; did you mean 'rgb'"),
         ({"frameskip": 0}, "frameskip=0: must be a whole number, at least 1"),
@@ -234,8 +234,8 @@ def test_rendered_pictures_show_the_same_game_in_colour() -> None:
         ({"frame_skip": 4}, "frame_skip: ALE/Pong-v5 takes no such argument; did you mean 'frameskip'"),
     ],
 )
-def test_invalid_arguments_are_config_errors_with_the_key(kwargs: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=rf"environment\.kwargs\.{told}"):
+def test_invalid_arguments_are_config_errors_with_the_key(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"environment\.kwargs\.{message}"):
         made(**kwargs)
 
 

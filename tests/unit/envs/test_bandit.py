@@ -1,4 +1,4 @@
-"""Bandits: the same arms in every episode, noise of its own in each."""
+"""Bandits: the same arms in every episode, with different noise."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def make(id: str, **kwargs: Any) -> Any:
 
 
 def pull(env: Any, seed: int, arm: int, times: int) -> tuple[list[int], np.ndarray]:
-    """What was seen before each pull of an arm, and what the pull earned."""
-    frame, seen, rewards = env.reset(seed), [], []
+    """Pull arms; return the observation before each pull and its reward."""
+    frame, contexts, rewards = env.reset(seed), [], []
     for _ in range(times):
-        seen.append(int(frame.obs["agent"][0]))
+        contexts.append(int(frame.obs["agent"][0]))
         frame = env.step({"agent": np.array([arm])})
         rewards.append(frame.reward["agent"][0])
-    return seen, np.array(rewards)
+    return contexts, np.array(rewards)
 
 
 def test_arm_means_are_equal_within_a_problem_and_differ_between_problems() -> None:
@@ -64,9 +64,9 @@ def test_nonstationary_means_start_at_the_problems_and_step_by_walk() -> None:
 
 def test_contexts_are_uniform_and_have_different_arms() -> None:
     env = make("Bandit/contextual", contexts=3, pulls=6000)
-    seen, rewards = pull(env, 4, 2, 6000)
+    contexts, rewards = pull(env, 4, 2, 6000)
     for context in range(3):
-        here = np.array(seen) == context
+        here = np.array(contexts) == context
         assert here.mean() == pytest.approx(1 / 3, abs=0.03)
         assert rewards[here].mean() == pytest.approx(env.env.means[context, 2], abs=0.1)
 

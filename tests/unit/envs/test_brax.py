@@ -1,4 +1,4 @@
-"""Brax: a robot that is known to JAX alone begins by its seed, comes back, and ends as others do."""
+"""Brax: a robot registered with JAX starts from its seed, is restored, and ends like other environments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDS = EpisodeSeeds(run_seed=5, stream=TRAIN)
 
 @pytest.fixture(autouse=True, scope="module")
 def drift() -> None:
-    """A walk with noise that ends beyond 1: compiled in a moment, where the robots take half a minute."""
+    """A noisy walk that ends beyond 1; it compiles at once, while the robots take half a minute."""
     import jax
     from brax import envs
 
@@ -39,8 +39,8 @@ def drift() -> None:
         def step(self, state: Any, action: Any) -> Any:
             key, drawn = jax.random.split(state.info["key"])
             place = state.obs + self.pace * action[0] + 0.1 * jax.random.normal(drawn, (2,))
-            done = (abs(place) > 1).any() * 1.0
-            return state.replace(obs=place, reward=-(place**2).sum(), done=done, info={"key": key})
+            terminated = (abs(place) > 1).any() * 1.0
+            return state.replace(obs=place, reward=-(place**2).sum(), done=terminated, info={"key": key})
 
     envs.register_environment("drift", Drift)
 
@@ -50,12 +50,12 @@ def vector(num_envs: int = 3, **settings: Any) -> Any:
 
 
 def walk(env: Any, steps: int, seed: int = 0) -> Any:
-    random, shown = np.random.default_rng(seed), []
+    random, frames = np.random.default_rng(seed), []
     for _ in range(steps):
         step = env.step(random_actions(env.spec.groups, env.current, random))
-        shown.append(tuple(x.tobytes() for x in (step.obs["agent"], step.final_obs["agent"], step.reward["agent"])))
-        shown.append((step.terminated.tobytes(), step.truncated.tobytes(), step.is_first.tobytes()))
-    return shown
+        frames.append(tuple(x.tobytes() for x in (step.obs["agent"], step.final_obs["agent"], step.reward["agent"])))
+        frames.append((step.terminated.tobytes(), step.truncated.tobytes(), step.is_first.tobytes()))
+    return frames
 
 
 def test_a_restored_simulator_continues_bit_for_bit() -> None:

@@ -162,7 +162,7 @@ def test_unknown_arguments_of_ones_own_environment_name_the_nearest(own: None) -
 
 
 class Wrapped(gymnasium.Env[Any, Any]):
-    """Its rewards are arrays of one number, as many an environment of one's own has them."""
+    """An environment whose rewards are arrays of one number."""
 
     observation_space, action_space = spaces.Box(0, 1, (1,)), spaces.Discrete(2)
 

@@ -1,4 +1,4 @@
-"""DeepMind Control as an environment: equal to the suite's own, in states and pixels."""
+"""DeepMind Control: equality with the suite, in states and pixels."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ def test_a_time_limit_truncates_and_a_tasks_own_end_terminates() -> None:
 def test_pixels_are_returned_alone_or_beside_the_state() -> None:
     both, pixels, state = (made("dmc/cartpole-swingup", sees=sees) for sees in ("both", "pixels", "state"))
     push = {"agent": np.ones((1, 1), np.float32)}
-    shown = [(env.reset(5), env.step(push)) for env in (both, pixels, state)]
-    for b, p, s in zip(*shown, strict=True):
+    frames = [(env.reset(5), env.step(push)) for env in (both, pixels, state)]
+    for b, p, s in zip(*frames, strict=True):
         assert np.array_equal(b.obs["agent"]["pixels"], p.obs["agent"])
         assert np.array_equal(b.obs["agent"]["state"], s.obs["agent"])
-    first, second = shown[1][0].obs["agent"], shown[1][1].obs["agent"]
+    first, second = frames[1][0].obs["agent"], frames[1][1].obs["agent"]
     assert first.shape == (1, 3, 64, 64)
     assert first.dtype == np.uint8
     assert first.std() > 10
@@ -118,8 +118,8 @@ env.reset(0)
 print(env.render().shape)
 """
     plain = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=plain, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("(480, 480, 3)\n", "")
+    process = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=plain, capture_output=True, text=True)
+    assert (process.stdout, process.stderr) == ("(480, 480, 3)\n", "")
     assert not list(tmp_path.iterdir())
 
 
@@ -132,14 +132,16 @@ catalog.make(EnvironmentConfig(id="dmc/cartpole-balance")).reset(0)
 print(run(["train", "dmc/cartpole-balance:sac", "environment.kwargs.sees=pixels"]))
 """
     nothing = {"PATH": "/usr/bin:/bin", "MUJOCO_GL": "off"}
-    done = subprocess.run([sys.executable, "-c", code], env=nothing, capture_output=True, text=True)
-    assert done.stdout == "70\n"
-    assert done.stderr.startswith("error: environment.kwargs.sees=pixels: pictures need OpenGL, and there is neither")
-    assert done.stderr.count("\n") == 1
+    process = subprocess.run([sys.executable, "-c", code], env=nothing, capture_output=True, text=True)
+    assert process.stdout == "70\n"
+    assert process.stderr.startswith(
+        "error: environment.kwargs.sees=pixels: pictures need OpenGL, and there is neither"
+    )
+    assert process.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "told"),
+    ("kwargs", "message"),
     [
         ({"sees": "pixel"}, "sees=pixel: must be one of state, pixels, both; did you mean 'pixels'"),
         ({"size": 0}, "size=0: must be a whole number, at least 1"),
@@ -148,8 +150,8 @@ print(run(["train", "dmc/cartpole-balance:sac", "environment.kwargs.sees=pixels"
         ({"repeat": 2}, "repeat: dmc/cartpole-balance takes no such argument; did you mean 'action_repeat'"),
     ],
 )
-def test_invalid_arguments_are_config_errors_with_the_key(kwargs: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=rf"environment\.kwargs\.{told}"):
+def test_invalid_arguments_are_config_errors_with_the_key(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"environment\.kwargs\.{message}"):
         made("dmc/cartpole-balance", **kwargs)
 
 
@@ -161,7 +163,7 @@ def test_a_task_without_the_extra_names_the_line_to_install(monkeypatch: pytest.
 
 def test_dmc_rows_of_the_listing_have_the_facts(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["envs", "dmc/walker-walk"]) == 0
-    shown = capsys.readouterr().out
-    assert "dmc/walker-walk" in shown
-    assert "1000" in shown
-    assert "replay" in shown
+    output = capsys.readouterr().out
+    assert "dmc/walker-walk" in output
+    assert "1000" in output
+    assert "replay" in output

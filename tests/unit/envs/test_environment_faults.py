@@ -1,4 +1,4 @@
-"""Environments that raise, lie, hang or die: one line names environment, seed, step and action; no process is left."""
+"""Environments that raise, return invalid values, hang or die: one line names environment, seed, step and action."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def walk(env: Any) -> None:
 
 
 def run_into(way: str, timeout: float = 60.0, **faults: Any) -> EnvironmentFault:
-    """The fault, after all of its processes are gone."""
+    """Run a faulty vector; return the fault after all of its processes have ended."""
     env = make(way, timeout, **faults)
     with pytest.raises(EnvironmentFault) as caught:
         walk(env)
@@ -197,7 +197,7 @@ sys.stdin.read()
 
 
 def shared_memory() -> set[str]:
-    """Named blocks as Python's own multiprocessing makes them, and ours."""
+    """Return the names of shared memory blocks, Python's and cadenza's."""
     folder = Path("/dev/shm")
     return {path.name for kind in ("psm_*", "pym-*", "*cadenza*") for path in folder.glob(kind)}
 

@@ -1,4 +1,4 @@
-"""EnvPool: only where it is asked for, under the settings of the environment it stands for."""
+"""EnvPool: used only if selected, with the settings of the environment that it replaces."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_envpool_seeds_by_episode_number_so_a_resumed_run_repeats_none() -> None
     pytest.importorskip("envpool", reason="the extra envpool is not installed")
 
     def begun(env: Any) -> bytes:
-        found: bytes = env.current.obs["agent"].tobytes()
-        return found
+        first: bytes = env.current.obs["agent"].tobytes()
+        return first
 
     env, starts = pool("Pendulum-v1"), []
     for number in range(3):
@@ -69,15 +69,15 @@ def test_atari_settings_are_translated_to_envpools_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "message"),
     [
         ("clip_rewards", True, "clip_rewards=false"),
         ("terminal_on_life_loss", True, "continues the game after a lost life"),
         ("noop_max", 0, "noop_max=0: EnvPool begins with at least one frame without an action; give 1 or more"),
     ],
 )
-def test_settings_that_envpool_implements_otherwise_are_refused(key: str, value: Any, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_settings_that_envpool_implements_otherwise_are_refused(key: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         atari.pool_options(EnvironmentConfig(id="ALE/Pong-v5", kwargs={key: value}))
 
 

@@ -1,4 +1,4 @@
-"""Families that come with an extra: Box2D and MuJoCo."""
+"""Families with an extra: Box2D and MuJoCo."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ env.close()
 print(picture.shape, picture.std() > 0)
 """
     plain = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=plain, capture_output=True, text=True)
-    assert done.stdout.strip() == "(480, 480, 3) True", done.stderr
-    assert "settotalmass" not in done.stderr
+    process = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=plain, capture_output=True, text=True)
+    assert process.stdout.strip() == "(480, 480, 3) True", process.stderr
+    assert "settotalmass" not in process.stderr
     assert not list(tmp_path.glob("MUJOCO_LOG*"))
 
 

@@ -30,7 +30,7 @@ def configured(way: Any, autoreset: Any = "same_step") -> Callable[[], Any]:
 
 
 def unmasked(mode: AutoresetMode) -> Callable[[], Any]:
-    """A vector environment that resets by itself and takes no reset mask."""
+    """A vector environment that resets by itself and supports no reset mask."""
 
     def one() -> gymnasium.Env:
         return gymnasium.wrappers.TimeLimit(Chain(), 4)

@@ -1,4 +1,4 @@
-"""`environment.groups` and `environment.teams`: who stands with whom, and the arrays that follow."""
+"""`environment.groups` and `environment.teams`: members of groups, and the arrays that follow."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def members(id: str, **settings: Any) -> Any:
     ],
 )
 def test_groups_hold_the_agents_that_the_setting_asks_for(id: str, groups: Any, expected: Any) -> None:
-    found = members(id, groups=groups)
-    assert found == expected
-    assert list(found) == list(expected)
+    result = members(id, groups=groups)
+    assert result == expected
+    assert list(result) == list(expected)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def shape(env: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("given", "seen"),
+    ("declared", "converted"),
     [
         ((96, 90, 3), (3, 96, 90)),
         ((3, 96, 90), (3, 96, 90)),
@@ -35,8 +35,8 @@ def shape(env: Any) -> Any:
         ((8, 8, 8), (8, 8, 8)),
     ],
 )
-def test_images_of_every_layout_become_channels_first(given: tuple[int, ...], seen: tuple[int, ...]) -> None:
-    assert channels_first(np.zeros(given, np.uint8)).shape == seen
+def test_images_of_every_layout_become_channels_first(declared: tuple[int, ...], converted: tuple[int, ...]) -> None:
+    assert channels_first(np.zeros(declared, np.uint8)).shape == converted
 
 
 def test_stacked_images_keep_their_frames_together() -> None:
@@ -67,7 +67,7 @@ def test_grayscale_weights_the_colours_by_bt601() -> None:
 
 
 def area_mean(picture: Any, height: int, width: int) -> Any:
-    """The slow way: every pixel cut into so many parts that the new pixels are made of whole ones."""
+    """Resize slowly, by cutting every pixel into so many parts that new pixels consist of whole ones."""
     rows, columns = picture.shape[1:]
     fine = np.repeat(np.repeat(picture.astype(np.int64), height, axis=1), width, axis=2)
     sums = fine.reshape(len(picture), height, rows, width, columns).sum(axis=(2, 4))
@@ -111,7 +111,7 @@ def test_grayscale_resize_and_frame_stack_act_in_this_order() -> None:
 
 
 def test_images_inside_dicts_change_and_the_rest_is_stacked() -> None:
-    env = made(id="harness.own_wrappers:Camera", grayscale=True, resize=(3, 4), frame_stack=2)
+    env = made(id="harness.user_wrappers:Camera", grayscale=True, resize=(3, 4), frame_stack=2)
     space = env.spec.groups["agent"].observation
     assert space["camera"].shape == (2, 3, 4)
     assert space["speed"].shape == (2, 2)
@@ -153,19 +153,19 @@ def test_impossible_sizes_are_refused(resize: Any) -> None:
 )
 def test_dict_and_tuple_observations_are_read_alike_in_training_and_by_a_policy(see: Any) -> None:
     pair = see(as_dict_space(spaces.Tuple([spaces.Discrete(3), spaces.Discrete(4)])))
-    for given in ((2, 3), [2, 3], np.array([2, 3])):  # what Gymnasium's Tuple contains
-        assert {key: int(part) for key, part in pair(given).items()} == {"0": 2, "1": 3}
+    for value_pair in ((2, 3), [2, 3], np.array([2, 3])):  # what Gymnasium's Tuple contains
+        assert {key: int(part) for key, part in pair(value_pair).items()} == {"0": 2, "1": 3}
     named = see(spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Discrete(4)}))
     assert list(named({"c": 1, "b": 3, "a": 2})) == ["a", "b"]
     wrong: tuple[tuple[Any, str], ...] = (({"a": 2}, r"\['a'\]"), (np.zeros(2), "ndarray"), (None, "NoneType"))
-    for value, found in wrong:
-        with pytest.raises(ValueError, match=rf"an observation has the parts \['a', 'b'\], not {found}$"):
+    for value, message in wrong:
+        with pytest.raises(ValueError, match=rf"an observation has the parts \['a', 'b'\], not {message}$"):
             named(value)
 
 
 def test_as_declared_tree_accepts_images_in_the_bare_environments_layout() -> None:
     picture, frame = spaces.Box(0, 255, (9, 8, 3), np.uint8), np.arange(9 * 8 * 3, dtype=np.uint8).reshape(9, 8, 3)
-    declared = made(id="harness.own_wrappers:Pixels").spec.groups["agent"].observation
+    declared = made(id="harness.user_wrappers:Pixels").spec.groups["agent"].observation
     assert declared.shape == (3, 6, 8)
     first = spaces.Box(0, 255, (3, 9, 8), np.uint8)
     assert np.array_equal(as_declared_tree(first, frame), np.moveaxis(frame, -1, 0))

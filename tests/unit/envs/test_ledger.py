@@ -1,4 +1,4 @@
-"""Returns are added up step by step in double precision, however the log is kept and whether or not a run resumed."""
+"""Returns are summed step by step in double precision, with and without logs and resumes."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_a_resumed_ledger_reports_the_same_episodes(at: int) -> None:
     play(first, 0, at)
     second.load_state_dict(first.state_dict())
     play(second, at, 900)
-    told = first.take() + second.take()
-    for one, two in zip(whole.take(), told, strict=True):
+    episodes = first.take() + second.take()
+    for one, two in zip(whole.take(), episodes, strict=True):
         assert (one.env, one.number, one.seed, one.length) == (two.env, two.number, two.seed, two.length)
         assert np.array_equal(one.returns["team"], two.returns["team"])
         assert np.array_equal(one.actions["team"], two.actions["team"])

@@ -1,4 +1,4 @@
-"""MiniGrid as an environment: ids, what is seen, time limits."""
+"""MiniGrid: ids, observations, time limits."""
 
 from __future__ import annotations
 

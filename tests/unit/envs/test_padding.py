@@ -1,4 +1,4 @@
-"""`environment.padding`: unlike agents with one space play the same game, and one policy can lead them all."""
+"""`environment.padding`: agents with padded spaces play the same game, and one policy can control them all."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def test_padded_episodes_are_the_same_plus_zeros_types_and_masks(id: str, way: s
     for _ in range(45):
         for (name, group), kind in zip(groups.items(), kinds, strict=True):
             assert padded.spec.groups[name].action == Discrete(most)
-            for seen, shown in ((one.obs, two.obs), (one.final_obs, two.final_obs)):
-                assert shown[name].shape == (3, len(group.agents), widest + kinds.shape[1])
-                assert shown[name].dtype == seen[name].dtype
+            for bare_obs, padded_obs in ((one.obs, two.obs), (one.final_obs, two.final_obs)):
+                assert padded_obs[name].shape == (3, len(group.agents), widest + kinds.shape[1])
+                assert padded_obs[name].dtype == bare_obs[name].dtype
                 assert all(
                     padded.spec.groups[name].observation.contains(row)
-                    for row in shown[name].reshape(-1, shown[name].shape[-1])
+                    for row in padded_obs[name].reshape(-1, padded_obs[name].shape[-1])
                 )
-                own = seen[name].shape[-1]
-                assert np.array_equal(shown[name][..., :own], seen[name])
-                assert not shown[name][..., own:widest].any()
-                assert (shown[name][..., widest:] == kind).all()
+                own = bare_obs[name].shape[-1]
+                assert np.array_equal(padded_obs[name][..., :own], bare_obs[name])
+                assert not padded_obs[name][..., own:widest].any()
+                assert (padded_obs[name][..., widest:] == kind).all()
             own = int(group.action.n)
             assert (two.mask[name][..., :own] == one.mask.get(name, True)).all()
             assert not two.mask[name][..., own:].any()
@@ -80,8 +80,8 @@ def test_a_padded_group_of_all_is_restored_exactly_in_mid_episode(way: str) -> N
 def test_padded_agents_may_be_grouped_and_put_into_teams_as_listed() -> None:
     groups = {"front": ("marine_0", "bruiser_0"), "rear": ("marine_1", "healer_0")}
     config = EnvironmentConfig(id=BATTLE, padding="spaces", groups=groups, teams={"red": ("front",), "blue": ("rear",)})
-    found = catalog.make(config).spec.groups
-    assert {name: (group.agents, group.team) for name, group in found.items()} == {
+    group_specs = catalog.make(config).spec.groups
+    assert {name: (group.agents, group.team) for name, group in group_specs.items()} == {
         "front": (("marine_0", "bruiser_0"), "red"),
         "rear": (("marine_1", "healer_0"), "blue"),
     }
@@ -90,13 +90,13 @@ def test_padded_agents_may_be_grouped_and_put_into_teams_as_listed() -> None:
 def test_equal_spaces_are_padded_only_by_types() -> None:
     alone = EnvironmentConfig(id="CartPole-v1", padding="types")
     assert type(catalog.make(alone)) is type(catalog.make(EnvironmentConfig(id="CartPole-v1")))
-    seen, done = Box(-1, 1, (2,), np.float32), Box(-1, 1, (1,), np.float32)
-    groups = {name: GroupSpec((f"{name}_0",), seen, done) for name in "ab"}
+    observation, action = Box(-1, 1, (2,), np.float32), Box(-1, 1, (1,), np.float32)
+    groups = {name: GroupSpec((f"{name}_0",), observation, action) for name in "ab"}
     same = Padding(groups, add_types=False)
     assert same.groups == groups
     assert same.masks({}, {name: np.zeros(1) for name in groups}, axis=0) == {}
     typed = Padding(groups, add_types=True)
-    assert typed.groups["a"].action == done
+    assert typed.groups["a"].action == action
     assert typed.observations({"a": np.ones((1, 2)), "b": np.ones((1, 2))}, axis=0)["b"].tolist() == [[1, 1, 0, 1]]
 
 

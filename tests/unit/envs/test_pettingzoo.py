@@ -1,4 +1,4 @@
-"""Environments of many agents as PettingZoo has them: turns and credit, masks, deaths, ends, ids."""
+"""PettingZoo environments: turns and credit, masks, deaths, ends, ids."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ warnings.filterwarnings("ignore", module="pettingzoo")
 
 
 def published(id: str) -> Any:
-    """The module that publishes an environment."""
+    """Return the module of an environment."""
     prefix, _, name = id.partition("/")
     package = {first: package for first, package, _ in pettingzoo_families.FAMILIES.values()}[prefix]
     return pettingzoo_families._without_warnings(lambda: __import__(f"{package}.{name}", fromlist=["env"]))
 
 
 def allowed(env: Any, frame: Any, random: np.random.Generator) -> Any:
-    """A random allowed action for every agent, and the one of the agent on turn."""
+    """Draw a random allowed action for every agent; return them and that of the agent on turn."""
     action, mover = {}, None
     for name, group in env.spec.groups.items():
         scores = random.random((len(group.agents), int(group.action.n)))
@@ -52,13 +52,13 @@ def of_agents(env: Any, arrays: Any) -> Any:
 
 
 def by_last(aec: Any, seed: int, moves: Any) -> Any:
-    """PettingZoo's own loop: what each agent is told at its turns, the last one without an action included."""
+    """Run PettingZoo's own loop; return what each agent gets at its turns, including the last one without an action."""
     aec.reset(seed=seed)
-    told: dict[str, list[Any]] = {agent: [] for agent in aec.possible_agents}
+    turns: dict[str, list[Any]] = {agent: [] for agent in aec.possible_agents}
     moves = iter(moves)
     for agent in aec.agent_iter():
         _, reward, terminated, truncated, _ = aec.last()
-        told[agent].append(reward)
+        turns[agent].append(reward)
         if terminated or truncated:
             aec.step(None)
         else:
@@ -66,7 +66,7 @@ def by_last(aec: Any, seed: int, moves: Any) -> Any:
             assert mover == agent
             aec.step(action)
     assert next(moves, None) is None
-    return told
+    return turns
 
 
 TURNS = ["classic/tictactoe_v3", "classic/connect_four_v3", "classic/leduc_holdem_v4", "classic/texas_holdem_v4"]
@@ -94,8 +94,8 @@ def test_an_agent_is_paid_once_for_all_rewards_since_its_last_turn(name: str) ->
             deaths += 0 if frame.died is None else sum(int(died.sum()) for died in frame.died.values())
             for agent, reward in of_agents(env, frame.reward).items():
                 total[agent] += float(reward)
-        told = by_last(make(), seed, moves)
-        for agent, rewards in told.items():
+        expected = by_last(make(), seed, moves)
+        for agent, rewards in expected.items():
             acted = at_turns.get(agent, [])
             assert acted == rewards[: len(acted)]
             assert total[agent] == sum(rewards)
@@ -170,7 +170,7 @@ def test_a_death_is_marked_once_then_the_agent_sees_zeros_and_earns_nothing() ->
     assert frames[2].obs["x"].tolist() == [[3, 3], [0, 0]]
     assert frames[2].obs["y"].tolist() == [[3, 3, 3]]
     assert not any(f.terminated or f.truncated for f in frames)
-    assert [sorted(actions) for actions in env.env.taken] == [["x_0", "x_1", "y_0"]] * 2 + [["x_0", "y_0"]] * 2
+    assert [sorted(actions) for actions in env.env.action_log] == [["x_0", "x_1", "y_0"]] * 2 + [["x_0", "y_0"]] * 2
     assert env.reset(1).active is None
 
 
@@ -179,7 +179,7 @@ def test_a_dead_agent_sees_the_lowest_code_where_codes_start_above_0() -> None:
         def observation_space(self, agent: str) -> Any:
             return Discrete(9, start=3)
 
-        def _seen(self, agents: Any) -> Any:
+        def _observations(self, agents: Any) -> Any:
             return {agent: 3 + self.now for agent in agents}
 
     frames = frames_of(adapted(Counting({"x_1": (2, "terminated")}), EnvironmentConfig(id="own")), 3)
@@ -256,8 +256,8 @@ def test_mpe_episodes_equal_the_published_ones_bit_for_bit(id: str, continuous: 
         frame = ours.reset(seed)
         obs, _ = theirs.reset(seed=seed)
         random = np.random.default_rng(seed)
-        done = False
-        while not done:
+        over = False
+        while not over:
             for agent, row in of_agents(ours, frame.obs).items():
                 assert row.tobytes() == obs[agent].tobytes()
             assert frame.state.tobytes() == theirs.state().tobytes()
@@ -268,10 +268,10 @@ def test_mpe_episodes_equal_the_published_ones_bit_for_bit(id: str, continuous: 
                     random.random(shape, np.float32) if continuous else random.integers(group.action.n, size=shape)
                 )
             frame = ours.step(action)
-            chosen = of_agents(ours, action)
-            obs, rewards, ended, cut, _ = theirs.step({a: c if continuous else int(c) for a, c in chosen.items()})
+            by_agent = of_agents(ours, action)
+            obs, rewards, ended, cut, _ = theirs.step({a: c if continuous else int(c) for a, c in by_agent.items()})
             assert of_agents(ours, frame.reward) == {agent: np.float32(reward) for agent, reward in rewards.items()}
-            done = not theirs.agents
+            over = not theirs.agents
             assert (frame.terminated, frame.truncated) == (all(ended.values()), all(cut.values()))
 
 

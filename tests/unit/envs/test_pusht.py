@@ -1,4 +1,4 @@
-"""PushT as an environment: what is seen, and the same episode again."""
+"""PushT: observations, repeatable episodes, the scripted expert."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ID = "gym_pusht/PushT-v0"
 
 def play(env: Gym, seed: int) -> list[bytes]:
     rng, frame = np.random.default_rng(seed), env.reset(seed)
-    seen = [leaf.tobytes() for _, leaf in leaves(frame.obs)]
+    frames = [leaf.tobytes() for _, leaf in leaves(frame.obs)]
     for _ in range(20):
         frame = env.step({"agent": rng.uniform(0, 512, (1, 2)).astype(np.float32)})
-        seen += [leaf.tobytes() for _, leaf in leaves({"obs": frame.obs, "reward": frame.reward})]
-    return seen
+        frames += [leaf.tobytes() for _, leaf in leaves({"obs": frame.obs, "reward": frame.reward})]
+    return frames
 
 
 @pytest.mark.parametrize("obs_type", ["state", "environment_state_agent_pos", "pixels"])

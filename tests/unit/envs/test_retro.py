@@ -1,4 +1,4 @@
-"""stable-retro as an environment: one game to a process, brought back in the middle."""
+"""stable-retro: one game per process, restore in mid-episode."""
 
 from __future__ import annotations
 

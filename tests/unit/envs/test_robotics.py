@@ -1,4 +1,4 @@
-"""Gymnasium-Robotics' mazes as environments: ids, and the same episode again."""
+"""Gymnasium-Robotics' mazes: ids and repeatable episodes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ package = pytest.importorskip("gymnasium_robotics", reason="the extra robotics i
 
 
 def play(env: Gym, seed: int) -> list[bytes]:
-    rng, seen = np.random.default_rng(seed), []
+    rng, frames = np.random.default_rng(seed), []
     env.reset(seed)
     for _ in range(20):
         action = rng.uniform(-1, 1, (1, 2)).astype(np.float32)
-        seen += [leaf.tobytes() for _, leaf in leaves(env.step({"agent": action}).obs)]
-    return seen
+        frames += [leaf.tobytes() for _, leaf in leaves(env.step({"agent": action}).obs)]
+    return frames
 
 
 def test_a_used_maze_plays_the_same_episode_as_a_fresh_one() -> None:

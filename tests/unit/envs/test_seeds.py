@@ -6,9 +6,9 @@ from cadenza.envs.seeds import EVAL, PLAY, TRAIN, EpisodeSeeds
 
 
 def test_seeds_never_change_between_versions() -> None:
-    """Runs resumed with a newer version, and old episodes played again, depend on these very numbers."""
-    asked = [(0, TRAIN, 0, 0, 0), (0, TRAIN, 0, 0, 1), (0, TRAIN, 0, 1, 0), (0, EVAL, 0, 0, 0), (7, PLAY, 3, 4, 5)]
-    seeds = [EpisodeSeeds(run, stream, first)(env, episode) for run, stream, first, env, episode in asked]
+    """Resumed runs and replayed episodes of older versions depend on exactly these numbers."""
+    arguments = [(0, TRAIN, 0, 0, 0), (0, TRAIN, 0, 0, 1), (0, TRAIN, 0, 1, 0), (0, EVAL, 0, 0, 0), (7, PLAY, 3, 4, 5)]
+    seeds = [EpisodeSeeds(run, stream, first)(env, episode) for run, stream, first, env, episode in arguments]
     assert seeds == [1839233791, 872880836, 623452746, 238126281, 1743984802]
 
 

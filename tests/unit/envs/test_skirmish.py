@@ -1,4 +1,4 @@
-"""Skirmish's rules in small situations made by hand, and what its vector must keep."""
+"""Skirmish's rules in small hand-made situations, and the contract of its vector."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ M, X, H, S = (BY_LETTER[letter] for letter in "mxhs")
 
 
 class Field:
-    """One battle whose units stand where a test puts them; actions by name."""
+    """A battle with units at given positions; actions by name."""
 
     def __init__(self, map: str, places: list[tuple[float, float]], limit: int = 60, **kwargs: Any) -> None:
         self.fights = battles(EnvironmentConfig(id=f"skirmish/{map}", max_episode_steps=limit, kwargs=kwargs), 1)
@@ -67,7 +67,7 @@ class Field:
             if yes
         }
 
-    def seen(self, name: str) -> dict[str, float]:
+    def observation(self, name: str) -> dict[str, float]:
         group, row = self._group(name)
         values = self.step.obs[group][0, row].tolist()
         return dict(zip(self.fights.features(self.unit(name)), values, strict=True))
@@ -151,13 +151,13 @@ def test_padded_puts_all_units_into_one_group_of_equal_columns() -> None:
 
 def test_types_false_hides_the_units_types() -> None:
     field = Field("1m1x_vs_1m1x", [(5, 12), (5, 13), (9, 12), (20, 13)], types=False)
-    seen = field.seen("marine_0")
-    assert {name for name in seen if "is_" in name} == {
+    observation = field.observation("marine_0")
+    assert {name for name in observation if "is_" in name} == {
         "bruiser_0.is_seen",
         "enemy_marine_0.is_seen",
         "enemy_bruiser_0.is_seen",
     }
-    assert (seen["enemy_marine_0.is_seen"], seen["enemy_bruiser_0.is_seen"]) == (1, 0)
+    assert (observation["enemy_marine_0.is_seen"], observation["enemy_bruiser_0.is_seen"]) == (1, 0)
 
 
 # attacks
@@ -188,7 +188,7 @@ def test_after_an_attack_a_unit_reloads_and_may_not_attack_meanwhile() -> None:
     field = Field("1m", [(6, 12), (12, 12)])
     field.act(marine_0="attack enemy_marine_0")
     assert "attack enemy_marine_0" not in field.allowed("marine_0")
-    assert field.seen("marine_0")["self.cooldown"] == 0.5
+    assert field.observation("marine_0")["self.cooldown"] == 0.5
     assert field.health("marine_0") == M.health - 7
     before = field.health("enemy_marine_0")
     field.act(marine_0="attack enemy_marine_0")  # what is not allowed is left undone
@@ -225,7 +225,7 @@ def test_healers_heal_the_hurt_in_reach_and_have_no_more_than_their_energy() -> 
     assert {what for what in field.allowed("healer_0") if what.startswith("heal")} == {"heal marine_0"}
     field.act(healer_0="heal marine_0")
     assert field.health("marine_0") == 30 + H.heals
-    assert field.seen("healer_0")["self.energy"] == pytest.approx(1 - 1 / H.energy)
+    assert field.observation("healer_0")["self.energy"] == pytest.approx(1 - 1 / H.energy)
     field.act(healer_0="heal marine_0")
     field.act(healer_0="heal marine_0")
     assert field.health("marine_0") == M.health  # never above full
@@ -278,13 +278,13 @@ def test_the_opponent_comes_to_the_nearest_and_fires_at_it_once_in_reach() -> No
     assert (field.health("marine_0"), field.health("marine_1")) == (M.health, M.health - 7)
 
 
-@pytest.mark.parametrize(("opponent", "chosen"), [("nearest", "marine_0"), ("weakest", "marine_1")])
-def test_the_opponent_fires_at_the_nearest_or_the_weakest(opponent: str, chosen: str) -> None:
+@pytest.mark.parametrize(("opponent", "target"), [("nearest", "marine_0"), ("weakest", "marine_1")])
+def test_the_opponent_fires_at_the_nearest_or_the_weakest(opponent: str, target: str) -> None:
     field = Field("2m_vs_1m", [(11, 12), (10, 12), (15, 12)], opponent=opponent)
     field.hurt("marine_1", 30)
-    before = field.health(chosen)
+    before = field.health(target)
     field.act()
-    assert field.health(chosen) == before - 7
+    assert field.health(target) == before - 7
 
 
 # what is seen
@@ -292,28 +292,28 @@ def test_the_opponent_fires_at_the_nearest_or_the_weakest(opponent: str, chosen:
 
 def test_units_beyond_sight_are_zeros() -> None:
     field = Field("2m", [(5, 12), (5, 14), (14, 12), (14.5, 12)])
-    seen = field.seen("marine_0")
-    assert seen["marine_1.dy"] == pytest.approx(2 / 9)
-    assert [seen[f"enemy_marine_0.{what}"] for what in ("dx", "dy", "distance", "health", "is_marine")] == [
+    observation = field.observation("marine_0")
+    assert observation["marine_1.dy"] == pytest.approx(2 / 9)
+    assert [observation[f"enemy_marine_0.{what}"] for what in ("dx", "dy", "distance", "health", "is_marine")] == [
         1,
         0,
         1,
         1,
         1,
     ]
-    assert not any(value for name, value in seen.items() if name.startswith("enemy_marine_1"))
+    assert not any(value for name, value in observation.items() if name.startswith("enemy_marine_1"))
     field.act(marine_0="east")
-    assert field.seen("marine_0")["enemy_marine_1.is_marine"] == 1
+    assert field.observation("marine_0")["enemy_marine_1.is_marine"] == 1
 
 
 def test_observations_have_the_columns_of_the_type() -> None:
     field = Field("1m1x1h1s", [(5, 10), (5, 11), (5, 12), (5, 13), (10, 10), (10, 11), (10, 12), (10, 13)])
-    seen = {name: field.seen(f"{name}_0") for name in ("marine", "bruiser", "healer", "scout")}
-    assert {name for name in seen if "self.threat" in seen[name]} == {"bruiser"}
-    assert {name for name in seen if "self.energy" in seen[name]} == {"healer"}
-    assert {name for name in seen if "enemy_marine_0.cooldown" in seen[name]} == {"scout"}
-    assert {name for name in seen if "enemy_marine_0.health" not in seen[name]} == {"healer"}
-    assert seen["bruiser"]["self.threat"] == 0.25  # only the marine reaches that far
+    observations = {name: field.observation(f"{name}_0") for name in ("marine", "bruiser", "healer", "scout")}
+    assert {name for name in observations if "self.threat" in observations[name]} == {"bruiser"}
+    assert {name for name in observations if "self.energy" in observations[name]} == {"healer"}
+    assert {name for name in observations if "enemy_marine_0.cooldown" in observations[name]} == {"scout"}
+    assert {name for name in observations if "enemy_marine_0.health" not in observations[name]} == {"healer"}
+    assert observations["bruiser"]["self.threat"] == 0.25  # only the marine reaches that far
 
 
 def test_dead_units_are_inactive_and_observe_zeros() -> None:
@@ -323,8 +323,8 @@ def test_dead_units_are_inactive_and_observe_zeros() -> None:
     assert field.step.died["marine"].tolist() == [[True, False]]
     assert field.step.active["marine"].tolist() == [[False, True]]
     assert field.allowed("marine_0") == {"hold"}
-    assert not any(field.seen("marine_0").values())
-    assert not any(value for name, value in field.seen("marine_1").items() if name.startswith("marine_0"))
+    assert not any(field.observation("marine_0").values())
+    assert not any(value for name, value in field.observation("marine_1").items() if name.startswith("marine_0"))
     place = field.place("marine_0")
     field.act(marine_0="north")
     assert field.place("marine_0") == place
@@ -394,7 +394,7 @@ def test_an_episode_is_truncated_at_its_limit_and_lost_when_all_are_dead() -> No
 # many battles
 
 
-def kept(step: Any) -> dict[str, bytes]:
+def frame_bytes(step: Any) -> dict[str, bytes]:
     flat = {
         name: getattr(step, name) for name in ("terminated", "truncated", "is_first", "won", "state", "final_state")
     }
@@ -418,7 +418,7 @@ def test_batched_battles_equal_single_battles_bit_for_bit(map: str, opponent: st
     rng = np.random.default_rng(0)
     for at in range(90):
         action = focus_fire(native.simulation) if at % 3 else random_actions(native.spec.groups, native.current, rng)
-        assert kept(native.step(action)) == kept(scalar.step(action))
+        assert frame_bytes(native.step(action)) == frame_bytes(scalar.step(action))
     ours, theirs = native.episodes(), scalar.episodes()
     assert len(ours) >= 5
     assert [(e.seed, e.length, e.total, e.won) for e in ours] == [(e.seed, e.length, e.total, e.won) for e in theirs]
@@ -436,7 +436,7 @@ def test_a_snapshot_restores_battles_in_mid_episode() -> None:
     new.load_state_dict(old.state_dict())
     for _ in range(80):
         action = random_actions(old.spec.groups, old.current, rng)
-        assert kept(new.step(action)) == kept(old.step(action))
+        assert frame_bytes(new.step(action)) == frame_bytes(old.step(action))
     assert [(e.length, e.total, e.won) for e in new.episodes()] == [(e.length, e.total, e.won) for e in old.episodes()]
 
 
@@ -448,7 +448,7 @@ def test_battles_start_equal_for_equal_seeds_and_differ_otherwise() -> None:
 
 
 def test_masks_allow_exactly_what_changes_something() -> None:
-    """In situations met at random: what is allowed has an effect, what is not is the same as holding."""
+    """In random situations allowed actions have an effect, and others equal holding."""
     env: Any = make_vector(EnvironmentConfig(id="skirmish/2m1x1h1s_vs_2m1x", vectorize="native"), SEEDS, num_envs=64)
     rng = np.random.default_rng(2)
     for _ in range(25):
@@ -465,7 +465,7 @@ def test_masks_allow_exactly_what_changes_something() -> None:
         after = fights.snapshot()
         return np.concatenate([after[name] for name in ("x", "y", "health", "cooldown", "energy")], axis=1)
 
-    held = outcome(hold)
+    baseline = outcome(hold)
     fights.restore(before)
     fights.show(scratch)
     masks = {group: mask.copy() for group, mask in scratch.mask.items()}
@@ -474,7 +474,7 @@ def test_masks_allow_exactly_what_changes_something() -> None:
             for number, name in enumerate(fights.actions(int(unit))):
                 action = {name: array.copy() for name, array in hold.items()}
                 action[group][:, row] = number
-                differs = (outcome(action) != held).any(axis=1)
+                differs = (outcome(action) != baseline).any(axis=1)
                 allowed = masks[group][:, row, number]
                 assert not (differs & ~allowed).any(), name
                 if name not in ("hold", "brace"):  # bracing changes nothing when nobody hits
@@ -485,7 +485,7 @@ def test_masks_allow_exactly_what_changes_something() -> None:
 
 
 def played(map: str, script: Any, battles: int = 40) -> float:
-    """The share of first battles that are won."""
+    """Return the share of first battles that are won."""
     env: Any = make_vector(EnvironmentConfig(id=f"skirmish/{map}", vectorize="native"), SEEDS, num_envs=battles)
     rng, episodes = np.random.default_rng(0), []
     for _ in range(60):

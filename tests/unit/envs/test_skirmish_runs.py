@@ -1,4 +1,4 @@
-"""Skirmish in real runs: win rates, resuming, other groupings, other libraries."""
+"""Skirmish in real runs: win rates, resuming, groupings, PettingZoo."""
 
 from __future__ import annotations
 
@@ -96,14 +96,16 @@ def test_in_pettingzoo_fallen_units_leave_and_living_ones_get_the_teams_reward()
     from cadenza.envs.skirmish.parallel import parallel_env
 
     env = parallel_env("3m", render_mode="rgb_array")
-    seen, _ = env.reset(seed=4)
+    observations, _ = env.reset(seed=4)
     infos: dict[str, Any] = {}
     sizes, earned = [], 0.0
     while env.agents:
-        masks = {agent: seen[agent]["action_mask"] for agent in env.agents}
-        assert all(env.observation_space(agent).contains(seen[agent]) for agent in env.agents)
+        masks = {agent: observations[agent]["action_mask"] for agent in env.agents}
+        assert all(env.observation_space(agent).contains(observations[agent]) for agent in env.agents)
         # the last that is allowed: an attack where one is
-        seen, rewards, _, _, infos = env.step({agent: int(np.flatnonzero(mask)[-1]) for agent, mask in masks.items()})
+        observations, rewards, _, _, infos = env.step(
+            {agent: int(np.flatnonzero(mask)[-1]) for agent, mask in masks.items()}
+        )
         assert len(set(rewards.values())) == 1
         earned += next(iter(rewards.values()))
         sizes.append(len(env.agents))

@@ -1,4 +1,4 @@
-"""StarCraft's battles, against a stand-in of the published packages (tests/harness/starcraft)."""
+"""StarCraft's battles with a stand-in of the published packages (tests/harness/starcraft)."""
 
 from __future__ import annotations
 

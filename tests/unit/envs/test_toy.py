@@ -13,7 +13,7 @@ from cadenza.envs.vector import make_vector
 
 
 def best_return(id: str, answer: Any) -> float:
-    """What a policy that knows the answer earns in one episode."""
+    """Return the return of an episode of a policy that knows the answer."""
     env = catalog.make(EnvironmentConfig(id=id))
     frame, total = env.reset(0), 0.0
     while not (frame.terminated or frame.truncated):
@@ -31,7 +31,7 @@ def test_the_optimal_policies_reach_the_toys_thresholds() -> None:
 
 
 def middle_of_the_dot(frame: Any) -> np.ndarray:
-    """From the middle of the picture, in pixels: across, down."""
+    """Return the position relative to the middle of the image in pixels: across, down."""
     rows, columns = np.nonzero(frame.obs["agent"][0, 0] > 0)
     return np.array([columns.mean(), rows.mean()]) - 31.5
 

@@ -44,8 +44,8 @@ def test_a_step_stays_valid_during_the_next_call() -> None:
             step.is_first.copy(),
         ]
         forward(env)
-        kept = [step.obs["agent"], step.final_obs["agent"], step.reward["agent"], step.is_first]
-        for one, two in zip(copies, kept, strict=True):
+        arrays = [step.obs["agent"], step.final_obs["agent"], step.reward["agent"], step.is_first]
+        for one, two in zip(copies, arrays, strict=True):
             assert np.array_equal(one, two)
 
 
@@ -111,9 +111,9 @@ def test_auto_chooses_the_native_version_where_it_pays_and_records_why() -> None
     assert isinstance(make_vector(EnvironmentConfig(id="CartPole-v1"), SEEDS, num_envs=1, decisions=few), InProcess)
     assert isinstance(make_vector(EnvironmentConfig(id="CartPole-v1"), SEEDS, num_envs=8, decisions=many), CartPole)
     assert isinstance(make_vector(EnvironmentConfig(id="Acrobot-v1"), SEEDS, decisions=other), InProcess)
-    found = [entry["environment.vectorize"] for entry in (few, many, other)]
-    assert [entry["value"] for entry in found] == ["in_process", "native", "in_process"]
-    assert all(entry["reason"] for entry in found)
+    decided = [entry["environment.vectorize"] for entry in (few, many, other)]
+    assert [entry["value"] for entry in decided] == ["in_process", "native", "in_process"]
+    assert all(entry["reason"] for entry in decided)
     assert isinstance(make_vector(EnvironmentConfig(id="CartPole-v1"), SEEDS, num_envs=8, decisions=few), InProcess)
     assert isinstance(
         make_vector(EnvironmentConfig(id="CartPole-v1", vectorize="in_process"), SEEDS, decisions=decisions), InProcess
@@ -183,10 +183,10 @@ def test_foreign_alarms_reach_their_handler() -> None:
 def test_workers_use_one_linear_algebra_thread() -> None:
     env = make_vector(EnvironmentConfig(id="Pendulum-v1", num_envs=2, vectorize="workers", workers=2), SEEDS)
     try:
-        found = [process.environ() for process in worker_processes()]
-        assert len(found) == 2
+        variables = [process.environ() for process in worker_processes()]
+        assert len(variables) == 2
         for library in ("OMP", "MKL", "OPENBLAS"):
-            assert {one[f"{library}_NUM_THREADS"] for one in found} == {"1"}
+            assert {one[f"{library}_NUM_THREADS"] for one in variables} == {"1"}
     finally:
         env.close()
 

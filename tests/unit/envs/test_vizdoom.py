@@ -1,4 +1,4 @@
-"""ViZDoom as an environment: scenarios found, episodes repeated, brought back in the middle."""
+"""ViZDoom: scenarios, repeatable episodes, restore in mid-episode."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ pytest.importorskip("vizdoom", reason="the extra vizdoom is not installed")
 
 
 def scenarios() -> Path:
-    found = find_spec("vizdoom")
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).parent / "scenarios"
+    package = find_spec("vizdoom")
+    assert package is not None
+    assert package.origin is not None
+    return Path(package.origin).parent / "scenarios"
 
 
 def made(id: str = "VizDoom-basic", max_episode_steps: int | None = None, **kwargs: Any) -> Gym:
@@ -42,13 +42,13 @@ def made(id: str = "VizDoom-basic", max_episode_steps: int | None = None, **kwar
 
 
 def play(env: Gym, seed: int, steps: int = 25) -> list[bytes]:
-    rng, frame, seen = np.random.default_rng(seed), env.reset(seed), []
+    rng, frame, frames = np.random.default_rng(seed), env.reset(seed), []
     for _ in range(steps):
-        seen.append(frame.obs["agent"].tobytes() + frame.reward["agent"].tobytes())
+        frames.append(frame.obs["agent"].tobytes() + frame.reward["agent"].tobytes())
         if frame.terminated:
             break
         frame = env.step({"agent": rng.integers(0, env.spec.groups["agent"].action.n, 1)})  # type: ignore[attr-defined]
-    return seen
+    return frames
 
 
 def test_a_used_doom_plays_the_same_episode_as_a_fresh_one_and_leaves_no_files(
@@ -132,9 +132,9 @@ def test_a_scenario_can_set_game_rules_but_no_program(tmp_path: Path) -> None:
 
 def test_game_variables_are_returned_beside_the_screen() -> None:
     env = made("VizDoom-health_gathering", variables=True)
-    seen = env.reset(1).obs["agent"]
-    assert seen["variables"].tolist() == [[92.0]]  # the floor has hurt already
-    assert seen["screen"].shape == (1, 3, 120, 160)
+    observation = env.reset(1).obs["agent"]
+    assert observation["variables"].tolist() == [[92.0]]  # the floor has hurt already
+    assert observation["screen"].shape == (1, 3, 120, 160)
     env.close()
 
 

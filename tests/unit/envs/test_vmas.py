@@ -1,4 +1,4 @@
-"""VMAS: what a resumed run finds again, its own bits, seeds of single environments, arguments."""
+"""VMAS: exact restore, equality with the published simulator, seeds of single environments, arguments."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def vector(name: str, num_envs: int = 3, **settings: Any) -> Any:
 
 
 def walk(env: Any, steps: int, seed: int) -> Any:
-    random, shown = np.random.default_rng(seed), []
+    random, frames = np.random.default_rng(seed), []
     for _ in range(steps):
         step = env.step(random_actions(env.spec.groups, env.current, random))
-        shown += [(step.obs[name].tobytes(), step.reward[name].tobytes()) for name in env.spec.groups]
-        shown.append((step.terminated.tobytes(), step.truncated.tobytes()))
-    return shown
+        frames += [(step.obs[name].tobytes(), step.reward[name].tobytes()) for name in env.spec.groups]
+        frames.append((step.terminated.tobytes(), step.truncated.tobytes()))
+    return frames
 
 
 # scripted players that draw, goals that are other entities, actions with words, objects for all at once

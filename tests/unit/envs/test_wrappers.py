@@ -14,7 +14,7 @@ from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, MissingExtraError, NotFoundError
-from harness.own_wrappers import Doubled
+from harness.user_wrappers import Doubled
 
 SEEDS = EpisodeSeeds(run_seed=7, stream=TRAIN)
 
@@ -24,12 +24,12 @@ def made(id: str = "CartPole-v1", **settings: Any) -> Any:
 
 
 def walk(env: Any, steps: int, seed: int = 0) -> Any:
-    rng, shown = np.random.default_rng(seed), []
+    rng, observations = np.random.default_rng(seed), []
     for _ in range(steps):
         step = env.step(random_actions(env.spec.groups, env.current, rng))
         obs, reward, raw = (tree["agent"].copy() for tree in (step.obs, step.reward, step.raw_reward))
-        shown.append((obs, reward, raw))
-    return shown, env.episodes()
+        observations.append((obs, reward, raw))
+    return observations, env.episodes()
 
 
 def test_a_name_alone_is_short_for_a_wrapper_without_arguments() -> None:
@@ -49,7 +49,7 @@ def test_wrappers_are_applied_in_order_and_the_facts_are_those_after_them() -> N
 
 
 @pytest.mark.parametrize(
-    ("id", "kept"),
+    ("id", "positions"),
     [
         ("CartPole-v1", [0, 2]),
         ("Pendulum-v1", [0, 1]),
@@ -59,9 +59,9 @@ def test_wrappers_are_applied_in_order_and_the_facts_are_those_after_them() -> N
         ("LunarLander-v3", [0, 1, 4, 6, 7]),
     ],
 )
-def test_hide_velocity_removes_velocities(id: str, kept: list[int]) -> None:
+def test_hide_velocity_removes_velocities(id: str, positions: list[int]) -> None:
     bare, masked = made(id), made(id, wrappers=["HideVelocity"])
-    assert np.array_equal(masked.reset(3).obs["agent"], bare.reset(3).obs["agent"][:, kept])
+    assert np.array_equal(masked.reset(3).obs["agent"], bare.reset(3).obs["agent"][:, positions])
     for env in (bare, masked):
         env.close()
 
@@ -94,12 +94,12 @@ CLIPPED = ({"id": "ClipReward", "min_reward": -0.1, "max_reward": 0.1},)
 def test_episodes_report_the_environments_own_rewards(way: Any) -> None:
     config = EnvironmentConfig(id="LunarLander-v3", vectorize=way, workers=2, wrappers=CLIPPED, max_episode_steps=60)
     env = make_vector(config, SEEDS, num_envs=3)
-    shown, episodes = walk(env, 130)
+    observations, episodes = walk(env, 130)
     env.close()
     assert len(episodes) >= 3
-    assert all(np.abs(reward).max() <= np.float32(0.1) for _, reward, _ in shown)
+    assert all(np.abs(reward).max() <= np.float32(0.1) for _, reward, _ in observations)
     first = next(episode for episode in episodes if (episode.env, episode.number) == (1, 0))
-    raw = np.sum([raw[1] for _, _, raw in shown[: first.length]], axis=0, dtype=np.float64)
+    raw = np.sum([raw[1] for _, _, raw in observations[: first.length]], axis=0, dtype=np.float64)
     assert np.array_equal(first.returns["agent"], raw)
 
     again, bare = made("LunarLander-v3", wrappers=CLIPPED), made("LunarLander-v3")
@@ -176,13 +176,13 @@ def test_rewards_of_repeated_actions_are_all_counted() -> None:
 
 
 def test_actions_from_minus_one_to_one_reach_the_bounds() -> None:
-    env = made("harness.own_wrappers:Camera", rescale_actions=True)
+    env = made("harness.user_wrappers:Camera", rescale_actions=True)
     space = env.spec.groups["agent"].action
     assert (space.low.tolist(), space.high.tolist()) == ([-1, -1], [1, 1])
     env.reset(0)
-    for action, taken in (((-1, -1), (-1, 0)), ((1, 1), (3, 10)), ((0, 0), (1, 5)), ((-7, 7), (-1, 10))):
+    for action, expected in (((-1, -1), (-1, 0)), ((1, 1), (3, 10)), ((0, 0), (1, 5)), ((-7, 7), (-1, 10))):
         env.step({"agent": np.array([action], np.float32)})
-        assert env.bare.unwrapped.taken.tolist() == list(taken)
+        assert env.bare.unwrapped.last_action.tolist() == list(expected)
     with pytest.raises(ConfigError, match=r"environment\.rescale_actions: needs continuous actions with finite bounds"):
         made("CartPole-v1", rescale_actions=True)
 
@@ -195,7 +195,7 @@ def test_add_render_observation_returns_pictures() -> None:
     env.close()
 
 
-@pytest.mark.parametrize("wrapper", ["gymnasium.wrappers:AddRenderObservation", "harness.own_wrappers:Pictured"])
+@pytest.mark.parametrize("wrapper", ["gymnasium.wrappers:AddRenderObservation", "harness.user_wrappers:Pictured"])
 def test_render_mode_is_set_for_wrappers_that_render_by_any_name(wrapper: str) -> None:
     env = made("CartPole-v1", wrappers=[wrapper])
     assert env.reset(1).obs["agent"].shape == (1, 3, 400, 600)
@@ -203,7 +203,7 @@ def test_render_mode_is_set_for_wrappers_that_render_by_any_name(wrapper: str) -
 
 
 def test_a_wrapper_of_ones_own_by_import_path_and_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = EnvironmentConfig(id="CartPole-v1", wrappers=({"id": "harness.own_wrappers:Doubled", "factor": 3},))
+    config = EnvironmentConfig(id="CartPole-v1", wrappers=({"id": "harness.user_wrappers:Doubled", "factor": 3},))
     env = catalog.make(config)
     env.reset(0)
     frame = env.step({"agent": np.array([0])})
@@ -246,8 +246,8 @@ def test_a_wrapper_of_ones_own_by_import_path_and_by_name(monkeypatch: pytest.Mo
         ("Autoreset", ConfigError, "the engine resets"),
         ("TransformReward", ConfigError, "takes a function, which a config cannot hold"),
         ("nowhere.at_all:Wrapper", ConfigError, "cannot import 'nowhere.at_all:Wrapper'"),
-        ("harness.own_wrappers:nothing", ConfigError, r"must return a gymnasium\.Env, not NoneType"),
-        ("harness.own_wrappers:gymnasium", ConfigError, "must be a wrapper class"),
+        ("harness.user_wrappers:nothing", ConfigError, r"must return a gymnasium\.Env, not NoneType"),
+        ("harness.user_wrappers:gymnasium", ConfigError, "must be a wrapper class"),
     ],
 )
 def test_wrapper_errors_name_the_wrapper_and_its_key(wrapper: Any, error: Any, message: str) -> None:

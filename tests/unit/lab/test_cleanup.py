@@ -38,7 +38,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def old(make_curve: Callable[..., RunFolder]) -> Any:
-    """Makes runs with something heavy in every place, last changed some days ago."""
+    """Return a function that makes runs with large files in every folder, changed some days ago."""
 
     def make(score: float, days: float = 10, **more: Any) -> RunFolder:
         folder = make_curve([score], **more)
@@ -62,11 +62,11 @@ def old(make_curve: Callable[..., RunFolder]) -> Any:
 
 
 def whole(folder: RunFolder) -> bool:
-    kept = [(folder.path / name / file).exists() for name, file in GOES.items()]
-    assert all(kept) or not any(kept)
+    exist = [(folder.path / name / file).exists() for name, file in GOES.items()]
+    assert all(exist) or not any(exist)
     assert all((folder.path / name / "notes.bin").exists() for name in GOES), "what somebody put there stays"
     assert all((folder.path / name).exists() for name in STAYS), "what it was and achieved always stays"
-    return all(kept)
+    return all(exist)
 
 
 def weight(folder: RunFolder) -> int:
@@ -78,26 +78,26 @@ def test_the_best_of_each_spec_the_recent_and_the_tagged_are_kept(root: Path, ol
     other = old(0.5, env="Acrobot-v1")
     recent, tagged = old(0.1, days=1, seed=3), old(0.2, seed=4, tags=("paper",))
     heavy = weight(second) + weight(worst)
-    done = clean(root, KeepRules(best=1, days=2, tags=("paper",)))
+    result = clean(root, KeepRules(best=1, days=2, tags=("paper",)))
     assert [whole(folder) for folder in (best, other, recent, tagged)] == [True] * 4
     assert [whole(folder) for folder in (second, worst)] == [False] * 2
-    reasons = {run.id: run.outcome for run in done.runs}
+    reasons = {run.id: run.outcome for run in result.runs}
     assert reasons[best.id] == "kept: number 1 of CartPole-v1:ppo by return"
     assert reasons[recent.id] == "kept: changed within 2 days"
     assert reasons[tagged.id] == "kept: tagged paper"
-    assert done.before - done.after == done.freed == heavy
-    assert done.after == disk_use(root)
+    assert result.before - result.after == result.freed == heavy
+    assert result.after == disk_use(root)
     assert [row["return"] for row in rows(root, {"seed": 2})] == [1.0], "still in the index"
 
 
-def test_a_dry_run_says_the_same_and_touches_nothing(root: Path, old: Callable[..., RunFolder]) -> None:
+def test_a_dry_run_reports_the_same_and_deletes_nothing(root: Path, old: Callable[..., RunFolder]) -> None:
     folders = [old(float(seed), seed=seed) for seed in range(3)]
     rows(root)
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     tried = clean(root, KeepRules(best=1), dry_run=True)
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
-    done = clean(root, KeepRules(best=1))
-    assert tried.freed == done.freed > 0
+    result = clean(root, KeepRules(best=1))
+    assert tried.freed == result.freed > 0
     assert {run.id for run in tried.runs if run.freed} == {folder.id for folder in folders[:2]}
 
 
@@ -105,17 +105,17 @@ def test_a_run_in_use_is_never_touched(root: Path, old: Callable[..., RunFolder]
     running, resumed = old(1.0, seed=0), old(2.0, seed=1)
     running.update_status(status="running", updated="2020-01-01T00:00:00+00:00")
     with RunLock(running.path), RunLock(resumed.path):
-        done = clean(root, KeepRules(best=0))
+        result = clean(root, KeepRules(best=0))
         assert whole(running)
         assert whole(resumed)
-        reasons = {run.id: run.outcome for run in done.runs}
+        reasons = {run.id: run.outcome for run in result.runs}
         assert reasons[running.id] == "kept: running"
         assert reasons[resumed.id].startswith("kept: in use by process")
     clean(root, KeepRules(best=0))
     assert not whole(running), "crashed, and free to go"
 
 
-def test_a_cleanup_that_was_killed_is_finished_by_the_next(
+def test_a_killed_cleanup_is_completed_by_the_next(
     root: Path, old: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = old(1.0)
@@ -138,13 +138,13 @@ def test_a_cleanup_that_was_killed_is_finished_by_the_next(
     assert clean(root, KeepRules(best=0)).freed == 0
 
 
-def test_filters_narrow_what_is_looked_at_and_best_counts_everyone(root: Path, old: Callable[..., RunFolder]) -> None:
+def test_filters_limit_the_deleted_runs_and_best_considers_all_runs(root: Path, old: Callable[..., RunFolder]) -> None:
     best, mine, theirs = old(9.0, seed=0), old(5.0, seed=1), old(1.0, seed=2)
     clean(root, KeepRules(best=1), ["seed=1"])
     assert [whole(folder) for folder in (best, mine, theirs)] == [True, False, True]
 
 
-def test_links_are_left_alone(root: Path, old: Callable[..., RunFolder], tmp_path: Path) -> None:
+def test_links_are_not_deleted(root: Path, old: Callable[..., RunFolder], tmp_path: Path) -> None:
     folder, far = old(1.0), tmp_path / "far"
     (folder.path / "replay").rename(far)
     (folder.path / "replay").symlink_to(far)
@@ -152,7 +152,7 @@ def test_links_are_left_alone(root: Path, old: Callable[..., RunFolder], tmp_pat
     assert (far / GOES["replay"]).exists()
 
 
-def test_a_run_that_was_cleaned_takes_nobodys_place(root: Path, old: Callable[..., RunFolder]) -> None:
+def test_a_cleaned_run_does_not_count_as_one_of_the_best(root: Path, old: Callable[..., RunFolder]) -> None:
     best, second = old(9.0, seed=0), old(5.0, seed=1)
     clean(root, KeepRules(best=0), ["seed=0"])
     assert find(root, "@best").id == second.id
@@ -167,15 +167,15 @@ def test_a_run_that_was_cleaned_takes_nobodys_place(root: Path, old: Callable[..
 
 def test_variants_of_an_algorithm_are_kept_apart(root: Path, old: Callable[..., RunFolder]) -> None:
     plain, recurrent = old(9.0), old(5.0, seed=1, experiment="CartPole-v1/ppo_lstm")
-    done = clean(root, KeepRules(best=1))
+    result = clean(root, KeepRules(best=1))
     assert whole(plain)
     assert whole(recurrent)
-    assert "kept: number 1 of CartPole-v1:ppo_lstm by return" in [run.outcome for run in done.runs]
+    assert "kept: number 1 of CartPole-v1:ppo_lstm by return" in [run.outcome for run in result.runs]
     assert recurrent.read_manifest()["spec"] == "CartPole-v1:ppo_lstm"
     assert find(root, "@best:CartPole-v1:ppo_lstm").id == recurrent.id
 
 
-def test_a_linked_run_is_left_alone(root: Path, old: Callable[..., RunFolder], tmp_path: Path) -> None:
+def test_a_linked_run_is_not_cleaned(root: Path, old: Callable[..., RunFolder], tmp_path: Path) -> None:
     folder = old(1.0)
     far = folder.path.rename(tmp_path / "far")
     folder.path.symlink_to(far)
@@ -183,18 +183,18 @@ def test_a_linked_run_is_left_alone(root: Path, old: Callable[..., RunFolder], t
     assert whole(RunFolder(far))
 
 
-def test_what_a_sweep_may_go_on_with_is_kept(root: Path, old: Callable[..., RunFolder]) -> None:
-    waiting, pruned, done = old(1.0, seed=0), old(2.0, seed=1), old(3.0, seed=2)
+def test_runs_that_a_sweep_may_continue_are_kept(root: Path, old: Callable[..., RunFolder]) -> None:
+    waiting, pruned, finished = old(1.0, seed=0), old(2.0, seed=1), old(3.0, seed=2)
     for folder in (waiting, pruned):
         folder.update_status(status="interrupted", updated=folder.read_status()["updated"])
-    facts = [{"event": "started", "trial": n, "run": run.id} for n, run in enumerate((waiting, pruned, done))]
+    facts = [{"event": "started", "trial": n, "run": run.id} for n, run in enumerate((waiting, pruned, finished))]
     facts.append({"event": "told", "trial": 1, "state": "pruned"})
     (root / "sweeps" / "mine").mkdir(parents=True)
     lines = "\n".join(map(json.dumps, facts))
     (root / "sweeps" / "mine" / "journal.jsonl").write_text(f"{lines}\n" + '{"event": "sta')
-    found = {run.id: run.outcome for run in clean(root, KeepRules(best=0)).runs}
-    assert found[waiting.id] == "kept: sweep mine may continue it"
-    assert [whole(folder) for folder in (waiting, pruned, done)] == [True, False, False]
+    outcomes = {run.id: run.outcome for run in clean(root, KeepRules(best=0)).runs}
+    assert outcomes[waiting.id] == "kept: sweep mine may continue it"
+    assert [whole(folder) for folder in (waiting, pruned, finished)] == [True, False, False]
 
 
 def test_a_run_that_changed_since_it_was_judged_is_kept(
@@ -202,10 +202,10 @@ def test_a_run_that_changed_since_it_was_judged_is_kept(
 ) -> None:
     folder, judge = old(1.0), cleanup._reasons
 
-    def meanwhile(*known: Any) -> Any:
-        found = judge(*known)
+    def meanwhile(*arguments: Any) -> Any:
+        judged = judge(*arguments)
         folder.update_status(status="finished")  # resumed, and finished again
-        return found
+        return judged
 
     monkeypatch.setattr(cleanup, "_reasons", meanwhile)
     assert [run.outcome for run in clean(root, KeepRules(best=0)).runs] == ["kept: changed meanwhile"]
@@ -213,17 +213,17 @@ def test_a_run_that_changed_since_it_was_judged_is_kept(
     assert not is_held(folder.path)
 
 
-def test_a_run_of_another_machine_is_believed(root: Path, old: Callable[..., RunFolder]) -> None:
+def test_the_status_of_a_run_of_another_machine_is_trusted(root: Path, old: Callable[..., RunFolder]) -> None:
     folder = old(1.0)
     folder.update_status(status="running", updated="2020-01-01T00:00:00+00:00")
     (folder.path / "lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
     for dry_run in (True, False):
-        done = clean(root, KeepRules(best=0), dry_run=dry_run)
-        assert [run.outcome for run in done.runs] == ["kept: running on elsewhere, according to its status"]
+        result = clean(root, KeepRules(best=0), dry_run=dry_run)
+        assert [run.outcome for run in result.runs] == ["kept: running on elsewhere, according to its status"]
     assert whole(folder)
 
 
-def test_a_cleaned_run_that_begins_again_is_a_run_like_any_other(root: Path) -> None:
+def test_a_cleaned_run_that_is_resumed_counts_again(root: Path) -> None:
     config = load("toy/identity:ppo", ["training.max_timesteps=128", "algorithm.n_steps=8", "algorithm.n_epochs=1"])
     folder = create(root, config, ["test"])
     folder.update_status(status="interrupted", cleaned="2026-01-01T00:00:00+00:00")
@@ -233,7 +233,7 @@ def test_a_cleaned_run_that_begins_again_is_a_run_like_any_other(root: Path) -> 
     assert list(folder.checkpoints.path.iterdir())
 
 
-def test_the_command(root: Path, old: Callable[..., RunFolder]) -> None:
+def test_the_cleanup_command_prints_text_and_json(root: Path, old: Callable[..., RunFolder]) -> None:
     folder = old(1.0)
     heavy = weight(folder)
     cadenza("cleanup", "--runs-dir", root).refused(2, "say what to keep")
@@ -242,7 +242,7 @@ def test_the_command(root: Path, old: Callable[..., RunFolder]) -> None:
     assert "would be cleaned" in dry
     assert f"would free {heavy // 1024} KiB of 1 of 1 runs" in dry
     assert whole(folder)
-    done = json.loads(cadenza("cleanup", "--runs-dir", root, "--keep-recent", "3", "--json").succeeded().out)
-    assert done["cleaned"] == [{"run": folder.id, "freed_bytes": heavy}]
-    assert done["before_bytes"] - done["after_bytes"] == done["freed_bytes"] == heavy
+    result = json.loads(cadenza("cleanup", "--runs-dir", root, "--keep-recent", "3", "--json").succeeded().out)
+    assert result["cleaned"] == [{"run": folder.id, "freed_bytes": heavy}]
+    assert result["before_bytes"] - result["after_bytes"] == result["freed_bytes"] == heavy
     assert "were deleted" in cadenza("show", folder.id, "--runs-dir", root).succeeded().out

@@ -22,7 +22,7 @@ from harness.command import cadenza
 
 @pytest.fixture
 def root(tmp_path: Path, make_curve: Callable[..., RunFolder]) -> Path:
-    """Two configs in CartPole, three seeds each."""
+    """Make runs of two configs in CartPole, with three seeds each."""
     for seed in range(3):
         make_curve([10.0, 50.0 + seed, 100.0 + 10 * seed], seed=seed)
         make_curve([5.0, 20.0 + seed, 40.0 + 10 * seed], seed=seed, gamma=0.9, pace=2.0)
@@ -45,7 +45,7 @@ def test_seeds_of_one_config_are_put_together_and_named_by_what_differs(root: Pa
     assert found.notes == []
 
 
-def test_scores_their_interval_and_who_beats_whom(root: Path) -> None:
+def test_scores_have_intervals_and_probabilities_of_improvement(root: Path) -> None:
     found = compare(everyone(root))
     high = next(one for one in found.series if one.label == "gamma=0.99")
     low = next(one for one in found.series if one.label == "gamma=0.9")
@@ -57,7 +57,7 @@ def test_scores_their_interval_and_who_beats_whom(root: Path) -> None:
     assert found.estimate(high, "eval/return_mean") is estimate, "worked out once"
 
 
-def test_scores_at_a_step_or_of_the_best_moment(root: Path, make_curve: Callable[..., RunFolder]) -> None:
+def test_scores_at_a_step_or_at_the_best_row(root: Path, make_curve: Callable[..., RunFolder]) -> None:
     make_curve([1.0, 9.0, 3.0], env="Acrobot-v1")
     folders = select_runs(root, ["Acrobot-v1:ppo"])
     assert [compare(folders, score=score).estimate(compare(folders).series[0], "eval/return_mean").value for score in
@@ -67,7 +67,7 @@ def test_scores_at_a_step_or_of_the_best_moment(root: Path, make_curve: Callable
         found.estimate(found.series[0], "eval/return_mean")
 
 
-def test_curves_are_aligned_as_far_as_all_of_them_go() -> None:
+def test_curves_are_aligned_over_their_common_range() -> None:
     short, long = (
         (np.array([0.0, 10.0]), np.array([0.0, 10.0])),
         (np.array([0.0, 5.0, 20.0]), np.array([4.0, 4.0, 4.0])),
@@ -82,14 +82,16 @@ def test_curves_are_aligned_as_far_as_all_of_them_go() -> None:
     assert len(apart.seeds) == 2
 
 
-def test_wall_time_is_another_axis(root: Path) -> None:
+def test_curves_can_be_drawn_over_wall_time(root: Path) -> None:
     found = compare(everyone(root))
     for one in found.series:
         curve = found.curve(one, "eval/return_mean", "time")
         assert curve.x.tolist() == ([1, 2, 3] if one.label == "gamma=0.99" else [2, 4, 6])
 
 
-def test_several_environments_are_scaled_and_drawn_from_each(root: Path, make_curve: Callable[..., RunFolder]) -> None:
+def test_several_environments_are_scaled_and_resampled_separately(
+    root: Path, make_curve: Callable[..., RunFolder]
+) -> None:
     for seed in range(3):
         make_curve([-500.0, -100.0 - seed], env="Acrobot-v1", seed=seed)
         make_curve([-500.0, -90.0 - seed], env="Acrobot-v1", seed=seed, gamma=0.9)
@@ -102,7 +104,7 @@ def test_several_environments_are_scaled_and_drawn_from_each(root: Path, make_cu
     assert found.improvement("gamma=0.9", "gamma=0.99", "eval/return_mean").value == 0.5, "wins one of two"
 
 
-def test_a_repeated_seed_counts_once_and_gaps_are_told(
+def test_a_repeated_seed_counts_once_and_gaps_are_noted(
     root: Path, make_curve: Callable[..., RunFolder], make_run: Callable[..., RunFolder]
 ) -> None:
     again = make_curve([1.0, 2.0, 77.0], seed=2)
@@ -119,12 +121,12 @@ def test_a_repeated_seed_counts_once_and_gaps_are_told(
     assert short.id not in told
 
 
-def test_runs_without_anything_measured(root: Path, make_run: Callable[..., RunFolder]) -> None:
+def test_runs_without_the_metric_are_refused(root: Path, make_run: Callable[..., RunFolder]) -> None:
     folder = make_run("Acrobot-v1")
     cadenza("compare", folder.id, "--runs-dir", root).refused(2, "none of these runs has a row of metrics yet")
 
 
-def test_by_puts_runs_together_that_differ_elsewhere(root: Path) -> None:
+def test_by_groups_runs_that_differ_in_other_settings(root: Path) -> None:
     by_limit = compare(everyone(root), by=["training.max_timesteps"])
     assert [one.label for one in by_limit.series] == ["max_timesteps=100000"]
     with pytest.raises(ConfigError, match=r"--by algorithm\.gama: unknown config key; did you mean 'algorithm\.gamma'"):
@@ -185,8 +187,8 @@ def test_environments_are_paired_by_name(
     assert found.improvement("gamma=0.9", "gamma=0.99", "eval/return_mean") is None, "no environment has both"
 
 
-def test_names_that_leave_something_out_mean_the_same_in_every_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of like-named ones the second must be the same everywhere, whatever came first."""
+def test_shortened_labels_mean_the_same_in_every_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two equal labels must be the same config in every environment, in any order."""
     monkeypatch.setattr(series, "LABEL_KEYS", 1)
     keys = ["a", "b"]
     told: list[Any] = []
@@ -196,7 +198,7 @@ def test_names_that_leave_something_out_mean_the_same_in_every_environment(monke
     assert labels == ["a=0 …", "a=0 … (2)", "a=0 … (2)", "a=0 …"]
 
 
-def test_wall_time_of_unlike_machines_is_told(root: Path) -> None:
+def test_wall_time_of_different_machines_is_noted(root: Path) -> None:
     folders = everyone(root)
     assert compare(folders).notes_along("time") == []
     folders[0].write_decisions({"device": "cuda:0"})
@@ -206,7 +208,7 @@ def test_wall_time_of_unlike_machines_is_told(root: Path) -> None:
     assert note in cadenza("compare", "CartPole*", "--runs-dir", root, "--x", "time").succeeded().err
 
 
-def test_what_is_no_number_is_no_metric(root: Path) -> None:
+def test_columns_without_numbers_are_no_metrics(root: Path) -> None:
     for folder in everyone(root):
         row = {"env_steps": 400, "phase": "main", "digest/weights": "1f3a", "digest": "x"}
         with folder.metrics.path.open("a") as file:
@@ -215,7 +217,7 @@ def test_what_is_no_number_is_no_metric(root: Path) -> None:
         cadenza("compare", "CartPole*", "--runs-dir", root, "-m", name).refused(2, f"unknown metric '{name}'")
 
 
-def test_names_are_texts_in_pictures_and_pages(root: Path, make_curve: Callable[..., RunFolder]) -> None:
+def test_names_are_escaped_in_pictures_and_pages(root: Path, make_curve: Callable[..., RunFolder]) -> None:
     name = "cost $x_{ and $6 <!--<script>"
     folder = make_curve([1.0, 2.0], seed=5, name=name)
     for kind in ("png", "svg", "html"):
@@ -239,7 +241,7 @@ def test_a_run_named_twice_is_one_run(
     assert [found.id for found in select_runs(root, ["CartPole-v1:ppo_lstm"])] == [recurrent.id]
 
 
-def test_which_runs_are_meant(root: Path) -> None:
+def test_wildcards_specs_and_aliases_select_runs(root: Path) -> None:
     ids = {folder.id for folder in everyone(root)}
     assert {folder.id for folder in select_runs(root, ["CartPole-v1-ppo-*"])} == ids
     assert {folder.id for folder in select_runs(root, ["CartPole-v1:ppo", "@last"])} == ids
@@ -265,7 +267,7 @@ def test_the_command_prints_tables_and_json(root: Path) -> None:
     assert high["curves"]["eval/return_mean"]["x"] == [1, 2, 3]
 
 
-def test_mistakes_on_the_command_line(root: Path) -> None:
+def test_invalid_arguments_of_compare_are_refused(root: Path) -> None:
     for arguments, words in (
         (["--x", "tme"], "did you mean 'time'"),
         (["--plot", "x.gif"], "must end in .png"),
@@ -288,7 +290,7 @@ def test_the_picture_has_curves_bands_and_names(root: Path) -> None:
     assert (root / "again.svg").read_text() == svg
 
 
-def test_the_page_needs_nothing_beside_it(root: Path) -> None:
+def test_the_page_is_a_single_file(root: Path) -> None:
     page = root / "c.html"
     cadenza("compare", "CartPole*", "--runs-dir", root, "--plot", page, "-m", "eval/return_mean,train/loss").succeeded()
     text = page.read_text()

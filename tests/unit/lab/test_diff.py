@@ -21,27 +21,27 @@ def played(folder: RunFolder, *actions: list[int], group: str = "agent") -> RunF
                 env=0,
                 number=number,
                 seed=number,
-                length=len(taken),
-                returns={group: np.array([float(len(taken))])},
-                actions={group: np.array(taken)[:, None]},
+                length=len(action),
+                returns={group: np.array([float(len(action))])},
+                actions={group: np.array(action)[:, None]},
             )
-            for number, taken in enumerate(actions)
+            for number, action in enumerate(actions)
         ]
     )
     log.seal(100)
     return folder
 
 
-def test_the_first_step_and_quantity(tmp_path: Path, make_curve: Callable[..., RunFolder]) -> None:
+def test_diff_names_the_first_different_step_and_quantity(tmp_path: Path, make_curve: Callable[..., RunFolder]) -> None:
     a = make_curve([1.0, 2.0, 3.0])
     b = make_curve([1.0, 2.5, 3.0], gamma=0.9, pace=7.0)
     expected = {"row": 1, "env_steps": 200, "quantity": "eval/return_mean", "a": 2.0, "b": 2.5}
     assert first_divergence(a, b) == expected
     assert first_divergence(a, a) is None
     root = tmp_path / "runs"
-    found = json.loads(cadenza("diff", a.id, b.id, "--first", "--runs-dir", root, "--json").succeeded().out)
-    told = {"identical": False, "first_difference": expected, "episodes_compared": False}
-    assert found == {"a": a.id, "b": b.id} | told
+    result = json.loads(cadenza("diff", a.id, b.id, "--first", "--runs-dir", root, "--json").succeeded().out)
+    expected_result = {"identical": False, "first_difference": expected, "episodes_compared": False}
+    assert result == {"a": a.id, "b": b.id} | expected_result
     text = cadenza("diff", a.id, b.id, "--runs-dir", root).succeeded().out
     assert "algorithm.gamma" in text
     assert "they first differ at step 200 in eval/return_mean: 2.0 and 2.5" in text
@@ -51,7 +51,7 @@ def test_the_first_step_and_quantity(tmp_path: Path, make_curve: Callable[..., R
     assert cadenza("diff", a.id, a.id, "--runs-dir", root).succeeded().out == "metrics and episodes are identical\n"
 
 
-def test_the_episode_and_the_step_of_it_where_they_acted_otherwise(make_curve: Callable[..., RunFolder]) -> None:
+def test_diff_names_the_episode_and_step_of_the_first_different_action(make_curve: Callable[..., RunFolder]) -> None:
     a = played(make_curve([1.0]), [0, 1, 0], [1, 1, 0, 1])
     b = played(make_curve([2.0]), [0, 1, 0], [1, 1, 1, 1])
     assert first_episode(a, b) == {"index": 1, "env": 0, "number": 1, "quantity": "actions", "step": 2}
@@ -69,6 +69,6 @@ def test_other_groups_are_a_difference_from_either_side(tmp_path: Path, make_cur
     assert text.startswith("metrics are identical, episodes are not\nfirst of the finished episodes to differ")
 
 
-def test_a_run_that_stopped_sooner_parts_where_it_stopped(make_curve: Callable[..., RunFolder]) -> None:
-    found = first_divergence(make_curve([1.0, 2.0]), make_curve([1.0, 2.0, 3.0]))
-    assert (found["env_steps"], found["quantity"], found["a"], found["b"]) == (300, "rows", 2, 3)
+def test_a_shorter_run_differs_where_it_ends(make_curve: Callable[..., RunFolder]) -> None:
+    difference = first_divergence(make_curve([1.0, 2.0]), make_curve([1.0, 2.0, 3.0]))
+    assert (difference["env_steps"], difference["quantity"], difference["a"], difference["b"]) == (300, "rows", 2, 3)

@@ -91,7 +91,7 @@ def test_a_run_that_measured_nothing_still_has_a_report(make_run: Callable[..., 
     assert not folder.curves.exists()
 
 
-def test_odd_text_does_not_break_a_table(folder: RunFolder) -> None:
+def test_markup_in_messages_does_not_break_a_table(folder: RunFolder) -> None:
     folder.update_status(status="failed", message="a | b\nand more")
     assert "| status | failed: a \\| b and more |\n" in write_report(folder).read_text()
 
@@ -125,7 +125,7 @@ def test_the_html_page_needs_no_other_file_and_escapes_text(folder: RunFolder) -
     assert "prefers-color-scheme: dark" in text
 
 
-def test_alerts_and_times_are_told(folder: RunFolder) -> None:
+def test_the_report_contains_alerts_and_times(folder: RunFolder) -> None:
     assert "## Alerts\n\nNone." in write_report(folder).read_text()
     alert = {"rule": "no_progress", "env_steps": 3000, "what": "it <b>stands</b> still", "hint": "rest"}
     folder.alerts.path.write_text(f"{json.dumps(alert)}\n{json.dumps(alert | {'env_steps': 4000})}\n")

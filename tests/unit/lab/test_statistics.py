@@ -39,7 +39,7 @@ def tasks(matrix: list[list[float]]) -> list[np.ndarray]:
 
 
 def rliable_draws(resamples: int, *scores: list[np.ndarray]) -> list[np.ndarray]:
-    """By task, the draws of rliable's own generator."""
+    """Return the draws of rliable's own generator by task."""
     random = np.random.RandomState(REFERENCE["seed"])
     shapes = [(len(score[0]), len(score)) for score in scores]
     rounds = [[random.choice(runs, (runs, count)) for runs, count in shapes] for _ in range(resamples)]
@@ -77,12 +77,12 @@ def test_performance_profile_and_its_interval(case: dict[str, Any]) -> None:
     np.testing.assert_allclose(profile_interval(scores, taus), case["profile_interval"], atol=0.15)
 
 
-def test_curves() -> None:
-    known = REFERENCE["curve"]
-    middle, low, high = curve_interval(np.array(known["curves"]))
-    np.testing.assert_allclose(middle, known["iqm"], rtol=1e-12)
-    spread = np.ptp(known["interval"], axis=0)
-    assert (np.abs(np.stack([low, high]) - known["interval"]) < 0.12 * spread).all()
+def test_interval_of_a_curve_equals_the_reference() -> None:
+    reference = REFERENCE["curve"]
+    middle, low, high = curve_interval(np.array(reference["curves"]))
+    np.testing.assert_allclose(middle, reference["iqm"], rtol=1e-12)
+    spread = np.ptp(reference["interval"], axis=0)
+    assert (np.abs(np.stack([low, high]) - reference["interval"]) < 0.12 * spread).all()
 
 
 def test_scores_are_counted_strictly_above_a_threshold_and_ties_by_half() -> None:
@@ -95,7 +95,7 @@ def test_scores_are_counted_strictly_above_a_threshold_and_ties_by_half() -> Non
 def test_tasks_with_unequal_numbers_of_runs() -> None:
     scores = [np.array([0.0, 1.0, 2.0, 3.0]), np.array([10.0, 20.0])]
     assert pooled_iqm(scores) == np.mean([1, 2, 3, 10])
-    assert [chosen.shape for chosen in draw(scores, 7)] == [(7, 4), (7, 2)]
+    assert [sample.shape for sample in draw(scores, 7)] == [(7, 4), (7, 2)]
     low, high = interval(scores)
     assert low < pooled_iqm(scores) < high
 
@@ -112,9 +112,9 @@ def test_many_runs_are_paired_without_all_pairs_at_once() -> None:
     scores = [np.random.default_rng(0).integers(9, size=200).astype(float)]
     (drawn,) = resample(scores, draw(scores, 100))
     tracemalloc.start()
-    found = probability_of_improvement([drawn], [drawn[::-1]])
+    probability = probability_of_improvement([drawn], [drawn[::-1]])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 * drawn.nbytes
     ours, theirs = drawn[7][:, None], drawn[92][None]
-    assert found[7] == pytest.approx(((ours > theirs) + 0.5 * (ours == theirs)).mean(), rel=1e-12)
+    assert probability[7] == pytest.approx(((ours > theirs) + 0.5 * (ours == theirs)).mean(), rel=1e-12)

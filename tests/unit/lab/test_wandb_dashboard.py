@@ -1,4 +1,4 @@
-"""The workspace at Weights & Biases, against a server on loopback that keeps what it is told."""
+"""The workspace at Weights & Biases, with a server on loopback."""
 
 from __future__ import annotations
 
@@ -34,28 +34,30 @@ def panels(spec: dict[str, Any]) -> dict[str, list[str]]:
     }
 
 
-def test_one_workspace_however_often_it_is_asked_for(tmp_path: Path, server: WandbServer) -> None:
+def test_repeated_calls_update_one_workspace(tmp_path: Path, server: WandbServer) -> None:
     train(tmp_path, *TOY).succeeded()
     where = (*WHERE, "--runs-dir", tmp_path)
-    shown = panels(json.loads(cadenza("dashboard", *where, "--dry-run").succeeded().out))
-    assert list(shown)[:3] == ["Evaluation", "Training episodes", "Learning"]
-    assert "eval/return_mean" in shown["Evaluation"]
-    assert "train/entropy" in shown["Learning"]
+    dry = panels(json.loads(cadenza("dashboard", *where, "--dry-run").succeeded().out))
+    assert list(dry)[:3] == ["Evaluation", "Training episodes", "Learning"]
+    assert "eval/return_mean" in dry["Evaluation"]
+    assert "train/entropy" in dry["Learning"]
     assert not server.views
 
     assert "/me/lab?nw=cadenza made: " in cadenza("dashboard", *where).succeeded().out
     (view,) = server.views.values()
-    assert panels(json.loads(view["spec"])) == shown
+    assert panels(json.loads(view["spec"])) == dry
     assert "is unchanged" in cadenza("dashboard", *where).succeeded().out
     assert server.saved == 1
 
-    told = json.loads(cadenza("dashboard", *where, "--overwrite", "--select-latest", "--json").succeeded().out)
-    assert (told["done"], server.saved, len(server.views)) == ("replaced", 2, 1)
+    result = json.loads(cadenza("dashboard", *where, "--overwrite", "--select-latest", "--json").succeeded().out)
+    assert (result["done"], server.saved, len(server.views)) == ("replaced", 2, 1)
     (runset,) = json.loads(view["spec"])["section"]["runSets"]
     assert runset["selections"]["tree"] == ["older", "oldest"]
 
 
-def test_what_goes_wrong_is_one_line(tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_wandb_are_reported_in_one_line(
+    tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cadenza("dashboard", "--project", "lab").refused(2, "--entity")
     server.project = False
     cadenza("dashboard", *WHERE, "--runs-dir", tmp_path).refused(70, "W&B: Project `me/lab` not found")

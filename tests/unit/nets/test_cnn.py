@@ -30,8 +30,8 @@ def test_features_and_gradients_equal_torchs_layers(dtype: torch.dtype) -> None:
 
 
 def test_forward_hooks_of_every_layer_are_called() -> None:
-    cnn, seen = CNN((4, 36, 40), CNNConfig()), set()
+    cnn, called = CNN((4, 36, 40), CNNConfig()), set()
     for name, layer in cnn.named_children():
-        layer.register_forward_hook(lambda module, given, made, name=name: seen.add(name))
+        layer.register_forward_hook(lambda module, inputs, made, name=name: called.add(name))
     cnn(torch.zeros(1, 4, 36, 40, dtype=torch.uint8))
-    assert seen == {name for name, _ in cnn.named_children()}
+    assert called == {name for name, _ in cnn.named_children()}

@@ -1,4 +1,4 @@
-"""CUDA graphs of whole updates, where there is a device: the same numbers as without; nothing destroyed meanwhile."""
+"""CUDA graphs of whole updates, if there is a device: equal numbers; nothing is destroyed during a capture."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ LATENTS = [
 
 
 @on_cuda
-def test_every_call_is_one_call() -> None:
+def test_every_call_of_a_capture_runs_the_function_once() -> None:
     total = torch.zeros((), device="cuda")
 
-    def add(given: dict[str, Any]) -> dict[str, Any]:
-        total.add_(given["x"].sum())
-        return {"double": 2 * given["x"]}
+    def add(inputs: dict[str, Any]) -> dict[str, Any]:
+        total.add_(inputs["x"].sum())
+        return {"double": 2 * inputs["x"]}
 
     captured, expected = Captured(add), 0.0
     for number in range(WARM + 4):
@@ -62,8 +62,8 @@ def test_every_call_is_one_call() -> None:
 
 @on_cuda
 @pytest.mark.parametrize("variant", ["dreamer_v1", "dreamer_v2", "dreamer_v3", "planet", "tdmpc", "tdmpc2"])
-def test_captured_updates_and_plans_are_the_eager_ones(variant: str) -> None:
-    found = []
+def test_captured_updates_and_plans_equal_eager_ones(variant: str) -> None:
+    results = []
     sizes = LATENTS if variant.startswith("tdmpc") else DREAMS
     for compile in ("auto", "false"):
         config = load(f"toy/identity_box:{variant}", [*SMALL, *sizes, f"runtime.compile={compile}"])
@@ -85,13 +85,13 @@ def test_captured_updates_and_plans_are_the_eager_ones(variant: str) -> None:
             acted = workflow.act(step, carry, mode)
             carry = acted.carry
             actions.append(acted.action["agent"])
-        found.append((metrics, states, actions))
+        results.append((metrics, states, actions))
         assembly.close()
-    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-6)
 
 
 class Ring:
-    """Refers to itself, as a workflow and its captured update do: only the collector ends it."""
+    """An object that refers to itself, like a workflow with its captured update: only the collector frees it."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -106,7 +106,7 @@ def collecting() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("collecting")
-def test_garbage_goes_before_a_capture_and_none_during_it() -> None:
+def test_garbage_is_collected_before_a_capture_and_not_during_it() -> None:
     old = weakref.ref(Ring())
     with no_garbage_collection():
         assert old() is None
@@ -122,7 +122,7 @@ def test_garbage_goes_before_a_capture_and_none_during_it() -> None:
 
 @pytest.mark.usefixtures("collecting")
 @pytest.mark.parametrize("collects", [True, False])
-def test_collection_is_as_it_was_even_after_a_failed_capture(collects: bool) -> None:
+def test_garbage_collection_is_restored_after_a_failed_capture(collects: bool) -> None:
     gc.enable() if collects else gc.disable()
     with pytest.raises(ZeroDivisionError), no_garbage_collection():
         1 / 0  # noqa: B018
@@ -130,10 +130,10 @@ def test_collection_is_as_it_was_even_after_a_failed_capture(collects: bool) -> 
 
 
 @on_cuda
-def test_a_capture_survives_the_end_of_earlier_ones() -> None:
-    def double(given: dict[str, Any]) -> dict[str, Any]:
+def test_a_capture_survives_the_deletion_of_earlier_graphs() -> None:
+    def double(inputs: dict[str, Any]) -> dict[str, Any]:
         made: list[list[int]] = [[] for _ in range(100_000)]
-        return {"double": (2 + 0 * len(made)) * given["x"]}
+        return {"double": (2 + 0 * len(made)) * inputs["x"]}
 
     for number in range(3):
         ring: Any = Ring()

@@ -24,25 +24,25 @@ def transformer() -> DenoisingTransformer:
 def test_every_action_depends_on_step_and_all_observations(net: torch.nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(4, HORIZON, ACTIONS, generator=generator)
-    seen = torch.randn(4, HISTORY, FEATURES, generator=generator).requires_grad_()
+    observations = torch.randn(4, HISTORY, FEATURES, generator=generator).requires_grad_()
     step = torch.tensor([0, 3, 50, 99])
-    noise = net(x, step, seen)
+    noise = net(x, step, observations)
     assert noise.shape == x.shape
-    assert (noise - net(x, step.flip(0), seen)).abs().amin((1, 2)).max() > 0
+    assert (noise - net(x, step.flip(0), observations)).abs().amin((1, 2)).max() > 0
     for place in range(HORIZON):
-        (gradient,) = torch.autograd.grad(noise[:, place].square().sum(), seen, retain_graph=True)
+        (gradient,) = torch.autograd.grad(noise[:, place].square().sum(), observations, retain_graph=True)
         assert (gradient != 0).all()
-    torch.testing.assert_close(net(x[1:2], step[1:2], seen[1:2]), noise[1:2])  # rows do not mix
+    torch.testing.assert_close(net(x[1:2], step[1:2], observations[1:2]), noise[1:2])  # rows do not mix
 
 
 def test_transformer_is_causal_and_unet_is_not() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, HORIZON, ACTIONS, generator=generator).requires_grad_()
-    seen, step = torch.randn(1, HISTORY, FEATURES, generator=generator), torch.tensor([7])
-    (gradient,) = torch.autograd.grad(transformer()(x, step, seen)[0, 4].square().sum(), x)
+    observations, step = torch.randn(1, HISTORY, FEATURES, generator=generator), torch.tensor([7])
+    (gradient,) = torch.autograd.grad(transformer()(x, step, observations)[0, 4].square().sum(), x)
     assert (gradient[0, :5] != 0).all()
     assert not gradient[0, 5:].any()
-    (gradient,) = torch.autograd.grad(unet(8, 16)(x, step, seen)[0, 4].square().sum(), x)
+    (gradient,) = torch.autograd.grad(unet(8, 16)(x, step, observations)[0, 4].square().sum(), x)
     assert (gradient != 0).all()
 
 

@@ -64,16 +64,16 @@ def test_critics_differ_initially_predict_zero_and_drop_units_of_the_first_layer
     assert not critics(x).any()
     assert not torch.equal(critics.weights[0][0], critics.weights[0][1])
     critics.weights[-1].data.normal_()
-    kept = torch.rand(2, 4, 64) < 0.5
+    mask = torch.rand(2, 4, 64) < 0.5
     by_hand = critics(x)  # the units that are kept count twice, the others not at all
     for member, row in np.ndindex(2, 4):
-        unit = 2 * kept[member, row] * (x[row] @ critics.weights[0][member] + critics.biases[0][member, 0])
+        unit = 2 * mask[member, row] * (x[row] @ critics.weights[0][member] + critics.biases[0][member, 0])
         for layer in (1, 2):
             normed = nn.functional.layer_norm(unit, (64,)) * critics.scales[layer - 1][member, 0]
             unit = nn.functional.mish(normed + critics.shifts[layer - 1][member, 0])
             unit = unit @ critics.weights[layer][member] + critics.biases[layer][member, 0]
         by_hand[member, row] = unit
-    torch.testing.assert_close(critics(x, None, kept.float()), by_hand)
+    torch.testing.assert_close(critics(x, None, mask.float()), by_hand)
     assert not torch.allclose(critics(x), by_hand)
 
 

@@ -25,7 +25,7 @@ def example_prediction(*lead: int, latent: int = 2, mixtures: int = 3) -> Predic
 
 def test_log_densities_equal_a_slow_reference() -> None:
     guess, z = example_prediction(4), torch.randn(4, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    found = guess.log_prob(z)
+    log_densities = guess.log_prob(z)
     for i in range(4):
         for d in range(2):
             weights = [math.exp(x) for x in guess.logits[i, d].tolist()]
@@ -36,7 +36,7 @@ def test_log_densities_equal_a_slow_reference() -> None:
                 std = math.exp(log_std)
                 bell = math.exp(-((float(z[i, d]) - mean) ** 2) / (2 * std**2)) / (std * math.sqrt(2 * math.pi))
                 density += weight / sum(weights) * bell
-            assert float(found[i, d]) == pytest.approx(math.log(density))
+            assert float(log_densities[i, d]) == pytest.approx(math.log(density))
 
 
 def test_densities_integrate_to_one() -> None:
@@ -62,7 +62,7 @@ NOTHING = torch.zeros(())
 
 
 def test_mixture_rnn_has_the_published_number_of_parameters() -> None:
-    """Without torch's second LSTM bias and the outputs for reward and end."""
+    """The published number excludes torch's second LSTM bias and the outputs for reward and end."""
     net = MixtureRNN(32, 3, 256, 5)
     assert sum(p.numel() for p in net.parameters()) == 422_368 + 4 * 256 + 2 * 257
 
@@ -117,12 +117,12 @@ def test_each_row_is_computed_by_its_controller() -> None:
     control, generator = LinearControllers(4, actions, clipped=[2]), torch.Generator().manual_seed(0)
     assert control.size == 15
     parameters, features = torch.randn(6, 15, generator=generator), torch.randn(6, 4, generator=generator)
-    taken = actions.decode(control(parameters, features))
+    decoded = actions.decode(control(parameters, features))
     for row in range(6):
         matrix = parameters[row].reshape(3, 5).numpy()
         steer, gas, brake = np.tanh(matrix[:, :4] @ features[row].numpy() + matrix[:, 4])
         # as the authors have it in CarRacing
-        assert taken[row] == pytest.approx([steer, (gas + 1) / 2, np.clip(brake, 0, 1)], abs=1e-6)
+        assert decoded[row] == pytest.approx([steer, (gas + 1) / 2, np.clip(brake, 0, 1)], abs=1e-6)
 
 
 def test_discrete_controller_takes_the_best_allowed_action() -> None:

@@ -110,9 +110,9 @@ def test_recurrent_memories_equal_torchs_cells(kind: str) -> None:
 
 def plain_attention(layer: Attention, window: Tensor) -> Tensor:
     """Return the layer's output for the last of the steps [k, size] of one episode, computed by loops."""
-    seen = [layer.norms[0](layer.enter(step)) for step in window]
-    query = layer.query(seen[-1]).view(layer.heads, -1)
-    keys_values = [layer.key_value(step).chunk(2) for step in seen]
+    entered = [layer.norms[0](layer.enter(step)) for step in window]
+    query = layer.query(entered[-1]).view(layer.heads, -1)
+    keys_values = [layer.key_value(step).chunk(2) for step in entered]
     mixed = []
     for head in range(layer.heads):
         keys = torch.stack([key.view(layer.heads, -1)[head] for key, _ in keys_values])

@@ -8,16 +8,16 @@ from cadenza.nets.normalisers import PercentileScale, RewardScale
 
 def test_rewards_are_divided_by_the_deviation_of_returns() -> None:
     rng = np.random.default_rng(0)
-    reward, done = rng.normal(2, 3, (40, 3, 1)).astype(np.float32), rng.random((40, 3, 1)) < 0.1
+    reward, ended = rng.normal(2, 3, (40, 3, 1)).astype(np.float32), rng.random((40, 3, 1)) < 0.1
     scale = RewardScale(3, 1, gamma=0.9, device=torch.device("cpu"))
     sums, running = [], np.zeros((3, 1))
-    for now, over in zip(reward, done, strict=True):
+    for now, over in zip(reward, ended, strict=True):
         running = running * 0.9 + now
         sums.append(running)
         running = np.where(over, 0, running)
-    first = np.concatenate([np.ones((1, 3, 1), bool), done[:-1]])
+    first = np.concatenate([np.ones((1, 3, 1), bool), ended[:-1]])
     halves = [
-        scale(*map(torch.from_numpy, (reward[part], done[part], np.ones((20, 3, 1), bool), first[part])))
+        scale(*map(torch.from_numpy, (reward[part], ended[part], np.ones((20, 3, 1), bool), first[part])))
         for part in (slice(20), slice(20, 40))
     ]
     np.testing.assert_allclose(halves[0], np.clip(reward[:20] / np.std(sums[:20]), -10, 10), rtol=1e-5)
@@ -25,10 +25,10 @@ def test_rewards_are_divided_by_the_deviation_of_returns() -> None:
 
 
 def test_reward_scale_continues_after_a_restore() -> None:
-    reward, done = torch.randn(10, 2, 1), torch.zeros(10, 2, 1, dtype=torch.bool)
-    active, first = ~done, done
+    reward, ended = torch.randn(10, 2, 1), torch.zeros(10, 2, 1, dtype=torch.bool)
+    active, first = ~ended, ended
     whole, half, restored = (RewardScale(2, 1, 0.99, torch.device("cpu")) for _ in range(3))
-    early, late = ([x[part] for x in (reward, done, active, first)] for part in (slice(5), slice(5, 10)))
+    early, late = ([x[part] for x in (reward, ended, active, first)] for part in (slice(5), slice(5, 10)))
     whole(*early)
     half(*early)
     restored.load_state_dict(half.state_dict())
@@ -50,12 +50,12 @@ def test_running_return_is_reset_where_an_episode_starts_without_an_end_before_i
 
 
 def test_inactive_agents_do_not_count() -> None:
-    reward, done = torch.randn(30, 2, 2), torch.zeros(30, 2, 2, dtype=torch.bool)
+    reward, ended = torch.randn(30, 2, 2), torch.zeros(30, 2, 2, dtype=torch.bool)
     active = torch.ones(30, 2, 2, dtype=torch.bool)
     reward[:, :, 1], active[:, :, 1] = 0.0, False
     both, alone = RewardScale(2, 2, 0.9, torch.device("cpu")), RewardScale(2, 1, 0.9, torch.device("cpu"))
-    expected = alone(reward[..., :1], done[..., :1], active[..., :1], done[..., :1])
-    torch.testing.assert_close(both(reward, done, active, done)[..., :1], expected)
+    expected = alone(reward[..., :1], ended[..., :1], active[..., :1], ended[..., :1])
+    torch.testing.assert_close(both(reward, ended, active, ended)[..., :1], expected)
 
 
 def percentile(numbers: np.ndarray, level: float) -> float:

@@ -165,7 +165,7 @@ def test_training_never_imports_the_compiler(tmp_path: Path) -> None:
 def laprop_by_hand(
     parameters: list[list[float]], gradients: list[list[list[float]]], rates: list[float], config: OptimizerConfig
 ) -> list[list[float]]:
-    """Number by number: the averages as the sums they stand for, over all gradients so far."""
+    """Compute LaProp number by number, with averages as explicit sums over all gradients so far."""
     first, second = config.betas
     values = [list(tensor) for tensor in parameters]
     held: list[list[list[float]]] = []  # the gradients, once they were held to the norm

@@ -54,7 +54,7 @@ def test_observing_a_sequence_equals_single_steps(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_state_and_action_are_reset_at_episode_starts(kind: str) -> None:
-    """Both must be reset: the action, too."""
+    """The state and the action must both be reset."""
     rssm = made(kind)
     embedding, action, first, noise = inputs(rssm, 1, 2)
     first[0, 0] = True
@@ -88,7 +88,7 @@ def norm_silu(x: torch.Tensor, scale: torch.Tensor) -> list[float]:
 
 
 def test_block_cell_equals_the_published_formula() -> None:
-    """For each block: one matrix for its part of `deter` and all three inputs, then gates from its part."""
+    """Each block has one matrix for its part of `deter` and all three inputs, and gates from its part."""
     rssm = made("v3").double()
     cell: Any = rssm.cell
     torch.manual_seed(3)
@@ -110,8 +110,8 @@ def test_block_cell_equals_the_published_formula() -> None:
             rows = slice(4 * block, 4 * block + 4)
             from_inputs = torch.cat([mix.weight[rows] for mix in (cell.mix_deter, cell.mix_stoch, cell.mix_action)], 1)
             matrix = torch.cat([cell.mix_memory[block].T, from_inputs], 1)  # [4, 4 + 18]
-            seen = torch.cat([deter[0, rows], shared])
-            inner.append(matrix @ seen + cell.mix_action.bias[rows])
+            inputs = torch.cat([deter[0, rows], shared])
+            inner.append(matrix @ inputs + cell.mix_action.bias[rows])
         hidden = torch.tensor(norm_silu(torch.cat(inner), cell.mix_between[0].weight), dtype=torch.float64)
         for block in range(2):
             gates = hidden[4 * block : 4 * block + 4] @ cell.gates[block] + cell.gate_bias[block, 0]

@@ -37,7 +37,7 @@ def test_losses_equal_a_slow_reference() -> None:
     errors, divergences = [], []
     for i in range(4):
         pixels = zip(made[i].flatten().tolist(), image[i].flatten().tolist(), strict=True)
-        errors.append(sum((said - seen / 255) ** 2 for said, seen in pixels))
+        errors.append(sum((predicted - pixel / 255) ** 2 for predicted, pixel in pixels))
         numbers = zip(code.mean[i].tolist(), code.log_var[i].tolist(), strict=True)
         divergences.append(sum(-0.5 * (1 + v - m**2 - math.exp(v)) for m, v in numbers))
     assert min(divergences) < 1.5 < max(divergences)

@@ -37,11 +37,11 @@ MANY = spaces.Dict(
 def observed(*batch: int) -> ObservationTensors:
     generator = torch.Generator().manual_seed(0)
     shapes = {"image.front": (3, 64, 64), "image.side": (1, 64, 64), "image.map": (1, 16, 16)}
-    seen = {
+    stacked = {
         key: torch.randint(0, 256, (*batch, *shape), generator=generator, dtype=torch.uint8)
         for key, shape in shapes.items()
     }
-    return {**seen, VECTOR: 10 * torch.randn(*batch, 8, generator=generator)}
+    return {**stacked, VECTOR: 10 * torch.randn(*batch, 8, generator=generator)}
 
 
 @pytest.mark.parametrize("config", [V1, V3], ids=["v1", "v3"])
@@ -49,18 +49,18 @@ def test_images_and_vectors_are_processed_together_for_any_batch_shape(config: W
     torch.manual_seed(0)
     encoder, decoder = ObservationEncoder(MANY, config), ObservationDecoder(MANY, config)
     obs = observed(2, 3)
-    seen = encoder(obs)
-    assert seen.shape == (2, 3, encoder.features)
+    encoded = encoder(obs)
+    assert encoded.shape == (2, 3, encoder.features)
     features = torch.randn(2, 3, config.feature_size)
     made = decoder(features)
     assert {key: x.shape for key, x in made.items()} == {key: x.shape for key, x in obs.items()}
     losses = decoder.losses(made, obs)
     assert {key: x.shape for key, x in losses.items()} == {key: (2, 3) for key in obs}
     alone = {key: x[1, 2] for key, x in obs.items()}
-    torch.testing.assert_close(encoder(alone), seen[1, 2], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(encoder(alone), encoded[1, 2], rtol=1e-4, atol=1e-5)
     for key, x in decoder(features[1, 2]).items():
         torch.testing.assert_close(x, made[key][1, 2], rtol=1e-4, atol=1e-5)
-    (seen.square().sum() + sum(x.sum() for x in losses.values())).backward()
+    (encoded.square().sum() + sum(x.sum() for x in losses.values())).backward()
     silent = [name for net in (encoder, decoder) for name, p in net.named_parameters() if not p.grad.any()]
     assert silent == []
 
@@ -72,7 +72,7 @@ def test_losses_and_observations_equal_loops_over_pixels(config: WorldModelConfi
     with torch.no_grad():
         made = decoder(torch.randn(2, config.feature_size))
     share = 1.0 if config is V3 else 0.5
-    losses, shown = decoder.losses(made, obs), decoder.to_observations(made)
+    losses, observations = decoder.losses(made, obs), decoder.to_observations(made)
     for row in range(2):
         pixels = zip(made["image.map"][row].flatten().tolist(), obs["image.map"][row].flatten().tolist(), strict=True)
         by_hand = share * math.fsum((x - byte / 255) ** 2 for x, byte in pixels)
@@ -80,7 +80,7 @@ def test_losses_and_observations_equal_loops_over_pixels(config: WorldModelConfi
         numbers = [math.copysign(math.log1p(abs(x)), x) if config is V3 else x for x in obs[VECTOR][row].tolist()]
         by_hand = share * math.fsum((a - b) ** 2 for a, b in zip(made[VECTOR][row].tolist(), numbers, strict=True))
         assert losses[VECTOR][row].item() == pytest.approx(by_hand, rel=1e-4)
-    assert shown["image.front"].dtype == torch.uint8
+    assert observations["image.front"].dtype == torch.uint8
     exact = {key: x / 255 for key, x in obs.items() if key != VECTOR}
     exact[VECTOR] = torch.tensor(numbers).expand(2, 8)
     back = decoder.to_observations(exact)
@@ -174,7 +174,7 @@ def test_each_block_of_deter_decodes_to_its_channels() -> None:
     torch.manual_seed(0)
     decoder = UpsamplingDecoder(1, (64, 64), V3)  # 16 units of memory in 8 blocks, 8 channels of 4 x 4
     before: list[torch.Tensor] = []
-    decoder.begin.register_forward_hook(lambda module, given, result: before.append(given[0].detach()))
+    decoder.begin.register_forward_hook(lambda module, inputs, result: before.append(inputs[0].detach()))
     features = torch.randn(1, V3.feature_size)
     for unit in (None, 0, 5):
         changed = features.clone()

@@ -1,4 +1,4 @@
-"""Noise schedules and both samplers, step by step against the schedulers of diffusers."""
+"""Noise schedules and both samplers, compared step by step with the schedulers of diffusers."""
 
 from __future__ import annotations
 

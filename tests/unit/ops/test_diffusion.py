@@ -57,7 +57,7 @@ def test_sampling_steps_are_evenly_spaced_from_the_last_to_the_first() -> None:
 @pytest.mark.parametrize("schedule", NOISE_SCHEDULES)
 @pytest.mark.parametrize("step", [ddpm_step, ddim_step])
 def test_perfect_noise_prediction_recovers_the_signal(schedule: str, step: object) -> None:
-    """With few steps as with many."""
+    """The same holds with few steps and with many."""
     generator = torch.Generator().manual_seed(0)
     alpha_bar, clean = NOISE_SCHEDULES[schedule](STEPS), torch.linspace(-1, 1, 9)
     for count in (3, STEPS):

@@ -16,17 +16,17 @@ def test_gae_equals_its_sum(seed: int) -> None:
     steps, envs, gamma, lam = 12, 3, 0.9, 0.8
     reward, value = rng.normal(size=(steps, envs)), rng.normal(size=(steps, envs))
     next_value = rng.normal(size=(steps, envs))
-    done = rng.random((steps, envs)) < 0.25
+    ended = rng.random((steps, envs)) < 0.25
     expected = np.zeros((steps, envs))
     for t in range(steps):
         for n in range(envs):
             weight = 1.0
             for k in range(t, steps):
                 expected[t, n] += weight * (reward[k, n] + gamma * next_value[k, n] - value[k, n])
-                if done[k, n]:
+                if ended[k, n]:
                     break
                 weight *= gamma * lam
-    r, v, following, ends = (torch.from_numpy(x) for x in (reward, value, next_value, done))
+    r, v, following, ends = (torch.from_numpy(x) for x in (reward, value, next_value, ended))
     np.testing.assert_allclose(gae(r, v, following, ends, gamma, lam).numpy(), expected, atol=1e-12)
 
 

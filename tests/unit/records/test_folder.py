@@ -58,9 +58,7 @@ def test_outside_a_repository_there_is_no_commit(
     assert make_run().read_manifest()["git"] is None
 
 
-def test_an_id_that_is_taken_is_not_taken_twice(
-    monkeypatch: pytest.MonkeyPatch, make_run: Callable[..., RunFolder]
-) -> None:
+def test_an_existing_id_is_not_used_again(monkeypatch: pytest.MonkeyPatch, make_run: Callable[..., RunFolder]) -> None:
     first = make_run()
     ids = iter([first.id, first.id, "another"])
     monkeypatch.setattr(folders, "new_id", lambda config: next(ids))
@@ -68,7 +66,7 @@ def test_an_id_that_is_taken_is_not_taken_twice(
     assert first.read_config().seed == 0
 
 
-def test_a_place_that_cannot_hold_runs_is_one_line(tmp_path: Path, make_run: Callable[..., RunFolder]) -> None:
+def test_an_unusable_runs_folder_is_refused_in_one_line(tmp_path: Path, make_run: Callable[..., RunFolder]) -> None:
     config = make_run().read_config()
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"cannot create a run in .*file"):
@@ -86,7 +84,7 @@ def test_status_updates_merge(make_run: Callable[..., RunFolder]) -> None:
         folder.update_status(status="finito")
 
 
-def test_a_running_run_that_nobody_holds_has_crashed(make_run: Callable[..., RunFolder]) -> None:
+def test_a_running_run_without_a_lock_holder_has_crashed(make_run: Callable[..., RunFolder]) -> None:
     folder = make_run()
     assert folder.state() == "crashed"
     with RunLock(folder.path):
@@ -95,7 +93,7 @@ def test_a_running_run_that_nobody_holds_has_crashed(make_run: Callable[..., Run
     assert folder.state() == "finished"
 
 
-def test_decisions_are_kept(make_run: Callable[..., RunFolder]) -> None:
+def test_decisions_are_read_back(make_run: Callable[..., RunFolder]) -> None:
     folder = make_run()
     assert folder.read_decisions() == {}
     folder.write_decisions({"device": "cpu"})
@@ -110,7 +108,7 @@ def test_the_root_is_the_option_then_the_variable_then_runs(monkeypatch: pytest.
     assert runs_root() == Path("runs")
 
 
-def test_every_way_to_name_a_run(tmp_path: Path, make_run: Callable[..., RunFolder]) -> None:
+def test_runs_are_found_by_id_prefix_path_and_alias(tmp_path: Path, make_run: Callable[..., RunFolder]) -> None:
     root = tmp_path / "runs"
     cart = make_run("CartPole-v1", status="finished", **{"eval/return_mean": 100.0})
     pole = make_run("CartPole-v1", seed=1, status="finished", **{"eval/return_mean": 200.0})
@@ -136,7 +134,9 @@ def test_every_way_to_name_a_run(tmp_path: Path, make_run: Callable[..., RunFold
         ("", "needs a name"),
     ],
 )
-def test_names_of_no_run(tmp_path: Path, make_run: Callable[..., RunFolder], ref: str, message: str) -> None:
+def test_unknown_names_of_runs_are_refused_with_the_nearest(
+    tmp_path: Path, make_run: Callable[..., RunFolder], ref: str, message: str
+) -> None:
     make_run()
     make_run(seed=1)
     with pytest.raises(NotFoundError, match=message) as problem:
@@ -144,7 +144,9 @@ def test_names_of_no_run(tmp_path: Path, make_run: Callable[..., RunFolder], ref
     assert "\n" not in str(problem.value)
 
 
-def test_an_empty_place_and_a_lost_last_run_are_said(tmp_path: Path, make_run: Callable[..., RunFolder]) -> None:
+def test_an_empty_runs_folder_and_a_lost_last_run_are_reported(
+    tmp_path: Path, make_run: Callable[..., RunFolder]
+) -> None:
     for ref in ("@last", "x", "@best"):
         with pytest.raises(NotFoundError):
             find(tmp_path / "nothing", ref)
@@ -166,9 +168,9 @@ print(json.dumps([name for name in heavy if name in sys.modules]))
 """
 
 
-def test_importing_the_package_imports_nothing_heavy() -> None:
-    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == []
+def test_import_loads_no_heavy_package() -> None:
+    process = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
+    assert json.loads(process.stdout) == []
 
 
 def test_a_run_is_named_by_its_path_where_a_command_would_not_look_for_it(

@@ -72,7 +72,7 @@ def test_rows_hold_the_facts_of_each_run(root: Path) -> None:
         (["spec=CartPole-v1:ppo", "seed=7"], set()),
     ],
 )
-def test_filters(root: Path, filters: list[str], expected: set[Any]) -> None:
+def test_filters_select_runs_by_any_key(root: Path, filters: list[str], expected: set[Any]) -> None:
     assert set(seeds(rows(root, filters))) == expected
 
 
@@ -100,7 +100,7 @@ def test_a_run_without_a_name_is_told_by_what_was_changed() -> None:
     assert changes(command) == ["algorithm.gamma=0.9"]
 
 
-def test_any_metric_can_be_asked_for_as_it_was_last(root: Path, make_curve: Callable[..., RunFolder]) -> None:
+def test_any_metric_can_be_queried_by_its_last_value(root: Path, make_curve: Callable[..., RunFolder]) -> None:
     short, long = make_curve([1.0], seed=11), make_curve([1.0, 1.0, 1.0], seed=12)
     found = rows(root, ["train/loss>0"], sort="train/loss")
     assert [(row["run"], row["train/loss"]) for row in found] == [(short.id, 1.0), (long.id, 1 / 3)]
@@ -145,7 +145,7 @@ def test_keys_are_looked_up_before_any_run_is_left_out(root: Path) -> None:
     assert rows(root, ["seed=99", "algorithm.gamma=1"]) == []
 
 
-def test_a_name_with_brackets_is_itself(root: Path, make_run: Callable[..., RunFolder]) -> None:
+def test_brackets_in_a_name_are_no_wildcard(root: Path, make_run: Callable[..., RunFolder]) -> None:
     make_run(seed=6, name="[a] plain")
     assert seeds(rows(root, ["name=[a] plain"])) == seeds(rows(root, ["name=*plain"])) == [("CartPole-v1", 6)]
 
@@ -173,7 +173,7 @@ def test_running_and_crashed_are_told_apart_at_each_query(root: Path, make_run: 
 
 
 @pytest.mark.parametrize("damage", [b"not a database at all", b""])
-def test_a_damaged_index_is_made_anew(root: Path, damage: bytes) -> None:
+def test_a_damaged_index_is_rebuilt(root: Path, damage: bytes) -> None:
     before = rows(root)
     (root / "index.sqlite").write_bytes(damage)
     assert rows(root) == before
@@ -181,21 +181,21 @@ def test_a_damaged_index_is_made_anew(root: Path, damage: bytes) -> None:
         assert database.execute("SELECT count(*) FROM runs").fetchone() == (3,)
 
 
-def test_a_torn_index_is_made_anew(root: Path) -> None:
+def test_a_truncated_index_is_rebuilt(root: Path) -> None:
     before = rows(root)
     content = (root / "index.sqlite").read_bytes()
     (root / "index.sqlite").write_bytes(content[:100] + b"\xff" * (len(content) - 100))
     assert rows(root) == before
 
 
-def test_an_index_of_another_layout_is_made_anew(root: Path) -> None:
+def test_an_index_of_another_version_is_rebuilt(root: Path) -> None:
     before = rows(root)
     with sqlite3.connect(root / "index.sqlite") as database:
         database.executescript("DROP TABLE runs; CREATE TABLE runs (old TEXT); PRAGMA user_version = 99")
     assert rows(root) == before
 
 
-def test_an_index_that_cannot_be_written_does_not_matter(root: Path) -> None:
+def test_list_works_with_an_index_that_cannot_be_written(root: Path) -> None:
     (root / "index.sqlite").unlink(missing_ok=True)
     (root / "index.sqlite").mkdir()
     assert len(rows(root)) == 3

@@ -53,7 +53,7 @@ def answer(process: subprocess.Popen[str]) -> str:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lock of tmp_path."""
+    """Start another process that holds the lock of tmp_path."""
     process = start(tmp_path)
     tell(process)
     assert answer(process) == "held"
@@ -76,7 +76,7 @@ def test_of_fifty_processes_one_gets_the_lock(tmp_path: Path) -> None:
     assert sorted(process.returncode for process in processes) == [0] + [LockedError.exit_code] * 49
 
 
-def test_the_lock_goes_with_its_killed_holder(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+def test_the_lock_is_released_when_its_holder_is_killed(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     assert is_held(tmp_path)
     os.kill(other.pid, signal.SIGKILL)
     other.wait()
@@ -85,7 +85,7 @@ def test_the_lock_goes_with_its_killed_holder(tmp_path: Path, other: subprocess.
         assert holder(tmp_path)["pid"] == os.getpid()
 
 
-def test_a_refusal_names_pid_host_and_time_and_comes_soon(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+def test_a_refusal_is_quick_and_names_pid_host_and_time(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     began = time.monotonic()
     with pytest.raises(LockedError) as refused:
         RunLock(tmp_path).acquire()
@@ -96,7 +96,7 @@ def test_a_refusal_names_pid_host_and_time_and_comes_soon(tmp_path: Path, other:
         assert part in str(refused.value)
 
 
-def test_asking_does_not_disturb(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+def test_checking_a_lock_does_not_take_it(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     before = (tmp_path / "lock").read_bytes()
     assert all(is_held(tmp_path) for _ in range(100))
     assert (tmp_path / "lock").read_bytes() == before
@@ -105,7 +105,7 @@ def test_asking_does_not_disturb(tmp_path: Path, other: subprocess.Popen[str]) -
     assert not is_held(tmp_path)
 
 
-def test_one_who_looks_does_not_see_another_who_looks(tmp_path: Path) -> None:
+def test_concurrent_checks_of_a_lock_do_not_see_each_other(tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
     with RunLock(tmp_path):
         pass
@@ -119,7 +119,7 @@ def test_a_run_without_a_lock_file_is_free(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_release_makes_room_and_a_second_writer_in_the_process_is_refused(tmp_path: Path) -> None:
+def test_a_second_writer_in_the_process_is_refused_until_the_release(tmp_path: Path) -> None:
     lock = RunLock(tmp_path)
     lock.acquire()
     with pytest.raises(LockedError):
@@ -130,7 +130,7 @@ def test_release_makes_room_and_a_second_writer_in_the_process_is_refused(tmp_pa
         pass
 
 
-def test_a_shorter_identity_leaves_no_rest_of_the_longer_one(tmp_path: Path) -> None:
+def test_a_shorter_identity_replaces_a_longer_one_completely(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("x" * 1000)
     with RunLock(tmp_path):
         assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()

@@ -18,7 +18,7 @@ COUNT, RARE = 20_000, 997
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Many rows, of which a few have one more metric; with a spike, and with a last row that is being written."""
+    """Write many rows, a few with one more metric, with a spike and an incomplete last row."""
     path = tmp_path_factory.mktemp("rows") / "metrics.jsonl"
     with path.open("w") as file:
         for i in range(COUNT):
@@ -33,8 +33,8 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_long_files_are_sampled_evenly(long: Path) -> None:
     with Rows(safe(long)) as reader:
-        found = reader.sampled(reader.part(), 500)
-    steps = [row["env_steps"] for row in found]
+        rows = reader.sampled(reader.part(), 500)
+    steps = [row["env_steps"] for row in rows]
     assert len(steps) == 501
     assert steps == sorted(steps)
     assert steps[0] == 0
@@ -42,7 +42,7 @@ def test_long_files_are_sampled_evenly(long: Path) -> None:
     assert max(b - a for a, b in pairwise(steps)) < 3 * 10 * COUNT / 500
 
 
-def test_a_stretch_has_every_row_and_one_beyond_each_end(long: Path) -> None:
+def test_a_range_has_every_row_and_one_beyond_each_end(long: Path) -> None:
     with Rows(safe(long)) as reader:
         part = reader.part(100_005, 100_995)
         steps = [row["env_steps"] for row in reader.sampled(part)]
@@ -53,28 +53,28 @@ def test_a_stretch_has_every_row_and_one_beyond_each_end(long: Path) -> None:
     assert len(steps) < 200
 
 
-def test_of_a_large_stretch_nothing_lies_beyond_it(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the rows would be a clot at the left edge of an axis that reaches to the end of the file."""
+def test_a_sampled_range_has_no_row_beyond_its_ends(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the rows would be squeezed at the left edge of an axis that reaches to the end of the file."""
     monkeypatch.setattr(metric_rows, "WHOLE", 1 << 18)
     with Rows(safe(long)) as reader:
         part = reader.part(50_000, 100_000)
         assert not part.small
-        found = reader.sampled(part)
-    steps = [row["env_steps"] for row in found]
+        rows = reader.sampled(part)
+    steps = [row["env_steps"] for row in rows]
     assert steps == sorted(steps)
     assert 49_000 <= steps[0] <= 50_000
     assert 99_000 <= steps[-1] <= 101_000
-    x, _ = curve(found, "train/loss", "env_steps", points=400)
+    x, _ = curve(rows, "train/loss", "env_steps", points=400)
     assert len(x) > 300
     assert max(b - a for a, b in pairwise(x)) < 1500
 
 
 def test_metrics_that_few_rows_have_are_all_found(long: Path) -> None:
     with Rows(safe(long)) as reader:
-        found = reader.having("eval/return_mean", reader.part())
+        rows = reader.having("eval/return_mean", reader.part())
         dense = reader.having("train/loss", reader.part(), 300)
         nothing = reader.having('"}\n', reader.part())
-    assert [row["eval/return_mean"] for row in found] == list(range(0, COUNT, RARE))
+    assert [row["eval/return_mean"] for row in rows] == list(range(0, COUNT, RARE))
     assert 150 <= len(dense) <= 310
     steps = [row["env_steps"] for row in dense]
     assert steps[0] == 0
@@ -83,14 +83,14 @@ def test_metrics_that_few_rows_have_are_all_found(long: Path) -> None:
     assert nothing == []
 
 
-def test_no_row_is_passed_over_until_there_are_too_many(tmp_path: Path) -> None:
+def test_all_rows_with_a_metric_are_returned_up_to_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"env_steps": i, "loss": i, "filler": "x" * (i % 9)}) + "\n" for i in range(60)))
     with Rows(safe(path)) as reader:
         assert [row["loss"] for row in reader.having("loss", reader.part(), 60)] == list(range(60))
 
 
-def test_the_tail_and_what_was_appended(long: Path) -> None:
+def test_the_tail_and_appended_rows_are_read(long: Path) -> None:
     with Rows(safe(long)) as reader:
         last = reader.last(3)
         assert [row["env_steps"] for row in last] == [10 * (COUNT - i) for i in (3, 2, 1)]
@@ -99,10 +99,10 @@ def test_the_tail_and_what_was_appended(long: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "\n", '{"env_steps": 1', "no json\n", '{"env_steps": 1}\nnull\n[1]\n7\n'])
-def test_odd_files(tmp_path: Path, content: str) -> None:
+def test_empty_and_damaged_files_are_read(tmp_path: Path, content: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(content)
     with Rows(safe(path)) as reader:
-        found = reader.sampled(reader.part(0, 5))
-        assert found == ([{"env_steps": 1}] if content.endswith("7\n") else [])
+        rows = reader.sampled(reader.part(0, 5))
+        assert rows == ([{"env_steps": 1}] if content.endswith("7\n") else [])
         assert reader.having("x", reader.part()) == []

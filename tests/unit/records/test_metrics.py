@@ -45,7 +45,7 @@ def test_rows_have_a_fixed_order_and_exact_numbers(path: Path) -> None:
     assert line.endswith('"}\n')
 
 
-def test_digests_chain_and_leave_out_what_is_never_the_same(tmp_path: Path) -> None:
+def test_digests_are_chained_and_leave_out_times_and_machine(tmp_path: Path) -> None:
     a, b, c = (tmp_path / name for name in "abc")
     for path, seconds, loss in ((a, 1.0, 0.5), (b, 2.0, 0.5), (c, 1.0, 0.25)):
         file = MetricsFile(safe(path))
@@ -104,7 +104,7 @@ def test_opening_alone_changes_nothing(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_file_that_is_not_what_it_was_is_refused(path: Path) -> None:
+def test_a_changed_file_is_refused(path: Path) -> None:
     state = written(path, range(4)).state_dict()
     good = path.read_bytes()
     path.write_bytes(good[:-10])
@@ -178,7 +178,7 @@ def test_reading_tolerates_a_cut_last_line_only(path: Path) -> None:
     assert metrics.read(safe(path.with_name("missing"))) == []
 
 
-def test_buffer_means_start_anew() -> None:
+def test_means_of_the_buffer_restart_after_a_row() -> None:
     buffer = MetricBuffer()
     buffer.add({"a": 1, "t": torch.tensor(2.0)})
     buffer.add({"a": 4.0, "t": torch.tensor(4.0)}, count=3)
@@ -208,7 +208,7 @@ def test_buffer_resumes_in_the_middle_exactly() -> None:
     assert second.means() == whole.means()
 
 
-def test_series_and_aliases() -> None:
+def test_series_and_aliases_of_metrics_are_resolved() -> None:
     rows: list[dict[str, Any]] = [
         {"env_steps": 1, "updates": 3, "collect/return_mean": 5.0, "train/loss": 1.0, "phase": "main"},
         {"env_steps": 2, "eval/return_mean": 7.0, "train/loss": None},
@@ -217,11 +217,11 @@ def test_series_and_aliases() -> None:
     assert metrics.series(rows, "train/loss", "updates") == ([3], [1.0])
     assert metrics.series(rows, "phase") == ([], [])
     assert metrics.numeric(rows) == set(metrics.names(rows)) - {"phase"}
-    known = metrics.names(rows)
-    assert metrics.resolve("val/return_mean", known) == metrics.resolve("test/return_mean", known) == "eval/return_mean"
-    assert metrics.resolve("train/return_mean", known) == "collect/return_mean"
+    names = metrics.names(rows)
+    assert metrics.resolve("val/return_mean", names) == metrics.resolve("test/return_mean", names) == "eval/return_mean"
+    assert metrics.resolve("train/return_mean", names) == "collect/return_mean"
     with pytest.raises(NotFoundError, match="did you mean 'train/loss'"):
-        metrics.resolve("train/los", known)
+        metrics.resolve("train/los", names)
 
 
 def test_first_difference_names_row_step_and_quantity(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture(params=["postgresql", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty index of either kind."""
+    """Return the URL of an empty index of either kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/team.sqlite"
     found: str = request.getfixturevalue("postgres")
@@ -46,7 +46,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def elsewhere(url: str, seconds_ago: float = 0, **facts: object) -> None:
-    """A run that another machine told of, so long ago."""
+    """Write a run of another machine that reported some time ago."""
     row = {"run": "theirs", "dir": "/home/her/runs/theirs", "tags": [], "auto_tags": [], "changes": [], "seed": 3}
     row |= {"created": "2026-01-01", "environment": "Acrobot-v1", "spec": "Acrobot-v1:ppo", **facts}
     engine = sql.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
@@ -92,7 +92,7 @@ def test_a_run_that_was_deleted_here_is_forgotten_there(
     assert [row["run"] for row in rows(tmp_path / "nowhere", url=url)] == [stays.id]
 
 
-def test_the_heartbeat_tells_how_a_run_stands_and_how_it_ended(
+def test_the_heartbeat_writes_progress_and_outcome_of_a_run(
     url: str, tmp_path: Path, make_run: Callable[..., RunFolder]
 ) -> None:
     told: list[str] = []
@@ -107,7 +107,7 @@ def test_the_heartbeat_tells_how_a_run_stands_and_how_it_ended(
     assert [(row["run"], row["status"], row["env_steps"]) for row in seen] == [(folder.id, "finished", 99)]
 
 
-def test_a_database_that_is_away_costs_a_warning_and_not_the_run(
+def test_an_unreachable_database_causes_a_warning_and_the_run_continues(
     tmp_path: Path, make_run: Callable[..., RunFolder]
 ) -> None:
     told: list[str] = []
@@ -119,7 +119,7 @@ def test_a_database_that_is_away_costs_a_warning_and_not_the_run(
     assert "does not know how the run ended" in told[0]
 
 
-def test_whatever_goes_wrong_is_told_at_the_end(
+def test_errors_of_the_database_are_reported_at_the_end(
     tmp_path: Path, make_run: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(index: SharedIndex, run: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_run_of_the_command_line_is_told_to_the_team(tmp_path: Path, monkeypat
     assert [(row["run"], row["status"]) for row in listed] == [(last(tmp_path / "runs").id, "finished")]
 
 
-def test_mistakes_are_one_line(tmp_path: Path) -> None:
+def test_invalid_index_urls_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no URL"):
         SharedIndex("somewhere")
     with pytest.raises(ConfigError, match="must begin with postgresql://"):

@@ -34,7 +34,7 @@ class ChoosyConfig(MemoryConfig):
 
 @pytest.fixture
 def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package that leaves a file behind when it is imported."""
+    """Make a package that writes a file when it is imported."""
     sung = tmp_path / "sung"
     (tmp_path / "canary").mkdir()
     (tmp_path / "canary" / "cage.py").write_text(f"open({str(sung)!r}, 'w')\nclass Bird: pass\n")
@@ -45,7 +45,7 @@ def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def placed(key: str, value: Any) -> dict[str, Any]:
-    """The plain data of a config with a value put at a dotted key."""
+    """Return the plain data of a config with a value at a dotted key."""
     data: dict[str, Any] = to_dict(load("toy/identity:ppo"))
     *parents, leaf = key.split(".")
     block = data

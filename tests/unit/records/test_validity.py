@@ -1,4 +1,4 @@
-"""A run's files with values of other kinds: commands and the inspector leave them out or name the damage."""
+"""Values of wrong types in a run's files: commands and the inspector leave them out or name the damage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cadenza.records import live_runs, validity
 from cadenza.records.folder import RunFolder
 from harness.command import Outcome, cadenza, copied
 from harness.files import safe
-from harness.mutations import MISSING, VALUES, described, encoded, mutated, places
+from harness.wrong_values import MISSING, VALUES, described, encoded, mutated, places
 
 ALERT = {"env_steps": 1, "updates": 1, "rule": "r", "severity": "warn", "metric": "m", "what": "w", "hint": "h"}
 EVERY = 13  # of the mutations, each in turn of another kind: 15 kinds, so that all of them meet all places over time
@@ -51,10 +51,10 @@ def checked(outcome: Outcome, what: str) -> None:
 
 def inspected(folder: RunFolder, what: str) -> None:
     inspector: Any = SimpleNamespace(catalog=Catalog(folder.path.parent), trust=False, replays=None, busy=Lock())
-    asked = {"run": [folder.id], "metric": ["train/loss"]}
+    query = {"run": [folder.id], "metric": ["train/loss"]}
     for path in ("/api/runs", "/api/sparks", "/api/run", "/api/stand", "/api/curves"):
         try:
-            dumps(ANSWERS[path](inspector, {} if path == "/api/runs" else asked))
+            dumps(ANSWERS[path](inspector, {} if path == "/api/runs" else query))
         except CadenzaError:
             continue
         except Exception as problem:
@@ -62,7 +62,7 @@ def inspected(folder: RunFolder, what: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["status.json", "manifest.json", "decisions.json"])
-def test_values_of_another_kind_never_end_in_an_internal_error(folder: RunFolder, name: str) -> None:
+def test_values_of_wrong_types_never_cause_an_internal_error(folder: RunFolder, name: str) -> None:
     path = folder.path / name
     tree = without_digest(json.loads(path.read_text()))  # else every change would be told by that
     for what, text in mutations(tree, EVERY if name == "decisions.json" else 3 * EVERY):
@@ -95,7 +95,7 @@ def test_odd_rows_of_metrics_are_damage_that_is_named(folder: RunFolder) -> None
     cadenza("show", folder.path).refused(78, "row 1 has eval/return_mean='x', which is no number")
 
 
-def test_odd_configs_can_be_shown(folder: RunFolder) -> None:
+def test_invalid_configs_can_be_shown(folder: RunFolder) -> None:
     tree = yaml.safe_load(folder.config.read_text())
     for what, text in mutations(tree, 8 * EVERY):
         folder.config.path.write_text(text.replace("NaN", ".nan"))

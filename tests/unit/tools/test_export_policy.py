@@ -25,9 +25,9 @@ REMEMBERING = ["toy/recall:ppo", *ROLLOUT, "algorithm.torso.memory.size=8", *QUI
 
 
 def exported(root: Path, out: Path, *arguments: object) -> dict[str, Any]:
-    done = cadenza("export", "@last", "--out", out, "--runs-dir", root, "--json", *arguments).succeeded()
-    found: dict[str, Any] = json.loads(done.out.splitlines()[-1])
-    return found
+    outcome = cadenza("export", "@last", "--out", out, "--runs-dir", root, "--json", *arguments).succeeded()
+    result: dict[str, Any] = json.loads(outcome.out.splitlines()[-1])
+    return result
 
 
 @pytest.mark.parametrize(
@@ -51,15 +51,15 @@ def exported(root: Path, out: Path, *arguments: object) -> dict[str, Any]:
         ),
     ],
 )
-def test_torchscript_of_all_kinds_of_policies(run: list[str], inputs: list[str], tmp_path: Path) -> None:
+def test_torchscript_export_works_for_all_kinds_of_policies(run: list[str], inputs: list[str], tmp_path: Path) -> None:
     train(tmp_path, *run).succeeded()
-    told = exported(tmp_path, tmp_path / "policy.pt", "--format", "torchscript")
-    assert list(told["inputs"]) == inputs
-    assert told["largest_difference"] < 1e-5
-    assert (told["observations_checked"], told["choices_differing"]) == (193, 0)
+    result = exported(tmp_path, tmp_path / "policy.pt", "--format", "torchscript")
+    assert list(result["inputs"]) == inputs
+    assert result["largest_difference"] < 1e-5
+    assert (result["observations_checked"], result["choices_differing"]) == (193, 0)
 
 
-def test_onnx_acts_as_the_run_does_with_its_normaliser_and_its_memory(tmp_path: Path) -> None:
+def test_an_onnx_model_acts_like_the_run_with_its_normaliser_and_memory(tmp_path: Path) -> None:
     for package in ("onnxscript", "onnxruntime"):
         pytest.importorskip(package)
     import onnxruntime
@@ -73,16 +73,16 @@ def test_onnx_acts_as_the_run_does_with_its_normaliser_and_its_memory(tmp_path: 
     facts = json.loads(session.get_modelmeta().custom_metadata_map[FACTS])
     assert (facts["run"], facts["environment"]) == (last(tmp_path).id, "toy/recall")
     assert facts["outputs"] == ["action", "output", "next_carry.0.h", "next_carry.0.c"]
-    seen = np.random.default_rng(0).random((12, 1, 3), np.float32)
+    observations = np.random.default_rng(0).random((12, 1, 3), np.float32)
     memory = {f"carry.0.{part}": np.full((1, 8), 9, np.float32) for part in "hc"}  # emptied where episodes begin
-    for step, obs in enumerate(seen):
-        given = {"obs": obs, **memory, "is_first": np.array([step == 0])}
-        action, _, *after = session.run(facts["outputs"], given)
+    for step, obs in enumerate(observations):
+        inputs = {"obs": obs, **memory, "is_first": np.array([step == 0])}
+        action, _, *after = session.run(facts["outputs"], inputs)
         memory = dict(zip(memory, after, strict=True))
         assert action[0] == policy(obs[0])
 
 
-def test_a_model_that_acts_otherwise_is_not_taken(tmp_path: Path) -> None:
+def test_an_exported_model_with_other_actions_is_refused(tmp_path: Path) -> None:
     train(tmp_path, *NORMALISED).succeeded()
     player, _ = load_policy(last(tmp_path))
     model, other = build_model(player), build_model(load_policy(last(tmp_path))[0])
@@ -92,26 +92,26 @@ def test_a_model_that_acts_otherwise_is_not_taken(tmp_path: Path) -> None:
         check_model(player, model, torchscript_call(as_torchscript(other, "{}"), model))
 
 
-def test_every_output_is_held_to_its_own_size_and_every_group_to_its_own_choices() -> None:
+def test_differences_are_relative_to_each_output_and_counted_by_group() -> None:
     large, small = np.array([5000.0]), np.array([0.05])
-    found = Differences()
-    found.numbers("output", large, large + 0.1)
-    found.numbers("action", small, small)
-    found.refuse({})
-    found.numbers("action", small, small + 0.01)
+    differences = Differences()
+    differences.numbers("output", large, large + 0.1)
+    differences.numbers("action", small, small)
+    differences.refuse({})
+    differences.numbers("action", small, small + 0.01)
     with pytest.raises(CadenzaError, match=r"its action differs by up to 0\.01"):
-        found.refuse({})
+        differences.refuse({})
     few, many = np.zeros(20, int), np.zeros(20_000, int)
-    found, other = Differences(), few.copy()
+    differences, other = Differences(), few.copy()
     other[:1] = 1  # a near tie
-    found.discrete("scout.action", few, other)
-    found.discrete("rest.action", many, many)
-    found.refuse({"scout.action": 0.0, "rest.action": 0.0})
+    differences.discrete("scout.action", few, other)
+    differences.discrete("rest.action", many, many)
+    differences.refuse({"scout.action": 0.0, "rest.action": 0.0})
     other[:4] = 1
-    found.discrete("scout.action", few, other)
+    differences.discrete("scout.action", few, other)
     with pytest.raises(CadenzaError, match=r"it chose another scout\.action in 5 of 40 cases"):
-        found.refuse({"scout.action": 0.0, "rest.action": 0.0})
-    found.refuse({"scout.action": 0.1, "rest.action": 0.0})
+        differences.refuse({"scout.action": 0.0, "rest.action": 0.0})
+    differences.refuse({"scout.action": 0.1, "rest.action": 0.0})
 
 
 def test_a_model_acts_in_the_environments_own_bounds(tmp_path: Path) -> None:
@@ -120,15 +120,17 @@ def test_a_model_acts_in_the_environments_own_bounds(tmp_path: Path) -> None:
     described = exported(tmp_path, out, "--format", "torchscript")["actions"]["action"]
     assert (described["low"], described["high"]) == (-2, 2)
     model, policy = torch.jit.load(out), library.load("@last", runs_dir=tmp_path)
-    seen = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
-    np.testing.assert_allclose(model(torch.from_numpy(seen))[0], [2 * policy(obs) for obs in seen], atol=1e-5)
+    observations = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+    np.testing.assert_allclose(
+        model(torch.from_numpy(observations))[0], [2 * policy(obs) for obs in observations], atol=1e-5
+    )
 
 
-def test_what_cannot_be_a_model_is_refused(tmp_path: Path) -> None:
+def test_impossible_exports_of_models_are_refused(tmp_path: Path) -> None:
     train(tmp_path, "FrozenLake-v1:qlearning", *QUICK).succeeded()
     out = tmp_path / "policy.pt"
-    told = cadenza("export", "@last", "--format", "torchscript", "--out", out, "--runs-dir", tmp_path)
-    told.refused(2, "qlearning", "cannot be exported as a model", "cadenza.load")
+    outcome = cadenza("export", "@last", "--format", "torchscript", "--out", out, "--runs-dir", tmp_path)
+    outcome.refused(2, "qlearning", "cannot be exported as a model", "cadenza.load")
     several = cadenza("export", "@last", "@last", "--format", "onnx", "--out", out, "--runs-dir", tmp_path)
     several.refused(2, "--format onnx takes one RUN")
     cadenza("export", "@last", "--format", "torchscript", "--runs-dir", tmp_path, "--json").refused(2, "--out FILE")

@@ -1,4 +1,4 @@
-"""What is expected of a run, from marks that are made up, and from those of real runs, which then did the same."""
+"""Forecasts of runs from synthetic marks and from those of real runs, compared with the runs."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def expected(config: RunConfig, phases: tuple[Phase, ...], marks: list[Mark], st
 
 
 def cycles(begin: Mark, count: int, env_steps: int, updates: int, seconds: float, then: int) -> list[Mark]:
-    """The ends of so many cycles of a phase; another one follows."""
-    found = []
+    """Return marks at the ends of `count` cycles of a phase that is followed by another one."""
+    result = []
     for number in range(1, count + 1):
         phase = begin.phase if number < count else then
         at = (begin.seconds + number * seconds, begin.env_steps + number * env_steps, begin.updates + number * updates)
-        found.append(Mark(*at, phase))
-    return found
+        result.append(Mark(*at, phase))
+    return result
 
 
-def totals(found: Forecast) -> tuple[float, ...]:
-    return tuple(found.total(count) for count in ("env_steps", "updates", "cycles", "seconds"))
+def totals(result: Forecast) -> tuple[float, ...]:
+    return tuple(result.total(count) for count in ("env_steps", "updates", "cycles", "seconds"))
 
 
 def test_a_run_that_ends_with_an_evaluation_is_counted_like_any_other() -> None:
@@ -62,15 +62,15 @@ def test_a_run_that_ends_with_an_evaluation_is_counted_like_any_other() -> None:
     marks += cycles(marks[-1], 3, 100, 0, seconds=1, then=1)
     marks += cycles(marks[-1], 5, 0, 1, seconds=0.5, then=2)
     marks += cycles(marks[-1], 2, 0, 1, seconds=2, then=2)
-    found = expected(configured(max_timesteps=30_000), phases, marks)
-    assert totals(found) == (300, 320, 3 + 300 + 20 + 1, 3 + 150 + 40)
-    assert (found.evaluations, found.rows, found.offline_updates) == (1, 1, 300)  # the end is not evaluated twice
-    assert found.last is not None
-    assert found.last.pace == Pace(0, 1, 2)
-    assert warnings_of(configured(), phases, found) == []
+    result = expected(configured(max_timesteps=30_000), phases, marks)
+    assert totals(result) == (300, 320, 3 + 300 + 20 + 1, 3 + 150 + 40)
+    assert (result.evaluations, result.rows, result.offline_updates) == (1, 1, 300)  # the end is not evaluated twice
+    assert result.last is not None
+    assert result.last.pace == Pace(0, 1, 2)
+    assert warnings_of(configured(), phases, result) == []
 
 
-def test_what_was_measured_behind_a_glimpse_is_counted_once() -> None:
+def test_costs_after_a_partial_measurement_are_counted_once() -> None:
     phases, config = (WARMUP, PRETRAIN, TRAIN), configured(max_updates=200)
     marks = [Mark(0, 0, 0, 0), Mark(6, 600, 0, 1)]
     marks += cycles(marks[-1], 5, 0, 1, seconds=1, then=2)
@@ -81,69 +81,69 @@ def test_what_was_measured_behind_a_glimpse_is_counted_once() -> None:
         "phase train could not be measured, so the run's time is unknown; --seconds N measures longer"
     ]
     marks += cycles(marks[-1], 3, 100, 50, seconds=10, then=2)
-    seen = expected(config, phases, marks)
-    assert totals(seen) == (600 + 400, 40 + 200, 1 + 40 + 4, 6 + 40 + 40)
-    assert (seen.open, seen.beyond) == ([], [])
+    result = expected(config, phases, marks)
+    assert totals(result) == (600 + 400, 40 + 200, 1 + 40 + 4, 6 + 40 + 40)
+    assert (result.open, result.beyond) == ([], [])
 
 
-def test_a_budget_that_the_warm_up_uses_up_ends_the_run_there() -> None:
+def test_a_budget_that_the_warm_up_uses_up_ends_the_forecast_there() -> None:
     phases, config = (
         (replace(WARMUP, hooks=(Hook("collect", steps=60),)), PRETRAIN, TRAIN),
         configured(max_timesteps=60),
     )
-    found = expected(config, phases, [Mark(0, 0, 0, 0), Mark(1, 60, 0, 1)])
-    assert totals(found) == (60, 0, 1, 1)
-    assert found.beyond == ["pretrain", "train"]
-    assert warnings_of(config, phases, found) == [
+    result = expected(config, phases, [Mark(0, 0, 0, 0), Mark(1, 60, 0, 1)])
+    assert totals(result) == (60, 0, 1, 1)
+    assert result.beyond == ["pretrain", "train"]
+    assert warnings_of(config, phases, result) == [
         "training.max_timesteps=60 ends before anything is learned: 60 steps come before phase pretrain"
     ]
 
 
-@pytest.mark.parametrize(("updates", "seen"), [(3, 3), (5, 5), (40, SAMPLE)])
-def test_a_glimpse_of_a_phase_is_never_longer_than_the_phase(updates: int, seen: int) -> None:
+@pytest.mark.parametrize(("updates", "expected_updates"), [(3, 3), (5, 5), (40, SAMPLE)])
+def test_a_partial_measurement_is_never_longer_than_the_phase(updates: int, expected_updates: int) -> None:
     phases = (WARMUP, replace(PRETRAIN, duration_updates=updates), replace(TRAIN, duration_cycles=2), EVALUATION)
-    scheduler, done = PhaseScheduler(phases), []
+    scheduler, tasks = PhaseScheduler(phases), []
     while not scheduler.over:
         task = scheduler.next()
         assert task is not None
         collects = task.hook.name == "collect"
         if collects or task.phase is phases[1]:
-            done.append(task.phase.name)
+            tasks.append(task.phase.name)
         scheduler.advance(task.amount, env_steps=task.amount * collects, updates=task.amount * (not collects))
         while scheduler.at_boundary and can_skip(scheduler, main=2):
             scheduler.skip()
-    assert done == ["warmup", *["pretrain"] * seen, "train", "train"]
+    assert tasks == ["warmup", *["pretrain"] * expected_updates, "train", "train"]
     marks = [Mark(0, 0, 0, 0), Mark(1, 600, 0, 1)]
-    marks += cycles(marks[-1], seen, 0, 1, seconds=1, then=2)
+    marks += cycles(marks[-1], expected_updates, 0, 1, seconds=1, then=2)
     assert expected(configured(max_timesteps=600), phases, marks).total("updates") == 0
     assert expected(configured(max_timesteps=601), phases, marks).spans[1].total("updates") == updates
 
 
-def test_what_the_budget_never_lets_a_run_reach_is_said() -> None:
+def test_phases_beyond_the_budget_are_reported() -> None:
     phases, config = (WARMUP, PRETRAIN, TRAIN, EVALUATION), configured(max_updates=20)
-    found = expected(config, (*phases[:2], replace(TRAIN, duration_steps=300), EVALUATION), [Mark(0, 0, 0, 0)])
-    assert (found.total("env_steps"), found.total("updates"), found.total("cycles")) == (600, 20, 21)
-    assert warnings_of(config, phases, found) == [
+    result = expected(config, (*phases[:2], replace(TRAIN, duration_steps=300), EVALUATION), [Mark(0, 0, 0, 0)])
+    assert (result.total("env_steps"), result.total("updates"), result.total("cycles")) == (600, 20, 21)
+    assert warnings_of(config, phases, result) == [
         "the budget ends before phases train, evaluation",
         "phases warmup, pretrain could not be measured, so the run's time is unknown; --seconds N measures longer",
     ]
 
 
-def test_lengths_that_settings_tell_need_no_measurement() -> None:
-    """Only collecting has begun, in pieces that 16 environments make a little longer."""
+def test_lengths_known_from_settings_need_no_measurement() -> None:
+    """Only the collection has begun, in pieces that 16 environments make a little longer."""
     phases = (replace(WARMUP, hooks=(COLLECT,), duration_cycles=3), PRETRAIN, EVALUATION)
     paces = paces_of(phases, 16, [Mark(0, 0, 0, 0)], Mark(2, 32, 0, 0))
     assert paces[0] == Pace(112, 0, 7)
-    found = forecast(configured(max_timesteps=10_000), phases, paces)
-    assert [found.total(count) for count in ("env_steps", "updates", "cycles")] == [336, 40, 44]
-    assert (found.evaluations, found.open) == (1, ["pretrain"])
+    result = forecast(configured(max_timesteps=10_000), phases, paces)
+    assert [result.total(count) for count in ("env_steps", "updates", "cycles")] == [336, 40, 44]
+    assert (result.evaluations, result.open) == (1, ["pretrain"])
 
 
-def test_updates_that_did_not_come_yet_are_not_taken_for_none() -> None:
+def test_updates_that_are_not_due_yet_are_not_forecast_as_zero() -> None:
     marks = [Mark(0, 0, 0, 0), *cycles(Mark(0, 0, 0, 0), 3, 100, 0, seconds=1, then=0)]
-    found = expected(configured(max_timesteps=1000), (TRAIN,), marks)
-    assert (found.total("env_steps"), found.total("seconds"), found.open) == (1000, 10, [])
-    assert isnan(found.total("updates"))
+    result = expected(configured(max_timesteps=1000), (TRAIN,), marks)
+    assert (result.total("env_steps"), result.total("seconds"), result.open) == (1000, 10, [])
+    assert isnan(result.total("updates"))
     assert expected(configured(max_updates=1000), (TRAIN,), marks).open == ["train"]
 
 
@@ -191,7 +191,7 @@ class Counting(Every):
         (GATHER, LEARN, LOOK, GO_ON % ("", ", duration_steps: 1000"), LOOK),
     ],
 )
-def test_a_run_does_what_its_own_marks_foretell(phases: tuple[str, ...], budget: str, lab: Lab) -> None:
+def test_a_forecast_from_a_runs_own_marks_equals_the_run(phases: tuple[str, ...], budget: str, lab: Lab) -> None:
     names = [text.replace("{name: ", f"{{name: {number}-", 1) for number, text in enumerate(phases)]
     settings = [f"training.phases=[{', '.join(names)}]", "training.max_timesteps=null", budget, "evaluation.episodes=2"]
     settings += ["evaluation.every_steps=50", "evaluation.every_updates=20", "evaluation.warmup_steps=100"]
@@ -199,20 +199,20 @@ def test_a_run_does_what_its_own_marks_foretell(phases: tuple[str, ...], budget:
     config = load("toy/identity:dqn", [*SMALL_DQN, *settings, "checkpoint.every_updates=9"])
     run = lab.start(config)
     run.triggers["save"] = due = Counting(110, 9)
-    told: list[Event] = []
+    events: list[Event] = []
     marks: list[Mark] = []
-    run.listeners.append(told.append)
+    run.listeners.append(events.append)
 
     def note(clock: Clock) -> bool:
         marks.append(Mark(len(marks), clock.env_steps, clock.updates, run.scheduler.index))
         return False
 
     run.run(note)
-    found = forecast(
+    result = forecast(
         config, run.scheduler.phases, paces_of(run.scheduler.phases, run.config.environment.num_envs, marks, marks[-1])
     )
-    assert totals(found)[:3] == (run.clock.env_steps, run.clock.updates, run.clock.cycles)
-    assert found.evaluations == sum(isinstance(event, Evaluated) for event in told) == run.clock.evaluations
-    assert found.rows == sum(isinstance(event, Row) for event in told)
-    assert found.checkpoints == due.times
-    assert len(found.beyond) == len(phases) - 1 - marks[-2].phase
+    assert totals(result)[:3] == (run.clock.env_steps, run.clock.updates, run.clock.cycles)
+    assert result.evaluations == sum(isinstance(event, Evaluated) for event in events) == run.clock.evaluations
+    assert result.rows == sum(isinstance(event, Row) for event in events)
+    assert result.checkpoints == due.times
+    assert len(result.beyond) == len(phases) - 1 - marks[-2].phase

@@ -1,4 +1,4 @@
-"""What `cadenza plan` says of memory is what a real process holds once its replay is full."""
+"""The memory that `cadenza plan` predicts equals that of a real process with a full replay."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TASKS = 126  # 118 of warm-up, one that collects, then some that learn
 
 
 def resident(arguments: list[str], root: Path) -> int:
-    """Of a real process that stands still after these tasks."""
+    """Return the resident memory of a real process that stops after these tasks."""
     command = [sys.executable, "-m", "cadenza", "train", *arguments, "--runs-dir", str(root), "--quiet"]
     environment = os.environ | {"CADENZA_FAILPOINT": f"run:task@{TASKS}:stop"}
     process = subprocess.Popen(command, env=environment, start_new_session=True)
@@ -62,21 +62,23 @@ def resident(arguments: list[str], root: Path) -> int:
 
 def planned(arguments: list[str]) -> dict[str, Any]:
     command = [sys.executable, "-m", "cadenza", "plan", *arguments, "--seconds", "0.5", "--json"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    memory = json.loads(said)["memory"]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    memory = json.loads(output)["memory"]
     assert isinstance(memory, dict)
     return memory
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_a_run_whose_replay_is_full_holds_what_was_planned(run: str, tmp_path: Path) -> None:
+def test_a_run_with_a_full_replay_uses_the_planned_memory(run: str, tmp_path: Path) -> None:
     memory = planned(RUNS[run])
     rows = ROWS // ENVS * ENVS * 31
     assert memory["mapped_bytes"] == (rows if run == "on disk" else 0)
     assert memory["stores_bytes"] >= (0 if run == "on disk" else rows)
     expected = memory["total_bytes"] + memory["mapped_bytes"]
-    held = resident(RUNS[run], tmp_path)
-    assert held == pytest.approx(expected, rel=0.05), f"{held / 1e6:.1f} MB held, {expected / 1e6:.1f} MB planned"
+    measured = resident(RUNS[run], tmp_path)
+    assert measured == pytest.approx(expected, rel=0.05), (
+        f"{measured / 1e6:.1f} MB held, {expected / 1e6:.1f} MB planned"
+    )
 
 
 QUICK = ["training.max_timesteps=1000", "environment.num_envs=3", "algorithm.buffer_size=20000"]

@@ -1,4 +1,4 @@
-"""`verify RUN`: the first difference by step, quantity and episode, and what has changed since the run was made."""
+"""`verify RUN`: the first difference by step, quantity and episode, and changes since the run was made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cadenza.base.atomic import write_json
 from harness.command import TOY, cadenza, last, train
 
 
-def test_what_has_changed_since_is_listed_beside_the_verdict(tmp_path: Path) -> None:
+def test_verify_lists_changes_of_packages_and_machine(tmp_path: Path) -> None:
     train(tmp_path, *TOY).succeeded()
     folder = last(tmp_path)
     manifest = folder.read_manifest()
@@ -30,19 +30,19 @@ def test_what_has_changed_since_is_listed_beside_the_verdict(tmp_path: Path) -> 
     assert changed["machine.cpu"][0] == "Difference Engine"
     assert changed["variables.MKL_CBWR"] == ["SSE4_1", None]
     assert "versions.torch" not in changed
-    shown = cadenza("verify", "@last", "--steps", 600, "--runs-dir", tmp_path).succeeded().out
-    assert "machine.cpu" in shown
-    assert "is identical bit for bit" in shown
+    output = cadenza("verify", "@last", "--steps", 600, "--runs-dir", tmp_path).succeeded().out
+    assert "machine.cpu" in output
+    assert "is identical bit for bit" in output
 
 
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="no vector instructions to go without")
-def test_other_arithmetic_is_found_and_its_cause_stands_beside_it(tmp_path: Path) -> None:
-    """torch without vector instructions adds up in another order."""
+def test_verify_detects_different_arithmetic_and_names_a_cause(tmp_path: Path) -> None:
+    """torch without vector instructions sums in another order."""
     train(tmp_path, *TOY, "runtime.kernels=torch", "algorithm.learning_rate=0.01").succeeded()
     command = [sys.executable, "-m", "cadenza", "verify", "@last", "--json", "--runs-dir", str(tmp_path)]
     environment = os.environ | {"ATEN_CPU_CAPABILITY": "default"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    answer = json.loads(done.stdout)
-    assert (done.returncode, answer["identical"]) == (1, False)
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    answer = json.loads(process.stdout)
+    assert (process.returncode, answer["identical"]) == (1, False)
     assert answer["first_difference"]["env_steps"] == 128
     assert answer["made_with"]["variables.ATEN_CPU_CAPABILITY"] == [None, "default"]

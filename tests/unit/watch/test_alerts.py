@@ -101,8 +101,8 @@ def test_a_stop_alert_saves_and_interrupts_and_resume_continues(tmp_path: Path) 
     (alert,) = read(folder.alerts)
     assert (alert["rule"], alert["severity"], alert["env_steps"]) == ("mine", "stop", 9 * 128)
     assert folder.read_status()["message"] == "alert mine"
-    shown = cadenza("show", "@last", "--runs-dir", tmp_path)
-    assert "stop: mine at step 1152: train/kl is" in shown.out
+    outcome = cadenza("show", "@last", "--runs-dir", tmp_path)
+    assert "stop: mine at step 1152: train/kl is" in outcome.out
     assert resume(tmp_path).succeeded().warnings == []  # reported once
     assert read(folder.alerts) == [alert]
     assert json.loads(cadenza("show", "@last", "--json", "--runs-dir", tmp_path).out)["alerts"] == [alert]

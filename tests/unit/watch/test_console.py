@@ -21,7 +21,7 @@ TRAIN = PhaseProgress("train", last=True)
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Time that stands still until a test sets `clock.now`."""
+    """A clock whose time changes only when a test sets `clock.now`."""
     clock = SimpleNamespace(now=100.0, looks=0)
 
     def monotonic() -> float:
@@ -193,8 +193,8 @@ def test_the_eta_is_that_of_the_run_or_phase_that_ends_first(clock: SimpleNamesp
     stream = io.StringIO()
     console = Console(False, 2048, stream)
 
-    def train(done: int, total: int) -> PhaseProgress:
-        return PhaseProgress("train", last=True, unit="cycles", done=done, total=total)
+    def train(updates: int, total: int) -> PhaseProgress:
+        return PhaseProgress("train", last=True, unit="cycles", done=updates, total=total)
 
     console.start([], 0, train(0, 100_000))
     clock.now += 60
@@ -286,7 +286,7 @@ BOLD_GREEN = r"\x1b\[1;32m *"
 
 
 def drawn(console: Console) -> tuple[str, str]:
-    """The table as plain text and as a terminal gets it."""
+    """Return the table as plain text and with terminal codes."""
     from rich.console import Console as Rich
 
     screen = io.StringIO()
@@ -330,17 +330,17 @@ def test_a_run_prints_the_progress_of_each_phase(tmp_path: Path, monkeypatch: py
     lines = [line for line in err.splitlines() if line.startswith("env_steps")]
     assert [re.sub(r"\d:\d\d:\d\d", "soon", re.sub(r"[\d.,]+ (\w+/s)", r"N \1", line)) for line in lines[:-1]] == [
         *(
-            f"env_steps {done} / 128 ({share}%)  warmup {done} / 64 env_steps  N steps/s  warmup ETA soon"
-            for done, share in ((16, 12), (32, 25), (48, 38))
+            f"env_steps {steps} / 128 ({share}%)  warmup {steps} / 64 env_steps  N steps/s  warmup ETA soon"
+            for steps, share in ((16, 12), (32, 25), (48, 38))
         ),
         "env_steps 64 / 128 (50%)  ETA -",
         *(
-            f"env_steps 64 / 128 (50%)  pretrain {done} / 4 updates  N updates/s  pretrain ETA soon"
-            for done in (1, 2, 3)
+            f"env_steps 64 / 128 (50%)  pretrain {steps} / 4 updates  N updates/s  pretrain ETA soon"
+            for steps in (1, 2, 3)
         ),
         "env_steps 64 / 128 (50%)  ETA -",
         *(
-            f"env_steps {done} / 128 ({share}%)  N steps/s  ETA soon"
-            for done, share in ((80, 62), (96, 75), (112, 88), (128, 100))
+            f"env_steps {steps} / 128 ({share}%)  N steps/s  ETA soon"
+            for steps, share in ((80, 62), (96, 75), (112, 88), (128, 100))
         ),
     ]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-import harness.learner
+import harness.faulty_learner
 from cadenza.config.load import load
 from cadenza.config.registry import ALGORITHMS, Algorithm
 from cadenza.config.schema import DebugConfig, RunConfig
@@ -27,8 +27,8 @@ from cadenza.tools.verify import compare, final_state
 from cadenza.watch.nan_operations import FirstBad
 from cadenza.watch.workflow_contents import WorkflowContents
 from harness.command import cadenza, last, train
+from harness.faulty_learner import STEPS
 from harness.lab import Lab
-from harness.learner import STEPS
 
 SHORT = ["environment.num_envs=4", "evaluation.episodes=2", "evaluation.every_steps=0", "evaluation.at_end=false"]
 SHORT += ["logging.every_steps=1", "training.max_timesteps=160", "checkpoint.every_steps=64"]
@@ -45,7 +45,7 @@ SITES = {
 
 @pytest.fixture(autouse=True)
 def registered_learner(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "harness.learner"
+    module = "harness.faulty_learner"
     entry = Algorithm("learner", "for tests", f"{module}:LearnerConfig", f"{module}:Learner")
     monkeypatch.setitem(ALGORITHMS, "learner", entry)
 
@@ -135,7 +135,7 @@ def test_debug_repeats_the_saved_failing_update(lab: Lab, fault: str) -> None:
         assert "torch.sqrt(" in report["backward"]["code"]
     elif fault == "loss":
         assert "torch.log(loss - loss)" in report["operation"]["code"]
-        assert Path(report["operation"]["where"].rpartition(":")[0]) == Path(harness.learner.__file__)
+        assert Path(report["operation"]["where"].rpartition(":")[0]) == Path(harness.faulty_learner.__file__)
     elif fault == "module":
         assert "x / torch.zeros_like(x)" in report["operation"]["code"]
 

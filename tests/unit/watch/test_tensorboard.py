@@ -24,7 +24,7 @@ SINK = [*TOY, "logging.tensorboard=true"]
 
 
 def scalars(folder: RunFolder) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows of a run: (step, value) by tag."""
+    """Return the scalars of a run in TensorBoard: (step, value) by tag."""
     accumulator = EventAccumulator(str(folder.path / "tensorboard"), size_guidance={"scalars": 0})
     accumulator.Reload()
     tags = accumulator.Tags()["scalars"]
@@ -67,9 +67,9 @@ def test_without_tensorboard_a_run_is_refused_before_its_folder_is_created(tmp_p
     (tmp_path / "tensorboard.py").write_text("raise ImportError('not installed')")
     command = [sys.executable, "-m", "cadenza", "train", *SINK, "--runs-dir", str(tmp_path / "runs")]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
     hint = "pip install 'cadenza[tensorboard]'"
-    assert (done.returncode, done.stderr) == (69, f"error: logging.tensorboard=true needs an extra: {hint}\n")
+    assert (process.returncode, process.stderr) == (69, f"error: logging.tensorboard=true needs an extra: {hint}\n")
     assert not (tmp_path / "runs").exists()
 
 

@@ -90,6 +90,9 @@ def test_an_unreachable_server_leaves_all_rows_for_wandb_sync(
 
 def test_without_wandb_a_run_is_refused_before_its_folder_is_created(tmp_path: Path) -> None:
     command = [sys.executable, "-c", BLOCKED, "train", *OFFLINE, "--runs-dir", str(tmp_path / "runs")]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
-    assert (done.returncode, done.stderr) == (69, "error: logging.wandb needs an extra: pip install 'cadenza[wandb]'\n")
+    process = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    assert (process.returncode, process.stderr) == (
+        69,
+        "error: logging.wandb needs an extra: pip install 'cadenza[wandb]'\n",
+    )
     assert not (tmp_path / "runs").exists()

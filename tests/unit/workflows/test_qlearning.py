@@ -229,7 +229,7 @@ def test_every_observation_has_a_number_of_its_own(space: spaces.Space[Any]) -> 
 
 def test_parts_of_an_observation_and_actions_that_do_not_begin_at_zero_are_learned(lab: Lab) -> None:
     settings = ["environment.max_episode_steps=16", "training.max_timesteps=1000", "algorithm.gamma=0"]
-    run = lab.start(load("harness.odd_spaces:Told:qlearning", settings))
+    run = lab.start(load("harness.odd_spaces:RewardedAction:qlearning", settings))
     run.run()
     assert run.workflow.tables["agent"].values.shape == (1, 4, 4)  # type: ignore[attr-defined]
     assert read(run.folder.metrics)[-1]["eval/return_min"] == 16

@@ -1,4 +1,4 @@
-"""PPO with a memory on one real rollout against networks that are walked through it step by step."""
+"""PPO with a memory on one real rollout, compared with networks that are run step by step."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def collected() -> Iterator[Any]:
 
 @torch.no_grad()
 def walked(workflow: Any, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Log-probabilities, values, and values of what truly followed, one environment and one step at a time."""
+    """Return log-probabilities, values and values of the true next observations, one step at a time."""
     net, data = workflow.nets["agent"], rollout.groups["agent"]
     steps, envs = rollout.terminated.shape
     finals = {(t, n): k for k, (t, n) in enumerate(zip(*rollout.final_index, strict=True))}
@@ -72,8 +72,8 @@ def walked(workflow: Any, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.
             judged = judge(data["obs"][t, n], carry, bool(rollout.is_first[t, n]))
             carry = map_tree(lambda x: x[0], judged.carries)
             value[t, n] = judged.value
-            taken = torch.from_numpy(data["action"][t, n])[None, None]
-            log_prob[t, n] = torch.log_softmax(judged.output, -1).gather(-1, taken[..., None])
+            action = torch.from_numpy(data["action"][t, n])[None, None]
+            log_prob[t, n] = torch.log_softmax(judged.output, -1).gather(-1, action[..., None])
             if (t, n) in finals:
                 following[t, n] = judge(rollout.final_obs["agent"][finals[t, n]], carry, False).value
             else:
@@ -83,7 +83,7 @@ def walked(workflow: Any, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def unsequenced(workflow: Any, x: torch.Tensor, envs: int) -> np.ndarray:
-    """[L, S, 1] back to [T, N], from the sequences in which each step counts."""
+    """Convert [L, S, 1] to [T, N], from the sequences in which each step counts."""
     times, counts = workflow._sequences()
     out = np.full((workflow.config.n_steps, envs), np.nan)
     for c in range(times.shape[1]):
@@ -106,11 +106,11 @@ def test_values_advantages_and_probabilities_equal_a_walk_through_the_rollout(co
     assert samples.weight.sum() == steps * envs
     np.testing.assert_allclose(unsequenced(workflow, samples.old_value, envs), value, atol=1e-5)
     np.testing.assert_allclose(unsequenced(workflow, samples.old_log_prob, envs), log_prob, atol=1e-5)
-    config, done = workflow.config, rollout.terminated | rollout.truncated
+    config, ended = workflow.config, rollout.terminated | rollout.truncated
     advantage, running = np.zeros((steps, envs)), np.zeros(envs)
     for t in reversed(range(steps)):
         delta = rollout.groups["agent"]["reward"][t, :, 0] + config.gamma * following[t] - value[t]
-        running = delta + config.gamma * config.gae_lambda * np.where(done[t], 0, running)
+        running = delta + config.gamma * config.gae_lambda * np.where(ended[t], 0, running)
         advantage[t] = running
     np.testing.assert_allclose(unsequenced(workflow, samples.advantage, envs), advantage, atol=1e-4)
     # what is learned from starts where acting left off: all ratios are one

@@ -40,7 +40,7 @@ def collected() -> Iterator[Any]:
 
 
 def plain_returns(workflow: Any, episodes: Episodes, e: int) -> list[float]:
-    """Of one episode, from the definition; what a time limit cut off is worth what the baseline says."""
+    """Compute the targets of one episode by definition, with the baseline's value at a time limit."""
     config, length = workflow.config, int(episodes.length[e])
     reward = episodes.groups["agent"]["reward"][:length, e, 0].tolist()
     if config.policy_targets == "advantages" and not episodes.terminated[e]:
@@ -120,7 +120,7 @@ def test_a_true_baseline_leaves_no_advantage_on_the_chain(collected: Any) -> Non
 
 
 @pytest.mark.parametrize("targets", ["returns", "advantages"])
-def test_an_update_moves_what_it_should(collected: Any, targets: str) -> None:
+def test_an_update_changes_exactly_the_trained_parameters(collected: Any, targets: str) -> None:
     workflow, episodes = collected("CartPole-v1:reinforce", f"algorithm.policy_targets={targets}")
     net = workflow.nets["agent"]
     before = {name: parameter.clone() for name, parameter in net.named_parameters()}

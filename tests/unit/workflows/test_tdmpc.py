@@ -22,7 +22,7 @@ from cadenza.nets.latent_model import LatentModel
 from cadenza.nets.normalisers import PercentileScale
 from cadenza.workflows.tdmpc_steps import SlowNetworks, UpdateNoise, model_loss, policy_loss
 from harness.collecting import PHASE, warming
-from harness.latents import SMALL, batch_of, cost, number, stirred
+from harness.small_tdmpc import SMALL, batch_of, cost, number, stirred
 
 VARIANTS = ("tdmpc", "tdmpc2")
 # of several critics the two that are drawn

@@ -1,4 +1,4 @@
-"""How TD-MPC acts: plans against a slow reference, what they remember, noise, and how schedules stand."""
+"""Acting of TD-MPC: plans compared with a slow reference, warm starts, noise and schedules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cadenza.types import Mode
 from cadenza.workflows.tdmpc_steps import PlanNoise, plan
 from harness.collecting import PHASE, warming
 from harness.lab import Lab
-from harness.latents import SMALL, number, stirred
+from harness.small_tdmpc import SMALL, number, stirred
 
 QUICK = ["algorithm.update_ratio=0.25", "algorithm.planning.iterations=2", "evaluation.at_end=false"]
 
@@ -31,19 +31,19 @@ def warmed() -> Iterator[Any]:
 
 @pytest.fixture
 def world() -> Iterator[Assembly]:
-    """A run whose environments a policy is tried in."""
+    """Assemble a run in whose environments a policy acts."""
     made = assemble(config := load("Pendulum-v1:tdmpc2", SMALL), check(config), {})
     yield made
     made.close()
 
 
-def test_large_actions_get_more_rounds() -> None:
+def test_large_action_spaces_get_more_iterations() -> None:
     assert [PathIntegralConfig().rounds(size) for size in (1, 19, 20, 38)] == [6, 6, 8, 8]
     assert PathIntegralConfig(iterations=3).rounds(38) == 3
 
 
 def test_each_round_scores_all_plans_by_rewards_until_an_end_and_the_value_beyond(warmed: Any) -> None:
-    """All are among the best, so that each one's return, in each round, moves where the search ends."""
+    """All plans are elites, so that the return of each, in each iteration, changes the result."""
     search = [f"algorithm.planning.{key}" for key in ("iterations=3", "elites=10", "max_std=0.8", "temperature=3")]
     workflow, _ = warmed("Pendulum-v1:tdmpc2", "algorithm.model.critics=4", *search)
     stirred(workflow)
@@ -56,7 +56,7 @@ def test_each_round_scores_all_plans_by_rewards_until_an_end_and_the_value_beyon
     with torch.inference_mode():
         tried = model.step(latent.repeat(50, 1), torch.linspace(-1, 1, 100)[:, None])
         model.ends[-1].bias -= model.ends(tried).quantile(0.8)  # that some plans end, and others do not
-        found = plan(model, latent, start, noise, torch.tensor(least), 0.9, config)
+        result = plan(model, latent, start, noise, torch.tensor(least), 0.9, config)
         for n in range(2):
             policys, state = [], latent[n].expand(2, -1)
             for t in range(3):
@@ -81,27 +81,27 @@ def test_each_round_scores_all_plans_by_rewards_until_an_end_and_the_value_beyon
                 assert weight.min() > 0.002  # each one counts
                 mean = (weight[:, None, None] * tried).sum(0)
                 std = (weight[:, None, None] * (tried - mean).square()).sum(0).sqrt().clamp(least, most)
-            torch.testing.assert_close(found.mean[n], mean, atol=1e-4, rtol=1e-3)
-            torch.testing.assert_close(found.std[n], std, atol=1e-4, rtol=1e-3)
+            torch.testing.assert_close(result.mean[n], mean, atol=1e-4, rtol=1e-3)
+            torch.testing.assert_close(result.std[n], std, atol=1e-4, rtol=1e-3)
             ranked = sorted(range(10), key=lambda i: -returns[i])
-            chosen = max(range(10), key=lambda k: float(weight[ranked[k]] / noise.waiting[n, k]))
-            torch.testing.assert_close(found.action[n], tried[ranked[chosen], 0])
+            best = max(range(10), key=lambda k: float(weight[ranked[k]] / noise.waiting[n, k]))
+            torch.testing.assert_close(result.action[n], tried[ranked[best], 0])
     assert ended == {True, False}
 
 
-def test_noise_is_added_to_what_was_found_while_it_explores_and_only_then(warmed: Any, world: Assembly) -> None:
+def test_noise_is_added_to_the_planned_action_only_while_exploring(warmed: Any, world: Assembly) -> None:
     workflow, _ = warmed("Pendulum-v1:tdmpc2")
     assert world.env is not None
     step = world.env.reset()
-    found = {
+    result = {
         "action": torch.tensor([[0.1], [0.9]]),
         "mean": torch.zeros(2, 3, 1),
         "std": torch.tensor([0.2, 7.0, 7.0]).view(1, 3, 1).expand(2, -1, -1),
     }
-    workflow._search = lambda given: found
+    workflow._search = lambda inputs: result
 
     def pushes(explore: bool) -> np.ndarray:
-        """[400, N] on a scale of -1 to 1; the pendulum is pushed by 2 at most."""
+        """Return actions [400, N] on a scale of -1 to 1; the pendulum's largest torque is 2."""
         mode = Mode(explore, PHASE, world.streams)
         acted = [workflow.act(step, workflow.initial_carry(2), mode).action["agent"] for _ in range(400)]
         return np.stack(acted)[:, :, 0, 0] / 2
@@ -113,7 +113,7 @@ def test_noise_is_added_to_what_was_found_while_it_explores_and_only_then(warmed
     assert noisy[:, 1].max() == 1
 
 
-def test_a_plan_begins_where_the_last_one_has_led_but_not_in_a_new_episode(warmed: Any, world: Assembly) -> None:
+def test_a_plan_is_warm_started_except_in_a_new_episode(warmed: Any, world: Assembly) -> None:
     one_round = [
         "algorithm.planning.iterations=1",
         "algorithm.planning.momentum=0.999",
@@ -140,12 +140,12 @@ def test_plans_and_their_floor_of_noise_follow_their_schedules(warmed: Any, worl
     assert world.env is not None
     step, lengths, floors, search = world.env.reset(), [], [], workflow._search
 
-    def watched(given: Any) -> Any:
-        floors.append(float(given["min_std"]))
-        return search(given)
+    def watched(inputs: Any) -> Any:
+        floors.append(float(inputs["min_std"]))
+        return search(inputs)
 
     def ahead(policy: Any) -> int:
-        """How far it plans in an evaluation."""
+        """Return the horizon of plans in an evaluation."""
         mode = Mode(explore=False, phase=PHASE, streams=world.streams)
         acted = policy.act(step, policy.initial_carry(2), mode)
         return int((acted.carry["mean"][0, :, 0] != 0).sum())

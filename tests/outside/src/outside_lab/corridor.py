@@ -22,7 +22,7 @@ class Corridor(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         self._place, self._door = (int(place) for place in self.np_random.integers(0, self._length, 2))
         self._steps = 0
-        return self._seen(), {}
+        return self._observation(), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         way = 1 if action == 1 else -1
@@ -30,7 +30,7 @@ class Corridor(gymnasium.Env[Any, Any]):
         self._place = int(np.clip(self._place + (-way if slipped else way), 0, self._length - 1))
         self._steps += 1
         there = self._place == self._door
-        return self._seen(), float(there) - 0.05, there, self._steps >= self._limit, {}
+        return self._observation(), float(there) - 0.05, there, self._steps >= self._limit, {}
 
-    def _seen(self) -> Any:
+    def _observation(self) -> Any:
         return np.array([self._door - self._place, 1.0], np.float32)

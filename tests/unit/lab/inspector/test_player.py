@@ -1,4 +1,4 @@
-"""An episode played again, and what every kind of policy makes of it: of many steps together, and of each alone."""
+"""Replayed episodes and the judgement of every kind of policy, in batches and step by step."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CASES: list[tuple[str, Sequence[str]]] = [
 
 
 @pytest.mark.parametrize(("spec", "settings"), CASES, ids=[spec for spec, _ in CASES])
-def test_steps_at_once_are_judged_as_one_by_one(spec: str, settings: Sequence[str]) -> None:
+def test_batched_judgement_equals_judgement_step_by_step(spec: str, settings: Sequence[str]) -> None:
     config = load(spec, ["environment.num_envs=1", *settings])
     workflow = untrained(config)
     frames, actions = played(config)
@@ -69,14 +69,14 @@ def test_steps_at_once_are_judged_as_one_by_one(spec: str, settings: Sequence[st
 
 
 def untrained(config: RunConfig) -> Any:
-    """A workflow without its run."""
+    """Return an untrained workflow without a run."""
     spec, decisions = check(config), {"device": "cpu"}
     decide_runtime(config, spec, decisions)
     return build_workflow(config, spec, Streams(config.seed), decisions)
 
 
 def played(config: Any) -> tuple[list[Frame], list[dict[str, np.ndarray]]]:
-    """Some steps of an episode, and what was done at each."""
+    """Play some steps of an episode; return the frames and the actions."""
     env, frames, actions = make(config.environment), [], []
     for group in env.spec.groups.values():
         group.action.seed(3)
@@ -115,7 +115,7 @@ def judged(workflow: Any, pieces: list[tuple[list[Frame], list[dict[str, np.ndar
 
 @pytest.mark.parametrize("held", [0, 1 << 20])
 def test_an_episode_sent_in_pieces_is_the_same(whole: RunFolder, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether frames waited for the policy or were played once more."""
+    """The frames were stored for the policy, or played once more."""
     in_one = play_and_judge(whole)
     monkeypatch.setattr(player, "PIECE", 5)
     monkeypatch.setattr(player, "HELD", held)
@@ -155,8 +155,8 @@ GAME = ["ALE/Pong-v5:ppo", "environment.num_envs=1", "algorithm.n_steps=32", "al
         ),
     ],
 )
-def test_every_step_of_a_rendered_run(command: list[str], pictures: set[str], tmp_path: Path) -> None:
-    """Its return is the recorded one; pictures come with some steps, and the others when there is time."""
+def test_every_step_of_a_rendered_run_gets_its_pictures(command: list[str], pictures: set[str], tmp_path: Path) -> None:
+    """The return equals the recorded one; some steps have pictures at once, the others later."""
     quick = ["evaluation.every_steps=null", "evaluation.at_end=false", "--quiet"]
     train(tmp_path, *command, *quick).succeeded()
     sent = Sent()
@@ -182,7 +182,7 @@ def test_every_step_of_a_rendered_run(command: list[str], pictures: set[str], tm
 def test_advantages_are_of_the_rewards_that_are_learned_from_and_end_with_a_life(
     algorithm: str, tmp_path: Path
 ) -> None:
-    """A team's, which a death does not end, or an agent's own."""
+    """Rewards are the team's, which a death does not end, or the agent's own."""
     sizes = ["environment.num_envs=2", "algorithm.n_steps=64", "algorithm.n_epochs=1", "algorithm.batch_size=1"]
     quick = ["evaluation.every_steps=null", "evaluation.at_end=false", "--max-timesteps", "512", "--quiet"]
     train(tmp_path, f"skirmish/3m:{algorithm}", *sizes, *quick).succeeded()
@@ -214,7 +214,7 @@ def test_advantages_are_of_the_rewards_that_are_learned_from_and_end_with_a_life
 
 def test_an_algorithm_from_outside_is_shown_what_it_explains(tmp_path: Path, forgotten: None) -> None:
     class Open(Memory):
-        """Says how many steps it remembers."""
+        """A workflow whose opinion is the number of steps in its memory."""
 
         def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
             value = float(carry["steps"]) + np.arange(len(steps.is_first), dtype=np.float64)[:, None]
@@ -235,8 +235,8 @@ def test_an_algorithm_from_outside_is_shown_what_it_explains(tmp_path: Path, for
         assert sent.of(Advantages)[0].values == [[r + 1.0] for r in reward]  # its end is a time limit
 
 
-def test_what_is_not_allowed_is_worth_nothing() -> None:
-    """Its output was never learned: the value of a step is that of the best action among the others."""
+def test_masked_actions_do_not_count_in_the_value() -> None:
+    """Outputs of masked actions are never learned: the value is that of the best allowed action."""
     config = load("toy/masked:dqn", ["environment.num_envs=1"])
     frames, actions = played(config)
     found = judged(untrained(config), [(frames, actions)])
@@ -255,7 +255,7 @@ def test_what_is_not_allowed_is_worth_nothing() -> None:
         ("toy/masked:diffusion_policy", SMALL_DIFFUSION),
     ],
 )
-def test_what_is_not_allowed_has_no_probability(spec: str, settings: Sequence[str]) -> None:
+def test_masked_actions_have_probability_zero(spec: str, settings: Sequence[str]) -> None:
     config = load(spec, ["environment.num_envs=1", *settings])
     frames, actions = played(config)
     probs = judged(untrained(config), [(frames, actions)])["agent probs"]

@@ -21,13 +21,13 @@ def test_no_spike_is_lost_by_thinning() -> None:
     assert kept_x[kept.index(50.0)] == 6543.0
 
 
-def test_curves_hold_numbers_alone() -> None:
+def test_curves_contain_only_numbers() -> None:
     odd = [{"env_steps": i, "m": value} for i, value in enumerate([1, None, "x", True, 2.5])]
     assert curve(odd, "m", "env_steps") == ([0, 4], [1, 2.5])
 
 
 def test_a_long_run_that_only_learns_is_compared_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its env_steps are always 0."""
+    """A run without collection has env_steps of 0 in every row."""
     monkeypatch.setattr(comparison, "BIG", 0)
     folder = create(tmp_path, load("toy/identity:ppo"), ["test"])
     rows = ({"env_steps": 0, "updates": 10 * i, "eval/return_mean": float(i)} for i in range(50))

@@ -41,7 +41,7 @@ HOSTILE = [
 
 @pytest.fixture(scope="module")
 def root(whole: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, copies of it under hostile names, with hostile metrics, and a secret beside the folder."""
+    """Make a run, copies of it under hostile names and with hostile metrics, and a secret beside the folder."""
     root = tmp_path_factory.mktemp("inspected") / "runs"
     (root.parent / "secret.txt").parent.mkdir(parents=True, exist_ok=True)
     (root.parent / "secret.txt").write_text(SECRET)
@@ -76,7 +76,7 @@ def client(root: Path) -> Iterator[Client]:
         yield client
 
 
-def test_without_the_token_nothing_is_told(client: Client) -> None:
+def test_requests_without_the_token_are_refused(client: Client) -> None:
     for target in ("/", "/static/app.js", "/api/runs", "/api/run?run=x", "/nothing"):
         for cookie in ("", f"{client.server.cookie}=wrong", f"{client.server.cookie}=", "token=" + client.server.token):
             status, _, content = client.send(target, {"Cookie": cookie})
@@ -104,7 +104,7 @@ def test_without_the_token_nothing_is_told(client: Client) -> None:
         {"Sec-Fetch-Site": "same-site"},
     ],
 )
-def test_other_sites_are_refused(client: Client, headers: dict[str, str]) -> None:
+def test_requests_from_other_sites_are_refused(client: Client, headers: dict[str, str]) -> None:
     own = {name: value.format(port=client.server.server_port) for name, value in headers.items()}
     status, _, content = client.send("/api/runs", own)
     assert status == 403
@@ -117,11 +117,11 @@ def test_other_sites_are_refused(client: Client, headers: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE", "CONNECT", "BREW"])
-def test_there_is_nothing_but_get(client: Client, method: str) -> None:
+def test_methods_other_than_get_are_refused(client: Client, method: str) -> None:
     assert client.send("/api/runs", method=method)[0] in (405, 501)
 
 
-def test_every_answer_forbids_what_pages_could_do(client: Client) -> None:
+def test_every_response_has_the_security_headers(client: Client) -> None:
     for target in ("/", "/static/app.js", "/api/runs", "/nothing", "/api/run"):
         _, headers, _ = client.send(target)
         policy = headers["Content-Security-Policy"]
@@ -133,7 +133,7 @@ def test_every_answer_forbids_what_pages_could_do(client: Client) -> None:
         assert "Access-Control-Allow-Origin" not in headers
 
 
-def test_nothing_listens_beyond_this_machine(client: Client) -> None:
+def test_the_server_listens_on_loopback_only(client: Client) -> None:
     port = client.server.server_port
     listening = [
         line.split()[1]
@@ -150,7 +150,7 @@ def test_nothing_listens_beyond_this_machine(client: Client) -> None:
 
 
 def traversals() -> list[str]:
-    """500 ways to ask for a file that is not shown."""
+    """Return 500 requests for files that are not served."""
     draw = random.Random(0)
     ups = [
         "../",
@@ -179,8 +179,8 @@ def traversals() -> list[str]:
     return draw.sample(made, 500)
 
 
-def test_no_text_leads_out_of_the_folder(client: Client, root: Path, whole: RunFolder) -> None:
-    """Each as a path, as a run, and as a file of a run."""
+def test_path_traversal_is_refused(client: Client, root: Path, whole: RunFolder) -> None:
+    """Each text is tried as a path, as a run, and as a file of a run."""
     texts = traversals()
     assert len(set(texts)) == 500
     for text in texts:
@@ -208,7 +208,7 @@ def test_a_link_among_the_videos_is_not_followed(client: Client, whole: RunFolde
     assert client.send(f"/api/media?run={whole.id}&name=link.gif")[0] == 404
 
 
-def test_hostile_names_are_texts(client: Client, whole: RunFolder) -> None:
+def test_hostile_names_are_returned_as_text(client: Client, whole: RunFolder) -> None:
     listed = {row["run"] for row in client.ask("runs")["runs"]}
     assert listed == {whole.id, *HOSTILE}
     for name in HOSTILE:
@@ -223,7 +223,7 @@ def test_hostile_names_are_texts(client: Client, whole: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("what", sorted(set(ANSWERS) - {"/api/origins"}))
-def test_nonsense_is_answered_in_one_line(client: Client, whole: RunFolder, what: str) -> None:
+def test_malformed_queries_are_answered_in_one_line(client: Client, whole: RunFolder, what: str) -> None:
     for query in (
         "",
         f"run={whole.id}&episode=-1&step=x&begin=1e9&low=a&sort=%00&name=&axis=../x",
@@ -239,7 +239,7 @@ def test_nonsense_is_answered_in_one_line(client: Client, whole: RunFolder, what
     assert client.send("/" + "a" * 40_000)[0] == 414
 
 
-def test_what_is_told_of_a_run(client: Client, whole: RunFolder) -> None:
+def test_the_api_returns_rows_curves_and_settings_of_a_run(client: Client, whole: RunFolder) -> None:
     table = client.ask("runs")
     row = next(row for row in table["runs"] if row["run"] == whole.id)
     assert row["status"] == "finished"
@@ -325,14 +325,14 @@ def test_damaged_and_deleted_runs_are_answered_in_one_line(whole: RunFolder, tmp
         assert found["notes"][-1] == "gone is not there any more"
 
 
-def test_too_many_runs_are_told_so(client: Client) -> None:
+def test_comparing_too_many_runs_is_refused(client: Client) -> None:
     query = "&".join(f"run=CartPole-v1-ppo-s0-20260101-000000-{i:04x}" for i in range(230))
     status, _, content = client.send(f"/api/compare?{query}")
     assert status == 400
     assert b"choose 1 to 200 runs" in content
 
 
-def test_runs_from_elsewhere(whole: RunFolder, tmp_path: Path) -> None:
+def test_runs_of_other_folders_can_be_opened(whole: RunFolder, tmp_path: Path) -> None:
     here, there = tmp_path / "runs", tmp_path / "others"
     for path in (here / whole.id, there / whole.id, there / "guest"):
         shutil.copytree(whole.path, path)
@@ -356,12 +356,12 @@ def test_the_address_is_no_argument_of_the_browser() -> None:
         page.unlink()
 
 
-def test_the_port_that_browsers_leave_out() -> None:
+def test_hosts_include_the_default_port_without_number() -> None:
     assert hosts(80) == {"127.0.0.1", "localhost", "127.0.0.1:80", "localhost:80"}
     assert hosts(8080) == {"127.0.0.1:8080", "localhost:8080"}
 
 
-def test_looking_changes_nothing(whole: RunFolder, tmp_path: Path) -> None:
+def test_requests_do_not_change_the_run_folder(whole: RunFolder, tmp_path: Path) -> None:
     shutil.copytree(whole.path, tmp_path / "runs" / whole.id)
     before = _contents(tmp_path / "runs" / whole.id)
     with inspecting(tmp_path / "runs") as client:
@@ -375,7 +375,7 @@ def _contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_mistakes_on_the_command_line(tmp_path: Path) -> None:
+def test_invalid_arguments_of_inspect_are_refused(tmp_path: Path) -> None:
     cadenza("inspect", "nothing", "--runs-dir", tmp_path).refused(2, "no run")
     cadenza("inspect", "--runs-dir", tmp_path / "nowhere").refused(2, "--runs-dir", "no such folder")
     cadenza("inspect", "--port", "70000", "--runs-dir", tmp_path).refused(2, "--port")
@@ -386,7 +386,7 @@ def test_mistakes_on_the_command_line(tmp_path: Path) -> None:
         cadenza("inspect", "--port", port, "--runs-dir", tmp_path).refused(74, f"--port {port}")
 
 
-def test_one_look_at_a_run_that_trains_tells_only_what_is_new(whole: RunFolder, tmp_path: Path) -> None:
+def test_a_poll_of_a_running_training_returns_only_changes(whole: RunFolder, tmp_path: Path) -> None:
     shutil.copytree(whole.path, tmp_path / "runs" / "copy")
     metrics = tmp_path / "runs" / "copy" / "metrics.jsonl"
     rows = metrics.read_text().splitlines(keepends=True)

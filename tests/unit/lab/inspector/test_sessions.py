@@ -1,4 +1,4 @@
-"""Children that play episodes: how many there are, when they begin, and what is left when one is killed."""
+"""Processes that replay episodes: their number, their start, and kills."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_one_that_is_waited_for_makes_no_room(whole: RunFolder, open_ones: Sessions) -> None:
+def test_an_episode_that_a_page_waits_for_is_not_closed_for_another(whole: RunFolder, open_ones: Sessions) -> None:
     first, second = (open_ones.open(whole.path, number, "") for number in (0, 1))
     assert first is not None
     assert second is not None
@@ -61,7 +61,9 @@ def test_one_that_is_waited_for_makes_no_room(whole: RunFolder, open_ones: Sessi
     assert open_ones.find(whole.path, 1, "") is second
 
 
-def test_one_whose_child_is_killed_says_so_and_can_be_opened_again(whole: RunFolder, open_ones: Sessions) -> None:
+def test_an_episode_whose_process_was_killed_reports_it_and_can_be_reopened(
+    whole: RunFolder, open_ones: Sessions
+) -> None:
     first = open_ones.open(whole.path, 0, "")
     assert first is not None
     first._child.kill()
@@ -98,7 +100,7 @@ def test_an_unfinished_message_is_dropped(left: int) -> None:
     assert list(receive(io.BytesIO(cut))) == MESSAGES[:1]
 
 
-def test_asking_how_far_an_episode_is_begins_nothing(whole: RunFolder) -> None:
+def test_asking_for_the_progress_of_an_episode_starts_no_process(whole: RunFolder) -> None:
     with inspecting(whole.path.parent) as client:
         query = f"run={whole.id}&episode=0&checkpoint="
         assert client.ask("episode", run=whole.id, episode=0, checkpoint="", progress=1) == {"stage": "closed"}
@@ -110,7 +112,7 @@ def test_asking_how_far_an_episode_is_begins_nothing(whole: RunFolder) -> None:
 # work that is left when somebody is elsewhere
 
 
-def test_a_way_to_a_step_is_left_and_gone_on_with(whole: RunFolder) -> None:
+def test_an_interrupted_seek_continues_where_it_stopped(whole: RunFolder) -> None:
     playing = EpisodePlayer(whole, 1, False, Sent())
     calls = itertools.count()
     assert not playing.seek(12, lambda: next(calls) == 5)
@@ -125,7 +127,9 @@ def test_a_way_to_a_step_is_left_and_gone_on_with(whole: RunFolder) -> None:
     playing.env.close()
 
 
-def test_what_waits_to_be_judged_is_bounded(whole: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_steps_that_wait_for_judgement_is_bounded(
+    whole: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(player, "PIECE", 4)
 
     def held(hold: bool) -> list[int]:
@@ -165,18 +169,20 @@ def requests(newest: Request) -> Requests:
         (Request("imagine", 100), True, True),
     ],
 )
-def test_the_newest_request_says_where_a_page_is(newest: Request, on_the_way: bool, while_showing: bool) -> None:
-    """On the way to step 500, and showing step 90 and those after it."""
+def test_a_newer_request_far_away_supersedes_the_current_one(
+    newest: Request, on_the_way: bool, while_showing: bool
+) -> None:
+    """The player seeks step 500, and shows step 90 and later ones."""
     queue = requests(newest)
     assert queue.superseded(500) == on_the_way
     assert queue.superseded(90, showing=True) == while_showing
 
 
 @pytest.mark.parametrize(("newest", "dreamt"), [(Request("imagine", 17), True), (Request("show", 0, 4), False)])
-def test_a_dream_is_given_up_for_another_place(
+def test_imagination_is_cancelled_by_a_request_far_away(
     newest: Request, dreamt: bool, whole: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the way to what a model imagines at step 15: a request near it leaves it alone, one far away does not."""
+    """During imagination at step 15 a request nearby does not cancel it, and one far away does."""
     monkeypatch.setattr(player, "CONTEXT", 3)
     queue = requests(newest)
     playing = EpisodePlayer(whole, 1, False, Sent())
@@ -196,8 +202,8 @@ def test_a_dream_is_given_up_for_another_place(
     playing.env.close()
 
 
-def test_a_picture_far_away_is_given_up_for_one_that_is_looked_at(tmp_path: Path) -> None:
-    """Whoever waits for the first is told the nearest there is."""
+def test_a_distant_picture_is_cancelled_for_a_newer_request(tmp_path: Path) -> None:
+    """The first request gets the nearest available picture."""
     length = ["environment.num_envs=1", "environment.max_episode_steps=3000", "algorithm.n_steps=3000"]
     quick = ["algorithm.n_epochs=1", "algorithm.batch_size=1", "evaluation.every_steps=null", "evaluation.at_end=false"]
     train(tmp_path, "Pendulum-v1:ppo", *length, *quick, "--max-timesteps", "3000", "--quiet").succeeded()
@@ -294,7 +300,7 @@ def test_advantages_count_rewards_where_the_values_do(variant: str, arrival: boo
 
 
 @pytest.mark.parametrize("variant", ["dreamer_v1", "dreamer_v3"])
-def test_the_mean_of_a_world_models_policy_is_what_it_does(variant: str) -> None:
+def test_the_shown_mean_of_a_world_models_policy_is_its_action(variant: str) -> None:
     sizes = [f"algorithm.model.{key}" for key in ("deter=8", "hidden=8", "stoch=3", "classes=4", "units=8", "depth=2")]
     config = load(f"toy/identity_box:{variant}", ["environment.num_envs=1", *sizes])
     assembly = assemble(config, check(config), {})

@@ -1,4 +1,4 @@
-"""A manifest says how a run was made; it is its author's word, and must not become code."""
+"""The origin of settings by a manifest, which is a stranger's text and must not be executed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPEC = "toy/identity:ppo"
 
 @pytest.fixture
 def stranger(whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """A downloaded run that brings a module, found from the folder one works in, which leaves a file when imported."""
+    """Make a downloaded run with a module, importable from the current folder, that writes a file when imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     folder = RunFolder(Path(shutil.copytree(whole.path, tmp_path / "runs" / "stranger")))
@@ -31,7 +31,7 @@ def stranger(whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return folder
 
 
-def told(folder: RunFolder, spec: str, *command: str) -> None:
+def write_manifest(folder: RunFolder, spec: str, *command: str) -> None:
     manifest = json.loads(folder.manifest.read_text())
     manifest |= {"spec": spec, "command": ["cadenza", "train", SPEC, *command]}
     folder.manifest.path.write_text(json.dumps(with_digest(manifest)))
@@ -60,16 +60,16 @@ def test_a_manifest_runs_no_code(
     (stranger.path / "conf").mkdir()
     for name in ("evil.yaml", "evil", "conf/config.yaml"):
         (stranger.path / name).write_text(evil + "algorithm: {name: 'runs.stranger.payload:Algo'}\n")
-    told(stranger, spec, *command)
-    found = origins(stranger)
+    write_manifest(stranger, spec, *command)
+    sources = origins(stranger)
     assert not (tmp_path / "pwned").exists()
-    assert "--trust" in found["note"]
-    assert found["keys"]["algorithm.n_steps"]["doc"]
+    assert "--trust" in sources["note"]
+    assert sources["keys"]["algorithm.n_steps"]["doc"]
 
 
-def test_nor_does_the_server(stranger: RunFolder, tmp_path: Path) -> None:
-    """In its child, with modules of the current folder that would take the place of others."""
-    told(stranger, SPEC, "algorithm.name=runs.stranger.payload:Algo")
+def test_the_server_runs_no_code_of_a_manifest(stranger: RunFolder, tmp_path: Path) -> None:
+    """The server's child process must not import modules of the current folder."""
+    write_manifest(stranger, SPEC, "algorithm.name=runs.stranger.payload:Algo")
     for name in ("hydra", "cadenza", "yaml"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')\n")
     with inspecting(tmp_path / "runs") as client:
@@ -81,13 +81,13 @@ def test_nor_does_the_server(stranger: RunFolder, tmp_path: Path) -> None:
 
 
 def test_options_with_an_equals_sign_and_folders_of_ones_own(stranger: RunFolder) -> None:
-    told(stranger, SPEC, *TOY[1:-2], "--max-timesteps=2048", "--seed=0")
+    write_manifest(stranger, SPEC, *TOY[1:-2], "--max-timesteps=2048", "--seed=0")
     keys = origins(stranger)["keys"]
     assert keys["seed"]["source"] == "command line: --seed"
     assert keys["training.max_timesteps"]["source"] == "command line: --max-timesteps"
     mine = stranger.path / "mine" / "experiment" / "toy" / "identity"
     mine.mkdir(parents=True)
     (mine / "ppo.yaml").write_text("# @package _global_\nalgorithm: {name: ppo, n_steps: 16}\n")
-    told(stranger, SPEC, "--config-dir=runs/stranger/mine")
+    write_manifest(stranger, SPEC, "--config-dir=runs/stranger/mine")
     source = origins(stranger, trust=True)["keys"]["algorithm.n_steps"]["source"]
     assert source.endswith("mine/experiment/toy/identity/ppo.yaml")

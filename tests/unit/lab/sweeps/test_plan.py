@@ -1,4 +1,4 @@
-"""From a file to a plan: mistakes are found before anything runs, and configs are what the command line would make."""
+"""From a sweep file to a plan: errors are found before anything runs; configs equal those of the command line."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def written(tmp_path: Path, text: str) -> Path:
         ),
     ],
 )
-def test_mistakes_are_one_line_before_anything_runs(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_sweep_files_are_refused_in_one_line_before_anything_runs(
+    tmp_path: Path, text: str, words: str
+) -> None:
     path = written(tmp_path, f"base: {SPEC}\n{text}")
     cadenza("sweep", path, "--runs-dir", tmp_path / "runs").refused(2, words)
     assert not (tmp_path / "runs").exists()
@@ -87,7 +89,7 @@ PARAMS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("params", PARAMS)
-def test_the_short_way_to_a_config_leads_to_the_same(params: dict[str, Any]) -> None:
+def test_the_fast_path_to_a_config_gives_the_same_config(params: dict[str, Any]) -> None:
     given = ["training.early_stop={metric: eval/return_mean}"]
     expected = load(SPEC, [*given, *(override(key, value) for key, value in params.items())])
     assert Resolver(SPEC, given, None).config(params) == expected
@@ -107,7 +109,7 @@ def test_hydra_is_asked_once_for_many_trials(monkeypatch: pytest.MonkeyPatch) ->
     assert len({made.config(1, params, 0).algorithm.gamma for params in made.predetermined}) == 50
 
 
-def test_a_sweep_is_the_same_however_many_trials_and_jobs_and_another_by_anything_else() -> None:
+def test_the_identity_of_a_sweep_ignores_only_trials_and_jobs() -> None:
     said: dict[str, Any] = {"base": SPEC, "sweep": {"algorithm.gamma": [0.9, 0.99]}, "method": "random", "name": "x"}
     ids = [
         plan(SweepFile(**said | more)).id
@@ -123,7 +125,7 @@ def test_a_sweep_is_the_same_however_many_trials_and_jobs_and_another_by_anythin
 
 
 @pytest.mark.parametrize("name", sorted(shipped()))
-def test_shipped_sweeps_are_sound(name: str) -> None:
+def test_shipped_sweeps_are_valid(name: str) -> None:
     if name == "cartpole_grid":
         plan(read(Path(name)))
     else:
@@ -131,7 +133,7 @@ def test_shipped_sweeps_are_sound(name: str) -> None:
         plan(read_space(None, spec, None, trials=3))
 
 
-def test_a_space_may_be_keys_alone(tmp_path: Path) -> None:
+def test_a_space_file_may_contain_only_keys(tmp_path: Path) -> None:
     said = read_space(written(tmp_path, "algorithm.gamma: [0.9, 0.99]\n"), SPEC, None, trials=4, seeds=[1, 2])
     assert (said.method, said.trials, said.base, said.seeds) == ("tpe", 4, SPEC, (1, 2))
 
@@ -156,7 +158,7 @@ def test_tpe_needs_no_sound_base_where_trials_are_sound() -> None:
 def test_when_every_trial_has_failed_there_is_a_report_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also: no more jobs share the processors than there are runs, and a sweep in use is called one."""
+    """The number of jobs is limited to the number of runs, and a sweep in use is refused."""
     path = written(tmp_path, f"base: {SPEC}\nsweep: {{algorithm.gamma: [0.5]}}\nparallel_jobs: 8\nseeds: 2")
     folder = create_folder(plan(read(path)), tmp_path)
     journal = Journal(folder.journal)
@@ -173,7 +175,7 @@ def test_when_every_trial_has_failed_there_is_a_report_all_the_same(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit on files")
-def test_a_disk_that_takes_half_a_line_leaves_the_journal_as_it_was(tmp_path: Path) -> None:
+def test_a_partial_write_leaves_the_journal_unchanged(tmp_path: Path) -> None:
     import resource
 
     path = tmp_path / "journal.jsonl"
@@ -196,7 +198,7 @@ def test_a_disk_that_takes_half_a_line_leaves_the_journal_as_it_was(tmp_path: Pa
     assert again.trials == {1: trial}
 
 
-def test_the_journal_forgets_half_a_line_and_nothing_else(tmp_path: Path) -> None:
+def test_the_journal_drops_only_an_incomplete_last_line(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = Journal(safe(path))
     trial = journal.add_trial(1, {"a": 0.5})

@@ -1,4 +1,4 @@
-"""Lists and ranges: what may be drawn, and what a file may not say."""
+"""Lists and ranges of a space: values that are drawn, and invalid entries."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def test_a_grid_has_every_combination_once_and_the_last_key_changes_quickest() -
     assert space.fixed == {"c": 7}
 
 
-def test_numbers_that_yaml_reads_as_text_are_numbers() -> None:
+def test_numbers_in_scientific_notation_are_numbers() -> None:
     assert parse({"a": ["1e-4", "3e2", "lin_0.001"]}, {}).dimensions["a"] == Choices((1e-4, 300, "lin_0.001"))
 
 
 @pytest.mark.parametrize(
-    ("key", "said", "whole"),
+    ("key", "entry", "whole"),
     [
         ("epochs", {"min": 1, "max": 9}, True),
         ("gamma", {"min": 0, "max": 1}, False),  # whole ends do not make a real setting whole
@@ -37,8 +37,8 @@ def test_numbers_that_yaml_reads_as_text_are_numbers() -> None:
         ("batch", {"min": 0.1, "max": 1}, False),
     ],
 )
-def test_a_range_is_of_whole_numbers_where_the_setting_is(key: str, said: dict[str, Any], whole: bool) -> None:
-    dimension = parse({key: said}, KINDS).dimensions[key]
+def test_a_range_is_of_whole_numbers_where_the_setting_is(key: str, entry: dict[str, Any], whole: bool) -> None:
+    dimension = parse({key: entry}, KINDS).dimensions[key]
     assert isinstance(dimension, Range)
     assert dimension.whole == whole
 
@@ -75,7 +75,7 @@ def test_a_trial_is_drawn_by_its_number_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("entry", "words"),
     [
         ({"a": {"min": 1, "maxx": 2}}, "unknown key 'sweep.a.maxx'; did you mean 'sweep.a.max'?"),
         ({"a": {"min": 2, "max": 1}}, "max above min"),
@@ -89,9 +89,9 @@ def test_a_trial_is_drawn_by_its_number_alone() -> None:
         ({"epochs": {"min": 0.5, "max": 2}}, "takes whole numbers"),
     ],
 )
-def test_mistakes_are_named(said: dict[str, Any], words: str) -> None:
+def test_invalid_spaces_are_refused_with_the_key(entry: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as problem:
-        parse(said, KINDS)
+        parse(entry, KINDS)
     assert words in str(problem.value)
 
 
@@ -118,14 +118,14 @@ def test_tpe_takes_and_gives_values_on_any_step(tmp_path: Path, low: float, step
         assert (value - low) / step == pytest.approx(round((value - low) / step), abs=1e-6)
 
 
-def test_tpe_tells_one_from_true_when_it_learns_what_was_tried() -> None:
+def test_tpe_distinguishes_1_from_true_in_earlier_trials() -> None:
     pytest.importorskip("optuna")
     from cadenza.lab.sweeps.tune import _to_optuna
 
     assert [_to_optuna(Choices((1, True)), tried) for tried in (1, True)] == [0, 1]
 
 
-def test_importance_says_nothing_of_a_setting_with_one_trial_for_each_value() -> None:
+def test_importance_leaves_out_settings_with_one_trial_per_value() -> None:
     dimensions = {"once": Choices(tuple(range(6))), "twice": Choices((0, 1, 2)), "same": Choices((0, 1))}
     params = [{"once": number, "twice": number // 2, "same": 0} for number in range(6)]
     assert list(importance(dimensions, params, [0.0, 100.0, 200.0, 300.0, 400.0, 500.0])) == ["twice"]
@@ -150,7 +150,7 @@ def test_importance_is_the_share_of_variance_that_a_setting_alone_accounts_for()
     assert importance(dimensions, params[:9], [1.0] * 9) == {}
 
 
-def test_what_chance_explains_is_taken_off() -> None:
+def test_importance_is_corrected_for_chance() -> None:
     rng = np.random.default_rng(0)
-    found = [explained_variance(np.arange(12) % 4, rng.normal(size=12)) for _ in range(300)]
-    assert np.median(found) < 0.02
+    shares = [explained_variance(np.arange(12) % 4, rng.normal(size=12)) for _ in range(300)]
+    assert np.median(shares) < 0.02

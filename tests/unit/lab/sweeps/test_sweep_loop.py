@@ -1,4 +1,4 @@
-"""The loop of a sweep: every trial once, each an ordinary run, whatever happens on the way."""
+"""The loop of a sweep: every trial is run once, as an ordinary run, also after crashes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from harness.sweeping import BUDGET, InProcess, folders, make, outcomes, run
 
 @pytest.fixture(autouse=True)
 def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page that each run ends with takes longer than these runs do."""
+    """Leave out reports, which take longer than these runs."""
     monkeypatch.setattr(RunAttachments, "finish", lambda self, run: None)
 
 
@@ -79,8 +79,10 @@ PRUNED: dict[str, Any] = {
 }
 
 
-def test_crashes_at_every_fact_repeat_and_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each time it is started, the sweep dies at the second note it makes, before or after writing it."""
+def test_a_crash_after_any_journal_entry_repeats_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time it is started, the sweep crashes before or after its second entry in the journal."""
     made = make(**PRUNED)
     undisturbed = run(made, tmp_path / "whole")
     crashes = 0
@@ -100,7 +102,7 @@ def test_crashes_at_every_fact_repeat_and_lose_nothing(tmp_path: Path, monkeypat
     assert crashes > 9
 
 
-def test_pruning_looks_at_the_seeds_together_and_ends_what_is_behind_the_median(tmp_path: Path) -> None:
+def test_pruning_ends_trials_whose_mean_over_seeds_is_below_the_median(tmp_path: Path) -> None:
     trials = run(make(**PRUNED | {"trials": 3}), tmp_path)
     assert {trial.state for trial in trials} == {"finished", "pruned"}
     for trial in trials:
@@ -114,7 +116,7 @@ def test_pruning_looks_at_the_seeds_together_and_ends_what_is_behind_the_median(
 
 
 class Killed(InProcess):
-    """Loses the process of each job a few times before the job is done."""
+    """A backend that loses the process of each job a few times."""
 
     def __init__(self, times: int) -> None:
         super().__init__()
@@ -125,7 +127,7 @@ class Killed(InProcess):
         return -9 if len(lost) <= self.times else super().exit_code(job)
 
 
-def test_a_lost_process_is_started_again_but_not_for_ever(tmp_path: Path) -> None:
+def test_a_lost_process_is_restarted_a_limited_number_of_times(tmp_path: Path) -> None:
     made = make(sweep=GAMMAS)
     assert [trial.state for trial in run(made, tmp_path / "a", Killed(2))] == ["finished", "finished"]
     given_up = run(made, tmp_path / "b", Killed(3))
@@ -134,7 +136,7 @@ def test_a_lost_process_is_started_again_but_not_for_ever(tmp_path: Path) -> Non
 
 
 class Idle(InProcess):
-    """Does its work once for each run, and afterwards says that it did."""
+    """A backend that trains each run once and later only reports success."""
 
     def exit_code(self, job: Job) -> int:
         before = [other for other in self.jobs[:-1] if other.run == job.run]
@@ -150,7 +152,7 @@ def test_a_process_that_ends_well_without_an_end_of_its_run_is_not_started_for_e
     assert len(first.rungs) == 1
 
 
-def test_a_trial_that_fails_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_failed_trial_is_reported_and_the_others_continue(tmp_path: Path) -> None:
     made = make("toy/faulty:ppo", sweep={"environment.kwargs.raise_at": [5, 100_000]}, seeds=[0, 1])
     engine = InProcess()
     failed, fine = run(made, tmp_path, engine)
@@ -175,7 +177,7 @@ def test_a_full_disk_or_a_run_in_use_ends_the_sweep_and_fails_no_trial(
     assert [trial.state for trial in run(made, tmp_path)] == ["finished"]
 
 
-def test_what_has_failed_can_be_tried_again_even_without_its_config(tmp_path: Path) -> None:
+def test_failed_trials_can_be_retried_even_without_their_configs(tmp_path: Path) -> None:
     made = make(sweep={"algorithm.gamma": [0.5]})
     (given_up,) = run(made, tmp_path, Killed(3))
     assert given_up.state == "failed"
@@ -191,7 +193,7 @@ def test_what_has_failed_can_be_tried_again_even_without_its_config(tmp_path: Pa
 
 
 class Robbed(InProcess):
-    """The first run's rows are gone when it is over."""
+    """A backend that deletes the rows of trial 1 when its run ends."""
 
     def exit_code(self, job: Job) -> int:
         code = super().exit_code(job)
@@ -200,7 +202,7 @@ class Robbed(InProcess):
         return code
 
 
-def test_a_trial_without_its_metric_has_failed_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_trial_without_its_metric_fails_and_the_others_continue(tmp_path: Path) -> None:
     robbed, fine = run(make(sweep=GAMMAS), tmp_path, Robbed())
     assert (robbed.state, fine.state) == ("failed", "finished")
     assert "metrics.jsonl is gone" in robbed.message
@@ -224,7 +226,7 @@ def test_values_that_were_drawn_before_are_not_trained_again(tmp_path: Path) -> 
         assert (trial.message == f"the same as trial {twin.number}") == (trial is not twin)
 
 
-def test_a_signal_that_comes_while_a_trial_is_asked_for_is_heard(tmp_path: Path) -> None:
+def test_a_signal_while_a_trial_is_drawn_is_handled(tmp_path: Path) -> None:
     signals, engine, made = Signals(), InProcess(), make(sweep=GAMMAS)
 
     class Interrupted(Sweep):
@@ -242,7 +244,7 @@ def test_a_signal_that_comes_while_a_trial_is_asked_for_is_heard(tmp_path: Path)
 
 
 class Waiting(Job):
-    """A process that ends when its standard input does."""
+    """A job whose process ends when its standard input closes."""
 
     @property
     def command(self) -> list[str]:
@@ -257,15 +259,15 @@ def test_a_signal_that_comes_while_a_process_starts_reaches_it(tmp_path: Path) -
     assert [code for _, code in engine.poll()] == [-signal.SIGTERM]
 
 
-def test_a_changed_file_begins_beside_the_old_sweep_and_says_so(tmp_path: Path) -> None:
+def test_a_changed_file_starts_a_new_sweep_and_names_the_old_one(tmp_path: Path) -> None:
     old, new, other = make(sweep=GAMMAS), make(sweep=GAMMAS, seeds=2), make(sweep=GAMMAS, name="other")
     Journal(create_folder(old, tmp_path).journal).close()
     assert predecessor(old, create_folder(old, tmp_path)) == predecessor(other, create_folder(other, tmp_path)) == ""
-    told = predecessor(new, create_folder(new, tmp_path))
-    assert told == f"a new sweep beside {old.id} (changed: seeds), which stays as it is"
+    message = predecessor(new, create_folder(new, tmp_path))
+    assert message == f"a new sweep beside {old.id} (changed: seeds), which stays as it is"
 
 
-def test_tpe_asks_the_same_after_a_crash_and_needs_no_memory_of_its_own(
+def test_tpe_draws_the_same_trials_after_a_crash_from_the_journal_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("optuna")
@@ -292,12 +294,12 @@ def test_the_report_names_the_best_and_its_config_can_be_trained(tmp_path: Path)
     sweep.run(Signals())
     best = conclude(sweep)
     page = write_report(sweep, ["cadenza", "sweep", "tried.yaml"]).read_text()
-    told = result(sweep)
+    summary = result(sweep)
     assert best is not None
-    assert told["best"]["trial"] == best.number
+    assert summary["best"]["trial"] == best.number
     assert best.value == max(trial.value or 0.0 for trial in journal.trials.values())
-    assert told["status"] == "finished"
-    assert set(told["importance"]) == set(made.space.dimensions)
+    assert summary["status"] == "finished"
+    assert set(summary["importance"]) == set(made.space.dimensions)
     assert "history.png" in page
     assert f"cadenza show {RunFolder(tmp_path / best.runs[made.seeds[0]]).reference}\n" in page
     assert f"cadenza list --filter tags=sweep:{made.id} --runs-dir {tmp_path}\n" in page

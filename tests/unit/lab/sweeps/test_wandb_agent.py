@@ -1,4 +1,4 @@
-"""W&B's own agent, at the orders of a server on loopback: what it is told reaches the run it starts."""
+"""W&B's own agent with a server on loopback: its settings reach the run that it starts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def test_the_settings_of_a_real_agent_reach_the_run(tmp_path: Path) -> None:
         server.trials = [{"algorithm.learning_rate": "lin_0.01", "algorithm.gamma": 0.9, "training.max_timesteps": 64}]
         environ = {**os.environ, "WANDB_BASE_URL": server.url, "WANDB_API_KEY": "0" * 40}
         agent = [sys.executable, "-m", "wandb", "agent", "--count", "1", "me/lab/abc123"]
-        done = subprocess.run(agent, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+        process = subprocess.run(agent, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
         server.shutdown()
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     settings = last(runs).settings()
     assert settings["algorithm"]["learning_rate"]["start_value"] == 0.01
     assert settings["algorithm"]["gamma"] == 0.9

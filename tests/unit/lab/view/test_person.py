@@ -34,7 +34,7 @@ PIXEL = re.compile(r"\x1b\[38;2;(\d+);(\d+);(\d+);48;2;(\d+);(\d+);(\d+)m(▀+)"
 
 @pytest.fixture
 def keyboard() -> Iterator[tuple[int, int]]:
-    """A pipe: its reading end, and its writing end."""
+    """Return the reading and the writing end of a pipe."""
     ends = os.pipe()
     yield ends
     for end in ends:
@@ -180,7 +180,7 @@ def test_recorded_play_becomes_a_dataset_that_trains(tmp_path: Path, monkeypatch
 
 
 class Policy:
-    """A policy that takes the last allowed action, and remembers it."""
+    """A policy that takes the last allowed action and records it."""
 
     def __init__(self) -> None:
         self.actions: dict[str, list[np.ndarray]] = {}
@@ -257,9 +257,9 @@ def test_masked_actions_that_begin_at_one_fall_back_to_the_first_allowed() -> No
     mask = {"agent": np.array([[True, False, True]])}
     frame = Frame({}, {}, mask=mask)
     keys = keymap(SimpleNamespace(spec=SimpleNamespace(id="own")), group)
-    taken = []
+    actions = []
     for key in "012":
         pressed = SimpleNamespace(pressed=lambda wait=False, key=key: frozenset([key]))
         person = human.Person(pressed, keys, "agent", 0, False, lambda _: {"agent": np.zeros(1, np.int64)})
-        taken.append(int(person(0, frame)["agent"][0]))
-    assert taken == [1, 1, 3]
+        actions.append(int(person(0, frame)["agent"][0]))
+    assert actions == [1, 1, 3]

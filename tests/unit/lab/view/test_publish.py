@@ -212,7 +212,7 @@ def test_a_dry_run_prints_the_files_without_a_request(trained: RunFolder, hub: H
     assert "config.yaml" in outcome.out
     assert "library_name: cadenza" in outcome.out
     assert (tmp_path / "there" / "README.md").is_file()
-    assert hub.asked == []
+    assert hub.requests == []
     assert not mine.videos.exists()
     cadenza("evaluate", tmp_path / "there", "--episodes", 1).succeeded()  # it is a run folder like any other
 

@@ -11,7 +11,7 @@ from cadenza.records import episodes
 from cadenza.records.folder import evaluation_video
 from cadenza.records.metrics import read
 from harness.command import SMALL, cadenza, last, train
-from harness.dream_runs import SMALL as DREAMING
+from harness.dreamer_runs import SMALL as DREAMING
 
 RUN = ["CartPole-v1:ppo", *SMALL]
 
@@ -30,10 +30,10 @@ def test_evaluation_videos_reach_tensorboard_and_leave_the_weights_unchanged(tmp
     assert videos == set(evaluated[1::2])
     accumulator = EventAccumulator(str(recorded_run.path / "tensorboard"), size_guidance={"images": 0})
     accumulator.Reload()
-    shown = accumulator.Images("eval/video")
-    assert [image.step for image in shown] == evaluated[1::2]
-    assert (shown[0].width, shown[0].height) == (320, 233)
-    assert shown[0].encoded_image_string.startswith(b"GIF89a")
+    images = accumulator.Images("eval/video")
+    assert [image.step for image in images] == evaluated[1::2]
+    assert (images[0].width, images[0].height) == (320, 233)
+    assert images[0].encoded_image_string.startswith(b"GIF89a")
 
 
 def test_a_failing_renderer_ends_the_videos_with_a_warning(tmp_path: Path) -> None:

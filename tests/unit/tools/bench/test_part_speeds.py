@@ -15,13 +15,15 @@ from cadenza.tools.bench.part_speeds import PartSpeeds
         ("Pendulum-v1:sac", ["algorithm.update_ratio=2"], 2, 1),
     ],
 )
-def test_an_update_is_what_belongs_to_so_many_visits(spec: str, settings: list[str], calls: int, visits: int) -> None:
+def test_one_measured_update_covers_a_cycle_of_the_hooks(
+    spec: str, settings: list[str], calls: int, visits: int
+) -> None:
     parts = PartSpeeds(load(spec, [*settings, "training.max_timesteps=300"]), seconds=0.001)
     try:
         parts._fill()
-        hooks, found = parts._hooks()
+        hooks, cycles = parts._hooks()
         assert [(hook.name, times) for hook, times in hooks] == [("update", calls)]
-        assert found == visits
+        assert cycles == visits
     finally:
         parts.close()
 

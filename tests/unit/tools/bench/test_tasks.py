@@ -21,14 +21,14 @@ from cadenza.workflows.sac_config import SACConfig
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_task_comes_back_from_its_file(name: str, tmp_path: Path) -> None:
+def test_a_task_survives_a_round_trip_through_its_file(name: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(to_dict(TASKS[name])))
     assert find(str(file)) == TASKS[name]
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_cadenza_is_told_the_whole_task(name: str) -> None:
+def test_the_config_of_cadenza_contains_the_whole_task(name: str) -> None:
     task = TASKS[name]
     config = finish(config_of(task.order()))
     assert (config.environment.id, config.environment.num_envs) == (task.env, task.num_envs)
@@ -39,7 +39,7 @@ def test_cadenza_is_told_the_whole_task(name: str) -> None:
     assert (config.evaluation.every_steps, config.evaluation.at_end) == (None, False)
 
 
-def test_cadenzas_ppo_is_the_tasks() -> None:
+def test_cadenzas_ppo_has_the_settings_of_the_task() -> None:
     task = TASKS["ppo-cartpole"]
     algorithm = finish(config_of(task.order())).algorithm
     assert task.ppo is not None
@@ -67,7 +67,7 @@ def test_cadenzas_sac_is_the_plain_one() -> None:
         ("dreamer-cartpole", 160, 160, 32),
     ],
 )
-def test_only_whole_iterations_are_work(name: str, timesteps: int, whole: int, updates: int) -> None:
+def test_only_complete_iterations_are_measured(name: str, timesteps: int, whole: int, updates: int) -> None:
     task = replace(TASKS[name], timesteps=timesteps)
     assert task.timesteps == whole
     assert task.order()["updates"] == updates
@@ -87,7 +87,7 @@ def test_cadenza_updates_as_often_as_asked(train_every: int, gradient_steps: int
         scheduler.advance(gradient_steps)
 
 
-def test_cadenzas_dreamer_is_the_one_that_all_can_do() -> None:
+def test_cadenzas_dreamer_has_the_settings_that_all_peers_support() -> None:
     algorithm = finish(config_of(TASKS["dreamer-cartpole"].order())).algorithm
     assert algorithm.updates_per_env_step(1) == 1.0
     assert (algorithm.model.cell, algorithm.model.norm, algorithm.stored_latents) == ("norm_gru", "layer", False)
@@ -137,14 +137,14 @@ def test_cadenzas_dreamer_is_the_one_that_all_can_do() -> None:
         ),
     ],
 )
-def test_mistakes_in_a_file_are_named(text: str, problem: type[Exception], word: str, tmp_path: Path) -> None:
+def test_invalid_task_files_name_the_key(text: str, problem: type[Exception], word: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text(text)
     with pytest.raises(problem, match=word):
         find(str(file))
 
 
-def test_unknown_names_are_told_the_nearest() -> None:
+def test_unknown_tasks_and_peers_name_the_nearest() -> None:
     with pytest.raises(NotFoundError, match="did you mean 'ppo-halfcheetah'"):
         find("ppo-halfcheeta")
     with pytest.raises(NotFoundError, match="no file"):
@@ -153,19 +153,19 @@ def test_unknown_names_are_told_the_nearest() -> None:
         select_peers("sb3,skr")
 
 
-def test_peers_are_chosen_by_name() -> None:
+def test_peers_are_selected_by_name() -> None:
     assert select_peers("none") == []
     assert [peer.name for peer in select_peers("all")] == list(PEERS)
     assert [peer.name for peer in select_peers("skrl, sb3")] == ["skrl", "sb3"]
 
 
-def test_the_first_interpreter_that_has_a_package_is_taken(tmp_path: Path) -> None:
+def test_the_first_interpreter_with_the_package_is_used(tmp_path: Path) -> None:
     absent = Contestant("absent", "no_such_package_anywhere", ("absent",), {})
     wrapper = tmp_path / "python"
     wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     wrapper.chmod(0o755)
-    found, missing = find_installed([CADENZA, absent], [str(wrapper), sys.executable])
-    assert [(one.contestant, one.python) for one in found] == [(CADENZA, str(wrapper))]
+    installed, missing = find_installed([CADENZA, absent], [str(wrapper), sys.executable])
+    assert [(one.contestant, one.python) for one in installed] == [(CADENZA, str(wrapper))]
     assert missing == [absent]
 
 
@@ -176,12 +176,12 @@ def test_a_folder_of_that_name_is_no_package(tmp_path: Path, monkeypatch: pytest
     assert find_installed([peer], [sys.executable]) == ([], [peer])
 
 
-def test_what_is_no_interpreter_is_refused() -> None:
+def test_a_file_that_is_no_interpreter_is_refused() -> None:
     with pytest.raises(NotFoundError, match="--python /nowhere/python"):
         find_installed([CADENZA], ["/nowhere/python"])
 
 
-def test_contestants_do_what_they_say() -> None:
+def test_contestants_implement_the_algorithms_that_they_declare() -> None:
     for one in (CADENZA, *PEERS.values()):
         body = ast.parse(one.file.read_text()).body
         named = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
@@ -190,23 +190,23 @@ def test_contestants_do_what_they_say() -> None:
         assert defined & set(ALGORITHMS) == set(one.notes), one.name
 
 
-def test_peers_need_nothing_of_cadenza() -> None:
+def test_modules_of_peers_import_nothing_of_cadenza() -> None:
     for peer in PEERS.values():
         assert "cadenza" not in imported(peer.file), peer.name
     assert imported(Path(process.__file__)) <= set(sys.stdlib_module_names)
 
 
 def imported(file: Path) -> set[str]:
-    """Top-level packages that a file imports when it runs, those for type checkers left out."""
-    found: set[str] = set()
+    """Return the top-level packages that a file imports, without those for type checkers."""
+    modules: set[str] = set()
     pending: list[ast.AST] = [ast.parse(file.read_text())]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             continue
         if isinstance(node, ast.Import):
-            found |= {name.name.partition(".")[0] for name in node.names}
+            modules |= {name.name.partition(".")[0] for name in node.names}
         if isinstance(node, ast.ImportFrom):
-            found.add((node.module or "").partition(".")[0])
+            modules.add((node.module or "").partition(".")[0])
         pending += ast.iter_child_nodes(node)
-    return found
+    return modules

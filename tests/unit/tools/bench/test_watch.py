@@ -19,7 +19,7 @@ WORK = {"env_steps": 40, "updates": 10, "parameters": 7}
 
 
 class Clock:
-    """A second passes whenever someone looks."""
+    """A clock that advances one second at each reading."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def stepped(task: BenchTask, reward: float = 1.0, length: int = 3) -> Recorder:
-    """A contestant whose environments give the same reward at every step and end after so many."""
+    """A contestant whose environments have constant rewards and episodes of fixed length."""
     watch = Recorder(task.order(), started=100.0)
     count = 0
 
@@ -60,7 +60,7 @@ def test_the_end_of_each_iteration_is_marked() -> None:
     assert watch.marks == [(101.0, 0), (102.0, 8), (103.0, 16), (104.0, 24), (105.0, 32)]
 
 
-def test_rates_and_start() -> None:
+def test_the_watch_measures_rates_and_start() -> None:
     figures = stepped(TASK).figures(**WORK)
     assert figures["start_s"] == 1.0
     assert figures["env_steps_per_s"] == 40 / 5
@@ -69,7 +69,7 @@ def test_rates_and_start() -> None:
     assert figures["solved_s"] is None
 
 
-def test_what_is_done_at_random_before_learning_is_not_counted() -> None:
+def test_random_steps_before_learning_are_not_counted() -> None:
     settings = SACSettings(warmup_steps=20, train_every=4, gradient_steps=2)
     task = BenchTask("Any-v0", 2, 40, sac=settings)
     watch = stepped(task)
@@ -80,14 +80,14 @@ def test_what_is_done_at_random_before_learning_is_not_counted() -> None:
     assert figures["steady_env_steps_per_s"] == (40 - 28) / 3
 
 
-def test_too_short_a_run_has_no_steady_rate() -> None:
+def test_a_short_run_has_no_steady_rate() -> None:
     short = replace(TASK, timesteps=16)
     figures = stepped(short).figures(env_steps=16, updates=4, parameters=7)
     assert figures["steady_env_steps_per_s"] is None
 
 
 @pytest.mark.parametrize(("key", "value"), [("env_steps", 48), ("updates", 9)])
-def test_other_work_is_refused(key: str, value: int) -> None:
+def test_results_of_other_work_are_refused(key: str, value: int) -> None:
     with pytest.raises(RuntimeError, match="not the same work"):
         stepped(TASK).figures(**{**WORK, key: value})
 
@@ -104,7 +104,7 @@ def test_solved_is_when_a_hundred_episodes_are_good_enough() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux keeps a process to some cores")
-def test_a_contestant_is_kept_to_as_many_cores_as_it_may_use() -> None:
+def test_a_contestant_is_limited_to_its_cores() -> None:
     before = os.sched_getaffinity(0)
     try:
         process.keep_to(1)

@@ -101,8 +101,8 @@ class StarCraft2Env:
     def get_obs_agent(self, agent_id):
         if self.health[agent_id] <= 0:
             return np.zeros(self.get_obs_size(), np.float32)
-        seen = [self.health[agent_id] / 10, self.place[agent_id] / 8, *(self.enemy_health / 10)]
-        return np.array(seen, np.float32)
+        values = [self.health[agent_id] / 10, self.place[agent_id] / 8, *(self.enemy_health / 10)]
+        return np.array(values, np.float32)
 
     def get_obs_size(self):
         return 2 + self.n_enemies

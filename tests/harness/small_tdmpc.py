@@ -1,4 +1,4 @@
-"""TD-MPC small enough to be walked through by hand, and what its networks say in plain numbers."""
+"""TD-MPC small enough for slow reference computations, and its outputs as plain numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = [
 
 
 def stirred(workflow: Any) -> None:
-    """Weights that are not zero anywhere, those of the slow copies among them."""
+    """Set all weights to random values, those of the slow copies, too."""
     generator = torch.Generator().manual_seed(5)
     for net in (workflow.model, *(target.net for target in workflow.targets.values())):
         for parameter in net.parameters():
@@ -33,7 +33,7 @@ def stirred(workflow: Any) -> None:
 
 
 def batch_of(workflow: Any, actions: int = 1, seed: int = 0) -> tuple[StretchBatch, UpdateNoise]:
-    """Episodes that end within a stretch, and half of the critics' units dropped."""
+    """Return a batch with episodes that end within a stretch, and noise that drops half of the critics' units."""
     generator, config = torch.Generator().manual_seed(seed), workflow.config
     steps, many, critics = config.horizon, config.batch_size, config.model.critics
     valid = torch.ones(steps, many)
@@ -50,17 +50,17 @@ def batch_of(workflow: Any, actions: int = 1, seed: int = 0) -> tuple[StretchBat
         weight=torch.rand(many, generator=generator),
     )
     normal = [torch.randn(steps + extra, many, actions, generator=generator) for extra in (0, 1)]
-    kept = [
+    dropout = [
         (torch.rand(members, states * many, config.model.units, generator=generator) < 0.5).float()
         for members, states in ((critics, steps), (2, steps + 1))
     ]
     return batch, UpdateNoise(
-        normal[0], normal[1], torch.tensor([critics - 1, 0]), torch.tensor([0, critics - 1]), *kept
+        normal[0], normal[1], torch.tensor([critics - 1, 0]), torch.tensor([0, critics - 1]), *dropout
     )
 
 
 def number(workflow: Any, output: Tensor) -> float:
-    """What one output of a network stands for."""
+    """Return the number that one output of a network represents."""
     if workflow.config.model.numbers == "plain":
         return float(output)
     probs = torch.softmax(output.double(), -1)
@@ -69,7 +69,7 @@ def number(workflow: Any, output: Tensor) -> float:
 
 
 def cost(workflow: Any, output: Tensor, target: float) -> float:
-    """How far it is from a number, as it is taught."""
+    """Return the loss of one output for a target."""
     if workflow.config.model.numbers == "plain":
         return (float(output) - target) ** 2
     place = (math.copysign(math.log(1 + abs(target)), target) + 10) / 0.2

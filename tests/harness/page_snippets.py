@@ -1,4 +1,4 @@
-"""What a page shows, done in a folder: each command and script in a process forked from the one with torch imported."""
+"""Commands and scripts of a documentation page, each run in a forked process that has torch imported."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from harness.processes import forkserver
 
 
 def command(arguments: list[str], folder: Path) -> None:
-    """`cadenza ARGUMENTS` as an installed command would do it: the current folder is not where Python looks."""
+    """Run `cadenza ARGUMENTS` like the installed command, without the current folder in Python's path."""
     _succeeds(_command, arguments, folder)
 
 
 def script(code: str, folder: Path) -> None:
-    """A program that lies in that folder."""
+    """Run a program that is in the folder."""
     _succeeds(_script, code, folder)
 
 

@@ -1,4 +1,4 @@
-"""Small runs of many kinds, one for each thing that a resumed run could forget."""
+"""Small runs of many kinds, one for each part of the state that a resume must restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small run of Diffusion Policy among environments, with a checkpoint often, most of them with a chunk half done."""
+"""A small run of Diffusion Policy with environments and frequent checkpoints, most of them in the middle of a chunk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNS = {
         "logging.every_steps=64",
         "evaluation.every_steps=1024",
         "evaluation.episodes=2",
-        "algorithm.buffer_size=700",  # goes around
+        "algorithm.buffer_size=700",  # the ring wraps around
         "algorithm.batch_size=16",
         "algorithm.horizon=8",
         "algorithm.executed=7",  # divides no number of steps between checkpoints

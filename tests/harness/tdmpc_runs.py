@@ -1,4 +1,4 @@
-"""Small runs of TD-MPC with a checkpoint often, each in the middle of an episode: the last plan comes back, too."""
+"""Small runs of TD-MPC with frequent checkpoints in the middle of episodes, so that the last plan must be restored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SMALL = [
     "logging.every_steps=64",
     "evaluation.every_steps=1024",
     "evaluation.episodes=2",
-    "algorithm.buffer_size=500",  # goes around
+    "algorithm.buffer_size=500",  # the ring wraps around
     "algorithm.warmup_steps=200",
     "algorithm.pretrain_updates=20",
     "algorithm.train_every=8",
@@ -18,7 +18,7 @@ SMALL = [
     *(f"algorithm.model.{key}" for key in ("latent=16", "units=8", "encoder_units=8", "ends=true")),
     "runtime.threads=1",
 ]
-# plans that become longer on the way
+# the horizon of plans grows during the run
 LONGER = "algorithm.planning.horizon={schedule: linear, start_value: 1, end_value: 5, end: 2000}"
 RUNS = {
     "TD-MPC": ["Pendulum-v1:tdmpc", *SMALL, LONGER],

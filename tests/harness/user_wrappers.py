@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 
 class Doubled(gymnasium.RewardWrapper[Any, Any]):
-    """Rewards times a factor."""
+    """Rewards multiplied by a factor."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], factor: float = 2.0) -> None:
         super().__init__(env)
@@ -21,11 +21,11 @@ class Doubled(gymnasium.RewardWrapper[Any, Any]):
 
 
 def nothing(env: gymnasium.Env[Any, Any]) -> None:
-    """A wrapper that forgets to return."""
+    """A wrapper without a return value."""
 
 
 class Camera(gymnasium.Env[Any, Any]):
-    """A picture that says which step it is, beside a number."""
+    """An image whose green channel is the step, and a vector."""
 
     observation_space = spaces.Dict(
         {"camera": spaces.Box(0, 255, (6, 8, 3), np.uint8), "speed": spaces.Box(-9, 9, (2,), np.float32)}
@@ -35,12 +35,12 @@ class Camera(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self._step = 0
-        self.taken: Any = None
+        self.last_action: Any = None
         return self._see(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._step += 1
-        self.taken = action
+        self.last_action = action
         return self._see(), float(self._step), self._step == 12, False, {}
 
     def _see(self) -> Any:
@@ -50,7 +50,7 @@ class Camera(gymnasium.Env[Any, Any]):
 
 
 class Pixels(Camera):
-    """The picture alone."""
+    """The image alone."""
 
     observation_space: Any = Camera.observation_space["camera"]
 
@@ -59,4 +59,4 @@ class Pixels(Camera):
 
 
 class Pictured(gymnasium.wrappers.AddRenderObservation):
-    """What Gymnasium's does, under a name of one's own."""
+    """Gymnasium's wrapper under another name."""

@@ -1,4 +1,4 @@
-"""Small runs that learn a world model, with a checkpoint often: latents in the replay, and plans."""
+"""Small runs of Dreamer and PlaNet with frequent checkpoints: latents in the replay, and plans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SMALL = [
     "logging.every_steps=64",
     "evaluation.every_steps=1024",
     "evaluation.episodes=2",
-    "algorithm.buffer_size=500",  # goes around
+    "algorithm.buffer_size=500",  # the ring wraps around
     "algorithm.warmup_steps=200",
     "algorithm.train_every=8",
     "algorithm.train_ratio=2",

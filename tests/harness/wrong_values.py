@@ -1,4 +1,4 @@
-"""Files of a run with one value replaced by one of another kind, or with one key removed."""
+"""Trees of a file with one value replaced by a wrong one, or with one key removed."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ def encoded(tree: Any) -> str:
 
 
 def described(place: Place, value: Any) -> str:
-    """Return the mutation in a few words."""
-    shown = "removed" if value is MISSING else repr(value)
-    return f"{'.'.join(map(str, place))} = {shown[:40]}"
+    """Describe the change in a few words."""
+    text = "removed" if value is MISSING else repr(value)
+    return f"{'.'.join(map(str, place))} = {text[:40]}"

@@ -1,4 +1,4 @@
-"""A small algorithm that really learns (to predict rewards) and goes wrong on demand, at a chosen gradient step."""
+"""A small algorithm that learns to predict rewards, and fails at a selected gradient step in a selected way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LearnerConfig:
     fault: Literal["", "module", "loss", "gradient", "parameter", "step", "state", "raise", "acting"] = setting(
         "", "what goes wrong"
     )
-    fault_at: int = setting(0, "gradient step from which on it does", "updates")
+    fault_at: int = setting(0, "first gradient step that fails", "updates")
     dead: bool = setting(False, "whether no unit of the first layer is ever active")
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
@@ -54,7 +54,7 @@ class Recent:
 
 
 class Odd(nn.Module):
-    """Passes its input on, or breaks it."""
+    """The identity, or a division by zero if `broken`."""
 
     broken = False
 

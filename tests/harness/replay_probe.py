@@ -1,4 +1,4 @@
-"""An algorithm that learns nothing sensible from replay, and whose weights and priorities depend on all it samples."""
+"""An algorithm with replay whose weights and priorities depend on everything that it samples."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cadenza.types import Acted, Context, EnvSpec, Mode, PhaseInfo, Step, Store,
 
 
 @dataclass(frozen=True)
-class RemembererConfig:
-    name: str = setting("rememberer", "name of the variant")
+class ReplayProbeConfig:
+    name: str = setting("replay_probe", "name of the variant")
     capacity: int = setting(200, "rows")
     on_disk: bool = setting(False, "where they are")
     fault_at: int | None = setting(None, "update from which on the loss is not finite")
@@ -25,11 +25,11 @@ class RemembererConfig:
         pass
 
 
-class Rememberer:
-    Config = RemembererConfig
+class ReplayProbe:
+    Config = ReplayProbeConfig
     hooks = ("update",)
 
-    def __init__(self, config: RemembererConfig, context: Context) -> None:
+    def __init__(self, config: ReplayProbeConfig, context: Context) -> None:
         self.config, self.context = config, context
         self.weights = torch.zeros(3)
         self.updates = 0
@@ -43,8 +43,8 @@ class Rememberer:
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         batch = store.sample(8, self.context.streams.numpy("replay"), n_step=3, gamma=0.9, beta=0.5)
-        seen = np.concatenate([batch.groups["agent"][name].ravel() for name in ("obs", "next_obs", "reward")])
-        self.weights = self.weights * 0.9 + float(seen.mean(dtype=np.float64))
+        sampled = np.concatenate([batch.groups["agent"][name].ravel() for name in ("obs", "next_obs", "reward")])
+        self.weights = self.weights * 0.9 + float(sampled.mean(dtype=np.float64))
         store.update_priorities(batch.index, np.abs(batch.groups["agent"]["obs"].sum(axis=(1, 2))) + 0.1)
         self.updates += 1
         bad = self.config.fault_at is not None and self.updates >= self.config.fault_at

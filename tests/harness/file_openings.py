@@ -1,9 +1,9 @@
-"""Who opens the files of runs by an absolute name, during the whole life of a run.
+"""Find code that opens the files of a run by an absolute name, during the whole life of a run.
 
-    python -m harness.opening FOLDER
+    python -m harness.file_openings FOLDER
 
-Prints one JSON object: {"open": {"file:line": ["name in the run", …]}, "change": {…}}. An audit hook cannot be removed
-again, so this is a process of its own. Names that libraries open in native code (safetensors, av) raise no event.
+Prints one JSON object: {"open": {"file:line": ["name in the run", …]}, "change": {…}}. An audit hook cannot be
+removed, so this is a separate process. Names that libraries open in native code (safetensors, av) raise no event.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 DOOR = "cadenza/base/files.py"  # the module that opens a run's folder, and everything in it by that descriptor
-SINKS = ("tensorboard", "wandb")  # written only, by libraries that want a name
+SINKS = ("tensorboard", "wandb")  # written by libraries that need a name
 OPENING = {"open": (0, None)}
 # event: places of a path and of its directory's descriptor
 CHANGING = {
@@ -35,12 +35,12 @@ STEPS = 256
 
 
 class Opening:
-    """An audit hook that notes who names a file of a run by an absolute path."""
+    """An audit hook that records code that names a file of a run by an absolute path."""
 
     def __init__(self, root: Path, source: Path) -> None:
         self.root = f"{os.path.realpath(root)}/"
         self.source = f"{source}/"
-        self.found: dict[str, dict[str, set[str]]] = {"open": defaultdict(set), "change": defaultdict(set)}
+        self.openings: dict[str, dict[str, set[str]]] = {"open": defaultdict(set), "change": defaultdict(set)}
         self.busy = False
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -62,10 +62,10 @@ class Opening:
         if name:
             place = self.caller()
             if place:
-                self.found[kind][place].add(name)
+                self.openings[kind][place].add(name)
 
     def in_a_run(self, path: str) -> str:
-        """The name within the run; empty for anything else, sinks and drafts of folders that nobody knows yet."""
+        """Return the name within the run; empty for anything else, for sinks and for drafts of folders."""
         if not path.startswith("/") or path.startswith("/proc/"):
             return ""
         if not path.startswith(self.root):
@@ -78,7 +78,7 @@ class Opening:
         return name
 
     def caller(self) -> str:
-        """The innermost line of cadenza; empty for the one that may."""
+        """Return the innermost line of cadenza; empty for the module that may open files."""
         frame: FrameType | None = sys._getframe(3)
         first = frame
         while frame is not None and not frame.f_code.co_filename.startswith(self.source):
@@ -90,7 +90,7 @@ class Opening:
 
 
 def life(root: Path, place: Path) -> None:
-    """Everything that is done with a run from its training to its cleanup."""
+    """Run all commands on a run, from its training to its cleanup."""
     from cadenza.cli.main import run
     from harness.hostile_scenes import DQN, PPO
 
@@ -127,11 +127,11 @@ def main(place: Path) -> None:
 
     hook = Opening(place / "runs", Path(cadenza.__file__).parents[1])
     out = os.dup(1)
-    os.dup2(2, 1)  # what the commands print goes aside
+    os.dup2(2, 1)  # the commands print to stderr
     sys.addaudithook(hook)
     life(place / "runs", place)
-    found = {kind: {where: sorted(names) for where, names in sorted(by.items())} for kind, by in hook.found.items()}
-    os.write(out, json.dumps(found).encode())
+    result = {kind: {where: sorted(names) for where, names in sorted(by.items())} for kind, by in hook.openings.items()}
+    os.write(out, json.dumps(result).encode())
 
 
 if __name__ == "__main__":
