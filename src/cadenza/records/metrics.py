@@ -25,6 +25,7 @@ FIRST = ("env_steps", "updates")
 DIGEST = "digest"
 UNREPEATABLE = ("time/", "system/")  # differ between equal runs, so digests and comparisons leave them out
 ALIASES = {"val/": "eval/", "test/": "eval/", "train/": "collect/"}
+SAMPLE = 300  # rows of a long file in which to look for quantities
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
@@ -168,6 +169,22 @@ def read(path: SafePath) -> list[Row]:
             return rows.all()
     except FileNotFoundError:
         return []
+
+
+def recent(path: SafePath, count: int) -> tuple[Row | None, dict[str, list[float]]]:
+    """Return the last row, and the last `count` numbers of every quantity, without reading all of a long file."""
+    try:
+        with Rows(path) as reader:
+            rows, whole = reader.end(), reader.part()
+            sample = [] if whole.small else reader.sampled(whole, SAMPLE)
+            values = {}
+            for name in names([*sample, *rows]):
+                values[name] = series(rows, name)[1][-count:]
+                if len(values[name]) < count and not whole.small:  # few rows have it
+                    values[name] = series(reader.latest(name, count), name)[1]
+            return rows[-1] if rows else None, values
+    except FileNotFoundError:
+        return None, {}
 
 
 def resolve(name: str, stored: Iterable[str]) -> str:
