@@ -17,7 +17,7 @@ class Ahead(NamedTuple):
     """The result of n steps."""
 
     end: np.ndarray  # [B] slot of the observation after them
-    count: np.ndarray  # [B] steps really taken
+    steps: np.ndarray  # [B] really taken
     reward: dict[str, np.ndarray]  # group -> [B, A] discounted sum of the rewards on the way
     over: dict[str, np.ndarray]  # group -> [B, A] bool: the agent died on the way, or the episode terminated
 

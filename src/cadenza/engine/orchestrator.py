@@ -417,7 +417,7 @@ class Orchestrator:
     def _phase_facts(self) -> dict[str, Any]:
         """Return the phase for status.json, with its end in the run's counter of the phase's unit."""
         progress = self.scheduler.progress
-        end = getattr(self.clock, progress.unit) - progress.count + progress.total if progress.total else None
+        end = getattr(self.clock, progress.unit) - progress.amount + progress.total if progress.total else None
         return {"name": progress.phase, "last": progress.last, "unit": progress.unit, "end": end}
 
 

@@ -29,7 +29,7 @@ class PhaseProgress(NamedTuple):
     phase: str
     last: bool  # no other phase follows
     unit: str = ""
-    count: int = 0  # of units so far
+    amount: int = 0  # so far, in units
     total: int = 0
 
 

@@ -140,15 +140,15 @@ class Console:
 
     def _enter(self, position: int, phase: PhaseProgress) -> None:
         self._position, self._phase = position, phase
-        self._phase_began, self._phase_base = time.monotonic(), (position, phase.count)
+        self._phase_began, self._phase_base = time.monotonic(), (position, phase.amount)
 
     def _ahead(self) -> tuple[Count, float | None]:
         """Return whichever ends first at the speed of this phase, the run or the phase, and in how many seconds."""
         phase, seconds = self._phase, time.monotonic() - self._phase_began
         run_base, phase_base = self._phase_base
         run_count = Count("", self._unit, self._position, self._total, speed(self._position - run_base, seconds))
-        phase_speed = speed(phase.count - phase_base, seconds)
-        phase_count = Count(phase.phase, phase.unit, phase.count, phase.total, phase_speed)
+        phase_speed = speed(phase.amount - phase_base, seconds)
+        phase_count = Count(phase.phase, phase.unit, phase.amount, phase.total, phase_speed)
         return ahead(run_count, phase_count, phase.last)
 
     def _terminal(self) -> bool:

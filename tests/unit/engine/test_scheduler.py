@@ -170,15 +170,15 @@ def test_the_boundary_is_seen_when_the_first_hook_has_nothing_due() -> None:
 def test_a_watcher_sees_how_much_of_a_phase_is_done() -> None:
     pretrain = Phase("pretrain", (UPDATE,), "offline", duration_updates=2)
     scheduler = PhaseScheduler((pretrain, Phase("train", (COLLECT, UPDATE), duration_cycles=1)))
-    assert scheduler.progress == PhaseProgress("pretrain", last=False, unit="updates", count=0, total=2)
+    assert scheduler.progress == PhaseProgress("pretrain", last=False, unit="updates", amount=0, total=2)
     scheduler.advance(1, updates=1)
-    assert scheduler.progress == PhaseProgress("pretrain", last=False, unit="updates", count=1, total=2)
+    assert scheduler.progress == PhaseProgress("pretrain", last=False, unit="updates", amount=1, total=2)
     scheduler.advance(1, updates=1)
-    assert scheduler.progress == PhaseProgress("train", last=True, unit="cycles", count=0, total=1)
+    assert scheduler.progress == PhaseProgress("train", last=True, unit="cycles", amount=0, total=1)
     scheduler.advance(8, env_steps=8)
     scheduler.advance(1, updates=1)
     assert scheduler.over
-    assert scheduler.progress == PhaseProgress("train", last=True, unit="cycles", count=1, total=1)
+    assert scheduler.progress == PhaseProgress("train", last=True, unit="cycles", amount=1, total=1)
     assert PhaseScheduler((Phase("train", (COLLECT, UPDATE)),)).progress == PhaseProgress("train", last=True)
 
 
