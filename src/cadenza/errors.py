@@ -79,6 +79,11 @@ class DivergenceError(CadenzaError):
     """A loss, gradient or weight that is not finite."""
 
 
+def explanation(problem: BaseException) -> str:
+    """Return an error as text, with its class unless it is one of these, whose messages need none."""
+    return str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
+
+
 def install(extra: str | None) -> str:
     """Return the command that installs the packages of an extra."""
     return f"pip install 'cadenza[{extra}]'"

@@ -481,11 +481,8 @@ def seal(spot: Spot) -> None:
 
 
 def seal_dataset(path: Path, sha256: str) -> None:
-    from cadenza.data.datasets import digest
-
     file = path.parent / "dataset.json"
     facts = json.loads(file.read_bytes())
-    facts.pop("digest")
     if path != file:
         facts["files"][path.name] = sha256
-    file.write_text(json.dumps(facts | {"digest": digest(facts)}))
+    file.write_text(json.dumps(with_digest(facts)))

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cadenza.records.folder import RunFolder
 
 POINTERS = ("last", "best")
+CURVE = 30  # values in the curve of a metric
 CHECKPOINT = re.compile(r"step-(\d{12,})-\d{12,}")
 
 
@@ -23,16 +24,16 @@ def show(run: Run, runs_dir: RunsDir = None, json: Json = False) -> None:
     from cadenza.records.folder import find, runs_root
 
     folder = find(runs_root(runs_dir), run)
-    rows = metrics.read(folder.metrics)
+    last, curves = metrics.recent(folder.metrics, CURVE)
     facts, alerts = describe(folder), alert_log.read(folder.alerts)
     if json:
-        latest = {"metrics": rows[-1] if rows else None, "alerts": alerts}
+        latest = {"metrics": last, "alerts": alerts}
         print_json(facts | {"checkpoints": checkpoints(folder)} | latest)
         return
     _print_facts(facts)
     _print_settings(folder.settings())
     _print_checkpoints(checkpoints(folder))
-    _print_metrics(rows)
+    _print_metrics(curves)
     for alert in alerts:
         say(f"{alert.get('severity')}: {alert_log.line(alert)}")
 
@@ -121,14 +122,13 @@ def _print_checkpoints(entries: list[dict[str, Any]]) -> None:
         print_table(("checkpoint", "size", "named"), rows, right=("size",))
 
 
-def _print_metrics(rows: list[dict[str, Any]]) -> None:
+def _print_metrics(curves: dict[str, list[float]]) -> None:
     from cadenza.base.formatting import number, sparkline
-    from cadenza.records.metrics import names, series
 
-    lines = []
-    for name in names(rows):
-        values = [value for value in series(rows, name)[1] if isinstance(value, int | float)]
-        if "/" in name and values and not name.startswith(("time/", "system/")):
-            lines.append((name, number(values[-1]), sparkline(values)))
+    lines = [
+        (name, number(values[-1]), sparkline(values, CURVE))
+        for name, values in curves.items()
+        if "/" in name and values and not name.startswith(("time/", "system/"))
+    ]
     if lines:
         print_table(("metric", "last", "curve"), lines, right=("last",))

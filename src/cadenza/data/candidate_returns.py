@@ -1,4 +1,4 @@
-"""What candidates earned: the return of each episode that was seen from its first step to its last."""
+"""The returns of candidates: of each episode that was collected from its first step to its last."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ import numpy as np
 from cadenza.trees import leaves
 from cadenza.types import Acted, Step
 
-TRIAL = "trial"  # where in a policy's memory [N] stands which trial an environment is in; below 0: in none
+TRIAL = "trial"  # the key in a policy's carry of the trial [N] that each environment runs; below 0: none
 
 
 class Finished(NamedTuple):
+    """The trials and returns of finished episodes."""
+
     trial: np.ndarray  # [E]
     total: np.ndarray  # [E] rewards summed
 
 
 class TrialStore:
-    """Adds up rewards while episodes run; those of half an episode, begun elsewhere or cut short, count for nothing."""
+    """A store that sums rewards by episode, without episodes that began elsewhere or were cut short."""
 
     def __init__(self, num_envs: int) -> None:
-        self._whole = np.zeros(num_envs, bool)  # whether the running episode was seen from its start
+        self._whole = np.zeros(num_envs, bool)  # the running episode was collected from its start
         self._total = np.zeros(num_envs)
         self._ended: list[tuple[int, float]] = []  # trial, return
-        self._reached: int | None = None  # what was seen last; None: nothing yet
+        self._reached: int | None = None  # checksum of the latest observations; None: nothing yet
 
     def add(self, step: Step, acted: Acted, after: Step) -> None:
-        if _checksum(step) != self._reached:  # the environments went on elsewhere meanwhile
+        if _checksum(step) != self._reached:  # another store took steps in between
             self.cut()
         self._reached = _checksum(after)
         self._whole |= step.is_first
@@ -41,7 +43,7 @@ class TrialStore:
         self._whole &= ~ended
 
     def take(self) -> Finished:
-        """What ended since the last time."""
+        """Return the episodes that ended since the last call."""
         trial, total = np.array([t for t, _ in self._ended], np.int64), np.array([r for _, r in self._ended])
         self._ended = []
         return Finished(trial, total)
@@ -66,7 +68,7 @@ class TrialStore:
 
 
 def _checksum(step: Step) -> int:
-    found = 0
+    checksum = 0
     for _, array in leaves(step.obs):
-        found = zlib.crc32(array.tobytes(), found)
-    return found
+        checksum = zlib.crc32(array.tobytes(), checksum)
+    return checksum

@@ -1,12 +1,11 @@
-"""Datasets: experience in a folder of its own, written from one run and learned from by others. Nothing is unpickled.
+"""Datasets: experience in a folder of its own, written from one run and used by others. Nothing is unpickled.
 
-DIR/dataset.json                    what it is: environment, spaces, counts, returns, where from, sha256 of the rest
-DIR/<from>-<to>.safetensors …       rows as a replay has them, in stretches that each begin and end
+DIR/dataset.json                    environment, spaces, counts, returns, source, sha256 of the other files
+DIR/<from>-<to>.safetensors …       rows as in a replay, in stretches from a first row to a last one
 """
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import json
 import shutil
@@ -22,14 +21,14 @@ from gymnasium import spaces
 
 from cadenza.base import atomic
 from cadenza.base.files import SafePath
-from cadenza.base.json_text import canonical, plain
-from cadenza.base.parsing import json_data
+from cadenza.base.json_text import DIGEST, is_intact, plain, with_digest
+from cadenza.base.parsing import json_object
 from cadenza.config.convert import to_dict
 from cadenza.config.schema import MINARI, RunConfig
 from cadenza.data.batches import Past
 from cadenza.data.replay import ReplayStore
 from cadenza.data.ring_steps import FIRST, LAST, TERMINATED, TRUNCATED
-from cadenza.data.segments import SEGMENT_BYTES, Segment, file_sha256, read_segment, write_segment
+from cadenza.data.segments import SEGMENT_BYTES, Segment, read_segment, verify_file, write_segment
 from cadenza.envs.families.gym import observer
 from cadenza.errors import CheckpointError, ConfigError
 from cadenza.trees import leaves, map_tree
@@ -37,18 +36,19 @@ from cadenza.types import EnvSpec, Tree
 
 FORMAT = 1
 FACTS = "dataset.json"
-ABSENT = object()  # which is not the same as null
-# Settings of the environment without which a policy would see or do something else.
+ABSENT = object()  # not the same as null
+# Settings of the environment that change observations or actions.
 SHAPING = ("kwargs", "wrappers", "clip_actions", "rescale_actions", "grayscale", "resize", "frame_stack")
 
 
 def refuse_existing(out: Path) -> None:
+    """Refuse to write a dataset to a path that exists."""
     if out.exists():
         raise ConfigError(f"{out} exists: a dataset is never written over; give a new name")
 
 
 def write_dataset(out: Path, past: Past, config: RunConfig, spec: EnvSpec, source: Mapping[str, Any]) -> dict[str, Any]:
-    """The folder, whole or not at all; its facts. What a policy noted beside its actions stays out."""
+    """Write the folder, whole or not at all; return its facts. A policy's extras are left out."""
     refuse_existing(out)
     draft = atomic.temporary_beside(out)
     try:
@@ -65,15 +65,16 @@ def write_dataset(out: Path, past: Past, config: RunConfig, spec: EnvSpec, sourc
             rewards.append(sum(group["reward"].sum(axis=1, dtype=np.float64) for group in rows["groups"].values()))
         if not count:
             raise ConfigError("there is no experience to write: nothing has been collected")
-        facts = {
-            "format": FORMAT,
-            **identity(config, spec),
-            "frame_stack": past.stack,
-            **summary(np.concatenate(flags), np.concatenate(rewards), past.partial),
-            "source": source,
-            "files": files,
-        }
-        facts["digest"] = digest(facts)
+        facts = with_digest(
+            {
+                "format": FORMAT,
+                **identity(config, spec),
+                "frame_stack": past.stack,
+                **summary(np.concatenate(flags), np.concatenate(rewards), past.partial),
+                "source": source,
+                "files": files,
+            }
+        )
         atomic.write_json(draft / FACTS, facts)
         draft.rename(out)
         atomic.sync_dir(out.parent)
@@ -84,34 +85,38 @@ def write_dataset(out: Path, past: Past, config: RunConfig, spec: EnvSpec, sourc
 
 
 def merged(pieces: Iterable[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
-    """Few large pieces of many small ones."""
-    waiting: list[dict[str, np.ndarray]] = []
+    """Join many small pieces to few large ones."""
+    pending: list[dict[str, np.ndarray]] = []
     size = 0
     for piece in pieces:
-        waiting.append(piece)
+        pending.append(piece)
         size += sum(array.nbytes for array in piece.values())
         if size >= SEGMENT_BYTES:
-            yield joined(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield joined(waiting)
+            yield joined(pending)
+            pending, size = [], 0
+    if pending:
+        yield joined(pending)
 
 
 def joined(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the rows of several pieces as one."""
     return {path: np.concatenate([piece[path] for piece in pieces]) for path in pieces[0]}
 
 
 def episode_rows(
     spec: EnvSpec, obs: Tree, action: np.ndarray, reward: np.ndarray, terminated: bool, truncated: bool
 ) -> dict[str, np.ndarray]:
-    """An episode of one agent as rows by path: obs [T + 1, …], the last in a row of its own; action, reward [T, …]."""
+    """Return an episode of one agent, obs [T + 1, …], action and reward [T, …], as T + 1 rows by path.
+
+    The last row holds the final observation alone.
+    """
     ((name, group),) = spec.groups.items()
     count = len(reward)
-    how = TERMINATED * terminated + TRUNCATED * truncated
+    ending = TERMINATED * terminated + TRUNCATED * truncated
     flags = np.zeros(count + 1, np.uint8)
     flags[0] = FIRST
-    flags[-2] |= how
-    flags[-1] = LAST | how
+    flags[-2] |= ending
+    flags[-1] = LAST | ending
     action = observer(group.action, axis=1)(action)
     acting = np.arange(count + 1)[:, None] < count
     rows = {
@@ -125,7 +130,7 @@ def episode_rows(
 
 
 def summary(flags: np.ndarray, rewards: np.ndarray, partial: np.ndarray) -> dict[str, Any]:
-    """Counts of stretches; returns of those that are whole episodes."""
+    """Return the counts of transitions and episodes, and statistics of the returns of whole episodes."""
     starts = np.flatnonzero(flags & FIRST)
     whole = np.ones(len(starts), bool)
     whole[starts.searchsorted(partial, side="right") - 1] = False
@@ -142,23 +147,23 @@ def summary(flags: np.ndarray, rewards: np.ndarray, partial: np.ndarray) -> dict
 
 @dataclass(frozen=True)
 class Dataset:
-    """One that is whole: every byte was checked."""
+    """An open dataset, of which every byte was verified."""
 
     path: SafePath
     facts: dict[str, Any]
     lengths: np.ndarray  # rows of each stretch, its last row included
-    scratch: TemporaryDirectory[str] | None = None  # where it lies, if only as long as this lives
+    scratch: TemporaryDirectory[str] | None = None  # the folder of a converted dataset, deleted with this object
 
     @property
     def digest(self) -> str:
         return str(self.facts["digest"])
 
     def rows_for(self, num_envs: int, stack: int) -> int:
-        """What a replay of so many streams must be able to hold."""
+        """Return the capacity that a replay of so many streams needs for it."""
         return num_envs * (int(np.bincount(dealt(self.lengths, num_envs), self.lengths).max()) + stack)
 
     def fill(self, store: ReplayStore, spec: EnvSpec) -> None:
-        """Stretch after stretch goes to the stream that holds least."""
+        """Fill an empty replay with all rows; each stretch goes to the stream that has the fewest so far."""
         env = np.repeat(dealt(self.lengths, store.num_envs), self.lengths)
         try:
             like = map_tree(lambda x: x[:1], nested(spec, next(self.pieces())))
@@ -167,44 +172,45 @@ class Dataset:
             raise ConfigError(f"training.dataset={self.path}: its rows do not fit the run ({problem})") from problem
 
     def knows(self, name: str) -> bool:
-        """Whether its rows have this, `mask` say."""
+        """Return whether its rows have a field, such as `mask`."""
         return any(path.startswith("groups.") and path.endswith(f".{name}") for path in next(self.pieces()))
 
     def close(self) -> None:
-        """What was made only to be read once is not kept for the length of a run."""
+        """Delete the folder of a converted dataset."""
         if self.scratch is not None:
             self.scratch.cleanup()
 
     def pieces(self) -> Iterator[dict[str, np.ndarray]]:
-        """All rows in their order, file by file."""
+        """Yield all rows in their order, file by file."""
         for name, sha256 in self.facts["files"].items():
             yield read_segment(self.path, Segment(name, sha256, np.zeros(0, np.int64)))[1]
 
 
 def dealt(lengths: np.ndarray, num_envs: int) -> np.ndarray:
-    """The stream that each stretch goes to: always the one with the fewest rows so far."""
+    """Return the stream of each stretch: always the one with the fewest rows so far."""
     streams = [(0, env) for env in range(num_envs)]
-    chosen = np.empty(len(lengths), np.int64)
+    dealt_to = np.empty(len(lengths), np.int64)
     for index, length in enumerate(lengths.tolist()):
-        held, chosen[index] = streams[0]
-        heapq.heapreplace(streams, (held + length, int(chosen[index])))
-    return chosen
+        rows, env = streams[0]
+        dealt_to[index] = env
+        heapq.heapreplace(streams, (rows + length, env))
+    return dealt_to
 
 
-def open_dataset(given: str) -> Dataset:
-    """A folder, or `minari:ID`, as a dataset, after every byte was checked; or one line that says what is wrong."""
-    if given.startswith(MINARI):
+def open_dataset(name: str) -> Dataset:
+    """Open a folder, or `minari:ID`, as a dataset, and verify every byte of it."""
+    if name.startswith(MINARI):
         from cadenza.data.minari import convert
 
-        return converted(partial(convert, given.removeprefix(MINARI)))
-    path, where = SafePath(Path(given).expanduser()), f"training.dataset={given}"
+        return converted(partial(convert, name.removeprefix(MINARI)))
+    path, where = SafePath(Path(name).expanduser()), f"training.dataset={name}"
     if not (path / FACTS).is_file():
-        lacks = f"is no dataset, it has neither {FACTS} nor LeRobot's meta/info.json"
-        what = lacks if path.is_dir() else "there is no such folder"
-        raise ConfigError(f"{where}: {what} (`cadenza export RUN --format dataset --out DIR` writes one)")
+        reason = f"is no dataset, it has neither {FACTS} nor LeRobot's meta/info.json"
+        reason = reason if path.is_dir() else "there is no such folder"
+        raise ConfigError(f"{where}: {reason} (`cadenza export RUN --format dataset --out DIR` writes one)")
     try:
-        facts = json_data((path / FACTS).read_bytes())
-        if facts["digest"] != digest(facts):
+        facts = json_object((path / FACTS).read_bytes())
+        if DIGEST not in facts or not is_intact(facts):
             raise ValueError("it does not match its own digest")
         if facts["format"] != FORMAT:
             raise ConfigError(f"{where}: has format {facts['format']}, this version reads {FORMAT}")
@@ -215,12 +221,12 @@ def open_dataset(given: str) -> Dataset:
         raise ConfigError(f"{where}: {FACTS} is damaged ({problem})") from problem
     starts, ends = np.flatnonzero(flags & FIRST), np.flatnonzero(flags & LAST)
     if not len(starts) or not np.array_equal(np.append(starts[1:], len(flags)), ends + 1) or starts[0] != 0:
-        raise ConfigError(f"{where}: its rows are no stretches that each begin and end")
+        raise ConfigError(f"{where}: its rows are not stretches from a first row to a last one")
     return Dataset(path, facts, ends + 1 - starts)
 
 
 def converted(write: Callable[[Path], None]) -> Dataset:
-    """What `write` makes of the data of others in the folder it is given; it lasts as long as the dataset."""
+    """Return the dataset that `write` makes from foreign data in a temporary folder, deleted with the dataset."""
     scratch = TemporaryDirectory(prefix="cadenza-dataset-")
     try:
         folder = Path(scratch.name, "dataset")
@@ -232,14 +238,11 @@ def converted(write: Callable[[Path], None]) -> Dataset:
 
 
 def verified_flags(folder: SafePath, name: str, sha256: str) -> np.ndarray:
-    """The flags of one file's rows, after all of the file was checked."""
+    """Return the flags of the rows in a file, of which every byte is verified."""
     from safetensors import SafetensorError, safe_open
 
     path = folder / name
-    if not path.is_file():
-        raise CheckpointError(f"{name} is missing")
-    if file_sha256(path) != sha256:
-        raise CheckpointError(f"{name} is damaged, its sha256 is not the one in {FACTS}")
+    verify_file(path, sha256, FACTS)
     try:
         with path.named() as place, safe_open(place, "np") as file:
             return np.asarray(file.get_tensor("flags"))
@@ -247,17 +250,11 @@ def verified_flags(folder: SafePath, name: str, sha256: str) -> np.ndarray:
         raise CheckpointError(f"{name} holds no rows ({problem})") from problem
 
 
-def digest(facts: Mapping[str, Any]) -> str:
-    """Of all facts but this, the hashes of the files among them: it names the content of the whole dataset."""
-    rest = {key: value for key, value in facts.items() if key != "digest"}
-    return hashlib.sha256(canonical(rest).encode()).hexdigest()
-
-
-# what must be the same in a run that learns from it
+# the identity of the environment, which a run must share with its dataset
 
 
 def identity(config: RunConfig, spec: EnvSpec) -> dict[str, Any]:
-    """The environment as far as it shapes what is seen and done."""
+    """Return the environment's id, spaces and the settings that change observations or actions."""
     settings = to_dict(config)["environment"]
     described = {
         "environment": {"id": spec.id, **{key: settings[key] for key in SHAPING}},
@@ -274,34 +271,36 @@ def identity(config: RunConfig, spec: EnvSpec) -> dict[str, Any]:
     return dict(plain(described))
 
 
-def refuse_other(dataset: Dataset, given: str, config: RunConfig, spec: EnvSpec) -> None:
-    """Name the first thing in which the run's environment is not the dataset's."""
-    wanted = identity(config, spec)
-    found = first_difference({key: dataset.facts.get(key) for key in wanted}, wanted)
-    if found:
-        key, theirs, ours = found
+def refuse_other(dataset: Dataset, name: str, config: RunConfig, spec: EnvSpec) -> None:
+    """Refuse a dataset of another environment; name the first difference."""
+    expected = identity(config, spec)
+    difference = first_difference({key: dataset.facts.get(key) for key in expected}, expected)
+    if difference:
+        key, theirs, ours = difference
         raise ConfigError(
-            f"training.dataset={given}: {key} is {brief(theirs)} in the dataset, {brief(ours)} in this run"
+            f"training.dataset={name}: {key} is {brief(theirs)} in the dataset, {brief(ours)} in this run"
         )
 
 
 def first_difference(a: Any, b: Any, path: str = "") -> tuple[str, Any, Any] | None:
+    """Return dotted key and both values of the first difference between two trees of plain data, or None."""
     if not (isinstance(a, dict) and isinstance(b, dict)):
         return None if a == b else (path, a, b)
     for key in [*a, *(key for key in b if key not in a)]:
-        found = first_difference(a.get(key, ABSENT), b.get(key, ABSENT), f"{path}.{key}" if path else str(key))
-        if found:
-            return found
+        difference = first_difference(a.get(key, ABSENT), b.get(key, ABSENT), f"{path}.{key}" if path else str(key))
+        if difference:
+            return difference
     return None
 
 
 def brief(value: Any) -> str:
+    """Return a value for a message, at most 60 characters of it."""
     text = "absent" if value is ABSENT else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def described_space(space: spaces.Space[Any]) -> dict[str, Any]:
-    """A space in JSON: equal where the spaces are."""
+    """Return a space as plain data, equal for equal spaces."""
     kind = type(space).__name__
     if isinstance(space, spaces.Dict):
         return {"type": kind, "parts": {key: described_space(part) for key, part in space.spaces.items()}}
@@ -316,29 +315,29 @@ def described_space(space: spaces.Space[Any]) -> dict[str, Any]:
 
 
 def bound(values: np.ndarray) -> Any:
-    """One number where all are the same; infinities, which JSON does not know, by name."""
+    """Return bounds as plain data: one number if all are equal, and texts for infinities, which JSON lacks."""
 
-    def told(value: Any) -> Any:
+    def named(value: Any) -> Any:
         if isinstance(value, list):
-            return [told(one) for one in value]
+            return [named(one) for one in value]
         return value if np.isfinite(value) else str(value)
 
     flat = values.ravel()
-    return told(flat[0].item() if len(flat) and (flat == flat[0]).all() else values.tolist())
+    return named(flat[0].item() if len(flat) and (flat == flat[0]).all() else values.tolist())
 
 
 def nested(spec: EnvSpec, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Rows by path as the tree that a store has, and nothing beside what every run knows of its environment."""
+    """Return rows by path as the tree of a store, without the extras of a policy."""
 
-    def observed(space: spaces.Space[Any], path: str) -> Tree:
+    def observation(space: spaces.Space[Any], path: str) -> Tree:
         if isinstance(space, spaces.Dict):
-            return {key: observed(part, f"{path}.{key}") for key, part in space.spaces.items()}
+            return {key: observation(part, f"{path}.{key}") for key, part in space.spaces.items()}
         return rows[path]
 
     groups: dict[str, dict[str, Tree]] = {}
     for name, group in spec.groups.items():
         path = f"groups.{name}"
-        groups[name] = {"obs": observed(group.observation, f"{path}.obs")}
+        groups[name] = {"obs": observation(group.observation, f"{path}.obs")}
         names = ("active", "mask", "action", "reward", "died")
         groups[name] |= {key: rows[f"{path}.{key}"] for key in names if key != "mask" or f"{path}.mask" in rows}
     tree: dict[str, Any] = {"groups": groups, "flags": rows["flags"]}

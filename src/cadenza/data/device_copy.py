@@ -1,4 +1,4 @@
-"""Arrays on their way to a device, and tensors on their way back: neither side waits for the other."""
+"""Asynchronous copies of arrays to a device, and of tensors back."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 
 def send(array: np.ndarray, device: torch.device) -> Tensor:
-    """The array on the device, contiguous there; on the CPU it may be the same memory.
+    """Return the array on the device, contiguous; on the CPU it may share memory with the array.
 
-    Torch keeps the pinned memory that CUDA copies from out of use until the copy is made.
+    Torch does not reuse the pinned memory that CUDA copies from until the copy is complete.
     """
     if device.type != "cuda":
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
@@ -22,9 +22,9 @@ def send(array: np.ndarray, device: torch.device) -> Tensor:
 
 
 class Fetch:
-    """Tensors that were sent for; calling it gives them as arrays and waits for those that are not here yet.
+    """A copy of tensors to the CPU that runs in the background; a call waits for it and returns arrays.
 
-    On CUDA they are copied as they are now, whatever is written over them afterwards.
+    On CUDA the tensors are copied as they are now, whatever is written over them afterwards.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Whole episodes: kept while they run, handed out when they are over."""
+"""A store of whole episodes, which are available once they have ended."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from cadenza.types import Acted, Step, Tree
 
 @dataclass(frozen=True)
 class Episodes:
-    """E finished episodes, side by side and filled up to the longest: [T, E, A, …].
+    """E finished episodes, padded to the longest: [T, E, A, …].
 
-    What is seen, allowed and done is filled up with the episode's last, so that it stays in its space; the rest with 0.
+    Observations, masks and actions are padded with the episode's last, so that they stay in their spaces; the rest
+    with 0.
     """
 
     groups: dict[str, dict[str, Tree]]  # obs, action, reward, active, died, mask?, extras …
     length: np.ndarray  # [E]
-    terminated: np.ndarray  # [E]; else cut off by a time limit
-    final_obs: dict[str, Tree]  # [E, A, …] what was seen last, after the last action
+    terminated: np.ndarray  # [E]; else truncated
+    final_obs: dict[str, Tree]  # [E, A, …] after the last action
 
 
 class EpisodeStore:
-    """One log of steps [time, N, A, …] for all environments; an episode is the stretch since its start.
+    """A store with one log of steps [time, N, A, …] for all environments; an episode is the part since its start.
 
-    A step between two episodes, as vectors have it that reset with the step after, belongs to neither.
+    A step between two episodes, as in vectors that reset with the next step, belongs to neither.
     """
 
     def __init__(self) -> None:
         self._log: Tree = {}  # [room, N, A, …] by group and name
         self._time = 0
-        self._starts: np.ndarray = np.zeros(0, np.int64)  # where in the log the running episodes begin
-        self._after: dict[str, Tree] = {}  # what followed the last step
+        self._starts: np.ndarray = np.zeros(0, np.int64)  # the times at which the running episodes begin
+        self._after: dict[str, Tree] = {}  # the observations after the last step
         self._finished: list[dict[str, Any]] = []
 
     def add(self, step: Step, acted: Acted, after: Step) -> None:
@@ -50,7 +51,7 @@ class EpisodeStore:
         write(self._log, self._time, row)
         self._time += 1
         waited = (step.terminated | step.truncated) & ~step.is_first
-        self._starts[waited] = self._time  # it only waited for the episode that begins now
+        self._starts[waited] = self._time  # the environment only waited for the episode that begins now
         self._after = map_tree(np.copy, after.obs)
         ended = after.terminated | after.truncated
         if np.count_nonzero(ended):
@@ -65,18 +66,20 @@ class EpisodeStore:
         self._starts[index] = self._time
 
     def _make_room(self) -> None:
-        """Drop what no running episode needs; twice the room when that is little."""
-        drop = int(self._starts.min())
-        keep = self._time - drop
-        room = max(64, 2 * keep)
-        kept = map_tree(lambda x: x[drop : self._time], self._log)
-        self._log = map_tree(lambda x: np.zeros((room, *x.shape[1:]), x.dtype), kept)
-        write(self._log, slice(keep), kept)
-        self._starts -= drop
-        self._time = keep
+        """Drop what no running episode needs, and double the rest's room."""
+        state = self.state_dict()
+        self._starts, self._time = state["starts"], state["time"]
+        self._allocate(state["log"])
+
+    def _allocate(self, log: Tree) -> None:
+        """Make a log with room for as many steps again as `log` has, and copy it."""
+        room = max(64, 2 * self._time)
+        self._log = map_tree(lambda x: np.zeros((room, *x.shape[1:]), x.dtype), log)
+        if self._log:
+            write(self._log, slice(self._time), log)
 
     def cut(self) -> None:
-        """The environments start afresh: what was added last is the end of its episodes, as if truncated."""
+        """End the running episodes with the last step, as if truncated: the environments restart."""
         for index in np.flatnonzero(self._starts < self._time):
             self._finish(int(index), False, self._after)
 
@@ -84,38 +87,38 @@ class EpisodeStore:
         return bool(self._finished)
 
     def take(self) -> Episodes:
-        """All finished episodes, in the order they ended."""
+        """Return all finished episodes, in the order they ended."""
         assert self.ready()
-        done, self._finished = self._finished, []
-        lengths = np.array([len(_any(episode["groups"])) for episode in done])
+        episodes, self._finished = self._finished, []
+        lengths = np.array([len(_any(episode["groups"])) for episode in episodes])
 
-        def side_by_side(*parts: np.ndarray, go_on: bool) -> np.ndarray:
-            filled = np.zeros((lengths.max(), len(parts), *parts[0].shape[1:]), parts[0].dtype)
+        def padded(*parts: np.ndarray, repeat_last: bool) -> np.ndarray:
+            array = np.zeros((lengths.max(), len(parts), *parts[0].shape[1:]), parts[0].dtype)
             for index, part in enumerate(parts):
-                filled[: len(part), index] = part
-                if go_on:
-                    filled[len(part) :, index] = part[-1]
-            return filled
+                array[: len(part), index] = part
+                if repeat_last:
+                    array[len(part) :, index] = part[-1]
+            return array
 
         groups = {
             group: {
                 name: map_tree(
-                    partial(side_by_side, go_on=name in ("obs", "mask", "action")),
-                    *(episode["groups"][group][name] for episode in done),
+                    partial(padded, repeat_last=name in ("obs", "mask", "action")),
+                    *(episode["groups"][group][name] for episode in episodes),
                 )
                 for name in data
             }
-            for group, data in done[0]["groups"].items()
+            for group, data in episodes[0]["groups"].items()
         }
         return Episodes(
             groups=groups,
             length=lengths,
-            terminated=np.array([episode["terminated"] for episode in done]),
-            final_obs=map_tree(lambda *x: np.stack(x), *(episode["final_obs"] for episode in done)),
+            terminated=np.array([episode["terminated"] for episode in episodes]),
+            final_obs=map_tree(lambda *x: np.stack(x), *(episode["final_obs"] for episode in episodes)),
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The running episodes, and the finished ones that wait."""
+        """Return the running episodes, and the finished ones that were not taken."""
         drop = int(self._starts.min()) if len(self._starts) else 0
         return {
             "log": map_tree(lambda x: x[drop : self._time], self._log),
@@ -126,11 +129,8 @@ class EpisodeStore:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        room = max(64, 2 * state["time"])
-        self._log = map_tree(lambda x: np.zeros((room, *x.shape[1:]), x.dtype), state["log"])
-        if self._log:
-            write(self._log, slice(state["time"]), state["log"])
         self._starts, self._time = np.array(state["starts"], np.int64), state["time"]
+        self._allocate(state["log"])
         self._after, self._finished = state["after"], list(state["finished"])
 
 

@@ -1,10 +1,10 @@
-"""Datasets in LeRobot's formats (v2.0, v2.1, v3.0), written down as ours: from then on they are like any other.
+"""Datasets in LeRobot's formats (v2.0, v2.1, v3.0), converted to datasets of cadenza.
 
-DIR/meta/info.json        the format, frames a second, the features and their shapes
-DIR/data/*/*.parquet      a row a frame: what was seen, what was then done; next.reward and next.done, if known
-DIR/videos/…              the pictures of features whose dtype is video; those of dtype image stand in their rows
+DIR/meta/info.json        the format, frames per second, the features and their shapes
+DIR/data/*/*.parquet      a row per frame: observation and action; next.reward and next.done, if recorded
+DIR/videos/…              the images of features of dtype video; those of dtype image are in their rows
 
-They name no environment. Whether they are of a run's is judged by what it sees and does: names and shapes.
+They name no environment: names and shapes of observations and actions must match the run's.
 """
 
 from __future__ import annotations
@@ -28,39 +28,40 @@ from cadenza.data.datasets import episode_rows, merged, write_dataset
 from cadenza.envs.families.gym import observer
 from cadenza.envs.images import image_change, is_image
 from cadenza.errors import ConfigError, MissingExtraError, install
+from cadenza.trees import map_tree
 from cadenza.types import EnvSpec, Tree
 
 INFO = Path("meta/info.json")
 VERSIONS = ("v2.0", "v2.1", "v3.0")
-# what LeRobot calls the parts of its environments' observations; any other keeps its name
+# LeRobot's names of the parts of its environments' observations; any other part keeps its name
 NAMES = {"agent_pos": "state", "pixels": "image"}
 
 
-def recognised(given: str) -> bool:
-    return (Path(given).expanduser() / INFO).is_file()
+def recognised(name: str) -> bool:
+    """Return whether a folder is a dataset of LeRobot."""
+    return (Path(name).expanduser() / INFO).is_file()
 
 
-def convert(given: str, out: Path, config: RunConfig, spec: EnvSpec) -> None:
-    """Write the episodes in this folder as a dataset of the run's environment."""
-    where = f"training.dataset={given}"
+def convert(name: str, out: Path, config: RunConfig, spec: EnvSpec) -> None:
+    """Write the episodes in a folder as a dataset of the run's environment."""
+    where = f"training.dataset={name}"
     if len(spec.groups) != 1 or len(next(iter(spec.groups.values())).agents) != 1:
         raise ConfigError(f"{where}: is of one agent, {spec.id} has several")
     if config.environment.rescale_actions:
         raise ConfigError(f"{where}: holds actions as they were recorded; environment.rescale_actions must be false")
-    source = Source(where, Path(given).expanduser(), config)
-    pieces = merged(source.episodes(spec))
-    about = {"lerobot": source.version, "what": "episodes"}
-    write_dataset(out, Past(pieces, np.zeros(0, np.int64)), config, spec, about)
+    source = Source(where, Path(name).expanduser(), config)
+    past = Past(merged(source.episodes(spec)), np.zeros(0, np.int64))
+    write_dataset(out, past, config, spec, {"lerobot": source.version, "what": "episodes"})
 
 
 @dataclass
 class Source:
-    """The folder, and where its reader stands in its films."""
+    """The reader of a folder, with the state of its videos."""
 
     where: str
     folder: Path
     config: RunConfig
-    films: dict[str, Film] = field(init=False, default_factory=dict)
+    videos: dict[str, VideoReader] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         with self.reading(str(INFO)):
@@ -72,11 +73,11 @@ class Source:
             if not self.count or not self.fps > 0 or self.chunk < 1:
                 raise ValueError("no episode, or no frames in a second")
         if self.version not in VERSIONS:
-            known = ", ".join(VERSIONS)
-            raise ConfigError(f"{self.where}: is in LeRobot's format {self.version}; this version reads {known}")
+            supported = ", ".join(VERSIONS)
+            raise ConfigError(f"{self.where}: is in LeRobot's format {self.version}; this version reads {supported}")
 
     def file(self, path: Path) -> Path:
-        """Return a file of the dataset; a link may lead to another, or into the blobs of the Hub's cache around it."""
+        """Return a file of the dataset; a link may lead to another one, or into the blobs of the Hub's cache."""
         place, folder = path.resolve(), self.folder.resolve()
         if not any(place.is_relative_to(home) for home in (folder, folder.parent.parent / "blobs")):
             raise ValueError(f"{path.name} leads out of the dataset")
@@ -86,7 +87,7 @@ class Source:
 
     @contextmanager
     def reading(self, what: str) -> Iterator[None]:
-        """What cannot be read is told in a line that names it."""
+        """Turn errors of reading into one line that names `what` cannot be read."""
         try:
             yield
         except (OSError, ValueError, KeyError, TypeError, AttributeError, NotImplementedError) as problem:
@@ -95,30 +96,33 @@ class Source:
             raise ConfigError(f"{self.where}: {what} cannot be read ({reason})") from problem
 
     def episodes(self, spec: EnvSpec) -> Iterator[dict[str, np.ndarray]]:
-        """Each episode as rows by path, its last observation in a row of its own."""
+        """Yield each episode as rows by path, its last observation in a row of its own."""
         (group,) = spec.groups.values()
-        see = self.seer(group.observation, ())
-        act = self.numbers(group.action, "action", "this environment takes as actions")
-        found = 0
+        read_obs = self.observation_reader(group.observation, ())
+        read_action = self.number_reader(group.action, "action", "this environment takes as actions")
+        count = 0
         for number, rows in self.tables():
-            found += 1
+            count += 1
             with self.reading(f"episode {number}"):
-                obs, action = see(number, rows), observer(group.action, axis=None)(act(number, rows))
-                done = "next.done" in rows.column_names and bool(array_of(rows["next.done"])[-1])
+                obs, action = read_obs(number, rows), observer(group.action, axis=None)(read_action(number, rows))
+                terminated = "next.done" in rows.column_names and bool(array_of(rows["next.done"])[-1])
                 reward = array_of(rows["next.reward"]) if "next.reward" in rows.column_names else np.zeros(len(action))
                 reward = finite("next.reward", reward.reshape(len(action)))
-                # what followed the last action was not kept: where that was the end, nobody looks at it
-                obs = after(obs) if done else obs
-                action, reward = (action, reward) if done else (action[:-1], reward[:-1])
+                # the observation after the last action is not recorded: after a termination, nothing depends on it
+                if terminated:
+                    obs = with_last_repeated(obs)
+                else:
+                    action, reward = action[:-1], reward[:-1]
                 if not len(action):
                     continue
-                episode = episode_rows(spec, obs, self.within(group.action, action, number), reward, done, not done)
+                action = self.within(group.action, action, number)
+                episode = episode_rows(spec, obs, action, reward, terminated, not terminated)
             yield episode
-        if found != self.count:
-            raise ConfigError(f"{self.where}: {found} of its {self.count} episodes are here; is its download whole?")
+        if count != self.count:
+            raise ConfigError(f"{self.where}: {count} of its {self.count} episodes are here; is its download whole?")
 
     def tables(self) -> Iterator[tuple[int, Any]]:
-        """Each episode's frames in their order, file by file."""
+        """Yield the number and the frames of each episode, file by file."""
         read_table = self.extra("pyarrow.parquet", "parquet").read_table
         for file in sorted(self.folder.glob("data/*/*.parquet")):
             with self.reading(str(file.relative_to(self.folder))):
@@ -136,123 +140,126 @@ class Source:
         except ImportError:
             raise MissingExtraError(f"{self.where}: needs an extra: {install(extra)}") from None
 
-    # from names to what they hold
+    # from names to arrays
 
-    def seer(self, space: spaces.Space[Any], path: tuple[str, ...]) -> Callable[[int, Any], Tree]:
-        """A function from an episode's number and rows to its observations [T, …]."""
+    def observation_reader(self, space: spaces.Space[Any], path: tuple[str, ...]) -> Callable[[int, Any], Tree]:
+        """Return a function from an episode's number and rows to its observations [T, …]."""
         if isinstance(space, spaces.Dict):
-            parts = {key: self.seer(part, (*path, key)) for key, part in space.spaces.items()}
-            return lambda number, rows: {key: see(number, rows) for key, see in parts.items()}
-        name = self.observed(space, path)
+            readers = {key: self.observation_reader(part, (*path, key)) for key, part in space.spaces.items()}
+            return lambda number, rows: {key: read(number, rows) for key, read in readers.items()}
+        name = self.feature_for(space, path)
         if not is_image(space):
-            return self.numbers(space, name, f"this environment shows{told(path)}")
+            return self.number_reader(space, name, f"this environment shows{suffix(path)}")
         change = image_change(self.config.environment)
 
-        def pictures(number: int, rows: Any) -> np.ndarray:
-            seen = [change(picture) for picture in self.pictures(name, number, rows)]
-            if seen[0].shape != space.shape:
+        def read_images(number: int, rows: Any) -> np.ndarray:
+            images = [change(image) for image in self.images(name, number, rows)]
+            if images[0].shape != space.shape:
+                shapes = f"has images {dimensions(images[0].shape)}, this run {dimensions(space.shape or ())} [C, H, W]"
                 raise ConfigError(
-                    f"{self.where}: {name} has pictures {by(seen[0].shape)}, this run {by(space.shape or ())}"
-                    " [C, H, W]; environment.resize and environment.grayscale change both"
+                    f"{self.where}: {name} {shapes}; environment.resize and environment.grayscale change both"
                 )
-            return np.stack(seen)
+            return np.stack(images)
 
-        return pictures
+        return read_images
 
-    def observed(self, space: spaces.Space[Any], path: tuple[str, ...]) -> str:
-        """The feature that holds this part of the observations: by LeRobot's name, by its own, or the only camera."""
-        own = ".".join(path) or ("pixels" if is_image(space) else "agent_pos")
-        theirs = NAMES.get(own, own.replace("pixels.", "images.", 1))
+    def feature_for(self, space: spaces.Space[Any], path: tuple[str, ...]) -> str:
+        """Return the feature of a part of the observations: by LeRobot's name, by cadenza's, or the only camera."""
+        ours = ".".join(path) or ("pixels" if is_image(space) else "agent_pos")
+        theirs = NAMES.get(ours, ours.replace("pixels.", "images.", 1))
         cameras = [name for name in self.features if name.startswith("observation.images.")]
-        names = [f"observation.{theirs}", f"observation.{own}", *cameras * (is_image(space) and len(cameras) == 1)]
+        names = [f"observation.{theirs}", f"observation.{ours}", *cameras * (is_image(space) and len(cameras) == 1)]
         for name in names:
             if name in self.features:
                 return name
-        there = ", ".join(name for name in self.features if name.startswith("observation.")) or "no observations"
-        raise ConfigError(f"{self.where}: has no {names[0]}, which this environment shows{told(path)}; it has {there}")
+        present = ", ".join(name for name in self.features if name.startswith("observation.")) or "no observations"
+        missing = f"has no {names[0]}, which this environment shows{suffix(path)}"
+        raise ConfigError(f"{self.where}: {missing}; it has {present}")
 
-    def numbers(self, space: spaces.Space[Any], name: str, what: str) -> Callable[[int, Any], np.ndarray]:
-        """A function from an episode to the numbers of a feature, which are as many as the space has."""
+    def number_reader(self, space: spaces.Space[Any], name: str, what: str) -> Callable[[int, Any], np.ndarray]:
+        """Return a function from an episode to the numbers of a feature, whose shape must be the space's."""
         if name not in self.features:
             raise ConfigError(f"{self.where}: has no {name}")
-        wanted = space.shape or ()
+        expected = space.shape or ()
         with self.reading(f"the shape of {name}"):
             shape = tuple(int(size) for size in self.features[name]["shape"])
-        if shape != wanted and (shape, wanted) != ((1,), ()):
-            raise ConfigError(f"{self.where}: {name} has shape {list(shape)}, what {what} has {list(wanted)}")
+        if shape != expected and (shape, expected) != ((1,), ()):
+            raise ConfigError(f"{self.where}: {name} has shape {list(shape)}, what {what} has {list(expected)}")
 
         def read(number: int, rows: Any) -> np.ndarray:
-            return finite(name, array_of(rows[name]).reshape(len(rows), *wanted))
+            return finite(name, array_of(rows[name]).reshape(len(rows), *expected))
 
         return read
 
     def within(self, space: spaces.Space[Any], action: np.ndarray, number: int) -> np.ndarray:
-        """Actions as the environment would have done them."""
+        """Return actions as the environment takes them: clipped if the run clips, else refused outside the space."""
         if isinstance(space, spaces.Box):
             return np.clip(action, space.low, space.high) if self.config.environment.clip_actions else action
         if not all(space.contains(one) for one in action):
             raise ConfigError(f"{self.where}: episode {number} has actions that are not in {space}")
         return action
 
-    def pictures(self, name: str, number: int, rows: Any) -> Iterator[np.ndarray]:
-        """The pictures [H, W, C] of one episode."""
+    def images(self, name: str, number: int, rows: Any) -> Iterator[np.ndarray]:
+        """Yield the images [H, W, C] of one episode."""
         if self.features[name]["dtype"] != "video":
             from PIL import Image
 
-            for kept in rows[name].to_pylist():
-                if kept["bytes"] is None:
-                    raise ValueError(f"{name} names files of pictures instead of holding them")
-                yield np.asarray(Image.open(io.BytesIO(kept["bytes"])).convert("RGB"))
+            for image in rows[name].to_pylist():
+                if image["bytes"] is None:
+                    raise ValueError(f"{name} names files of images instead of holding them")
+                yield np.asarray(Image.open(io.BytesIO(image["bytes"])).convert("RGB"))
         else:
-            if name not in self.films:
-                self.films[name] = Film(self.extra("av", "video"), self.fps, self.places(name), self.file)
-            yield from self.films[name].frames(number, len(rows))
+            if name not in self.videos:
+                self.videos[name] = VideoReader(self.extra("av", "video"), self.fps, self.video_places(name), self.file)
+            yield from self.videos[name].frames(number, len(rows))
 
-    def places(self, name: str) -> dict[int, tuple[Path, float]]:
-        """By episode, the file that its pictures are in, and the second they begin at."""
+    def video_places(self, name: str) -> dict[int, tuple[Path, float]]:
+        """Return for each episode the file of its images, and the second at which they begin."""
         videos = self.folder / "videos"
         if not self.version.startswith("v3"):
             chunks = ((one, videos / f"chunk-{one // self.chunk:03d}" / name) for one in range(self.count))
             return {one: (chunk / f"episode_{one:06d}.mp4", 0.0) for one, chunk in chunks}
-        found: dict[int, tuple[Path, float]] = {}
+        places: dict[int, tuple[Path, float]] = {}
         read_table = self.extra("pyarrow.parquet", "parquet").read_table
         keys = [f"videos/{name}/{key}" for key in ("chunk_index", "file_index", "from_timestamp")]
         for file in sorted(self.folder.glob("meta/episodes/*/*.parquet")):
             rows = read_table(self.file(file), columns=["episode_index", *keys])
             for one, chunk, part, start in zip(*(array_of(column) for column in rows.columns), strict=True):
-                found[int(one)] = (videos / name / f"chunk-{chunk:03d}/file-{part:03d}.mp4", float(start))
-        return found
+                places[int(one)] = (videos / name / f"chunk-{chunk:03d}/file-{part:03d}.mp4", float(start))
+        return places
 
 
 @dataclass
-class Film:
-    """One feature's pictures; episodes that lie one after the other in a file are read in one go."""
+class VideoReader:
+    """A reader of one feature's videos. Consecutive episodes in a file are decoded in one pass."""
 
     av: Any
     fps: float
     places: dict[int, tuple[Path, float]]
     file: Callable[[Path], Path]  # checks one before it is opened
     path: Path | None = None
-    running: Iterator[Any] = field(default_factory=lambda: iter(()))
+    decoded: Iterator[Any] = field(default_factory=lambda: iter(()))
 
     def frames(self, number: int, count: int) -> Iterator[np.ndarray]:
+        """Yield the `count` images of an episode."""
         path, start = self.places[number]
         if path != self.path:
-            self.path, self.running = path, self.played(path)
+            self.path, self.decoded = path, self.decode(path)
         for index in range(count):
             due = start + index / self.fps
-            frame = next((one for one in self.running if one.time > due - 0.5 / self.fps), None)
+            frame = next((one for one in self.decoded if one.time > due - 0.5 / self.fps), None)
             if frame is None or frame.time > due + 0.5 / self.fps:
-                raise ValueError(f"{path.name} has no picture at {due:.3f} s")
+                raise ValueError(f"{path.name} has no image at {due:.3f} s")
             yield frame.to_ndarray(format="rgb24")
 
-    def played(self, path: Path) -> Iterator[Any]:
-        with self.av.open(str(self.file(path))) as film:
-            yield from film.decode(video=0)
+    def decode(self, path: Path) -> Iterator[Any]:
+        """Yield the frames of a file."""
+        with self.av.open(str(self.file(path))) as video:
+            yield from video.decode(video=0)
 
 
 def array_of(column: Any) -> np.ndarray:
-    """A column of numbers, or of lists of them, as a flat array."""
+    """Return a column of numbers, or of lists of them, as a flat array."""
     array = column.combine_chunks()
     array = getattr(array, "storage", array)
     while hasattr(array, "flatten") and "list" in str(array.type):
@@ -261,21 +268,22 @@ def array_of(column: Any) -> np.ndarray:
 
 
 def finite(name: str, values: np.ndarray) -> np.ndarray:
+    """Return the values of a feature; refuse them if any is not finite."""
     if not np.isfinite(values).all():
         raise ValueError(f"{name} holds numbers that are not finite")
     return values
 
 
-def after(obs: Tree) -> Tree:
-    """Observations with the last one once more."""
-    if isinstance(obs, dict):
-        return {key: after(part) for key, part in obs.items()}
-    return np.concatenate([obs, obs[-1:]])
+def with_last_repeated(obs: Tree) -> Tree:
+    """Return observations [T + 1, …] that end with the last of these [T, …] twice."""
+    return map_tree(lambda x: np.concatenate([x, x[-1:]]), obs)
 
 
-def told(path: tuple[str, ...]) -> str:
+def suffix(path: tuple[str, ...]) -> str:
+    """Return the name of a part of the observations for a message; nothing for an observation without parts."""
     return f" as {'.'.join(path)}" if path else ""
 
 
-def by(shape: tuple[int, ...]) -> str:
+def dimensions(shape: tuple[int, ...]) -> str:
+    """Return a shape in words."""
     return " x ".join(str(size) for size in shape)

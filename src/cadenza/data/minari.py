@@ -1,4 +1,4 @@
-"""Datasets of the Minari library, read through it and written down as ours: from then on they are like any other."""
+"""Datasets of the Minari library, read through it and converted to datasets of cadenza."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cadenza.types import SINGLE_GROUP, EnvSpec, GroupSpec
 
 
 def convert(id: str, out: Path) -> None:
-    """Write what Minari keeps on this machine under `id` as a dataset of ours."""
+    """Write Minari's dataset `id`, which must be on this machine, as a dataset of cadenza."""
     where = f"training.dataset=minari:{id}"
     try:
         minari = import_module("minari")
@@ -32,7 +32,7 @@ def convert(id: str, out: Path) -> None:
     except (ValueError, AssertionError, ImportError) as problem:
         raise ConfigError(f"{where}: Minari cannot read it ({problem})") from problem
     if env is None:
-        raise ConfigError(f"{where}: names no environment, so nobody can tell whether it is of this run's")
+        raise ConfigError(f"{where}: names no environment, so it cannot be compared with this run's")
     if env.additional_wrappers:
         names = ", ".join(wrapper.name for wrapper in env.additional_wrappers)
         raise ConfigError(f"{where}: was recorded through wrappers ({names}), so its rewards may not be this run's")
@@ -48,7 +48,7 @@ def convert(id: str, out: Path) -> None:
 
 
 def rows_of(episode: Any, spec: EnvSpec) -> tuple[dict[str, np.ndarray], bool]:
-    """An episode as rows by path, and whether it came to an end."""
+    """Return an episode as rows by path, and whether it ended."""
     terminated, truncated = bool(episode.terminations[-1]), bool(episode.truncations[-1])
     cut = truncated or not terminated
     rows = episode_rows(spec, episode.observations, episode.actions, episode.rewards, terminated, cut)

@@ -41,7 +41,7 @@ def replay_for(dataset: Dataset, config: RunConfig, phases: tuple[Phase, ...], s
             continue
         stack, needed = dataset.facts["frame_stack"], dataset.rows_for(store.num_envs, store.stack)
         if stack != store.stack:
-            raise ConfigError(f"{where}: keeps stacks of {stack} frames, the replay of this run of {store.stack}")
+            raise ConfigError(f"{where}: holds stacks of {stack} frames, the replay of this run of {store.stack}")
         if needed > store.rows * store.num_envs:
             sizes = [item.name for item in fields(config.algorithm) if item.metadata.get("unit") == "rows"]
             key = f"algorithm.{sizes[0]}" if sizes else "a capacity"

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 WIDTH = 16  # entries under one sum
-TINY = float(np.finfo(np.float32).tiny)  # a slot in use never weighs nothing
+TINY = float(np.finfo(np.float32).tiny)  # the least weight of a slot in use
 
 
 class Priorities:
-    """A weight p^alpha for every slot, 0 where nothing can be sampled.
+    """A weight p^alpha for every slot, 0 for slots that cannot be sampled.
 
     A tree of three levels: weights, sums of `WIDTH` of them, sums of `WIDTH` sums. Where weights change, the sums above
     are recomputed and never adjusted, so they do not drift, and the weights alone are state.
@@ -20,7 +20,7 @@ class Priorities:
     def __init__(self, slots: int, alpha: float) -> None:
         self.slots = slots
         self.alpha = alpha
-        self.highest = 1.0  # weight so far: what has never been learned from gets it
+        self.highest = 1.0  # weight so far, which new slots get
         blocks = -(-slots // WIDTH**2)
         self._weights = np.zeros((blocks * WIDTH, WIDTH), np.float32)
         self._sums = np.zeros((blocks, WIDTH))
@@ -30,21 +30,21 @@ class Priorities:
 
     @staticmethod
     def bytes_for(slots: int) -> int:
-        """What the arrays for so many slots take."""
+        """Return the size of the arrays for so many slots."""
         blocks = -(-slots // WIDTH**2)
         return blocks * (WIDTH**2 * 4 + WIDTH * 8 + WIDTH + 8 + 8) + 8
 
     def put(self, slots: np.ndarray) -> None:
-        """Slots with something new."""
+        """Give slots with new transitions the highest weight."""
         self._set(slots, self.highest)
 
     def drop(self, slots: np.ndarray) -> None:
-        """Slots that can no longer be sampled."""
+        """Give slots that can no longer be sampled the weight 0."""
         self._set(slots, 0.0)
 
-    @np.errstate(all="ignore")  # who diverges is told below
+    @np.errstate(all="ignore")  # divergence is raised below
     def update(self, slots: np.ndarray, priorities: np.ndarray) -> None:
-        """What learning found out, |TD error| say; slots that were dropped meanwhile stay so."""
+        """Set the priorities of slots [B], for example from |TD error|; slots that were dropped stay at 0."""
         weights = np.maximum(np.asarray(priorities, np.float64) ** self.alpha, TINY).astype(np.float32)
         highest = float(weights.max(initial=0.0))
         if not highest < np.inf:
@@ -53,18 +53,18 @@ class Priorities:
         self._set(slots, np.where(self._weights.reshape(-1)[slots] > 0, weights, np.float32(0)))
 
     def sample(self, batch: int, generator: np.random.Generator, beta: float) -> tuple[np.ndarray, np.ndarray]:
-        """Slots, one from each of `batch` equal shares of the total, and their importance weights (1 at most)."""
+        """Draw slots [B], one from each of `batch` equal shares of the total; return their importance weights, too."""
         self._settle()
         total = float(self._ends[-1])
         aims = (generator.random(batch) + np.arange(batch)) * (total / batch)
-        np.minimum(aims, np.nextafter(total, 0.0), out=aims)  # rounding must not lead beyond the last
+        np.minimum(aims, np.nextafter(total, 0.0), out=aims)  # rounding must not lead beyond the last slot
         block = self._ends[1:].searchsorted(aims, side="right")
         aims -= self._ends[block]
         block = block * WIDTH + descend(self._sums.take(block, axis=0), aims)
         weights = self._weights.take(block, axis=0)
         inside = descend(weights, aims)
-        found = weights[np.arange(batch), inside]
-        importance: np.ndarray = (found.min() / found) ** np.float32(beta)
+        drawn = weights[np.arange(batch), inside]
+        importance: np.ndarray = (drawn.min() / drawn) ** np.float32(beta)
         return block * WIDTH + inside, importance
 
     def state_dict(self) -> dict[str, Any]:
@@ -90,12 +90,12 @@ class Priorities:
 
 
 def descend(entries: np.ndarray, aims: np.ndarray) -> np.ndarray:
-    """In each row [B, WIDTH], the entry within which the aim falls; the aims are left relative to its beginning."""
+    """Return for each row [B, WIDTH] the entry in which the aim [B] falls; make aims relative to the entry's start."""
     rows = np.arange(len(aims))
     ends = entries.cumsum(axis=1, dtype=np.float64)
     beyond = ends > aims[:, None]
-    found: np.ndarray = beyond.argmax(axis=1)
-    for row in np.flatnonzero(~beyond[:, -1]):  # a sum and a running sum are rounded apart: the last that weighs
-        found[row] = np.flatnonzero(entries[row])[-1]
-    aims -= np.where(found > 0, ends[rows, found - 1], 0.0)
-    return found
+    index: np.ndarray = beyond.argmax(axis=1)
+    for row in np.flatnonzero(~beyond[:, -1]):  # a sum and a running sum round differently: take the last above 0
+        index[row] = np.flatnonzero(entries[row])[-1]
+    aims -= np.where(index > 0, ends[rows, index - 1], 0.0)
+    return index

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from cadenza.data.ring import Ring
-from cadenza.data.ring_steps import FIRST, LAST, TERMINATED, TRUNCATED, newest, preceding
+from cadenza.data.ring import Ring, newest
+from cadenza.data.ring_steps import FIRST, LAST, TERMINATED, TRUNCATED, preceding
 from cadenza.errors import ConfigError
 from cadenza.trees import leaves, take, write
 from cadenza.types import Acted, Step, Tree
@@ -32,7 +32,7 @@ def add(ring: Ring, step: Step, acted: Acted, after: Step, without: Collection[s
     try:
         write(ring.arrays, ring.open_rows, completion)
     except KeyError as missing:
-        what = f"the policy notes {missing} beside its actions, which the rows of training.dataset do not have"
+        what = f"the policy stores {missing} beside its actions, which the rows of training.dataset do not have"
         raise ConfigError(f"{what}: it can learn from them, but not collect more beside them") from None
     acting: Any = slice(None)
     if np.count_nonzero(step.terminated) or np.count_nonzero(step.truncated):

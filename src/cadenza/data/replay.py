@@ -1,6 +1,6 @@
 """Replay: the steps of every environment in a ring of rows, from which batches are drawn again and again.
 
-A row is one moment of one environment: its observation, and once there is more, the action and what came of it.
+A row is one moment of one environment: its observation, and once they exist, the action and its results.
 
     transition    transition    transition    last          transition    open
     observation   observation   observation   observation   observation   observation
@@ -8,7 +8,7 @@ A row is one moment of one environment: its observation, and once there is more,
 
 The next observation of a transition is that of the next row: the true final observation of its episode in a *last*
 row, where the episode ended with it. The *open* row waits for an action. So nothing is stored twice, and n steps or a
-sequence are a walk from row to row.
+sequence are a walk from row to row (`ring_steps.py`).
 
 A `ReplayStore` has a ring of rows with their priorities (`ring.py`, `priorities.py`), which functions write to
 (`recording.py`) and draw batches from (`sampling.py`), segments on disk (`sealing.py`), and extras that learning

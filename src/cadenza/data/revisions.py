@@ -12,8 +12,8 @@ from cadenza.data.ring import Ring
 from cadenza.data.segments import Segment, name_of, pieces, read_segments, write_segment
 from cadenza.trees import leaves, take
 
-Values = Callable[[], Mapping[str, np.ndarray]]  # called late: it may wait until a device has handed them over
-FILES = "files"  # stands in a state in place of the groups where the values lie in files
+Values = Callable[[], Mapping[str, np.ndarray]]  # called late: it may wait for a copy from a device
+FILES = "files"  # the key of a state whose values are in files; else its keys are groups
 
 
 class Revisions:
@@ -46,9 +46,9 @@ class Revisions:
     def write(self, slots: np.ndarray, values: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """Write values [*slots, A, …] by group and name."""
         self._files = []
-        for group, named in values.items():
+        for group, extras in values.items():
             arrays = self.arrays.setdefault(group, {})
-            for name, value in named.items():
+            for name, value in extras.items():
                 if name not in arrays:
                     like = value.reshape(-1, *value.shape[slots.ndim :])
                     content = self._ring.block(like[:1].nbytes).view(like.dtype)

@@ -12,7 +12,6 @@ import numpy as np
 
 from cadenza.base.files import SafePath
 from cadenza.data.priorities import Priorities
-from cadenza.data.ring_steps import newest
 from cadenza.envs.layout import allocate_actions, allocate_space
 from cadenza.errors import StorageError
 from cadenza.trees import leaves, map_tree, take
@@ -52,7 +51,7 @@ class Ring:
     def clear(self) -> None:
         """Forget all rows, and of which fields they consist."""
         self.arrays: Tree = {}  # [slots, …] under "groups", "flags" and "state"; empty before the first row
-        self.flags = np.zeros(0, np.uint8)  # [slots] bits of `ring_steps`, the array under "flags"
+        self.flags = np.zeros(0, np.uint8)  # [slots] bits (see `ring_steps`), the array under "flags"
         self.priorities: Priorities | None = None
 
     def move_to(self, head: np.ndarray, is_open: bool) -> None:
@@ -109,6 +108,10 @@ class Ring:
             reason = problem.strerror or problem
             raise StorageError(f"{where}: no file for a replay of {size:,} bytes ({reason})") from problem
 
+    def age(self, slots: np.ndarray) -> np.ndarray:
+        """Return how many rows slots [B] lie behind the open rows of their streams."""
+        return np.asarray((self.head[slots // self.rows] - slots) % self.rows)
+
     def complete(self, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return environment and slot of each complete row from position `start` [N] on, one stream after another."""
         counts = self.head - start
@@ -132,6 +135,11 @@ class Ring:
         """Write rows by path."""
         for path, array in leaves(self.arrays):
             array[slots] = rows[path]
+
+
+def newest(obs: Tree, stack: int) -> Tree:
+    """Return the last frames [N, A, C, …] of stacks [N, A, stack * C, …]; C: channels of an image, else 1."""
+    return obs if stack == 1 else map_tree(lambda x: x[:, :, -(x.shape[2] // stack) :], obs)
 
 
 def bytes_for(

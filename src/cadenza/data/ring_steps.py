@@ -1,7 +1,4 @@
-"""Walks along streams of rows that lie in rings: n steps ahead, frames back. Vectorised over a batch of starts.
-
-Slots number the rows of all environments, those of one after those of another, `rows` each.
-"""
+"""Walks along the rows of a ring, for a batch of slots at once: n steps ahead, frames back."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cadenza.data.ring import Ring
 from cadenza.trees import map_tree
 from cadenza.types import Tree
 
@@ -16,99 +14,93 @@ FIRST, TERMINATED, TRUNCATED, LAST = 1, 2, 4, 8  # bits of a row's flags
 
 
 class Ahead(NamedTuple):
-    """Where n steps led."""
+    """The result of n steps."""
 
-    end: np.ndarray  # [B] slot of what was seen then
-    walked: np.ndarray  # [B] steps it really took
-    reward: dict[str, np.ndarray]  # group -> [B, A] discounted sum of what was earned on the way
+    end: np.ndarray  # [B] slot of the observation after them
+    steps: np.ndarray  # [B] really taken
+    reward: dict[str, np.ndarray]  # group -> [B, A] discounted sum of the rewards on the way
     over: dict[str, np.ndarray]  # group -> [B, A] bool: the agent died on the way, or the episode terminated
 
 
 def following(slots: np.ndarray, rows: int) -> np.ndarray:
-    """The next row in the same stream."""
+    """Return the next row in the same stream."""
     after = slots + 1
     return np.where(after % rows == 0, after - rows, after)
 
 
 def preceding(slots: np.ndarray, rows: int) -> np.ndarray:
-    """The row before in the same stream."""
+    """Return the row before in the same stream."""
     return np.where(slots % rows == 0, slots + rows, slots) - 1
 
 
-def ahead(arrays: Tree, start: np.ndarray, head: np.ndarray, rows: int, n_step: int, gamma: float) -> Ahead:
-    """`n_step` steps from `start` [B]; fewer where the episode ends before, or the stream, at its `head` [N]."""
-    flags, groups = arrays["flags"], arrays["groups"]
+def ahead(ring: Ring, start: np.ndarray, n_step: int, gamma: float) -> Ahead:
+    """Take `n_step` steps from slots `start` [B]; fewer where the episode or the stream ends earlier."""
+    flags, groups, rows = ring.flags, ring.arrays["groups"], ring.rows
     reward = {group: data["reward"].take(start, axis=0) for group, data in groups.items()}
     over = {group: data["died"].take(start, axis=0) for group, data in groups.items()}
-    end, walked = following(start, rows), np.ones(len(start), np.int64)
-    age = (head[start // rows] - start) % rows if n_step > 1 else walked
+    end, count = following(start, rows), np.ones(len(start), np.int64)
+    age = ring.age(start) if n_step > 1 else count
     for step in range(1, n_step):
         going = (flags[end] & LAST == 0) & (age > step)
         for group, data in groups.items():
             earning = going[:, None] & ~over[group]
             reward[group] += gamma**step * np.where(earning, data["reward"].take(end, axis=0), np.float32(0))
             over[group] |= earning & data["died"].take(end, axis=0)
-        walked += going
+        count += going
         end = np.where(going, following(end, rows), end)
     terminated = flags[end] & (LAST | TERMINATED) == LAST | TERMINATED
-    return Ahead(end, walked, reward, {group: dead | terminated[:, None] for group, dead in over.items()})
+    return Ahead(end, count, reward, {group: dead | terminated[:, None] for group, dead in over.items()})
 
 
-def onward(
-    flags: np.ndarray, start: np.ndarray, head: np.ndarray, rows: int, steps: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Slots [B, steps + 1] from `start` [B] on, and [B, steps] whether each step was taken in the same episode.
+def onward(ring: Ring, start: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return slots [B, steps + 1] from `start` [B] on, and [B, steps] whether each step was taken in the same episode.
 
-    Where it ends before, or the stream, at its `head` [N], what was reached last is repeated.
+    Where the episode or the stream ends earlier, its last row is repeated.
     """
-    walk, taken = [start], []
-    age = (head[start // rows] - start) % rows
+    walk, valid = [start], []
+    age = ring.age(start)
     going = np.ones(len(start), bool)
     for step in range(steps):
-        going = going & (flags[walk[-1]] & LAST == 0) & (age > step)
-        taken.append(going)
-        walk.append(np.where(going, following(walk[-1], rows), walk[-1]))
-    return np.stack(walk, 1), np.stack(taken, 1)
+        going = going & (ring.flags[walk[-1]] & LAST == 0) & (age > step)
+        valid.append(going)
+        walk.append(np.where(going, following(walk[-1], ring.rows), walk[-1]))
+    return np.stack(walk, 1), np.stack(valid, 1)
 
 
-def back(flags: np.ndarray, index: np.ndarray, rows: int, frames: int) -> np.ndarray:
-    """Slots [*index, frames] of the latest rows, oldest first; an episode's first is repeated before its start."""
+def back(ring: Ring, index: np.ndarray) -> np.ndarray:
+    """Return slots [*index, frames] of the frames of an observation, oldest first.
+
+    The first frame of an episode is repeated before its start.
+    """
     walk = [index]
-    for _ in range(frames - 1):
-        is_first = flags[walk[-1]] & FIRST != 0
-        walk.append(np.where(is_first, walk[-1], preceding(walk[-1], rows)))
+    for _ in range(ring.stack - 1):
+        is_first = ring.flags[walk[-1]] & FIRST != 0
+        walk.append(np.where(is_first, walk[-1], preceding(walk[-1], ring.rows)))
     return np.stack(walk[::-1], axis=-1)
 
 
-def window(
-    flags: np.ndarray, index: np.ndarray, head: np.ndarray, rows: int, oldest: int, behind: int, on: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Around transitions `index` [B]: slots of the latest `behind` rows [B, behind], and of `on` transitions [B, on].
+def window(ring: Ring, index: np.ndarray, behind: int, on: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return slots of the `behind` rows up to transitions `index` [B], and of the `on` transitions from them on.
 
-    Both contain the transition itself. Before its episode's start, or the `oldest` age that is known, the first row is
-    repeated; after its end, or that of the stream, the last transition.
+    Both contain the transition itself. Before the start of its episode, or the oldest row that may be drawn, the first
+    row is repeated; after its end, or that of the stream, the last transition.
     """
-    head, past, future = head[index // rows], [index], [index]
+    past, future = [index], [index]
     for _ in range(behind - 1):
-        known = (flags[past[-1]] & FIRST == 0) & ((head - past[-1]) % rows < oldest)
-        past.append(np.where(known, preceding(past[-1], rows), past[-1]))
+        has_previous = (ring.flags[past[-1]] & FIRST == 0) & (ring.age(past[-1]) < ring.oldest)
+        past.append(np.where(has_previous, preceding(past[-1], ring.rows), past[-1]))
     for _ in range(on - 1):
-        after = following(future[-1], rows)
-        going = (flags[after] & LAST == 0) & ((head - after) % rows != 0)
+        after = following(future[-1], ring.rows)
+        going = (ring.flags[after] & LAST == 0) & (ring.age(after) != 0)
         future.append(np.where(going, after, future[-1]))
     return np.stack(past[::-1], axis=-1), np.stack(future, axis=-1)
 
 
-def newest(obs: Tree, stack: int) -> Tree:
-    """Of stacks [N, A, stack * C, …] the last frames [N, A, C, …]; C: channels of an image, else 1."""
-    return obs if stack == 1 else map_tree(lambda x: x[:, :, -(x.shape[2] // stack) :], obs)
-
-
 def stacked(frames: Tree, slots: np.ndarray) -> Tree:
-    """The stacks [*index, A, k * C, …] of the frames [slots, A, C, …] that lie in slots [*index, k]."""
+    """Return the stacks [*index, A, k * C, …] of the frames [slots, A, C, …] in slots [*index, k]."""
 
-    def together(array: np.ndarray) -> np.ndarray:
-        found = np.moveaxis(array.take(slots, axis=0), slots.ndim - 1, slots.ndim)  # [*index, A, k, C, …]
-        return found.reshape(*found.shape[: slots.ndim], -1, *array.shape[3:])
+    def stack(array: np.ndarray) -> np.ndarray:
+        drawn = np.moveaxis(array.take(slots, axis=0), slots.ndim - 1, slots.ndim)  # [*index, A, k, C, …]
+        return drawn.reshape(*drawn.shape[: slots.ndim], -1, *array.shape[3:])
 
-    return map_tree(together, frames)
+    return map_tree(stack, frames)

@@ -1,4 +1,4 @@
-"""On-policy storage: T steps of N environments, written in place, learned from once."""
+"""On-policy storage: T steps of N environments, written in place and used for one update."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Rollout:
     terminated: np.ndarray  # [T, N]
     truncated: np.ndarray  # [T, N]
     is_first: np.ndarray  # [T, N]
-    after_obs: dict[str, Tree]  # [N, A, …] what follows the last step
+    after_obs: dict[str, Tree]  # [N, A, …] the observations after the last step
     final_index: tuple[np.ndarray, np.ndarray]  # (t, n) of each episode's end, [K] each
     final_obs: dict[str, Tree]  # [K, A, …] true last observations of those episodes
-    carry: dict[str, Tree]  # group -> the policy's memory before some steps, [C, N, A, …]; `{}` without
+    carry: dict[str, Tree]  # group -> the policy's memory before the steps `carry_at`, [C, N, A, …]; may be empty
     state: np.ndarray | None = None  # [T, N, …] where the environment has a central state
     after_state: np.ndarray | None = None  # [N, …]
     final_state: np.ndarray | None = None  # [K, …]
 
 
 class RolloutStore:
-    """Allocates on the first step, when shapes are known; never after.
+    """A store of one rollout of `n_steps`. It allocates its arrays on the first step and never again.
 
-    `carry_at` names the steps before which the policy's memory (its extra `carry`) is kept.
+    `carry_at` names the steps before which the policy's memory (its extra `carry`) is stored.
     """
 
     def __init__(self, n_steps: int, carry_at: Sequence[int] = ()) -> None:
@@ -41,9 +41,9 @@ class RolloutStore:
         self.carry_at = tuple(carry_at)
         self.size = 0
         self._arrays: dict[str, Tree] = {}
-        self._finals: list[tuple[int, np.ndarray, Tree]] = []  # (t, env indices, what was seen last)
-        self._after: Tree = {}  # what followed the last step
-        self._carries: list[Tree] = []  # by group, one for each step of `carry_at` passed
+        self._finals: list[tuple[int, np.ndarray, Tree]] = []  # (t, env indices, final observations)
+        self._after: Tree = {}  # the observations after the last step
+        self._carries: list[Tree] = []  # by group, one for each step of `carry_at` so far
 
     def add(self, step: Step, acted: Acted, after: Step) -> None:
         """Write one transition of every environment."""
@@ -51,8 +51,8 @@ class RolloutStore:
             raise ConfigError(f"the rollout is full after {self.n_steps} steps: a phase must update before it goes on")
         arrays, t = self._arrays or self._allocate(step, acted, after), self.size
         for group, rows in arrays["groups"].items():
-            kept = transition(group, step, acted, after)
-            write(rows, t, {name: kept[name] for name in rows})  # a rollout begun before something was noted has none
+            row = transition(group, step, acted, after)
+            write(rows, t, {name: row[name] for name in rows})  # a resumed rollout may lack newer extras
         arrays["terminated"][t] = after.terminated
         arrays["truncated"][t] = after.truncated
         arrays["is_first"][t] = step.is_first
@@ -61,8 +61,8 @@ class RolloutStore:
         if t in self.carry_at:
             carries = {group: extras["carry"] for group, extras in acted.extras.items()}
             self._carries.append(map_tree(np.copy, carries))
-        self._end(after.terminated | after.truncated, seen(after.final_obs, after.final_state))
-        self._after = seen(after.obs, after.state)
+        self._end(after.terminated | after.truncated, observed(after.final_obs, after.final_state))
+        self._after = observed(after.obs, after.state)
         self.size += 1
 
     def _allocate(self, step: Step, acted: Acted, after: Step) -> dict[str, Tree]:
@@ -78,7 +78,7 @@ class RolloutStore:
             self._finals.append((self.size, np.flatnonzero(ended), map_tree(lambda x: x[ended], last)))
 
     def cut(self) -> None:
-        """The environments start afresh: what was added last is the end of its episodes, as if truncated."""
+        """End the running episodes with the last step, as if truncated: the environments restart."""
         if self.size:
             self.size -= 1
             ended, truncated = self._arrays["terminated"][self.size], self._arrays["truncated"][self.size]
@@ -90,7 +90,7 @@ class RolloutStore:
         return self.size == self.n_steps
 
     def take(self) -> Rollout:
-        """Everything collected; the next `add` starts a new rollout."""
+        """Return the rollout; the next `add` starts a new one."""
         assert self.ready(), f"rollout holds {self.size} of {self.n_steps} steps"
         rows = [np.full(len(ended), t) for t, ended, _ in self._finals]
         envs = [ended for _, ended, _ in self._finals]
@@ -111,7 +111,7 @@ class RolloutStore:
         return rollout
 
     def state_dict(self) -> dict[str, Any]:
-        """Only the part that is filled: nothing, at a cycle's end."""
+        """Return the part that is filled, which is nothing at a cycle's end."""
         return {
             "size": self.size,
             "arrays": map_tree(lambda x: x[: self.size], self._arrays) if self.size else {},
@@ -130,12 +130,13 @@ class RolloutStore:
             write(self._arrays, slice(self.size), state["arrays"])
 
 
-def seen(obs: dict[str, Tree], state: np.ndarray | None) -> Tree:
+def observed(obs: dict[str, Tree], state: np.ndarray | None) -> Tree:
+    """Return observations as a tree, with the central state if there is one."""
     return {"obs": obs} if state is None else {"obs": obs, "state": state}
 
 
 def transition(group: str, step: Step, acted: Acted, after: Step) -> dict[str, Tree]:
-    """What is kept of a step for a group, [N, A, …]; the policy's memory is the store's own business."""
+    """Return what a store holds of a step for a group, [N, A, …], except the policy's memory."""
     row = {
         "obs": step.obs[group],
         "action": acted.action[group],

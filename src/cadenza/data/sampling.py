@@ -51,13 +51,13 @@ def observations(ring: Ring, obs: Tree, index: np.ndarray) -> Tree:
     """Return observations [*index, A, …] of one group, stacked with the frames before them where `stack` says so."""
     if ring.stack == 1:
         return take(obs, index)
-    return stacked(obs, back(ring.flags, index, ring.rows, ring.stack))
+    return stacked(obs, back(ring, index))
 
 
 def transitions(ring: Ring, index: np.ndarray, n_step: int, gamma: float, weight: np.ndarray | None) -> Transitions:
     """Return the transitions of up to `n_step` steps that start in slots `index` [B]."""
     arrays = ring.arrays
-    end, walked, reward, over = ahead(arrays, index, ring.head, ring.rows, n_step, gamma)
+    end, count, reward, over = ahead(ring, index, n_step, gamma)
     groups = {}
     for group, rows in arrays["groups"].items():
         batch = {name: take(tree, index) for name, tree in rows.items() if name not in ("obs", "reward", "died")}
@@ -70,7 +70,7 @@ def transitions(ring: Ring, index: np.ndarray, n_step: int, gamma: float, weight
         groups[group] = batch
     return Transitions(
         groups=groups,
-        discount=(gamma ** np.arange(n_step + 1)).astype(np.float32).take(walked),
+        discount=(gamma ** np.arange(n_step + 1)).astype(np.float32).take(count),
         index=index,
         weight=weight,
         state=arrays["state"].take(index, axis=0) if "state" in arrays else None,
@@ -95,17 +95,16 @@ def sequences(ring: Ring, start: np.ndarray, length: int) -> Sequences:
 
 def stretches(ring: Ring, index: np.ndarray, steps: int, weight: np.ndarray | None) -> Stretches:
     """Return the next `steps` steps from each slot of `index` [B], repeating the last row where the episode ends."""
-    flags = ring.flags
-    walk, taken = onward(flags, index, ring.head, ring.rows, steps)
-    ended = taken & (flags[walk[:, 1:]] & (LAST | TERMINATED) == LAST | TERMINATED)
-    return Stretches(_rows_of_groups(ring, walk, walk[:, :-1]), taken, ended, index, weight)
+    walk, valid = onward(ring, index, steps)
+    ended = valid & (ring.flags[walk[:, 1:]] & (LAST | TERMINATED) == LAST | TERMINATED)
+    return Stretches(_rows_of_groups(ring, walk, walk[:, :-1]), valid, ended, index, weight)
 
 
-def _rows_of_groups(ring: Ring, seen: np.ndarray, acted: np.ndarray) -> dict[str, dict[str, Tree]]:
-    """Return observations of the slots `seen` and everything else of the slots `acted`, by group and name."""
+def _rows_of_groups(ring: Ring, index: np.ndarray, acted: np.ndarray) -> dict[str, dict[str, Tree]]:
+    """Return observations of the slots `index` and everything else of the slots `acted`, by group and name."""
     return {
         group: {
-            name: observations(ring, tree, seen) if name == "obs" else take(tree, acted) for name, tree in rows.items()
+            name: observations(ring, tree, index) if name == "obs" else take(tree, acted) for name, tree in rows.items()
         }
         for group, rows in ring.arrays["groups"].items()
     }
@@ -113,7 +112,7 @@ def _rows_of_groups(ring: Ring, seen: np.ndarray, acted: np.ndarray) -> dict[str
 
 def windows(ring: Ring, index: np.ndarray, behind: int, on: int) -> Windows:
     """Return the last `behind` observations and the next `on` actions around the transitions in slots `index` [B]."""
-    past, future = window(ring.flags, index, ring.head, ring.rows, ring.oldest, behind, on)
+    past, future = window(ring, index, behind, on)
     groups = {}
     for group, rows in ring.arrays["groups"].items():
         acted = {name: rows[name].take(future, axis=0) for name in ("action", "active")}

@@ -27,7 +27,7 @@ class SealedRows:
 
     def seal(self, folder: SafePath, row_bytes: int) -> list[Segment]:
         """Write the rows that are in no segment; return all segments with rows that are still in the ring."""
-        ring, written = self._ring, []
+        ring, new = self._ring, []
         reached = self._unsealed_from()
         total = int(reached.sum())
         env, slots = ring.complete(reached)
@@ -37,12 +37,12 @@ class SealedRows:
                 sha256 = write_segment(folder, name, slots[piece], ring.take(slots[piece]))
                 counts = np.bincount(env[piece], minlength=ring.num_envs)
                 reached = reached + counts
-                written.append(Segment(name, sha256, np.where(counts > 0, reached, 0)))
+                new.append(Segment(name, sha256, np.where(counts > 0, reached, 0)))
                 total += len(piece)
         failpoint("replay:sealed")
         ring.sealed = ring.head.copy()
-        alive = [one for one in self._segments if (one.ends > ring.head - ring.rows + 1).any()]
-        self._segments = alive + written
+        needed = [one for one in self._segments if (one.ends > ring.head - ring.rows + 1).any()]
+        self._segments = needed + new
         return self._segments
 
     def _unsealed_from(self) -> np.ndarray:

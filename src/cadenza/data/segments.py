@@ -92,16 +92,12 @@ def read_segments(
             raise CheckpointError(f"{folder / segment.name}: does not fit this run ({problem})") from problem
 
 
-def verify_file(path: SafePath, sha256: str) -> None:
-    """Refuse a file that is missing or does not have this sha256."""
+def verify_file(path: SafePath, sha256: str, owner: str = "the checkpoint") -> None:
+    """Refuse a file that is missing or does not have the sha256 that its `owner` records."""
     try:
-        actual = file_sha256(path)
+        with path.reading() as file:
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: is missing, and the checkpoint needs it") from None
+        raise CheckpointError(f"{path}: is missing, and {owner} needs it") from None
     if actual != sha256:
-        raise CheckpointError(f"{path}: sha256 is {actual[:16]}…, the checkpoint says {sha256[:16]}…")
-
-
-def file_sha256(path: SafePath) -> str:
-    with path.reading() as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        raise CheckpointError(f"{path}: is damaged, its sha256 is {actual[:16]}…, {owner} says {sha256[:16]}…")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +22,7 @@ from cadenza.base import owned_files
 from cadenza.base.atomic import remove_leftovers, write_text
 from cadenza.base.failpoints import failpoint
 from cadenza.base.files import SafePath
+from cadenza.base.json_text import without_digest
 from cadenza.base.owned_files import DOOMED, MANIFEST
 from cadenza.engine import codec
 from cadenza.errors import CheckpointError, NotFoundError
@@ -68,12 +70,10 @@ class Checkpoints:
         name = name_of((env_steps, updates))
         staging = self.folder / f"{DOOMED}{name}"
         try:
-            owned_files.discard(staging)
-            while staging.exists():  # it holds files that are not ours
-                staging = staging.with_name(f"{staging.name}-again")
+            staging = free_path(staging)
             staging.mkdir()
-            named = {path.relative_to(self.home): sha256 for path, sha256 in beside.items()}
-            facts = {"env_steps": env_steps, "updates": updates, "beside": named}
+            needed = {path.relative_to(self.home): sha256 for path, sha256 in beside.items()}
+            facts = {"env_steps": env_steps, "updates": updates, "beside": needed}
             facts |= {"best": name if best else self.pointer("best"), "run": run}
             self._write(staging, codec.pack(state), facts)
             failpoint("ckpt:before_rename")
@@ -95,7 +95,7 @@ class Checkpoints:
         The whole state includes the files beside the checkpoint, so these are checked as well.
         """
         folder = self.folder / name
-        try:
+        with reading(folder):
             manifest = self.facts(name)
             names = {"state.json", f"{part}.safetensors"} if part else manifest["files"].keys()
             files = {file: facts for file, facts in manifest["files"].items() if file in names}
@@ -105,15 +105,11 @@ class Checkpoints:
                 for path, sha256 in manifest["beside"].items():
                     verify_file(self.home / path, sha256)
             return codec.unpack({file: read_verified(folder, file, facts) for file, facts in files.items()}, part)
-        except PermissionError:
-            raise  # it may be sound
-        except UNREADABLE as problem:
-            raise CheckpointError(f"{folder}: unreadable ({type(problem).__name__}: {problem})") from problem
 
     def facts(self, name: str) -> dict[str, Any]:
         """Return the manifest of a checkpoint, checked against its digest, the checkpoint's name and the run."""
         folder = self.folder / name
-        try:
+        with reading(folder):
             manifest = owned_files.read_manifest(folder)
             if manifest["digest"] != manifest_digest(manifest):
                 raise CheckpointError(f"{folder}: {MANIFEST} does not match its own digest")
@@ -124,10 +120,6 @@ class Checkpoints:
             if manifest["config"] != self.config_hash:
                 raise CheckpointError(f"{folder}: saved under config {manifest['config']}, not {self.config_hash}")
             return manifest
-        except PermissionError:
-            raise
-        except UNREADABLE as problem:
-            raise CheckpointError(f"{folder}: unreadable ({type(problem).__name__}: {problem})") from problem
 
     def newest(self, warn: Callable[[str], None]) -> tuple[str, dict[str, Any]] | None:
         """Return name and state of the newest valid checkpoint, or None if none was saved.
@@ -199,10 +191,8 @@ class Checkpoints:
     def _publish(self, staging: SafePath, target: SafePath) -> None:
         """Rename the staging folder to the checkpoint's name, in place of an earlier checkpoint of that name."""
         old = self.folder / f".old-{target.name}"
-        if target.exists():  # only a cycle without steps or updates, an evaluation say, saves the same position twice
-            owned_files.discard(old)
-            while old.exists():  # it holds files that are not ours
-                old = old.with_name(f"{old.name}-again")
+        if target.exists():  # only a cycle without steps or updates, such as an evaluation, saves a position twice
+            old = free_path(old)
             target.replace(old)
         staging.replace(target)
         self.folder.sync()
@@ -212,8 +202,8 @@ class Checkpoints:
         """Clean up after a killed process: finish its renames, remove its temporary files."""
         for store in self._stores():
             if not owned_files.listed(store):
-                named = {path for name in self.names() for path in self._beside_or_none(name)}
-                owned_files.adopt(path for path in store.glob("*.safetensors") if path.relative_to(self.home) in named)
+                needed = {path for name in self.names() for path in self._beside_or_none(name)}
+                owned_files.adopt(path for path in store.glob("*.safetensors") if path.relative_to(self.home) in needed)
             owned_files.tidy(store)
         remove_leftovers(self.folder, ("last", "best"))
         for leftover in self.folder.glob(f"{DOOMED}*"):
@@ -227,11 +217,7 @@ class Checkpoints:
 
     def _set_aside(self, name: str) -> None:
         """Rename a damaged checkpoint, so that it is no longer taken for one."""
-        aside = self.folder / f"rejected-{name}"
-        owned_files.discard(aside)
-        while aside.exists():  # it holds files that are not ours
-            aside = aside.with_name(f"{aside.name}-again")
-        (self.folder / name).replace(aside)
+        (self.folder / name).replace(free_path(self.folder / f"rejected-{name}"))
 
     def _prune(self) -> None:
         """Remove all checkpoints but the newest `keep` and the best."""
@@ -248,11 +234,11 @@ class Checkpoints:
         if not stores:
             return
         try:
-            named = self._beside(self.names()[-self.keep :])
+            needed = self._beside(self.names()[-self.keep :])
         except (OSError, ValueError, AttributeError):
             return  # a damaged checkpoint may need any of them
         for store in stores:
-            unused = [path for path in store.glob("*.safetensors") if path.relative_to(self.home) not in named]
+            unused = [path for path in store.glob("*.safetensors") if path.relative_to(self.home) not in needed]
             ours = owned_files.listed(store) if unused else {}
             for path in unused:
                 if path.name in ours:
@@ -299,6 +285,25 @@ def best_of(checkpoints: Checkpoints) -> str | None:
     raise CheckpointError(f"{message}: `cadenza resume {checkpoints.folder.parent.name}` sets it right")
 
 
+@contextmanager
+def reading(checkpoint: SafePath) -> Iterator[None]:
+    """Turn errors of reading a checkpoint into a CheckpointError; without permission to read, it may be sound."""
+    try:
+        yield
+    except PermissionError:
+        raise
+    except UNREADABLE as problem:
+        raise CheckpointError(f"{checkpoint}: unreadable ({type(problem).__name__}: {problem})") from problem
+
+
+def free_path(path: SafePath) -> SafePath:
+    """Delete a checkpoint at this path; return the path, or a longer one if files of others remain there."""
+    owned_files.discard(path)
+    while path.exists():
+        path = path.with_name(f"{path.name}-again")
+    return path
+
+
 def name_of(position: Sequence[int]) -> str:
     """Return the name of the checkpoint at (env_steps, updates)."""
     env_steps, updates = position
@@ -315,8 +320,7 @@ def position(name: str) -> tuple[int, int]:
 
 def manifest_digest(manifest: dict[str, Any]) -> str:
     """Return the sha256 of a manifest without its digest."""
-    rest = {key: value for key, value in manifest.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(without_digest(manifest), sort_keys=True).encode()).hexdigest()
 
 
 def read_verified(folder: SafePath, file: str, facts: dict[str, Any]) -> bytes:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 
+class Fields:
+    """A dataclass whose fields are its state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
 @dataclass
-class Clock:
+class Clock(Fields):
     """The counters of a run."""
 
     env_steps: int = 0  # calls of env.step summed over environments
@@ -26,16 +37,9 @@ class Clock:
         """Env_steps and updates, after which a checkpoint is named."""
         return [self.env_steps, self.updates]
 
-    def state_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
-
 
 @dataclass
-class Scores:
+class Scores(Fields):
     """The returns of the latest and the best evaluation, and the positions where they were measured and logged."""
 
     best: float | None = None  # of the evaluations that a checkpoint `best` was saved for
@@ -44,13 +48,6 @@ class Scores:
     evaluated_at: list[int] = field(default_factory=list)  # position of the latest evaluation
     logged_at: list[int] = field(default_factory=list)  # position of the latest row
     stopped_early: bool = False
-
-    def state_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
 
 
 class Every:
@@ -65,11 +62,11 @@ class Every:
         self.next_steps, self.next_updates = multiple_above(self.steps, after), multiple_above(self.updates, 0)
 
     def due(self, clock: Clock) -> bool:
-        """Return whether a multiple was crossed since `done`; several count as one."""
+        """Return whether a multiple was crossed since `rearm`; several count as one."""
         by_steps = bool(self.steps) and clock.env_steps >= self.next_steps
         return by_steps or (bool(self.updates) and clock.offline_updates >= self.next_updates)
 
-    def done(self, clock: Clock) -> None:
+    def rearm(self, clock: Clock) -> None:
         """Wait for the next multiple."""
         self.next_steps = max(self.next_steps, multiple_above(self.steps, clock.env_steps))
         self.next_updates = max(self.next_updates, multiple_above(self.updates, clock.offline_updates))

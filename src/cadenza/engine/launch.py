@@ -28,7 +28,7 @@ from cadenza.engine.debugger import attached, note, with_one_environment
 from cadenza.engine.events import Ended, Started
 from cadenza.engine.signals import STOP, Signals
 from cadenza.envs.first_environment import FirstEnvironment
-from cadenza.errors import CadenzaError, ConfigError, EnvironmentFault
+from cadenza.errors import ConfigError, EnvironmentFault, explanation
 from cadenza.records.folder import RunFolder, create
 from cadenza.records.lock import RunLock
 from cadenza.types import EnvSpec
@@ -232,12 +232,11 @@ def execute(run: Orchestrator, attachments: Attachments, first: bool, save_first
 
 def record_failure(run: Orchestrator, problem: BaseException) -> None:
     """Write the error to status.json and its traceback to the run's log."""
-    message = str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
     try:
         # indented, because an entry of the log begins at the start of a line
         trace = indent(text.lines("".join(traceback.format_exception(problem))), "  ")
         run.folder.log.append(trace.encode(errors="backslashreplace"))
-        run.folder.update_status(status="failed", message=message)
+        run.folder.update_status(status="failed", message=explanation(problem))
         if isinstance(problem, EnvironmentFault):  # the user's code, most often
             run.console.note(f"the traceback is in {run.folder.log}", warning=True)
     except OSError:  # the disk fails; the error that is raised says more

@@ -142,9 +142,7 @@ class Orchestrator:
         assert task is not None
         if task.phase.name != self.clock.phase:
             self.clock.phase = task.phase.name
-            with contextlib.suppress(
-                OSError
-            ):  # for `cadenza top` only; where a full disk loses anything, it is reported
+            with contextlib.suppress(OSError):  # only `cadenza top` needs it; a full disk is reported by the next save
                 self.folder.update_status(phase=self._phase_facts())
         before = (self.scheduler.index, self.scheduler.cycles)
         if task.hook.name == "collect":
@@ -219,14 +217,14 @@ class Orchestrator:
                 evaluation = self._evaluate()
                 if evaluation is None:
                     return  # a signal came: this cycle ends once more after a resume
-            triggers["evaluate"].done(clock)
+            triggers["evaluate"].rearm(clock)
         clock.cycle_ended = False
         if triggers["log"].due(clock) or evaluation is not None:
-            triggers["log"].done(clock)
+            triggers["log"].rearm(clock)
             self.write_row(evaluation)
         self.console.update(self.now, self.scheduler.progress)
         if triggers["save"].due(clock) or self._long_unsaved():
-            triggers["save"].done(clock)
+            triggers["save"].rearm(clock)
             self.save()
         else:
             self._save_if_best()
@@ -323,11 +321,9 @@ class Orchestrator:
         """Restore every part from a checkpoint's state; refuse a state that lacks any of it."""
         for name, part in self.parts().items():
             try:
-                absent = (
-                    part.state_dict().keys() - state[name].keys()
-                )  # else a part would silently keep its initial state
-                if absent:
-                    raise KeyError(min(absent))
+                missing = part.state_dict().keys() - state[name].keys()
+                if missing:  # else the part would silently keep its initial state
+                    raise KeyError(min(missing))
                 part.load_state_dict(state[name])
             except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as problem:
                 reason = f"{type(problem).__name__}: {problem}"
@@ -357,10 +353,10 @@ class Orchestrator:
             except OSError as problem:
                 self.failed_saves += 1
                 reason = f"cannot save in {self.folder.path}: {problem.strerror or problem}"
-                left = "the last good checkpoint is kept" if self.folder.path.exists() else "the folder is gone"
+                reason += "; the last good checkpoint is kept" if self.folder.path.exists() else "; the folder is gone"
                 if self.failed_saves >= SAVE_ATTEMPTS:
-                    raise StorageError(f"{reason}; {left}") from problem
-                self.console.note(f"{reason}; {left}, training goes on", warning=True)
+                    raise StorageError(reason) from problem
+                self.console.note(f"{reason}, training goes on", warning=True)
                 if not insist:
                     return
         self.tell(saved)
@@ -421,7 +417,7 @@ class Orchestrator:
     def _phase_facts(self) -> dict[str, Any]:
         """Return the phase for status.json, with its end in the run's counter of the phase's unit."""
         progress = self.scheduler.progress
-        end = getattr(self.clock, progress.unit) - progress.done + progress.total if progress.total else None
+        end = getattr(self.clock, progress.unit) - progress.amount + progress.total if progress.total else None
         return {"name": progress.phase, "last": progress.last, "unit": progress.unit, "end": end}
 
 

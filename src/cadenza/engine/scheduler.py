@@ -29,7 +29,7 @@ class PhaseProgress(NamedTuple):
     phase: str
     last: bool  # no other phase follows
     unit: str = ""
-    done: int = 0
+    amount: int = 0  # so far, in units
     total: int = 0
 
 
@@ -54,11 +54,11 @@ class PhaseScheduler:
         phase = self.phases[self.index]
         return Task(phase, phase.hooks[self.hook], self._remaining())
 
-    def advance(self, done: int, env_steps: int = 0, updates: int = 0) -> None:
-        """Record that `done` of the task's amount happened; a task may be finished in several parts."""
-        self.begun |= bool(done or env_steps or updates)
-        self.done += done
-        self.calls[self.hook] += done
+    def advance(self, amount: int, env_steps: int = 0, updates: int = 0) -> None:
+        """Record progress by an `amount` of the task's; a task may be finished in several parts."""
+        self.begun |= bool(amount or env_steps or updates)
+        self.done += amount
+        self.calls[self.hook] += amount
         self.task_steps += env_steps
         self.steps += env_steps
         self.updates += updates
@@ -85,9 +85,9 @@ class PhaseScheduler:
         """How far the current phase is."""
         index = min(self.index, len(self.phases) - 1)
         phase, last = self.phases[index], index == len(self.phases) - 1
-        for unit, total, done in self._limits(phase):
+        for unit, total, count in self._limits(phase):
             if total is not None:
-                return PhaseProgress(phase.name, last, unit, total if self.over else done, total)
+                return PhaseProgress(phase.name, last, unit, total if self.over else count, total)
         return PhaseProgress(phase.name, last)
 
     def _remaining(self) -> int:

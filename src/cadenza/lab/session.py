@@ -11,7 +11,7 @@ from cadenza.config.schema import RunConfig
 from cadenza.engine import launch
 from cadenza.engine.events import Listener
 from cadenza.engine.launch import Result
-from cadenza.errors import CadenzaError
+from cadenza.errors import explanation
 from cadenza.records.folder import RunFolder, shared_url
 from cadenza.records.metrics import export_csv, read
 from cadenza.watch.alerts import Alerts
@@ -115,8 +115,7 @@ class RunAttachments:
                 record_imagination(run.workflow, run.stores, run.folder.videos)
                 record_video(run.folder, run.folder.best_or_last, trust=True)
         except Exception as problem:  # a renderer of another package may raise anything
-            reason = str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
-            run.console.note(f"no video: {reason}", warning=True)
+            run.console.note(f"no video: {explanation(problem)}", warning=True)
         try:
             export_csv(read(run.folder.metrics), run.folder.files / "metrics.csv")
             write_report(run.folder)

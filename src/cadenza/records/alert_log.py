@@ -1,7 +1,8 @@
-"""alerts.jsonl: what was wrong with a run while it trained, one line for each time it was told."""
+"""alerts.jsonl: the alerts that a run raised while it trained, one line each."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from cadenza.base.files import SafePath
@@ -13,22 +14,20 @@ Alert = dict[str, Any]
 
 
 def line(alert: Alert) -> str:
-    """An alert in one line."""
+    """Return an alert as one line of text."""
     text = f"{alert['rule']} at step {alert['env_steps']}: {alert['what']}"
     text += f" ({alert['explanation']})" if alert["explanation"] else ""
     return printable(text + (f"; try: {alert['hint']}" if alert["hint"] else ""))
 
 
 def read(path: SafePath) -> list[Alert]:
-    """What a run's alerts.jsonl holds; a line that was cut short or is no alert is left out."""
-    found = []
+    """Return the alerts in alerts.jsonl, without lines that were cut short or are no alerts."""
+    alerts = []
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
         return []
     for text in lines:
-        try:
-            found.append(validity.alert(json_data(text)))
-        except ParseError:
-            continue
-    return [alert for alert in found if alert is not None]
+        with suppress(ParseError):
+            alerts.append(validity.alert(json_data(text)))
+    return [alert for alert in alerts if alert is not None]

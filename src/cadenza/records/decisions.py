@@ -10,12 +10,12 @@ from typing import Any
 from cadenza.base.files import SafePath
 from cadenza.base.json_text import is_intact, without_digest
 from cadenza.errors import CheckpointError, nearest
+from cadenza.records.validity import REMEDY, damage, is_bool, is_text, list_of, optional, record
 
 DEVICE = re.compile(r"[a-z]+(:\d+)?")
 CHECKPOINT = re.compile(r"step-\d{12,}-\d{12,}")  # as engine/checkpoint.py names them
-WAYS = ("in_process", "native", "workers", "envpool", "gymnasium")
+VECTORIZATIONS = ("in_process", "native", "workers", "envpool", "gymnasium")
 LONGEST = 40  # characters of a refused value that a message shows
-BACK = "put it back from a copy of the run"
 
 
 @dataclass(frozen=True)
@@ -35,87 +35,70 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
 def _is_device(value: Any) -> bool:
-    return isinstance(value, str) and DEVICE.fullmatch(value) is not None
+    return is_text(value) and DEVICE.fullmatch(value) is not None
 
 
 def _is_checkpoint(value: Any) -> bool:
-    return isinstance(value, str) and CHECKPOINT.fullmatch(value) is not None
-
-
-def _is_budget(value: Any) -> bool:
-    return value is None or _is_count(value)
+    return is_text(value) and CHECKPOINT.fullmatch(value) is not None
 
 
 def _are_changes(value: Any) -> bool:
-    """By dotted key, the values before and now."""
+    """Return whether this is a dict of dotted keys to pairs, the value before and the value now."""
     return isinstance(value, dict) and all(isinstance(pair, list) and len(pair) == 2 for pair in value.values())
 
 
 def _is_evaluation(value: Any) -> bool:
-    """Decisions about the environments of evaluations."""
+    """Return whether these are decisions about the environments of evaluations."""
     return isinstance(value, dict) and all(key in ENVIRONMENT and ENVIRONMENT[key].fits(value[key]) for key in value)
 
 
 def _choice(*words: str) -> Decision:
-    return Decision(" or ".join(words), lambda value: isinstance(value, str) and value in words)
+    return Decision(" or ".join(words), lambda value: is_text(value) and value in words)
 
 
 def _object(**kinds: Callable[[Any], bool]) -> Decision:
-    """An object of exactly these keys, each with a value of its kind."""
-
-    def fits(value: Any) -> bool:
-        return isinstance(value, dict) and value.keys() == kinds.keys() and all(kinds[key](value[key]) for key in kinds)
-
-    return Decision(f"an object of {', '.join(kinds)}", fits)
+    """Return the decision for an object of exactly these keys, each with a value of its kind."""
+    sound = record(**kinds)
+    return Decision(f"an object of {', '.join(kinds)}", lambda value: sound(value) and value.keys() == kinds.keys())
 
 
 def _log(**kinds: Callable[[Any], bool]) -> Decision:
-    """A list of such objects that only grows; what it says of training is checked by its own rules."""
+    """Return the decision for a log, a list of such objects that only grows; a log has rules of its own on resume."""
     entry = _object(**kinds)
-
-    def fits(value: Any) -> bool:
-        return isinstance(value, list) and all(map(entry.fits, value))
-
-    return Decision(f"a list, each entry {entry.allowed}", fits, binds=False)
+    return Decision(f"a list, each entry {entry.allowed}", list_of(entry.fits), binds=False)
 
 
 BUDGETS, DEVICES, ACCEPTED = "training.budgets", "device.changes", "accepted"
 BLAS, BLAS_CHANGES = "runtime.blas", "runtime.blas_changes"  # the kernels of NumPy's linear algebra
 COLLECT = "training.collect"  # the amount of each `collect` that names none
 COUNT = Decision("a whole number from 1", _is_positive)
-FLAG = Decision("true or false", _is_flag)
+FLAG = Decision("true or false", is_bool)
 ENVIRONMENT = {
-    "environment.vectorize": _object(value=_choice(*WAYS).fits, reason=_is_text),
+    "environment.vectorize": _object(value=_choice(*VECTORIZATIONS).fits, reason=is_text),
     "environment.workers": COUNT,
 }
 DECISIONS: dict[str, Decision] = {
     "device": Decision("a device such as cpu or cuda:0", _is_device),
     "runtime.threads": COUNT,
     "runtime.kernels": _choice("numpy", "torch"),
-    BLAS: Decision("the name of kernels, such as Haswell", _is_text),
+    BLAS: Decision("the name of kernels, such as Haswell", is_text),
     "runtime.compile": FLAG,
     "runtime.tf32": FLAG,
     **ENVIRONMENT,
     "evaluation": Decision(f"an object of {', '.join(ENVIRONMENT)}", _is_evaluation),
     "training.unit": _choice("env_steps", "updates"),
     "training.horizon": COUNT,
-    COLLECT: _object(steps=_is_budget, episodes=_is_budget),
+    COLLECT: _object(steps=optional(_is_count), episodes=optional(_is_count)),
     "training.init_from": Decision("the name of a checkpoint", _is_checkpoint),
-    "training.dataset": _object(digest=_is_text, transitions=_is_count, episodes=_is_count),
-    BUDGETS: _log(max_timesteps=_is_budget, max_updates=_is_budget, from_cycle=_is_count, concluded=_is_flag),
+    "training.dataset": _object(digest=is_text, transitions=_is_count, episodes=_is_count),
+    BUDGETS: _log(
+        max_timesteps=optional(_is_count), max_updates=optional(_is_count), from_cycle=_is_count, concluded=is_bool
+    ),
     DEVICES: _log(before=_is_device, now=_is_device, from_cycle=_is_count),
-    BLAS_CHANGES: _log(before=_is_text, now=_is_text, from_cycle=_is_count),
-    ACCEPTED: _log(when=_is_text, env_steps=_is_count, from_cycle=_is_count, changes=_are_changes),
-    "debugger": replace(_object(value=_is_text, reason=_is_text), binds=False),
+    BLAS_CHANGES: _log(before=is_text, now=is_text, from_cycle=_is_count),
+    ACCEPTED: _log(when=is_text, env_steps=_is_count, from_cycle=_is_count, changes=_are_changes),
+    "debugger": replace(_object(value=is_text, reason=is_text), binds=False),
 }
 
 
@@ -127,13 +110,12 @@ def checked(content: Mapping[str, Any], path: SafePath, changed: bool = False) -
     decisions = without_digest(content)
     for key, value in decisions.items():
         if key not in DECISIONS:
-            raise CheckpointError(f"{path}: unknown decision '{_short(key)}'{nearest(key, DECISIONS)} ({BACK})")
+            raise CheckpointError(f"{path}: unknown decision '{_short(key)}'{nearest(key, DECISIONS)} ({REMEDY})")
         if not DECISIONS[key].fits(value):
-            allowed = DECISIONS[key].allowed
-            raise CheckpointError(f"{path} is damaged ({key}={_short(value)!r}, must be {allowed}): {BACK}")
+            raise damage(path, f"{key}={_short(value)!r}, must be {DECISIONS[key].allowed}")
     if not changed and not is_intact(content):
-        way = f"{BACK}; for changes made on purpose, `cadenza resume RUN --accept-changes`"
-        raise CheckpointError(f"{path} was changed (it does not match its digest): {way}")
+        remedy = f"{REMEDY}; for changes made on purpose, `cadenza resume RUN --accept-changes`"
+        raise CheckpointError(f"{path} was changed (it does not match its digest): {remedy}")
     return decisions
 
 

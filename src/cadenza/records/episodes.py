@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -19,37 +20,37 @@ if TYPE_CHECKING:
 FIELDS = ("env", "number", "seed", "length")
 RETURNS, ACTIONS = "returns.", "actions."  # followed by the group
 KIND = ".safetensors"
-WON = "won"  # in the segments of environments where something can be won
+WON = "won"  # only in segments of environments with winners
 
 
 class EpisodeLog:
-    """Collects finished episodes; sealed before each checkpoint, so that a checkpoint has no half-written episodes."""
+    """A log of finished episodes. It is sealed before each checkpoint, which then has no half-written episodes."""
 
     def __init__(self, folder: RunFolder, enabled: bool = True) -> None:
         self._directory = folder.episodes
         self._enabled = enabled
-        self._waiting: list[Episode] = []
+        self._pending: list[Episode] = []
 
     def add(self, episodes: Sequence[Episode]) -> None:
         if self._enabled:
-            self._waiting.extend(episodes)
+            self._pending.extend(episodes)
 
     def seal(self, env_steps: int) -> None:
-        """Write what has come in since the last seal as the segment that ends at this point of the run."""
-        if not self._waiting:
+        """Write the episodes since the last seal as the segment that ends at this point of the run."""
+        if not self._pending:
             return
         from safetensors.numpy import save
 
         self._directory.mkdir()
         failpoint("episodes:seal")
-        path, content = self._directory / f"{env_steps:012d}{KIND}", save(_arrays(self._waiting))
+        path, content = self._directory / f"{env_steps:012d}{KIND}", save(_arrays(self._pending))
         owned_files.note(self._directory, path.name, sha256(content).hexdigest())
         atomic.write_bytes(path, content)
-        self._waiting = []
+        self._pending = []
 
     def drop_after(self, env_steps: int) -> None:
-        """Forget what was recorded later than the checkpoint a run goes on from."""
-        self._waiting = []
+        """Delete what was recorded after the checkpoint that a run is resumed from."""
+        self._pending = []
         segments, ours = _segments(self._directory), owned_files.listed(self._directory)
         if not ours:
             ours = owned_files.adopt(path for path in segments if _is_segment(path))
@@ -60,7 +61,7 @@ class EpisodeLog:
 
 
 def load(folder: RunFolder) -> Iterator[Episode]:
-    """All recorded episodes in the order they ended, a segment in memory at a time."""
+    """Yield all recorded episodes in the order they ended, with one segment in memory at a time."""
     for path in _segments(folder.episodes):
         yield from _read(path)
 
@@ -70,18 +71,14 @@ def count(folder: RunFolder) -> int:
 
 
 def outline(folder: RunFolder) -> dict[str, Any]:
-    """Every episode but its actions: FIELDS as arrays, WON where there is such a thing, returns [episodes] by group."""
+    """Return all episodes without actions: FIELDS and WON (None if nobody can win) as arrays, returns by group."""
     import numpy as np
-    from safetensors import SafetensorError, safe_open
 
     parts: list[dict[str, Any]] = []
     for path in _segments(folder.episodes):
-        try:
-            with path.named() as place, safe_open(place, framework="numpy") as file:
-                wanted = [name for name in file.keys() if not name.startswith(ACTIONS)]  # noqa: SIM118
-                parts.append({name: file.get_tensor(name) for name in wanted})
-        except SafetensorError as problem:
-            raise StorageError(f"{path} is damaged: {problem}") from problem
+        with _opened(path) as file:
+            names = [name for name in file.keys() if not name.startswith(ACTIONS)]  # noqa: SIM118
+            parts.append({name: file.get_tensor(name) for name in names})
     names = list(parts[0]) if parts else [*FIELDS]
     joined = {name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0, int) for name in names}
     returns = {name.removeprefix(RETURNS): x.sum(-1) for name, x in joined.items() if name.startswith(RETURNS)}
@@ -89,15 +86,15 @@ def outline(folder: RunFolder) -> dict[str, Any]:
 
 
 def find(folder: RunFolder, k: int) -> Episode:
-    """The k-th recorded episode of the run, counting from 0; reads one segment only."""
+    """Return the k-th recorded episode of the run, counting from 0; only its segment is read."""
     before = 0
     for path in _segments(folder.episodes):
         size = _size(path)
         if before <= k < before + size:
             return list(_read(path))[k - before]
         before += size
-    held = f"it has episodes 0 to {before - 1}" if before else "it has none (logging.episodes=true keeps them)"
-    raise NotFoundError(f"run {folder.id} has no episode {k}: {held}")
+    allowed = f"it has episodes 0 to {before - 1}" if before else "it has none (logging.episodes=true keeps them)"
+    raise NotFoundError(f"run {folder.id} has no episode {k}: {allowed}")
 
 
 def _segments(directory: SafePath) -> list[SafePath]:
@@ -105,7 +102,7 @@ def _segments(directory: SafePath) -> list[SafePath]:
 
 
 def _is_segment(path: SafePath) -> bool:
-    """Whether a file of a run from before there were lists holds episodes."""
+    """Return whether a file holds episodes, in a run that is too old to have a list of its files."""
     try:
         return _size(path) > 0
     except StorageError:
@@ -126,25 +123,27 @@ def _arrays(episodes: list[Episode]) -> dict[str, Any]:
 
 
 def _size(path: SafePath) -> int:
-    """How many episodes a segment holds, from its header alone."""
+    """Return the number of episodes in a segment, from its header alone."""
+    with _opened(path) as file:
+        return int(file.get_slice("length").get_shape()[0])
+
+
+@contextmanager
+def _opened(path: SafePath) -> Iterator[Any]:
+    """Open a segment to read its arrays; refuse a damaged one."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with path.named() as place, safe_open(place, framework="numpy") as file:
-            return int(file.get_slice("length").get_shape()[0])
+            yield file
     except SafetensorError as problem:
         raise StorageError(f"{path} is damaged: {problem}") from problem
 
 
 def _read(path: SafePath) -> Iterator[Episode]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        with path.named() as place:
-            arrays = load_file(place)
-    except SafetensorError as problem:
-        raise StorageError(f"{path} is damaged: {problem}") from problem
+    """Yield the episodes of a segment."""
+    with _opened(path) as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     groups = sorted(name.removeprefix(RETURNS) for name in arrays if name.startswith(RETURNS))
     ends = list(accumulate(int(length) for length in arrays["length"]))
     for row, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):

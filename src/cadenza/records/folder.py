@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cadenza.base import atomic
 from cadenza.base.files import SafePath, screen
 from cadenza.base.json_text import is_intact, is_text, with_digest, without_digest
-from cadenza.base.parsing import ParseError, json_data, yaml_data
+from cadenza.base.parsing import ParseError, json_object, yaml_data
 from cadenza.base.text import shell
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, StorageError, nearest
 from cadenza.records import validity
@@ -37,15 +37,16 @@ PLAIN = re.compile(r"[\w.-]+")  # an id that is no path and moves no cursor
 EVENT_FILES = "cadenza.txt"  # in tensorboard/: names the event files that cadenza wrote
 LONGEST_CONFIG = 4 << 20
 STATUSES = ("running", "finished", "interrupted", "failed")
-# what readers of manifest.json take for granted
-MANIFEST: dict[str, Any] = {
-    **dict.fromkeys(("spec", "environment", "algorithm", "created", "config_hash"), str),
-    **dict.fromkeys(("command", "tags", "configs"), list),
-    **dict.fromkeys(("versions", "variables", "machine"), dict),
-    "git": dict | None,
-    "name": str | None,
-    "seed": int,
-}
+
+
+class RunPath:
+    """A file or folder of a run, by its name in the run's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunFolder, kind: type[RunFolder]) -> SafePath:
+        return run.files / self._name
 
 
 @dataclass(frozen=True)
@@ -55,107 +56,65 @@ class RunFolder:
     path: Path
     published: str | None = None  # the id it was published under, of a copy in the Hub's cache, which stays as it is
 
+    config = RunPath("config.yaml")
+    manifest = RunPath("manifest.json")
+    status = RunPath("status.json")
+    decisions = RunPath("decisions.json")
+    metrics = RunPath("metrics.jsonl")
+    alerts = RunPath("alerts.jsonl")
+    log = RunPath("logs/run.log")
+    report = RunPath("report.md")
+    curves = RunPath("curves.png")
+    checkpoints = RunPath("checkpoints")
+    episodes = RunPath("episodes")
+    videos = RunPath(VIDEOS)
+    replay = RunPath("replay")
+
     @property
     def id(self) -> str:
         return self.published or self.path.name
 
     @property
     def handle(self) -> str:
-        """What `find` knows the run by here: its id, or its path where runs are not looked for."""
-        usual = self.published or self.path.parent.absolute() == runs_root().absolute()
-        return self.id if usual else str(self.path)
+        """The name that `find` accepts: the run's id, or its path if it lies outside the folder of runs."""
+        by_id = self.published or self.path.parent.absolute() == runs_root().absolute()
+        return self.id if by_id else str(self.path)
 
     @property
     def reference(self) -> str:
-        """The same as it is typed in a command."""
+        """The handle, quoted for a shell."""
         return shell(self.handle)
 
     @property
     def outlet(self) -> SafePath:
-        """Where to put what is made of the run: its own folder, or the current one for a published run."""
+        """The folder for videos and the like made of the run: its own, or the current one for a published run."""
         return SafePath(Path()) if self.published else self.files
 
     @property
     def files(self) -> SafePath:
-        """What is in it, to be opened."""
+        """The folder, to open files in it."""
         return SafePath(self.path)
-
-    @property
-    def config(self) -> SafePath:
-        return self.files / "config.yaml"
-
-    @property
-    def manifest(self) -> SafePath:
-        return self.files / "manifest.json"
-
-    @property
-    def status(self) -> SafePath:
-        return self.files / "status.json"
-
-    @property
-    def decisions(self) -> SafePath:
-        return self.files / "decisions.json"
-
-    @property
-    def metrics(self) -> SafePath:
-        return self.files / "metrics.jsonl"
-
-    @property
-    def alerts(self) -> SafePath:
-        return self.files / "alerts.jsonl"
-
-    @property
-    def log(self) -> SafePath:
-        return self.files / "logs/run.log"
-
-    @property
-    def report(self) -> SafePath:
-        return self.files / "report.md"
-
-    @property
-    def curves(self) -> SafePath:
-        return self.files / "curves.png"
-
-    @property
-    def checkpoints(self) -> SafePath:
-        return self.files / "checkpoints"
 
     @property
     def best_or_last(self) -> str:
         """The checkpoint to show, or to start another run from."""
         return "best" if (self.checkpoints / "best").exists() else "last"
 
-    @property
-    def episodes(self) -> SafePath:
-        return self.files / "episodes"
-
-    @property
-    def videos(self) -> SafePath:
-        return self.files / VIDEOS
-
-    @property
-    def replay(self) -> SafePath:
-        return self.files / "replay"
-
     def read_manifest(self) -> dict[str, Any]:
-        found = read_object(self.manifest)
-        if "config_hash" not in found:
-            raise CheckpointError(f"{self.manifest} is damaged (no config_hash): put it back from a copy of the run")
-        for name, kind in MANIFEST.items():
-            if name in found and not isinstance(found[name], kind):
-                told = f"{name}={str(found[name])[:20]!r}"
-                raise CheckpointError(f"{self.manifest} is damaged ({told}): put it back from a copy of the run")
-        if not is_intact(found):
-            raise CheckpointError(f"{self.manifest} is damaged (wrong digest): put it back from a copy of the run")
-        if fault := validity.manifest_fault(found):
-            raise CheckpointError(f"{self.manifest} is damaged ({fault}): put it back from a copy of the run")
-        return without_digest(found)
+        """Return the manifest without its digest; refuse one that is damaged."""
+        manifest = read_object(self.manifest)
+        fault = "no config_hash" if "config_hash" not in manifest else validity.fault(manifest, validity.MANIFEST)
+        if fault is None and not is_intact(manifest):
+            fault = "wrong digest"
+        if fault is not None:
+            raise validity.damage(self.manifest, fault)
+        return without_digest(manifest)
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         atomic.write_json(self.manifest, with_digest(manifest))
 
     def read_status(self) -> dict[str, Any]:
-        """Empty where it is missing or damaged: the next save writes it anew."""
+        """Return the sound part of status.json; nothing if it is missing or damaged, as the next save replaces it."""
         try:
             return validity.status(read_object(self.status))
         except CheckpointError:
@@ -168,30 +127,30 @@ class RunFolder:
         atomic.write_json(self.status, self.read_status() | {"updated": timestamp()} | fields)
 
     def whereabouts(self) -> dict[str, Any]:
-        """Where the run is and which process has it in hand: this one."""
+        """Return for status.json where the run is, and that this process trains it."""
         return {"dir": str(self.path.absolute()), "pid": os.getpid(), "host": platform.node()}
 
     def state(self) -> str:
-        """The status as a person should see it: a run that claims to be running while nobody holds it has crashed."""
+        """Return the status as a person should see it: a run without a living process that seems to run has crashed."""
         return shown_state(self.path, self.read_status().get("status"))
 
     def read_decisions(self, changed: bool = False) -> dict[str, Any]:
-        """Return what was decided; empty only in a run that was stopped before it decided anything.
+        """Return the decisions; none only in a run that was stopped before it made any.
 
         `changed` accepts a file that does not match its digest, not one with unknown keys or impossible values.
         """
         decisions = checked(read_object(self.decisions), self.decisions, changed)
         if not decisions and self.checkpoints.glob("step-*"):
-            raise CheckpointError(f"{self.decisions} is damaged (empty): put it back from a copy of the run")
+            raise validity.damage(self.decisions, "empty")
         return decisions
 
     def write_decisions(self, decisions: dict[str, Any]) -> None:
         atomic.write_json(self.decisions, with_digest(decisions))
 
     def read_config(self, trust: bool = False, changed: bool = False) -> RunConfig:
-        """The config the run was started with; one that names code only if it was made here or is trusted.
+        """Return the run's config; refuse one that names code, unless it was made here or is trusted.
 
-        `changed` accepts one that was edited since.
+        `changed` accepts a config that was edited since the run began.
         """
         from cadenza.config.convert import build
         from cadenza.config.migrate import migrate
@@ -204,9 +163,9 @@ class RunFolder:
             require_trust(stored, manifest, self.path)
         config = build(RunConfig, migrate(stored))
         if not changed and not self.has_known_config():
-            way = f"`cadenza train {self.config} --init-from {self.reference}` starts a new run from its weights"
-            way += f", `cadenza resume {self.reference} --accept-changes` names the changes and goes on with them"
-            raise ConfigError(f"{self.config} was changed after the run began; put it back ({way})")
+            remedies = f"`cadenza train {self.config} --init-from {self.reference}` starts a new run from its weights"
+            remedies += f", `cadenza resume {self.reference} --accept-changes` names the changes and goes on with them"
+            raise ConfigError(f"{self.config} was changed after the run began; put it back ({remedies})")
         return config
 
     def has_known_config(self) -> bool:
@@ -214,7 +173,7 @@ class RunFolder:
         return file_digest(self.config) in self.read_manifest().get("configs", ())
 
     def change_config(self, text: str) -> None:
-        """Replace config.yaml, as only the engine may; interrupted anywhere, what lies there is allowed."""
+        """Replace config.yaml; the manifest allows the new text first, so an interruption leaves a sound run."""
         from cadenza.config.spec import read_file
         from cadenza.records.trust import is_own, signatures
 
@@ -226,17 +185,16 @@ class RunFolder:
         atomic.write_text(self.config, text)
 
     def settings(self) -> dict[str, Any]:
-        """config.yaml as plain nested dicts, unchecked: for showing, not for running."""
+        """Return config.yaml as plain nested dicts for showing, not for running; nothing if it cannot be read."""
         try:
             content = self.config.read_bytes(LONGEST_CONFIG)
-            found = yaml_data(content, unique=False, texts=True)  # a date may be the run's name
+            return validity.settings(yaml_data(content, unique=False, texts=True))  # a date may be the run's name
         except (OSError, ParseError):
             return {}
-        return validity.settings(found)
 
 
 def runs_root(option: Path | None = None) -> Path:
-    """Where runs live: the option, else CADENZA_RUNS, else ./runs."""
+    """Return the folder of runs: the option, else CADENZA_RUNS, else ./runs."""
     return option or Path(os.environ.get("CADENZA_RUNS") or "runs")
 
 
@@ -246,7 +204,7 @@ def shared_url() -> str | None:
 
 
 def create(root: Path, config: RunConfig, command: list[str], run_id: str | None = None) -> RunFolder:
-    """A new run folder with its config, manifest and status; it appears whole or not at all, then `@last` names it."""
+    """Create a run folder with its config, manifest and status, whole or not at all, and make `@last` name it."""
     from cadenza.records.manifest import describe_run
 
     if not is_text(str(root.absolute())):
@@ -292,46 +250,25 @@ def _fill(draft: RunFolder, folder: RunFolder, config: RunConfig, manifest: dict
     atomic.write_text(draft.config, yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True))
     draft.write_manifest({"run": folder.id, **manifest, "configs": [file_digest(draft.config)]})
     draft.write_decisions({})
-    atomic.write_json(draft.status, _first_status(folder, manifest))
-
-
-def _first_status(folder: RunFolder, manifest: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "run": folder.id,
-        **folder.whereabouts(),
-        "status": "running",
-        "env_steps": 0,
-        "updates": 0,
-        "eval/return_mean": None,
-        "best_return": None,
-        "seconds": 0.0,
-        "started": manifest["created"],
-        "updated": manifest["created"],
-        "message": "",
-    }
+    status = {"run": folder.id, **folder.whereabouts(), "status": "running", "env_steps": 0, "updates": 0}
+    status |= {"eval/return_mean": None, "best_return": None, "seconds": 0.0}
+    status |= {**dict.fromkeys(("started", "updated"), manifest["created"]), "message": ""}
+    atomic.write_json(draft.status, status)
 
 
 def new_id(config: RunConfig) -> str:
-    """`<environment>-<variant>-s<seed>-<UTC date>-<time>-<4 hex>`, fit for a file name everywhere."""
+    """Return `<environment>-<variant>-s<seed>-<UTC date>-<time>-<4 hex>`, a file name on every system."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{config.environment.id}-{config.variant}-s{config.seed}")
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
 
 
 def run_ids(root: Path) -> list[str]:
-    """Folders that are runs (they have a config), by name."""
+    """Return the names of the folders that are runs, which have a config, in order."""
     try:
-        with os.scandir(root) as entries:
-            found = [entry.name for entry in entries if _is_name(entry.name) and _is_folder(entry)]
+        names = [name for name in os.listdir(root) if _is_name(name)]
     except OSError:
         return []
-    return sorted(name for name in found if os.path.lexists(f"{root}/{name}/config.yaml"))
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that leads back to itself
-        return False
+    return sorted(name for name in names if os.path.lexists(f"{root}/{name}/config.yaml"))
 
 
 def _is_name(name: str) -> bool:
@@ -339,9 +276,9 @@ def _is_name(name: str) -> bool:
 
 
 def find(root: Path, ref: str) -> RunFolder:
-    """The run that an id, a unique prefix, a path, `@last`, `@best[:SPEC]` or `hf:user/repo` names.
+    """Return the run that an id, a unique prefix, a path, `@last`, `@best[:SPEC]` or `hf:user/repo` names.
 
-    One whose folder holds links, pipes or devices is refused.
+    Refuse a folder that holds links, pipes or devices.
     """
     folder = _named(root, ref)
     screen(folder.path)
@@ -355,13 +292,13 @@ def _named(root: Path, ref: str) -> RunFolder:
         from cadenza.records.hub import download
 
         path = download(ref.removeprefix(HUB))
-        told = read_object(SafePath(path) / "manifest.json").get("run")
-        return RunFolder(path, told if isinstance(told, str) and PLAIN.fullmatch(told) else ref)
+        name = read_object(SafePath(path) / "manifest.json").get("run")
+        return RunFolder(path, name if isinstance(name, str) and PLAIN.fullmatch(name) else ref)
     if ref == BEST or ref.startswith(f"{BEST}:"):
         return _best(root, ref[len(BEST) + 1 :])
     if ref.startswith("@"):
-        known = f"({LAST}, {BEST} and {BEST}:ENV:VARIANT exist)"
-        raise NotFoundError(f"unknown run '{ref}'{nearest(ref, (LAST, BEST))} {known}")
+        allowed = f"({LAST}, {BEST} and {BEST}:ENV:VARIANT exist)"
+        raise NotFoundError(f"unknown run '{ref}'{nearest(ref, (LAST, BEST))} {allowed}")
     if not ref:
         raise NotFoundError(f"a run needs a name: an id, a unique prefix, a path, {LAST} or {BEST}")
     ids = run_ids(root)
@@ -395,42 +332,38 @@ def _last(root: Path) -> RunFolder:
 def _best(root: Path, spec: str) -> RunFolder:
     from cadenza.records.index import rows
 
-    known = rows(root)
-    specs = sorted({row["spec"] for row in known})
+    runs = rows(root)
+    specs = sorted({row["spec"] for row in runs})
     if spec and spec not in specs:
         raise NotFoundError(f"no run of '{spec}' in {root}{nearest(spec, specs)}")
-    evaluated = [row for row in known if row["return"] is not None and spec in ("", row["spec"])]
-    scored = [row for row in evaluated if not row.get("cleaned")]  # of the others nothing is left to use
-    if not scored:
+    evaluated = [row for row in runs if row["return"] is not None and spec in ("", row["spec"])]
+    usable = [row for row in evaluated if not row.get("cleaned")]
+    if not usable:
         where = f"{'of ' + spec + ' ' if spec else ''}in {root}"
         cleaned = f"every run {where} that was evaluated has been cleaned up"
         raise NotFoundError(cleaned if evaluated else f"no run {where} has been evaluated yet")
-    return RunFolder(root / max(scored, key=lambda row: (row["return"], row["created"] or ""))["run"])
+    return RunFolder(root / max(usable, key=lambda row: (row["return"], row["created"] or ""))["run"])
 
 
 def shown_state(run: Path, status: str | None) -> str:
-    """`crashed` for a run that left no last word; else what its status says."""
+    """Return a run's status, or `crashed` for one whose process ended without writing how."""
     if status in (None, "running"):
         return "running" if is_held(run) else "crashed"
     return str(status)
 
 
 def read_object(path: SafePath) -> dict[str, Any]:
-    """A JSON object that every run has on disk."""
+    """Return the JSON object in a file that every run has."""
     try:
-        found = json_data(path.read_bytes(LONGEST_CONFIG))
+        return json_object(path.read_bytes(LONGEST_CONFIG))
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing: put it back from a copy of the run") from None
+        raise CheckpointError(f"{path} is missing: {validity.REMEDY}") from None
     except ParseError as problem:
-        why = "not JSON" if problem.line is not None else problem.reason
-        raise CheckpointError(f"{path} is damaged ({why}): put it back from a copy of the run") from None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} is damaged (no JSON object): put it back from a copy of the run")
-    return found
+        raise validity.damage(path, "not JSON" if problem.line is not None else problem.reason) from None
 
 
 def evaluation_video(folder: RunFolder, env_steps: int) -> SafePath | None:
-    """The film of the evaluation at this step, where one was made (`evaluation.video_every`)."""
+    """Return the video of the evaluation at this step, or None if there is none (`evaluation.video_every`)."""
     name = evaluation_video_name(env_steps)
     return next((path for kind in (".gif", ".mp4") if (path := folder.videos / f"{name}{kind}").exists()), None)
 

@@ -17,11 +17,11 @@ from cadenza.base.parsing import ParseError, json_data
 from cadenza.errors import ConfigError, MissingExtraError, NotFoundError, StorageError, install
 
 REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-USED = ("config.yaml", "manifest.json", "status.json", "decisions.json", "metrics.jsonl")  # of a published run
+NEEDED = ("config.yaml", "manifest.json", "status.json", "decisions.json", "metrics.jsonl")  # in a published run
 SHOWN = ("README.md", "curves.png", "replay.mp4", "replay.gif")
 CHECKPOINT = ("checkpoints/best", "checkpoints/last", "checkpoints/step-*.json", "checkpoints/step-*.safetensors")
-UNTOUCHED = (".gitattributes",)  # the Hub's own
-STRANGE = "*..*"  # names that lead elsewhere
+UNTOUCHED = (".gitattributes",)  # files of the Hub itself
+OUTSIDE = "*..*"  # names that lead out of the folder
 
 
 def check_repo(name: str) -> str:
@@ -31,39 +31,39 @@ def check_repo(name: str) -> str:
 
 
 def upload(folder: Path, repo: str, private: bool, message: str) -> dict[str, Any]:
-    """Make the repository hold what the folder does; a commit only where something differs.
+    """Make the repository hold what the folder does; commit only if something differs.
 
-    Files that no run has are left alone, and so is a repository that holds something else than a run.
+    Leave files alone that no run has, and refuse a repository that holds something else than a run.
     """
-    with _told(repo):
+    with _plain_errors(repo):
         hub = _api()
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         hub.create_repo(repo, private=private, exist_ok=True)
-        found = hub.model_info(repo)
-        if private and not found.private:
-            way = "make it private in its settings on the Hub, or give a new name"
-            raise ConfigError(f"--private: {repo} is there already, and everybody sees it ({way})")
-        there = [name for name in hub.list_repo_files(repo) if name not in UNTOUCHED]
-        if there and not _holds_a_run(hub, repo, there):
-            raise ConfigError(f"{repo} holds something that is no run of cadenza ({there[0]} …): give a new name")
+        info = hub.model_info(repo)
+        if private and not info.private:
+            remedy = "make it private in its settings on the Hub, or give a new name"
+            raise ConfigError(f"--private: {repo} exists already and is public ({remedy})")
+        present = [name for name in hub.list_repo_files(repo) if name not in UNTOUCHED]
+        if present and not _holds_a_run(hub, repo, present):
+            raise ConfigError(f"{repo} holds something that is no run of cadenza ({present[0]} …): give a new name")
         files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-        ours = (*USED, *SHOWN, *CHECKPOINT)
-        stale = [name for name in there if name not in files and any(fnmatchcase(name, one) for one in ours)]
+        patterns = (*NEEDED, *SHOWN, *CHECKPOINT)
+        stale = [name for name in present if name not in files and any(fnmatchcase(name, one) for one in patterns)]
         operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in files]
         operations += [CommitOperationDelete(name) for name in stale]
         commit = hub.create_commit(repo, operations, commit_message=message)
-        return {"url": f"{hub.endpoint}/{repo}", "commit": commit.oid, "changed": commit.oid != found.sha}
+        return {"url": f"{hub.endpoint}/{repo}", "commit": commit.oid, "changed": commit.oid != info.sha}
 
 
 def download(ref: str) -> Path:
-    """The folder, in the Hub's own cache, of a run published as `user/repo` or `user/repo@revision`."""
+    """Download a run published as `user/repo` or `user/repo@revision`; return its folder in the Hub's own cache."""
     repo, _, revision = ref.partition("@")
     check_repo(repo)
-    with _told(repo, revision):
+    with _plain_errors(repo, revision):
         hub = _api()
-        wanted = {"allow_patterns": [*USED, *CHECKPOINT], "ignore_patterns": [STRANGE]}
-        path = without_links(Path(hub.snapshot_download(repo, revision=revision or None, **wanted)))
+        selection = {"allow_patterns": [*NEEDED, *CHECKPOINT], "ignore_patterns": [OUTSIDE]}
+        path = without_links(Path(hub.snapshot_download(repo, revision=revision or None, **selection)))
     for name in ("config.yaml", "manifest.json"):
         if not (path / name).is_file():
             raise NotFoundError(f"hf:{ref} is no run published by cadenza: it has no {name}")
@@ -71,9 +71,9 @@ def download(ref: str) -> Path:
 
 
 def without_links(snapshot: Path) -> Path:
-    """The same files under a second name: the Hub's cache has links to its blobs, which no run folder may have.
+    """Return a folder with hard links to the files of a snapshot: the Hub's symbolic links are refused in a run.
 
-    A link that leads anywhere else, or a file too many folders down, is left out.
+    Leave out a link that leads anywhere but to a blob of the same cache.
     """
     if not any(path.is_symlink() for path in snapshot.rglob("*")):
         return snapshot
@@ -100,7 +100,7 @@ def _holds_a_run(hub: Any, repo: str, names: list[str]) -> bool:
     if not {"config.yaml", "manifest.json"} <= set(names):
         return False
     try:
-        with TemporaryDirectory(prefix="cadenza-hub-") as place:  # part of a run would be taken for all in the cache
+        with TemporaryDirectory(prefix="cadenza-hub-") as place:  # in the cache, it would pass for a whole snapshot
             path = Path(hub.hf_hub_download(repo, "manifest.json", local_dir=place))
             manifest = json_data(path.read_bytes())
     except ParseError:
@@ -120,8 +120,8 @@ def _api() -> Any:
 
 
 @contextmanager
-def _told(repo: str, revision: str = "") -> Iterator[None]:
-    """What may go wrong between here and the Hub, in one line."""
+def _plain_errors(repo: str, revision: str = "") -> Iterator[None]:
+    """Turn errors of the Hub and of the network into one line each."""
     try:
         yield
     except Exception as problem:
@@ -131,8 +131,8 @@ def _told(repo: str, revision: str = "") -> Iterator[None]:
         status = getattr(getattr(problem, "response", None), "status_code", None)
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else name
         if status in (401, 403) or "Token" in name:
-            way = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
-            raise ConfigError(f"the Hub does not let you use {repo}: {way}") from problem
+            remedy = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
+            raise ConfigError(f"the Hub does not let you use {repo}: {remedy}") from problem
         if name in ("RevisionNotFoundError", "HFValidationError") and revision:
             raise NotFoundError(f"{repo} has no revision '{revision}' on the Hub") from problem
         if name in ("RepositoryNotFoundError", "RevisionNotFoundError", "LocalEntryNotFoundError") and status == 404:

@@ -6,17 +6,16 @@ import json
 import os
 import sqlite3
 from contextlib import closing
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from cadenza.base.files import SafePath
 from cadenza.base.json_text import dumps
-from cadenza.base.parsing import ParseError, json_object
 from cadenza.records.folder import INDEX_NAME, run_ids, shown_state
-from cadenza.records.query import Entry, Filters, Settings, parsed, select
+from cadenza.records.query import Entry, Filters, parsed, select
 from cadenza.records.run_summary import COLUMNS, UNREADABLE, Row, describe, stamp, version
 
-LAYOUT = 4  # stored as the file's user_version; an index of another layout is made anew
+LAYOUT = 4  # stored as the file's user_version; an index of another layout is created again
 BUSY_SECONDS = 5.0
 TABLE = "CREATE TABLE runs (run TEXT PRIMARY KEY, stamp TEXT, facts TEXT, settings TEXT, measured TEXT)"
 
@@ -26,48 +25,48 @@ Texts = dict[str, tuple[str, str, str]]  # by run, its facts, settings and metri
 def rows(
     root: Path, filters: Filters = (), sort: str | None = None, limit: int | None = None, url: str | None = None
 ) -> list[Row]:
-    """Runs that match every filter, newest first or best first by `sort`; with those of a team's index at `url`."""
-    found = entries(root)
+    """Return the runs that match every filter, newest first or best first by `sort`.
+
+    With the URL of a team's index, they include everyone's.
+    """
+    runs = entries(root)
     if url is not None:
         from cadenza.records.shared_index import SharedIndex
 
-        found += SharedIndex(url).exchange(root, found)
-    return select(found, filters, sort, limit)
+        runs += SharedIndex(url).exchange(root, runs)
+    return select(runs, filters, sort, limit)
 
 
 def rebuild(root: Path) -> int:
-    """Forget what was known and read every folder again; how many runs there are."""
+    """Discard the cache and read every folder again; return the number of runs."""
     if _is_ours(root):
         (root / INDEX_NAME).unlink(missing_ok=True)
     return len(entries(root))
 
 
 def entries(root: Path) -> list[Entry]:
-    """Every run in a folder, from a cache made current first."""
-    place = str(root.absolute())  # texts and no paths from here on: there may be thousands of runs
+    """Return every run in a folder, from the cache after an update of it."""
+    place = str(root.absolute())  # texts instead of paths from here on: there may be thousands of runs
     stamps = {run: stamp(f"{place}/{run}") for run in run_ids(root)}
     if not stamps:
         return []
-    texts, settings = _from_disk(root, stamps), Settings()
-    found = []
+    texts, settings = _from_disk(root, stamps), cache(parsed)  # the seeds of one config share a text
+    entries = []
     for run, at in stamps.items():
         facts = _facts(texts[run])
-        if facts is None:  # the cache may be anybody's
+        if facts is None:  # anybody may have written the cache
             texts[run] = _texts(root / run)
             facts = json.loads(texts[run][0])
         row = facts | {"run": run, "dir": f"{place}/{run}"}
         if row["status"] in (None, "running"):
             row["status"] = shown_state(Path(row["dir"]), row["status"])
-        found.append(Entry(row, version(at), partial(settings.read, texts[run][1]), partial(parsed, texts[run][2])))
-    return found
+        entries.append(Entry(row, version(at), partial(settings, texts[run][1]), partial(parsed, texts[run][2])))
+    return entries
 
 
 def _facts(texts: tuple[str, str, str]) -> Row | None:
-    """The facts in a row of the cache; None where it holds what no version wrote."""
-    try:
-        facts = json_object(texts[0])
-    except ParseError:
-        return None
+    """Return the facts in a row of the cache, or None if no version of cadenza wrote it."""
+    facts = parsed(texts[0])
     return facts if facts.keys() >= set(COLUMNS) else None
 
 
@@ -77,14 +76,14 @@ def _from_disk(root: Path, stamps: dict[str, str]) -> Texts:
         try:
             return _refreshed(path, root, stamps)
         except sqlite3.OperationalError:
-            break  # read-only, busy for long, or without room: the folders themselves will do
+            break  # read-only, busy for long, or a full disk: read the folders instead
         except sqlite3.DatabaseError:
-            path.unlink(missing_ok=True)  # damaged: a cache is thrown away, not repaired
+            path.unlink(missing_ok=True)  # damaged: a cache is discarded, not repaired
     return {run: _texts(root / run) for run in stamps}
 
 
 def _is_ours(root: Path) -> bool:
-    """Whether the cache, with the files that SQLite puts beside it, may be written: nothing there leads elsewhere."""
+    """Return whether the cache may be written: neither it nor a file that SQLite puts beside it is a link."""
     for path in SafePath(root).glob(f"{INDEX_NAME}*"):
         try:
             os.close(path.open(os.O_RDWR))
@@ -97,23 +96,24 @@ def _refreshed(path: Path, root: Path, stamps: dict[str, str]) -> Texts:
     with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as database:
         if database.execute("PRAGMA user_version").fetchone()[0] != LAYOUT:
             _lay_out(database)
-        found = {run: (at, *texts) for run, at, *texts in database.execute("SELECT * FROM runs")}
-        stale = [run for run, at in stamps.items() if found.get(run, ("",))[0] != at]
-        gone = [run for run in found if run not in stamps]
-        texts: Texts = {run: (facts, settings, measured) for run, (_, facts, settings, measured) in found.items()}
+        cached = database.execute("SELECT run, stamp, facts, settings, measured FROM runs").fetchall()
+        cached_stamps = {run: at for run, at, *_ in cached}
+        texts: Texts = {run: (facts, settings, measured) for run, _, facts, settings, measured in cached}
+        stale = [run for run, at in stamps.items() if cached_stamps.get(run) != at]
+        gone = [run for run in cached_stamps if run not in stamps]
         if stale or gone:
             texts |= {run: _texts(root / run) for run in stale}
             with database:
-                database.execute("PRAGMA synchronous = OFF")  # a lost index is made anew
+                database.execute("PRAGMA synchronous = OFF")  # a lost index is created again
                 database.executemany("DELETE FROM runs WHERE run = ?", [(run,) for run in gone])
-                # why one cannot be opened is found anew each time: it may be mended without its status being told
+                # an unreadable run is not cached: it may be repaired without a change of its status
                 changed = [(run, stamps[run], *texts[run]) for run in stale if UNREADABLE not in texts[run][0]]
                 database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", changed)
         return texts
 
 
 def _lay_out(database: sqlite3.Connection) -> None:
-    """In one transaction: of several processes that find no table, the first makes it."""
+    """Create the table, in one transaction: of several processes, the first one does it."""
     with database:
         database.execute("BEGIN IMMEDIATE")
         if database.execute("PRAGMA user_version").fetchone()[0] != LAYOUT:
@@ -131,5 +131,5 @@ def _texts(path: Path) -> tuple[str, str, str]:
 
 
 def _clean(text: str) -> str:
-    """Half characters, which JSON can name, stand in no database."""
+    """Replace lone surrogates, which JSON can contain but no database."""
     return text.encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""One writer per run: an operating-system lock on `<run>/lock`, which vanishes with the process that held it."""
+"""One writer per run: an operating-system lock on `<run>/lock`, which is released when its process ends."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cadenza.base.parsing import ParseError, json_object
 from cadenza.errors import LockedError, StorageError
 
 LOCK_NAME = "lock"
-# A viewer asking `is_held` has the lock for microseconds: one refusal alone does not prove a writer.
+# A viewer that calls `is_held` has the lock for microseconds: one refusal alone does not prove a writer.
 ATTEMPTS = 5
-LONGEST = 4096  # bytes of what a lock says
+LONGEST = 4096  # bytes of the lock's text
 PAUSE_SECONDS = 0.02
 
 if sys.platform == "win32":
@@ -50,7 +50,7 @@ else:
 
 
 class RunLock:
-    """Held from `acquire` to `release`, or as a context; a fork or a child program does not keep it alive."""
+    """The lock of a run, held from `acquire` to `release`, or as a context. A child process does not keep it."""
 
     def __init__(self, run: Path) -> None:
         self.path = run / LOCK_NAME
@@ -76,7 +76,7 @@ class RunLock:
             self.forget()
 
     def forget(self) -> None:
-        """Close this process's copy without letting the lock go: for a forked child, whose parent still has it."""
+        """Close this process's descriptor without releasing the lock: for a forked child, whose parent keeps it."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -114,7 +114,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_held(run: Path) -> bool:
-    """Whether a living process writes to the run; safe to ask at any time."""
+    """Return whether a living process writes to the run; safe to call at any time."""
     try:
         file = (SafePath(run) / LOCK_NAME).open()
     except OSError:
@@ -131,16 +131,17 @@ def is_held(run: Path) -> bool:
 
 
 def holder(run: Path) -> dict[str, Any]:
-    """Who took the lock last: pid, host, boot_id, started; empty when that cannot be read."""
+    """Return the process that took the lock last: pid, host, boot_id, started; nothing if that cannot be read."""
     with suppress(OSError, ParseError):
         return json_object((SafePath(run) / LOCK_NAME).read_bytes(LONGEST))
     return {}
 
 
-def describe(who: dict[str, Any]) -> str:
-    if not who:
+def describe(process: dict[str, Any]) -> str:
+    """Return a process that holds a lock in words."""
+    if not process:
         return "another process"
-    return f"process {who.get('pid')} on {who.get('host')} since {who.get('started')}"
+    return f"process {process.get('pid')} on {process.get('host')} since {process.get('started')}"
 
 
 def _identity() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a run needs to be told apart and done again: command, code, versions, machine. Imports nothing heavy."""
+"""The facts that identify and reproduce a run: command, code, versions, machine. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cadenza.config.schema import RunConfig
 
 PACKAGES = ("cadenza", "torch", "numpy", "gymnasium")
-# noted where they are installed: what the physics and pictures of environments come from
+# recorded if installed: what the physics and pictures of environments come from
 WORLDS = (
     *("mujoco", "dm_control", "box2d", "pygame-ce", "pygame", "ale-py", "minigrid", "envpool", "vmas", "scipy"),
     *("pettingzoo", "mpe2", "gymnasium-robotics", "pymunk", "rlcard", "smac", "smacv2", "minari"),
@@ -28,7 +28,7 @@ GIT_SECONDS = 1.0
 
 
 def describe_run(config: RunConfig, command: list[str]) -> dict[str, Any]:
-    """The content of manifest.json, but for the run's id."""
+    """Return the content of manifest.json without the run's id."""
     from cadenza.config.convert import config_hash, to_dict
     from cadenza.records.folder import timestamp
     from cadenza.records.trust import signatures
@@ -45,14 +45,14 @@ def describe_run(config: RunConfig, command: list[str]) -> dict[str, Any]:
         "config_hash": config_hash(config),
         "signatures": signatures(to_dict(config)),
         "git": git_state(),
-        "versions": versions() | {name: found for name in WORLDS if (found := package_version(name))},
+        "versions": versions() | {name: installed for name in WORLDS if (installed := package_version(name))},
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "machine": machine(),
     }
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit of the working directory and whether tracked files differ from it; nothing outside a repository."""
+    """Return the commit of the working directory and whether tracked files differ from it; None if not in git."""
     commit = _git("rev-parse", "HEAD")
     if not commit:
         return None
@@ -63,10 +63,10 @@ def git_state() -> dict[str, Any] | None:
 def _git(*arguments: str) -> str | None:
     command = ["git", "--no-optional-locks", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=True)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def versions() -> dict[str, str | None]:

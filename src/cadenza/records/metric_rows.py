@@ -39,7 +39,7 @@ class ByteRange:
 class Rows:
     """The rows of a metrics.jsonl as it is now; a row that is appended later is for the next `Rows`.
 
-    `all` and `since` raise an error for a line that is no row, the other methods leave it out.
+    `all`, `end` and `since` raise an error for a line that is no row, the other methods leave it out.
     """
 
     def __init__(self, path: SafePath) -> None:
@@ -57,11 +57,20 @@ class Rows:
 
     def all(self) -> list[Row]:
         """Return all complete rows; a last line that was cut short is left out."""
+        return self._checked(0)
+
+    def end(self) -> list[Row]:
+        """Return all complete rows of a small file, and those within the last bytes of a long one."""
+        begin = self.size - WHOLE
+        return self._checked(self._line(begin, self.size)[0] if begin > 0 else 0)
+
+    def _checked(self, begin: int) -> list[Row]:
         rows = []
+        place = f" after byte {begin}" if begin else ""
         try:
-            for number, (_, row) in enumerate(self.since(0), 1):
+            for number, (_, row) in enumerate(self.since(begin), 1):
                 if fault := validity.row_fault(row):
-                    raise CheckpointError(f"{self._path}: row {number} {fault}")
+                    raise CheckpointError(f"{self._path}: row {number}{place} {fault}")
                 rows.append(row)
         except ValueError as problem:
             raise CheckpointError(f"{self._path} has a row that is not JSON: {problem}") from problem
@@ -104,6 +113,22 @@ class Rows:
         begin = max(0, self._end - length)
         lines = self._bytes(begin, self._end).split(b"\n")[:-1]
         return lines if begin == 0 else lines[1:]
+
+    def latest(self, name: str, count: int) -> list[Row]:
+        """Return the last `count` rows that have a metric, by a search from the end."""
+        needle, rows = _needle(name), list[Row]()
+        end, length = self.size, SCAN
+        while end > 0 and len(rows) < count and length <= 4 * LONGEST_ROW:
+            begin, _ = self._line(max(0, end - length), end)
+            if begin == end:  # a row that is longer
+                length *= 4
+                continue
+            text = self._bytes(begin, end)
+            if needle in text:
+                lines = [line for line in text.split(b"\n") if needle in line]
+                rows = [row for row in _parsed(lines) if name in row] + rows
+            end, length = begin, SCAN
+        return rows[-count:]
 
     # a part, evenly sampled
 
@@ -178,7 +203,7 @@ class Rows:
 
     def _search(self, name: str, part: ByteRange, points: int) -> list[bytes]:
         """Search in one pass; once there are too many matches, a share of the file is skipped behind each one."""
-        needle = f"{json.dumps(name, ensure_ascii=False)}:".encode()
+        needle = _needle(name)
         matches: list[tuple[int, bytes]] = []
         share, offset, length, skipped = 0, part.begin, SCAN, False
         while offset < part.end:
@@ -224,6 +249,11 @@ def whole_lines(file: IO[bytes]) -> Iterator[bytes]:
             yield line
         if not whole:
             return
+
+
+def _needle(name: str) -> bytes:
+    """Return the bytes that every row with a metric contains."""
+    return f"{json.dumps(name, ensure_ascii=False)}:".encode()
 
 
 def _parsed(lines: list[bytes]) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""metrics.jsonl, the truth about a run: one row per logging interval, each chained to the one before by a digest."""
+"""metrics.jsonl, the record of a run: one row per logging interval, each chained to the one before by a digest."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from cadenza.records.metric_rows import Row, Rows, whole_lines
 
 FIRST = ("env_steps", "updates")
 DIGEST = "digest"
-OUTSIDE = ("time/", "system/")  # never the same twice, so outside digests and comparisons
+UNREPEATABLE = ("time/", "system/")  # differ between equal runs, so digests and comparisons leave them out
 ALIASES = {"val/": "eval/", "test/": "eval/", "train/": "collect/"}
+SAMPLE = 300  # rows of a long file in which to look for quantities
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class MetricsFile:
-    """The writer. Rows that a full disk refused wait in memory and go out with the next one."""
+    """The writer of metrics.jsonl. Rows that a full disk refuses wait in memory and are written with the next one."""
 
     def __init__(self, path: SafePath) -> None:
         self._file = path.open(os.O_RDWR | os.O_CREAT)
@@ -39,11 +40,11 @@ class MetricsFile:
 
     @property
     def pending(self) -> int:
-        """Rows not yet on disk."""
+        """The number of rows that are not yet on disk."""
         return len(self._pending)
 
     def append(self, row: Row) -> bool:
-        """Add a row; False when the disk is full and it has to wait."""
+        """Add a row; return False if the disk is full and the row has to wait."""
         keys = [key for key in FIRST if key in row] + sorted(set(row).difference(FIRST))
         ordered = {key: plain(row[key]) for key in keys}
         last = json.loads(self._pending[-1])[DIGEST] if self._pending else self._digest
@@ -51,7 +52,7 @@ class MetricsFile:
         return self.flush()
 
     def flush(self) -> bool:
-        """Hand waiting rows to the operating system; True when none is left."""
+        """Hand waiting rows to the operating system; return whether all could be written."""
         while self._pending:
             line = self._pending[0].encode() + b"\n"
             try:
@@ -70,13 +71,13 @@ class MetricsFile:
         os.close(self._file)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the file stands; what it refers to is on disk when this returns."""
+        """Return length, row count and last digest of the file, which is synced to disk, and the waiting rows."""
         self.flush()
         os.fsync(self._file)
         return {"bytes": self._bytes, "rows": self._rows, "digest": self._digest, "pending": list(self._pending)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Cut the file back to where it stood, after checking that it still is what it was then."""
+        """Cut the file back to its length in the state; refuse one that was changed before that point."""
         size = os.fstat(self._file).st_size
         if size < state["bytes"]:
             raise CheckpointError(f"{self._path} has {size} bytes, the checkpoint was made at {state['bytes']}")
@@ -90,33 +91,32 @@ class MetricsFile:
         os.ftruncate(self._file, self._bytes)
 
     def _write(self, line: bytes) -> None:
-        # A killed or refused write may have left part of a line; every row starts where the last good one ended.
+        # An interrupted write may have left part of a line: every row starts where the last whole one ended.
         os.ftruncate(self._file, self._bytes)
         os.lseek(self._file, self._bytes, os.SEEK_SET)
-        done = 0
-        while done < len(line):
-            done += os.write(self._file, line[done:])
+        while line:
+            line = line[os.write(self._file, line) :]
 
 
 class MetricBuffer:
-    """Means over a logging interval. Tensors are added up as tensors and read only by `means`."""
+    """Means over a logging interval. Tensors are summed as tensors, and only `means` reads their values."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Any] = {}
         self._counts: dict[str, float] = {}
 
     def add(self, metrics: dict[str, Any], count: float = 1) -> None:
-        """Take in values; `count` says of how many samples each is the mean already."""
+        """Add values, each of them already the mean of `count` samples."""
         for key, value in metrics.items():
             try:
-                # Starting from 0.0 makes a new tensor at once: the given one may be a buffer that is written again.
+                # Adding to 0.0 makes a new tensor at once: the value may be a buffer that is written again.
                 self._sums[key] = self._sums.get(key, 0.0) + (value if count == 1 else value * count)
             except TypeError:
                 raise ConfigError(f"metric '{key}' must be one number, not {type(value).__name__}") from None
             self._counts[key] = self._counts.get(key, 0) + count
 
     def means(self) -> dict[str, float]:
-        """The means so far, and start anew."""
+        """Return the means of everything added since the last call."""
         means = {key: _number(key, total) / self._counts[key] for key, total in self._sums.items()}
         self._sums, self._counts = {}, {}
         return means
@@ -135,17 +135,17 @@ def _number(key: str, value: Any) -> float:
 
 
 def chained(previous: str, row: Row) -> str:
-    """The digest of a row after another: equal only when all that came before is equal too."""
+    """Return the digest of a row and of the digest before it, so that equal digests mean equal histories."""
     return sha256((previous + canonical(compared(row))).encode()).hexdigest()[:16]
 
 
 def compared(row: Row) -> Row:
-    """The part of a row that two equal runs share."""
-    return {key: value for key, value in row.items() if key != DIGEST and not key.startswith(OUTSIDE)}
+    """Return the part of a row that is equal in two equal runs."""
+    return {key: value for key, value in row.items() if key != DIGEST and not key.startswith(UNREPEATABLE)}
 
 
 def _trusted(path: SafePath, end: int | None = None) -> tuple[int, int, str]:
-    """Bytes, rows and last digest up to the first row that is cut short or does not match its digest, or to `end`."""
+    """Return bytes, rows and last digest before the first row that is cut or does not match its digest, or `end`."""
     length, count, previous = 0, 0, ""
     with path.reading() as file:
         for line in whole_lines(file):
@@ -163,7 +163,7 @@ def _trusted(path: SafePath, end: int | None = None) -> tuple[int, int, str]:
 
 
 def read(path: SafePath) -> list[Row]:
-    """Return all complete rows; a last line that was cut short is left out, a missing file has none."""
+    """Return all complete rows, without a last line that was cut short; none if there is no file."""
     try:
         with Rows(path) as rows:
             return rows.all()
@@ -171,9 +171,25 @@ def read(path: SafePath) -> list[Row]:
         return []
 
 
-def resolve(name: str, known: Iterable[str]) -> str:
-    """The stored name a query means: itself, or `val/`, `test/` for evaluation and `train/` for collected episodes."""
-    names = set(known)
+def recent(path: SafePath, count: int) -> tuple[Row | None, dict[str, list[float]]]:
+    """Return the last row, and the last `count` numbers of every quantity, without reading all of a long file."""
+    try:
+        with Rows(path) as reader:
+            rows, whole = reader.end(), reader.part()
+            sample = [] if whole.small else reader.sampled(whole, SAMPLE)
+            values = {}
+            for name in names([*sample, *rows]):
+                values[name] = series(rows, name)[1][-count:]
+                if len(values[name]) < count and not whole.small:  # few rows have it
+                    values[name] = series(reader.latest(name, count), name)[1]
+            return rows[-1] if rows else None, values
+    except FileNotFoundError:
+        return None, {}
+
+
+def resolve(name: str, stored: Iterable[str]) -> str:
+    """Return the stored name for `name`, which may say `val/` or `test/` for `eval/`, and `train/` for `collect/`."""
+    names = set(stored)
     prefix, slash, rest = name.partition("/")
     for candidate in (name, ALIASES.get(prefix + slash, prefix + slash) + rest):
         if candidate in names:
@@ -182,31 +198,30 @@ def resolve(name: str, known: Iterable[str]) -> str:
 
 
 def names(rows: Iterable[Row]) -> list[str]:
-    """Every quantity in the rows, in order of first appearance, without the digest."""
+    """Return the names of all quantities in the rows but the digest, in order of first appearance."""
     return [key for key in dict.fromkeys(key for row in rows for key in row) if key != DIGEST]
 
 
 def numeric(rows: Iterable[Row]) -> set[str]:
-    """Quantities that are numbers in some row."""
+    """Return the names of quantities that are numbers in some row."""
     return {key for row in rows for key, value in row.items() if isinstance(value, int | float)}
 
 
 def series(rows: Sequence[Row], name: str, axis: str = "env_steps") -> tuple[list[float], list[float]]:
-    """An axis and the values of one metric, where both are numbers."""
-    points = [(row.get(axis), row.get(name)) for row in rows]
-    found = [(x, y) for x, y in points if isinstance(x, int | float) and isinstance(y, int | float)]
-    return [x for x, _ in found], [y for _, y in found]
+    """Return the values of an axis and of a metric, in the rows where both are numbers."""
+    pairs = [(row.get(axis), row.get(name)) for row in rows]
+    points = [(x, y) for x, y in pairs if isinstance(x, int | float) and isinstance(y, int | float)]
+    return [x for x, _ in points], [y for _, y in points]
 
 
 def first_difference(rows_a: Sequence[Row], rows_b: Sequence[Row], limit: int | None = None) -> Row | None:
-    """Row, env_steps and quantity where two runs part, looking no further than `limit` env_steps; None: nowhere."""
+    """Return row, env_steps and quantity of the first difference up to `limit` env_steps, or None if there is none."""
     a, b = (rows if limit is None else [row for row in rows if row["env_steps"] <= limit] for rows in (rows_a, rows_b))
-    for index, (left, right) in enumerate(zip(a, b, strict=False)):
-        ours, theirs = compared(left), compared(right)
-        for key in [*dict.fromkeys([*ours, *theirs]), DIGEST]:
-            one, other = left.get(key), right.get(key)
-            if one != other or (key in left) != (key in right):
-                return {"row": index, "env_steps": left.get("env_steps"), "quantity": key, "a": one, "b": other}
+    for index, (row_a, row_b) in enumerate(zip(a, b, strict=False)):
+        for key in [*dict.fromkeys([*compared(row_a), *compared(row_b)]), DIGEST]:
+            x, y = row_a.get(key), row_b.get(key)
+            if x != y or (key in row_a) != (key in row_b):
+                return {"row": index, "env_steps": row_a.get("env_steps"), "quantity": key, "a": x, "b": y}
     if len(a) != len(b):
         shared = min(len(a), len(b))
         steps = (a if len(a) > shared else b)[shared].get("env_steps")
@@ -215,7 +230,7 @@ def first_difference(rows_a: Sequence[Row], rows_b: Sequence[Row], limit: int | 
 
 
 def export_csv(rows: Sequence[Row], path: SafePath) -> None:
-    """A table with a column for each quantity; empty where a row does not have it."""
+    """Write a table with a column for each quantity, empty where a row does not have it."""
     text = io.StringIO()
     columns = names(rows)
     writer = csv.writer(text, lineterminator="\n")

@@ -1,9 +1,10 @@
-"""What the index knows of a run, read from its folder: facts to show, settings to search, and a stamp that changes."""
+"""The summary of a run for the index, read from its folder: facts to show, settings to search, a stamp."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,19 @@ from cadenza.records.metric_rows import Rows
 from cadenza.trees import leaves
 
 Row = dict[str, Any]
-Number = int | float
 
 COLUMNS = (
     "run", "dir", "spec", "environment", "algorithm", "seed", "status", "env_steps", "return", "seconds",
     "created", "name", "tags", "auto_tags", "changes", "config_hash", "git", "host",
 )  # fmt: skip
-ALSO = ("best_return", "updates", "cleaned")  # of the status, besides metrics
+STATUS_FACTS = ("best_return", "updates", "cleaned")  # facts from status.json, besides metrics
 UNREADABLE = "unreadable"
 SETTING = re.compile(r"[\w.]+=.*", re.DOTALL)
-SAID_ELSEWHERE = ("seed=", "name=", "tags=")
+COLUMN_SETTINGS = ("seed=", "name=", "tags=")  # settings that have a column of their own
 
 
 def stamp(run: str) -> str:
-    """Changes whenever status.json is replaced, even within one tick of the clock."""
+    """Return a text that changes whenever status.json is replaced, even within one tick of the clock."""
     try:
         status = os.stat(f"{run}/status.json", follow_symlinks=False)
     except OSError:
@@ -36,44 +36,43 @@ def stamp(run: str) -> str:
 
 
 def version(stamped: str) -> int:
-    """When the run last said how it stands, by a stamp taken before it was read."""
+    """Return from a stamp when the run's status was last written, in nanoseconds; later summaries are newer."""
     at, _, _ = stamped.partition("-")
     return int(at) if at.isdigit() else 0
 
 
 def describe(path: Path, settings: Row | None = None) -> tuple[Row, Row, Row]:
-    """COLUMNS and what status.json measures; every setting by its dotted key; every metric as it was last."""
+    """Return COLUMNS with the metrics in status.json; other settings by dotted key; the last value of other metrics."""
     from cadenza.config.schema import variant
 
     folder = RunFolder(path)
     reason = unreadable(folder)
     settings = {} if reason else folder.settings() if settings is None else settings
     status, manifest = _lenient(folder.read_status), _lenient(folder.read_manifest)
-    environment = _part(settings, "environment", "id") or manifest.get("environment")
-    algorithm = _part(settings, "algorithm", "name") or manifest.get("algorithm")
-    named = variant(str(environment), str(algorithm), _only(str, settings.get("experiment")))
-    git, tags = _only(dict, manifest.get("git")) or {}, settings.get("tags")
+    environment = _setting(settings, "environment", "id") or manifest.get("environment")
+    algorithm = _setting(settings, "algorithm", "name") or manifest.get("algorithm")
+    git, tags = manifest.get("git") or {}, settings.get("tags")
     row = {
         "run": folder.id,
         "dir": str(path.absolute()),
-        "spec": f"{environment}:{named}",
+        "spec": f"{environment}:{variant(str(environment), str(algorithm), settings.get('experiment'))}",
         "environment": environment,
         "algorithm": algorithm,
         "seed": settings.get("seed"),
         "status": status.get("status"),
-        "env_steps": _only(Number, status.get("env_steps")),
-        "return": _only(Number, status.get("eval/return_mean")),
-        "seconds": _only(Number, status.get("seconds")),
-        "created": _only(str, manifest.get("created")),
+        "env_steps": status.get("env_steps"),
+        "return": status.get("eval/return_mean"),
+        "seconds": status.get("seconds"),
+        "created": manifest.get("created"),
         "name": settings.get("name", ""),
         "tags": tags if isinstance(tags, list) else [tags] if tags else [],
         "auto_tags": automatic_tags(settings, bool(git.get("dirty"))),
-        "changes": changes(_only(list, manifest.get("command")) or []),
+        "changes": changes(manifest.get("command", [])),
         "config_hash": manifest.get("config_hash"),
         "git": git.get("commit"),
-        "host": (_only(dict, manifest.get("machine")) or {}).get("host"),
+        "host": manifest.get("machine", {}).get("host"),
     }
-    measured = {key: value for key, value in status.items() if "/" in key or key in ALSO}
+    measured = {key: value for key, value in status.items() if "/" in key or key in STATUS_FACTS}
     row |= measured
     if reason is not None:
         row |= {"status": UNREADABLE, "unreadable": reason}
@@ -82,7 +81,7 @@ def describe(path: Path, settings: Row | None = None) -> tuple[Row, Row, Row]:
 
 
 def unreadable(folder: RunFolder) -> str | None:
-    """Why a run cannot be opened, by what kind of file and how large its few descriptions are."""
+    """Return why a run cannot be opened, from the kind and size of its main files, or None."""
     for file in (folder.config, folder.manifest, folder.status, folder.decisions, folder.metrics):
         try:
             os.close(file.open())
@@ -105,40 +104,32 @@ def last_row(path: SafePath) -> Row:
 
 
 def automatic_tags(settings: Row, dirty: bool) -> list[str]:
-    """Words that every run can be found by without anyone having thought of them."""
-    family, slash, _ = str(_part(settings, "environment", "id") or "").partition("/")
-    found = {
+    """Return tags that follow from the settings: family, algorithm, tuned or not, and how the run was started."""
+    family, slash, _ = str(_setting(settings, "environment", "id") or "").partition("/")
+    tags = {
         family: bool(slash),
-        str(_part(settings, "algorithm", "name")): True,
+        str(_setting(settings, "algorithm", "name")): True,
         "tuned" if settings.get("experiment") else "untuned": True,
-        "debug": _part(settings, "debug", "enabled") is True,
-        "warm-start": _part(settings, "training", "init_from") is not None,
-        "dataset": _part(settings, "training", "dataset") is not None,
+        "debug": _setting(settings, "debug", "enabled") is True,
+        "warm-start": _setting(settings, "training", "init_from") is not None,
+        "dataset": _setting(settings, "training", "dataset") is not None,
         "local-changes": dirty,
     }
-    return [tag for tag, holds in found.items() if holds]
+    return [tag for tag, applies in tags.items() if applies]
 
 
-def changes(command: list[Any]) -> list[str]:
-    """What was set on the command line: the name of a run that was given none."""
-    texts = [text for text in command[2:] if isinstance(text, str)]
-    return [text for text in texts if SETTING.fullmatch(text) and not text.startswith(SAID_ELSEWHERE)]
+def changes(command: list[str]) -> list[str]:
+    """Return the settings on the command line, which are shown for a run without a name."""
+    return [text for text in command[2:] if SETTING.fullmatch(text) and not text.startswith(COLUMN_SETTINGS)]
 
 
-def _lenient(read: Any) -> Row:
-    """One damaged folder must not hide the others."""
+def _lenient(read: Callable[[], Row]) -> Row:
+    """Read a file, or return nothing if it is damaged: one damaged folder must not hide the others."""
     try:
-        found: Row = read()
+        return read()
     except (CheckpointError, OSError):
         return {}
-    return found
 
 
-def _only(kind: Any, value: Any) -> Any:
-    """Nothing where somebody wrote something of another kind."""
-    return value if isinstance(value, kind) else None
-
-
-def _part(settings: Row, section: str, key: str) -> Any:
-    part = settings.get(section)
-    return part.get(key) if isinstance(part, dict) else None
+def _setting(settings: Row, section: str, key: str) -> Any:
+    return settings.get(section, {}).get(key)

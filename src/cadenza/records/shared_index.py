@@ -6,14 +6,14 @@ import json
 import platform
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from cadenza.base.json_text import dumps
 from cadenza.errors import ConfigError, MissingExtraError, StorageError, install
 from cadenza.records.folder import SHARED_INDEX, RunFolder
-from cadenza.records.query import Entry, Settings
+from cadenza.records.query import Entry
 from cadenza.records.run_summary import Row, describe, stamp, version
 
 try:
@@ -27,7 +27,7 @@ except ImportError as problem:
 
 BEAT_SECONDS = 30.0
 TEXTS = ("facts", "settings", "measured")
-LOST_SECONDS = 4 * BEAT_SECONDS  # a run elsewhere that has been silent for so long has crashed
+LOST_SECONDS = 4 * BEAT_SECONDS  # without a heartbeat for so long, a run elsewhere counts as crashed
 CONNECT_SECONDS = 10
 
 TABLE = sql.Table(
@@ -68,57 +68,54 @@ class SharedIndex:
         self._insert: Callable[[Any], Any] = postgresql.insert if dialect == "postgresql" else sqlite.insert
 
     def exchange(self, root: Path, ours: Sequence[Entry]) -> list[Entry]:
-        """Tell it how the runs in a folder stand, and learn of everyone else's."""
-        place, settings = place_of(root), Settings()
+        """Send the state of the runs in a folder, and return everyone else's."""
+        place, settings = place_of(root), cache(json.loads)  # the seeds of one config share a text
         ours_there, theirs = TABLE.c.place == place, TABLE.c.place != place
-        with self._connected() as connection:
-            known = {
+        with Connected(self._engine, self.name) as connection:
+            versions = {
                 row.run: row.version
                 for row in connection.execute(sql.select(TABLE.c.run, TABLE.c.version).where(ours_there))
             }
             others = connection.execute(sql.select(TABLE, sql.func.now().label("now")).where(theirs)).all()
-            unsettled = ("running", "crashed")  # which of them may change without the run saying so
-            news = [
-                _told(place, entry.version, entry.row, entry.settings, entry.measured)
+            unsettled = ("running", "crashed")  # may change without a new version
+            changed = [
+                _record(place, entry.version, entry.row, entry.settings, entry.measured)
                 for entry in ours
-                if known.get(entry.row["run"]) != entry.version or entry.row["status"] in unsettled
+                if versions.get(entry.row["run"]) != entry.version or entry.row["status"] in unsettled
             ]
-            self._write(connection, news)
-            # asked again: what was not there when the folder was read may have come since
-            gone = sorted(run for run in known if not RunFolder(root / run).config.exists())
+            self._write(connection, changed)
+            # checked again: a run that was missing when the folder was read may exist by now
+            gone = sorted(run for run in versions if not RunFolder(root / run).config.exists())
             if gone:
                 connection.execute(sql.delete(TABLE).where(ours_there, TABLE.c.run.in_(gone)))
-        here = {entry.row["run"] for entry in ours}  # a folder that several machines share is told by each
+        here = {entry.row["run"] for entry in ours}  # each machine reports the runs of a folder that several share
         return [_foreign(row, settings) for row in others if row.run not in here]
 
     def tell(self, run: Path) -> None:
-        """How one run stands now: its heartbeat."""
+        """Send the state of one run: its heartbeat."""
         at = version(stamp(str(run)))
-        described = describe(run)
-        with self._connected() as connection:
-            self._write(connection, [_told(place_of(run.parent), at, *described)])
+        record = _record(place_of(run.parent), at, *describe(run))
+        with Connected(self._engine, self.name) as connection:
+            self._write(connection, [record])
 
-    def _connected(self) -> Connected:
-        return Connected(self._engine, self.name)
-
-    def _write(self, connection: sql.Connection, news: list[Row]) -> None:
-        """Never something older over something newer; in one order, so that no two writers wait for each other."""
-        if not news:
+    def _write(self, connection: sql.Connection, records: list[Row]) -> None:
+        """Write records, but none over a newer one; in a fixed order, so that two writers cannot block each other."""
+        if not records:
             return
         insert = self._insert(TABLE).values(beat=sql.func.now())
         replaced = {name: insert.excluded[name] for name in ("version", *TEXTS, "beat")}
         newer = TABLE.c.version <= insert.excluded.version
         statement = insert.on_conflict_do_update(index_elements=["place", "run"], set_=replaced, where=newer)
-        connection.execute(statement, sorted(news, key=lambda one: str(one["run"])))
+        connection.execute(statement, sorted(records, key=lambda one: str(one["run"])))
 
 
-def _told(place: str, at: int, facts: Row, settings: Row, measured: Row) -> Row:
+def _record(place: str, at: int, facts: Row, settings: Row, measured: Row) -> Row:
     texts = {"facts": dumps(facts), "settings": dumps(settings), "measured": dumps(measured)}
     return {"place": place, "run": facts["run"], "version": at, **texts}
 
 
 class Connected:
-    """A transaction on a database that has the table; whatever goes wrong is one line."""
+    """A transaction on a database with the table; every problem is a one-line error."""
 
     def __init__(self, engine: sql.Engine, name: str) -> None:
         self._engine, self._name = engine, name
@@ -127,7 +124,7 @@ class Connected:
         try:
             try:
                 TABLE.metadata.create_all(self._engine)
-            except SQLAlchemyError:  # somebody else made it at the same moment, if anything
+            except SQLAlchemyError:  # another process may have created it at the same moment
                 TABLE.metadata.create_all(self._engine)
             self._transaction = self._engine.begin()
             return self._transaction.__enter__()
@@ -147,18 +144,18 @@ class Connected:
         return StorageError(f"cannot use the index at {self._name}: {reason} (unset {SHARED_INDEX} to do without it)")
 
 
-def _foreign(row: Any, settings: Settings) -> Entry:
-    """A run on another machine or in another folder: whether it lives is known by its heartbeat alone."""
+def _foreign(row: Any, settings: Callable[[str], Row]) -> Entry:
+    """Return a run on another machine or in another folder: only its heartbeat shows whether it is alive."""
     facts: Row = json.loads(row.facts)
     host, _, _ = row.place.partition(":")
     facts["dir"] = facts["dir"] if host == platform.node() else f"{host}:{facts['dir']}"
     if facts["status"] in (None, "running"):
         silent = (_time(row.now) - _time(row.beat)).total_seconds()
         facts["status"] = "running" if silent < LOST_SECONDS else "crashed"
-    return Entry(facts, row.version, partial(settings.read, row.settings), partial(json.loads, row.measured))
+    return Entry(facts, row.version, partial(settings, row.settings), partial(json.loads, row.measured))
 
 
 def _time(value: datetime | str) -> datetime:
-    """SQLite has no times of its own."""
-    read = datetime.fromisoformat(value) if isinstance(value, str) else value
-    return read.replace(tzinfo=None)
+    """Return a time without its zone; SQLite returns times as text."""
+    time = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return time.replace(tzinfo=None)

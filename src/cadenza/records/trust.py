@@ -1,8 +1,8 @@
-"""Configs that name code. One's own are honoured; a stranger's only when told to.
+"""Configs that name code: the user's own are accepted, others only with `--trust`.
 
-A run made here whose config holds import paths carries a signature made with a key in the user's own state folder, so
-that it can be resumed without further ado, while the same config in a downloaded run is refused. All of this looks at
-plain data: making the typed config may already import what it names.
+A run made here whose config holds import paths carries a signature, made with a key in the user's state folder. It can
+be resumed without `--trust`, while the same config in a downloaded run is refused. Everything here works on plain data,
+because building the typed config may already import what it names.
 """
 
 from __future__ import annotations
@@ -28,50 +28,49 @@ from cadenza.errors import CadenzaError, CheckpointError, ConfigError, StorageEr
 from cadenza.records.folder import read_object
 
 KEY_BYTES = 32
+REMEDY = "add --trust if you trust its author"
 ELSEWHERE = "XDG_STATE_HOME takes another place"
 SIGNED = ("environment", "algorithm")  # the blocks whose settings are used by the code they name
 SEPARATORS = ("/", "\\")
 
 
 def code_named(config: dict[str, Any]) -> list[str]:
-    """Whatever may make a config run somebody's code: what it imports, and files its environment is made from."""
+    """Return everything by which a config may run code: its import paths, and files that its environment opens."""
     return [*imports_named(config), *files_named(config)]
 
 
 def imports_named(config: dict[str, Any]) -> list[str]:
-    """Return every import path that may be honoured: environment, wrappers, sinks, algorithm and all that it names."""
+    """Return every import path that may be used: of environment, wrappers, sinks, and algorithm with its settings."""
     environment, algorithm = (_block(config, name) for name in SIGNED)
     places = [environment.get("id"), algorithm.get("name")]
     for listed in (environment.get("wrappers"), _sinks(config)):
-        if isinstance(listed, list):  # else making the typed config refuses it
+        if isinstance(listed, list):  # else building the typed config refuses it
             places += [one.get("id") if isinstance(one, dict) else one for one in listed]
     with contextlib.suppress(CadenzaError):
         if ":" not in str(algorithm.get("name")):
-            registry.algorithm(str(algorithm.get("name")))  # one of another package's has to be loaded to be known
+            registry.algorithm(str(algorithm.get("name")))  # imports that of another package, for its settings
     choices = {key for key, hint, _ in walk(RunConfig, data=config) if is_choice(hint)}
     parts = [text for key, text in _texts(algorithm, "algorithm") if key not in {"algorithm.name", *choices}]
     return [str(place) for place in (*places, *parts) if ":" in str(place)]
 
 
 def files_named(config: dict[str, Any]) -> list[str]:
-    """Return arguments of the environment, wrappers and sinks that may be files: a scenario starts programs."""
+    """Return arguments of the environment, wrappers and sinks that may be files: a scenario can start programs."""
     return [text for key, text in _arguments(config) if key.endswith("path") or _may_be_a_file(text)]
 
 
 def _arguments(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the texts among the arguments of the environment, wrappers and sinks; an argument's name is none."""
+    """Yield the texts among the arguments of the environment, wrappers and sinks, and names that are no identifiers."""
     environment = _block(config, "environment")
     lists = [listed for listed in (environment.get("wrappers"), _sinks(config)) if isinstance(listed, list)]
     entries = [one for listed in lists for one in listed if isinstance(one, dict)]
-    for arguments in (environment.get("kwargs"), *entries):
+    # the id of a wrapper or sink is an import, not an argument
+    keywords = [{name: value for name, value in entry.items() if name != "id"} for entry in entries]
+    for arguments in (environment.get("kwargs"), *keywords):
         if not isinstance(arguments, dict):
             yield from _texts(arguments, "kwargs")
             continue
         for name, value in arguments.items():
-            if name == "id" and arguments is not environment.get(
-                "kwargs"
-            ):  # of a wrapper or sink: an import, not an argument
-                continue
             yield from _texts(value, f"kwargs.{name}")
             if not str(name).isidentifier():
                 yield from _texts(name, f"kwargs.{name}")
@@ -85,9 +84,9 @@ def _may_be_a_file(text: str) -> bool:
 
 
 def signatures(stored: dict[str, Any]) -> list[str]:
-    """What this user's key makes of the blocks that may name code, as they are stored; nothing where none does.
+    """Return the signature by this user's key of the blocks that may name code, as they are stored; none if none does.
 
-    Any text given to an environment may be a file's name, which depends on where one stands.
+    Any text among an environment's arguments counts: whether it is a file's name depends on the current folder.
     """
     config = migrate(stored)
     if not imports_named(config) and not any(_arguments(config)):
@@ -95,33 +94,33 @@ def signatures(stored: dict[str, Any]) -> list[str]:
     try:
         blocks = {block: stored.get(block) for block in SIGNED}
         signed = canonical(blocks | ({"logging.sinks": _sinks(stored)} if _sinks(stored) else {}))
-    except TypeError:  # YAML knows dates and the like, which no config of ours holds
+    except TypeError:  # YAML has dates and the like, which no config of cadenza holds
         return []
     return [hmac.new(_key(), signed.encode(), "sha256").hexdigest()]
 
 
 def is_own(stored: dict[str, Any], manifest: dict[str, Any]) -> bool:
-    """Whether the config was signed here."""
+    """Return whether the config was signed here."""
     listed = manifest.get("signatures")
-    given = [str(one) for one in listed] if isinstance(listed, list) else []
-    return any(hmac.compare_digest(one, ours) for ours in signatures(stored) for one in given)
+    theirs = [str(one) for one in listed] if isinstance(listed, list) else []
+    return any(hmac.compare_digest(one, ours) for ours in signatures(stored) for one in theirs)
 
 
 def require_trust(stored: dict[str, Any], manifest: dict[str, Any], where: Path) -> None:
+    """Refuse a config that names code and was not signed here."""
     config = migrate(stored)
-    does = {"import": imports_named(config), "open": files_named(config)}
-    if any(does.values()) and not is_own(stored, manifest):
-        told = [f"{verb} '" + "', '".join(named) + "'" for verb, named in does.items() if named]
-        way = "add --trust if you trust its author"
-        raise ConfigError(f"{where} would {' and '.join(told)} and was not made here: {way}")
+    effects = {"import": imports_named(config), "open": files_named(config)}
+    if any(effects.values()) and not is_own(stored, manifest):
+        actions = [f"{verb} '" + "', '".join(names) + "'" for verb, names in effects.items() if names]
+        raise ConfigError(f"{where} would {' and '.join(actions)} and was not made here: {REMEDY}")
 
 
 def require_trust_of_file(spec: str) -> None:
-    """Refuse a file in a run's folder, given as a spec or a sweep, that names code or reads what surrounds the user.
+    """Refuse a spec or sweep file in a run's folder that names code or reads the user's files or variables.
 
-    It is the run's author's, not the user's own; any other path is the user's own word. Of the run's stored config the
-    signed blocks may be the user's; any other file in the folder may name files and packages in a defaults list, so it
-    is refused as a whole.
+    Such a file is its author's; a file anywhere else counts as the user's. In the run's stored config, the signed
+    blocks may be the user's. Any other file in the folder may name files and packages in a defaults list, so it is
+    refused as a whole.
     """
     path = Path(spec)
     if all(os.path.lexists(path.parent / name) for name in ("config.yaml", "manifest.json")):
@@ -131,12 +130,11 @@ def require_trust_of_file(spec: str) -> None:
         return
     stored = read_file(path)
     old = _is_stored_config(path) and not {"defaults", "spec"} & stored.keys()  # of version 0
-    if not ("schema_version" in stored or old) or any("." in str(key) for key in stored):  # which set what they name
-        way = "add --trust if you trust its author"
-        raise ConfigError(f"{path} is in a run's folder and no config that a run stores: {way}")
+    if not ("schema_version" in stored or old) or any("." in str(key) for key in stored):  # dotted keys set values
+        raise ConfigError(f"{path} is in a run's folder and no config that a run stores: {REMEDY}")
     require_trust(stored, facts, path)
-    own = SIGNED if is_own(stored, facts) else ()
-    refuse_calls({key: value for key, value in stored.items() if key not in own}, path)
+    signed = SIGNED if is_own(stored, facts) else ()
+    refuse_calls({key: value for key, value in stored.items() if key not in signed}, path)
 
 
 def _is_stored_config(path: Path) -> bool:
@@ -144,9 +142,9 @@ def _is_stored_config(path: Path) -> bool:
 
 
 def _run_beside(path: Path) -> dict[str, Any] | None:
-    """The manifest of the run in whose folder a file is, or the file that it links to; None where it is in no run's.
+    """Return the manifest of the run in whose folder a file lies, or the file that it links to; None if in no run's.
 
-    Any manifest.json makes a config.yaml a run's; beside another file it may be something else's.
+    Any manifest.json makes a config.yaml a run's; beside another file, it must have a config_hash.
     """
     if not os.path.isfile(path):
         return None
@@ -164,8 +162,8 @@ def _run_beside(path: Path) -> dict[str, Any] | None:
 
 
 def _block(config: dict[str, Any], name: str) -> dict[str, Any]:
-    found = config.get(name)
-    return found if isinstance(found, dict) else {}
+    block = config.get(name)
+    return block if isinstance(block, dict) else {}
 
 
 def _sinks(config: dict[str, Any]) -> Any:
@@ -173,10 +171,7 @@ def _sinks(config: dict[str, Any]) -> Any:
 
 
 def _texts(tree: Any, where: str) -> Iterator[tuple[str, str]]:
-    """Every text in plain data, keys of mappings and bytes included, with its dotted key.
-
-    YAML makes tuples, sets and bytes, too.
-    """
+    """Yield (dotted key, text) for every text in plain data, including keys of mappings, and YAML's bytes and sets."""
     if isinstance(tree, bytes):
         tree = tree.decode("utf-8", "replace")
     if isinstance(tree, str):

@@ -11,7 +11,9 @@ from typing import Any
 
 from cadenza.base.files import SafePath
 from cadenza.base.text import printable
+from cadenza.errors import CheckpointError
 
+REMEDY = "put it back from a copy of the run"
 LONGEST_POINTER = 4096  # bytes of a file that names a run or a checkpoint
 LARGEST = 2**63  # below it a number fits the index, an array and a checkpoint
 DEEPEST, MOST = 32, 20_000  # levels and values of a config that is only shown: YAML can refer to itself
@@ -62,20 +64,20 @@ def _is_scalar(value: Any) -> bool:
     return value is None or isinstance(value, str | bool) or is_number(value)
 
 
-PHASE = record(name=optional(is_text), last=is_bool, unit=is_text, end=optional(is_count))
 STATUS: dict[str, Check] = {
     **dict.fromkeys(("run", "dir", "host", "started", "updated", "message"), is_text),
     **dict.fromkeys(("pid", "env_steps", "updates", "episodes"), is_count),
     **dict.fromkeys(("eval/return_mean", "best_return", "return_threshold"), optional(is_number)),
     "seconds": lambda value: is_number(value) and 0 <= value < 1e12,
     "cleaned": optional(is_text),
-    "phase": PHASE,
+    "phase": record(name=optional(is_text), last=is_bool, unit=is_text, end=optional(is_count)),
 }
 MANIFEST: dict[str, Check] = {
+    **dict.fromkeys(("spec", "environment", "algorithm", "created", "config_hash"), is_text),
     **dict.fromkeys(("command", "tags", "configs"), list_of(is_text)),
+    **dict.fromkeys(("versions", "variables"), dict_of(optional(is_text))),
+    "name": optional(is_text),
     "seed": is_count,
-    "versions": dict_of(optional(is_text)),
-    "variables": dict_of(optional(is_text)),
     "machine": dict_of(_is_scalar),
     "git": lambda value: value is None or (isinstance(value, dict) and is_text(value.get("commit", ""))),
 }
@@ -88,27 +90,22 @@ SETTINGS: dict[str, Check] = {
 }
 
 
-def status(found: dict[str, Any]) -> dict[str, Any]:
-    """Return what status.json holds without the values that cannot be; the next save writes them again."""
-    return {key: value for key, value in found.items() if STATUS.get(key, _is_open)(value)}
+def damage(path: SafePath, reason: str) -> CheckpointError:
+    """Return the error about a file of a run that is not as cadenza wrote it."""
+    return CheckpointError(f"{path} is damaged ({reason}): {REMEDY}")
 
 
-def _is_open(value: Any) -> bool:
-    """Of a key with no fixed kind: what may be shown."""
-    return _is_scalar(value)
+def status(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of status.json without unsound values; the next save writes them again."""
+    return {key: value for key, value in content.items() if STATUS.get(key, _is_scalar)(value)}
 
 
-def fault(found: Mapping[str, Any], checks: Mapping[str, Check]) -> str | None:
+def fault(content: Mapping[str, Any], checks: Mapping[str, Check]) -> str | None:
     """Return `key=value` of the first unsound value, printable and short, or None."""
     for key, check in checks.items():
-        if key in found and not check(found[key]):
-            return printable(f"{key}={str(found[key])[:40]!r}")
+        if key in content and not check(content[key]):
+            return printable(f"{key}={str(content[key])[:40]!r}")
     return None
-
-
-def manifest_fault(found: Mapping[str, Any]) -> str | None:
-    """Return what is wrong inside the sections of manifest.json, or None."""
-    return fault(found, MANIFEST)
 
 
 def row_fault(row: Any) -> str | None:
@@ -132,23 +129,19 @@ def _is_measured(key: str, value: Any) -> bool:
     return abs(value) < LARGEST if type(value) is int else type(value) is str and key.startswith("digest/")
 
 
-def alert(found: Any) -> dict[str, Any] | None:
-    """Return a row of alerts.jsonl with everything that a reader shows, or None where it is no alert."""
-    if not isinstance(found, dict) or not all(is_text(found.get(key)) for key in ("rule", "what")):
+def alert(row: Any) -> dict[str, Any] | None:
+    """Return a row of alerts.jsonl with everything that a reader shows, or None if it is no alert."""
+    if not record(rule=is_text, what=is_text, env_steps=is_count)(row):
         return None
-    if not is_count(found.get("env_steps")):
-        return None
-    texts = {key: found.get(key) if is_text(found.get(key)) else "" for key in ("explanation", "hint", "metric")}
-    severity = found.get("severity") if is_text(found.get("severity")) else "warn"
-    numbers = {
-        key: found[key] if is_number(found[key]) else None for key in ("updates", "seconds", "value") if key in found
-    }
-    return {**found, **numbers, **texts, "severity": severity}
+    defaults = {"explanation": "", "hint": "", "metric": "", "severity": "warn"}
+    texts = {key: row[key] if is_text(row.get(key)) else default for key, default in defaults.items()}
+    numbers = {key: row[key] if is_number(row[key]) else None for key in ("updates", "seconds", "value") if key in row}
+    return {**row, **numbers, **texts}
 
 
-def settings(found: Any) -> dict[str, Any]:
+def settings(content: Any) -> dict[str, Any]:
     """Return a config for showing: its sections are dicts of names, and what cannot be shown is left out."""
-    tree = _tree(found, DEEPEST, [MOST])
+    tree = _tree(content, DEEPEST, [MOST])
     if not isinstance(tree, dict):
         return {}
     for section in SECTIONS:
@@ -164,15 +157,15 @@ def settings(found: Any) -> dict[str, Any]:
     return tree
 
 
-def _tree(value: Any, depth: int, left: list[int]) -> Any:
-    """Return a copy of plain data; what is too deep, too much or of another kind is None."""
-    left[0] -= 1
-    if left[0] < 0 or depth < 0:
+def _tree(value: Any, depth: int, room: list[int]) -> Any:
+    """Return a copy of plain data, of at most `room` values; what is too deep, too much or of another kind is None."""
+    room[0] -= 1
+    if room[0] < 0 or depth < 0:
         return None
     if isinstance(value, dict):
-        return {str(key): _tree(item, depth - 1, left) for key, item in value.items() if left[0] > 0}
+        return {str(key): _tree(item, depth - 1, room) for key, item in value.items() if room[0] > 0}
     if isinstance(value, list | tuple):
-        return [_tree(item, depth - 1, left) for item in value if left[0] > 0]
+        return [_tree(item, depth - 1, room) for item in value if room[0] > 0]
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= LARGEST:
         return float(value) if abs(value) < 10**300 else None
     return value if value is None or isinstance(value, str | bool | int | float) else None

@@ -219,7 +219,7 @@ class Occasions:
                 self.logged_at = self.cycle + cycle
             self.checkpoints += "save" in due
             for name in due:
-                self.triggers[name].done(clock)
+                self.triggers[name].rearm(clock)
         advance(span.cycles, round)
 
     def _next_due(self, begin: Clock, steps: float, updates: float) -> float:

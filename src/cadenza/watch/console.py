@@ -61,7 +61,7 @@ class Console:
         self._quiet = quiet
         self._total = total
         self._stream = stream if stream is not None else sys.stderr
-        self._done, self._phase = 0, PhaseProgress("", last=False)
+        self._position, self._phase = 0, PhaseProgress("", last=False)
         self._phase_began, self._phase_base = time.monotonic(), (0, 0)  # time and counts when this process entered it
         self._next_refresh = 0.0
         self._last: dict[str, Any] = {}
@@ -71,9 +71,9 @@ class Console:
         self._rich: RichConsole | None = None
         self._levels = BLOCKS if "utf" in (getattr(self._stream, "encoding", None) or "utf-8").lower() else ASCII
 
-    def start(self, headline: Sequence[str], done: int, phase: PhaseProgress) -> None:
-        """Show the headline and start the table at `done`; the speed of a resumed run counts from there."""
-        self._enter(done, phase)
+    def start(self, headline: Sequence[str], position: int, phase: PhaseProgress) -> None:
+        """Show the headline and start the table at `position`; the speed of a resumed run counts from there."""
+        self._enter(position, phase)
         for line in headline:
             self._record(line)
         if self._quiet:
@@ -86,14 +86,14 @@ class Console:
             for line in headline:
                 self._line(line)
 
-    def update(self, done: int, phase: PhaseProgress, row: dict[str, Any] | None = None) -> None:
+    def update(self, position: int, phase: PhaseProgress, row: dict[str, Any] | None = None) -> None:
         """Take the progress of the run and of its phase, and the row of metrics if one was just written."""
         if self._quiet:
             return
         if phase.phase == self._phase.phase:
-            self._done, self._phase = done, phase
+            self._position, self._phase = position, phase
         else:
-            self._enter(done, phase)
+            self._enter(position, phase)
         if row is not None:
             self._add_row(row)
         now = time.monotonic()
@@ -138,17 +138,17 @@ class Console:
                 self._live.stop()
             self._live = None
 
-    def _enter(self, done: int, phase: PhaseProgress) -> None:
-        self._done, self._phase = done, phase
-        self._phase_began, self._phase_base = time.monotonic(), (done, phase.done)
+    def _enter(self, position: int, phase: PhaseProgress) -> None:
+        self._position, self._phase = position, phase
+        self._phase_began, self._phase_base = time.monotonic(), (position, phase.amount)
 
     def _ahead(self) -> tuple[Count, float | None]:
         """Return whichever ends first at the speed of this phase, the run or the phase, and in how many seconds."""
         phase, seconds = self._phase, time.monotonic() - self._phase_began
         run_base, phase_base = self._phase_base
-        run_count = Count("", self._unit, self._done, self._total, speed(self._done - run_base, seconds))
-        phase_speed = speed(phase.done - phase_base, seconds)
-        phase_count = Count(phase.phase, phase.unit, phase.done, phase.total, phase_speed)
+        run_count = Count("", self._unit, self._position, self._total, speed(self._position - run_base, seconds))
+        phase_speed = speed(phase.amount - phase_base, seconds)
+        phase_count = Count(phase.phase, phase.unit, phase.amount, phase.total, phase_speed)
         return ahead(run_count, phase_count, phase.last)
 
     def _terminal(self) -> bool:
@@ -199,19 +199,18 @@ class Console:
                 self._best[key] = value
 
     def _progress_line(self) -> str:
-        count, left = self._ahead()
-        done = f"{self._done:,}"
+        count, seconds = self._ahead()
+        parts = [f"{self._unit} {self._position:,}"]
         if self._total:
-            done += f" / {self._total:,} ({min(1.0, self._done / self._total):.0%})"
-        parts = [f"{self._unit} {done}"]
+            parts[0] += f" / {self._total:,} ({min(1.0, self._position / self._total):.0%})"
         if count.phase:
             parts.append(f"{count.phase} {count.done:,} / {count.end:,} {count.unit}")
         parts += [f"{key} {number(self._last[key])}" for key in LINE_METRICS if key in self._last]
-        return "  ".join(part for part in (*parts, rate(count.speed, count.unit), self._eta(count, left)) if part)
+        return "  ".join(part for part in (*parts, rate(count.speed, count.unit), self._eta(count, seconds)) if part)
 
-    def _eta(self, count: Count, left: float | None) -> str:
+    def _eta(self, count: Count, seconds: float | None) -> str:
         phase = f"{count.phase} " if count.phase and not self._phase.last else ""  # the run ends with its last phase
-        return f"{phase}ETA {duration(left)}" if self._total or self._phase.total else ""
+        return f"{phase}ETA {duration(seconds)}" if self._total or self._phase.total else ""
 
     def _display(self) -> RenderableType:
         from rich.console import Group
@@ -223,7 +222,7 @@ class Console:
         from rich.table import Table
         from rich.text import Text
 
-        count, left = self._ahead()
+        count, seconds = self._ahead()
         grid = Table.grid(padding=(0, 1))
         row: list[RenderableType] = []
         if count.end:
@@ -231,9 +230,9 @@ class Console:
             share = f"[bold]{min(1.0, count.done / count.end):4.0%}[/]"
             row += [bar, share, Text(f"{count.done:,} / {count.end:,} {printable(count.unit)}")]
         if count.phase or not count.end:
-            row.append(Text(f"{self._done:,} {printable(self._unit)}"))
+            row.append(Text(f"{self._position:,} {printable(self._unit)}"))
         speed = rate(count.speed, count.unit) or "starting"
-        grid.add_row(*row, Text(printable(speed), "cyan"), Text(printable(self._eta(count, left)), "bold"))
+        grid.add_row(*row, Text(printable(speed), "cyan"), Text(printable(self._eta(count, seconds)), "bold"))
         return grid
 
     def _table(self) -> RenderableType:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cadenza.engine.events import Ended, Event, Started
-from cadenza.errors import CadenzaError
+from cadenza.errors import explanation
 from cadenza.records.shared_index import BEAT_SECONDS, SharedIndex
 
 PATIENCE_SECONDS = 5.0  # to wait for the last update when the run has ended
@@ -43,5 +43,4 @@ class Heartbeat:
             self._index.tell(run)
             self._problem = None
         except Exception as problem:  # whatever it is, the next beat may succeed
-            kind = "" if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: "
-            self._problem = f"{kind}{problem}"
+            self._problem = explanation(problem)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.records.metrics import MetricBuffer
-from cadenza.watch.workflow_contents import ModuleParameters, WorkflowContents
+from cadenza.watch.workflow_contents import ModuleParameters, WorkflowContents, flat
 
 ACTIVATIONS = "torch.nn.modules.activation"
 
@@ -36,17 +36,14 @@ class Statistics:
     def before_step(self, groups: dict[str, ModuleParameters]) -> None:
         """Copy the parameters, and measure gradients that a hand-written kernel has set without `backward`."""
         self._before = {path: [p.detach().clone() for p in group.values()] for path, group in groups.items()}
-        for path, group in groups.items():
-            for name, parameter in group.items():
-                full = f"{path}.{name}".rstrip(".")
-                if full not in self._gradients and parameter.grad is not None and parameter.grad.any():
-                    self._gradients[full] = joint_norm([parameter.grad])
+        for path, parameter in flat(groups).items():
+            if path not in self._gradients and parameter.grad is not None and parameter.grad.any():
+                self._gradients[path] = joint_norm([parameter.grad])
 
     def after_step(self, groups: dict[str, ModuleParameters]) -> None:
         """Add the gradient norms, before any clipping, and the relative size of the step."""
         for path, group in groups.items():
-            full = [f"{path}.{name}".rstrip(".") for name in group]
-            gradients = [self._gradients.pop(name) for name in full if name in self._gradients]
+            gradients = [self._gradients.pop(name) for name in flat({path: group}) if name in self._gradients]
             if not gradients:
                 continue
             before = self._before[path]

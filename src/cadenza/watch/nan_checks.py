@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from cadenza.errors import DivergenceError
 from cadenza.trees import leaves
 from cadenza.types import Acted, Step
-from cadenza.watch.workflow_contents import ModuleParameters, WorkflowContents, tensors
+from cadenza.watch.workflow_contents import ModuleParameters, WorkflowContents, flat, tensors
 
 
 class NotFiniteError(DivergenceError):
@@ -59,12 +59,10 @@ class FiniteChecks:
 
     def stepping(self, groups: dict[str, ModuleParameters]) -> None:
         """Check the gradients before a step: hand-written kernels set them without `backward`."""
-        for path, group in groups.items():
-            for name, parameter in group.items():
-                if parameter.grad is not None and not finite(parameter.grad):
-                    where, values = f"{path}.{name}".rstrip("."), describe(parameter.grad)
-                    what = "has a gradient that is not finite"
-                    raise NotFiniteError(where, what, values=values, parameters={where: describe(parameter)})
+        for path, parameter in flat(groups).items():
+            if parameter.grad is not None and not finite(parameter.grad):
+                values, parameters = describe(parameter.grad), {path: describe(parameter)}
+                raise NotFiniteError(path, "has a gradient that is not finite", values=values, parameters=parameters)
 
     def stepped(self, optimizer: str, groups: dict[str, ModuleParameters]) -> None:
         """Check the parameters after a step."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from cadenza.config.plugins import load
 from cadenza.engine.events import Event, Listener
-from cadenza.errors import CadenzaError, ConfigError
+from cadenza.errors import ConfigError, explanation
 
 
 class PackageSink:
@@ -21,8 +21,7 @@ class PackageSink:
         try:
             self._listener: Listener | None = load("sink", self._name)(lambda text: self._warn(text), **arguments)
         except Exception as problem:  # whatever a user's class may raise
-            reason = str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
-            raise ConfigError(f"logging.sinks: '{self._name}' cannot be made: {reason}") from problem
+            raise ConfigError(f"logging.sinks: '{self._name}' cannot be made: {explanation(problem)}") from problem
         if not callable(self._listener):
             kind = type(self._listener).__name__
             raise ConfigError(f"logging.sinks: '{self._name}' made a {kind}, which cannot be called with events")

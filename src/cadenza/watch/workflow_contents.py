@@ -37,11 +37,7 @@ class WorkflowContents:
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
         """Every parameter by its full path."""
-        return {
-            f"{path}.{name}".rstrip("."): parameter
-            for path, group in self.groups.items()
-            for name, parameter in group.items()
-        }
+        return flat(self.groups)
 
     @property
     def learned(self) -> dict[str, torch.Tensor]:
@@ -50,12 +46,17 @@ class WorkflowContents:
 
     def updated_by(self, optimizer: str) -> dict[str, ModuleParameters]:
         """Return the parameters that an optimizer holds, by module; all parameters if it does not expose them."""
-        held = {id(part) for _, part in walk(self.optimizers[optimizer], "", set()) if is_leaf(part)}
+        members = {id(part) for _, part in walk(self.optimizers[optimizer], "", set()) if is_leaf(part)}
         groups = {
-            path: {name: parameter for name, parameter in group.items() if id(parameter) in held}
+            path: {name: parameter for name, parameter in group.items() if id(parameter) in members}
             for path, group in self.groups.items()
         }
         return {path: group for path, group in groups.items() if group} or self.groups
+
+
+def flat(groups: dict[str, ModuleParameters]) -> dict[str, torch.Tensor]:
+    """Return the parameters of modules by full path."""
+    return {f"{path}.{name}".rstrip("."): one for path, group in groups.items() for name, one in group.items()}
 
 
 def walk(part: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:

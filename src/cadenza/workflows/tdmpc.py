@@ -239,7 +239,7 @@ class TDMPC:
             action=self.actions.encode(tensor(data["action"][:, :, 0])),
             reward=tensor(data["reward"][:, :, 0]),
             terminated=tensor(drawn.terminated).float(),
-            valid=tensor(drawn.taken).float(),
+            valid=tensor(drawn.valid).float(),
             weight=send(weight, self.device),
         )
 

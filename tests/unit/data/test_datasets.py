@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from cadenza.base.json_text import with_digest
 from cadenza.config.load import load
 from cadenza.config.schema import RunConfig
 from cadenza.data.batches import Past
@@ -20,7 +21,6 @@ from cadenza.data.datasets import (
     brief,
     dealt,
     described_space,
-    digest,
     first_difference,
     open_dataset,
     write_dataset,
@@ -134,7 +134,7 @@ def test_collection_continues_after_the_rows_of_a_dataset(tmp_path: Path) -> Non
     assert other.ready()
     drawn = other.sample(64, np.random.default_rng(0), n_step=3, gamma=0.9)
     assert set(drawn.groups["shooter"]["obs"][:, 0, 0]) <= set(rows_of(dataset)["groups.shooter.obs"][:, 0, 0])
-    with pytest.raises(ConfigError, match="the policy notes 'belief' beside its actions, which the rows of training"):
+    with pytest.raises(ConfigError, match="the policy stores 'belief' beside its actions, which the rows of training"):
         Experience(2).into(other, steps=1)
 
 
@@ -222,7 +222,7 @@ def damage_facts(folder: Path) -> None:
 def of_another_format(folder: Path) -> None:
     facts = json.loads((folder / "dataset.json").read_text())
     facts["format"] = 99
-    (folder / "dataset.json").write_text(json.dumps({**facts, "digest": digest(facts)}))
+    (folder / "dataset.json").write_text(json.dumps(with_digest(facts)))
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -277,7 +277,7 @@ def test_other_spaces_are_refused_whatever_the_settings_say(identity: Path, tmp_
     folder = Path(shutil.copytree(identity, tmp_path / "copy"))
     facts = json.loads((folder / "dataset.json").read_text())
     facts["groups"]["agent"]["action"]["n"] = 7
-    (folder / "dataset.json").write_text(json.dumps({**facts, "digest": digest(facts)}))
+    (folder / "dataset.json").write_text(json.dumps(with_digest(facts)))
     outcome = train(tmp_path / "runs", "toy/identity:dqn", f"training.dataset={folder}")
     outcome.refused(2, "groups.agent.action.n is 7 in the dataset, 2 in this run")
 

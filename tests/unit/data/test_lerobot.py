@@ -239,7 +239,7 @@ def test_images_are_preprocessed_like_those_of_the_run(tmp_path: Path) -> None:
         episodes_of(opened(folder, environment(pixels=spaces.Box(0, 255, (1, 16, 16), np.uint8)), small))[0], "pixels"
     )
     assert images.shape == (LENGTHS[0] + 1, 1, 16, 16)
-    with pytest.raises(ConfigError, match=r"pictures 3 x 32 x 48, this run 3 x 16 x 16.*environment.resize"):
+    with pytest.raises(ConfigError, match=r"images 3 x 32 x 48, this run 3 x 16 x 16.*environment.resize"):
         opened(folder, environment(pixels=spaces.Box(0, 255, (3, 16, 16), np.uint8)))
 
 
@@ -338,7 +338,7 @@ def test_a_video_with_too_few_frames_is_refused(tmp_path: Path) -> None:
     frames = filmed(name)
     folder = write(tmp_path / "them", frames, "v2.1", films=(name,))
     film(folder / "videos/chunk-000" / name / "episode_000001.mp4", frames[1][name][:-1])
-    with pytest.raises(ConfigError, match=r"episode 1 cannot be read .episode_000001.mp4 has no picture at 0.200 s"):
+    with pytest.raises(ConfigError, match=r"episode 1 cannot be read .episode_000001.mp4 has no image at 0.200 s"):
         opened(folder, environment(pixels=spaces.Box(0, 255, (3, 32, 48), np.uint8)))
 
 

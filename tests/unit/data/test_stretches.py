@@ -43,9 +43,9 @@ def test_stretches_are_consecutive_steps_of_an_episode(alpha: str, rows: int) ->
         slot = int(start)
         for t in range(STEPS):
             is_last, is_open = bool(flags[slot] & 8), slot == int(store.ring.open_slots[slot // store.rows])
-            assert drawn.taken[b, t] == (not is_last and not is_open)
+            assert drawn.valid[b, t] == (not is_last and not is_open)
             np.testing.assert_array_equal(drawn.groups["agent"]["obs"][b, t], arrays["obs"][slot])
-            if drawn.taken[b, t]:
+            if drawn.valid[b, t]:
                 assert drawn.groups["agent"]["action"][b, t] == arrays["action"][slot]
                 assert drawn.groups["agent"]["reward"][b, t] == arrays["reward"][slot]
                 around += (slot + 1) % store.rows == 0
@@ -59,7 +59,7 @@ def test_stretches_are_consecutive_steps_of_an_episode(alpha: str, rows: int) ->
     assert cut_short > 20
     assert ended > 10
     assert (around > 0) == (rows == 120)
-    assert drawn.taken[:, 0].all()
+    assert drawn.valid[:, 0].all()
     assert (drawn.weight is None) == (alpha == "null")
 
 
@@ -87,5 +87,5 @@ def test_frame_stacks_are_rebuilt_at_each_step() -> None:
             expected = np.concatenate([frames[before], frames[slot]], 1)
             np.testing.assert_array_equal(drawn.groups["agent"]["obs"][b, t], expected)
             starts += first
-            slot = base + (slot + 1) % store.rows if t < STEPS and drawn.taken[b, t] else slot
+            slot = base + (slot + 1) % store.rows if t < STEPS and drawn.valid[b, t] else slot
     assert starts > 5

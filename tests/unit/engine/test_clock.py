@@ -23,7 +23,7 @@ def test_an_interval_fires_on_crossing(interval: int | None, after: int, times: 
         clock = Clock(env_steps=now)
         if trigger.due(clock):
             fired.append(now)
-            trigger.done(clock)
+            trigger.rearm(clock)
     assert fired == fires
 
 
@@ -32,7 +32,7 @@ def test_intervals_count_updates_in_phases_without_collection() -> None:
     assert not trigger.due(Clock(env_steps=9, updates=100, offline_updates=2))
     clock = Clock(env_steps=9, offline_updates=4)
     assert trigger.due(clock)
-    trigger.done(clock)
+    trigger.rearm(clock)
     assert not trigger.due(Clock(env_steps=9, offline_updates=5))
     assert trigger.due(Clock(env_steps=10, offline_updates=5))
 
@@ -40,7 +40,7 @@ def test_intervals_count_updates_in_phases_without_collection() -> None:
 def test_a_restored_trigger_does_not_fire_again() -> None:
     trigger, now = Every(10), Clock(env_steps=10)
     assert trigger.due(now)
-    trigger.done(now)
+    trigger.rearm(now)
     other = Every(10)
     other.load_state_dict(trigger.state_dict())
     assert not other.due(now)

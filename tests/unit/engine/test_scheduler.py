@@ -171,15 +171,15 @@ def test_the_end_of_a_cycle_is_detected_if_the_first_hook_has_nothing_due() -> N
 def test_phase_progress_reports_the_completed_share() -> None:
     pretrain = Phase("pretrain", (UPDATE,), "offline", duration_updates=2)
     scheduler = PhaseScheduler((pretrain, Phase("train", (COLLECT, UPDATE), duration_cycles=1)))
-    assert scheduler.progress == PhaseProgress("pretrain", last=False, unit="updates", done=0, total=2)
+    assert scheduler.progress == PhaseProgress("pretrain", last=False, unit="updates", amount=0, total=2)
     scheduler.advance(1, updates=1)
-    assert scheduler.progress == PhaseProgress("pretrain", last=False, unit="updates", done=1, total=2)
+    assert scheduler.progress == PhaseProgress("pretrain", last=False, unit="updates", amount=1, total=2)
     scheduler.advance(1, updates=1)
-    assert scheduler.progress == PhaseProgress("train", last=True, unit="cycles", done=0, total=1)
+    assert scheduler.progress == PhaseProgress("train", last=True, unit="cycles", amount=0, total=1)
     scheduler.advance(8, env_steps=8)
     scheduler.advance(1, updates=1)
     assert scheduler.over
-    assert scheduler.progress == PhaseProgress("train", last=True, unit="cycles", done=1, total=1)
+    assert scheduler.progress == PhaseProgress("train", last=True, unit="cycles", amount=1, total=1)
     assert PhaseScheduler((Phase("train", (COLLECT, UPDATE)),)).progress == PhaseProgress("train", last=True)
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.errors import CheckpointError
 from cadenza.lab.inspector.rows import curve
-from cadenza.records import metric_rows
+from cadenza.records import metric_rows, metrics
 from cadenza.records.metric_rows import Rows
 from harness.files import safe
 
@@ -40,6 +41,32 @@ def test_long_files_are_sampled_evenly(long: Path) -> None:
     assert steps[0] == 0
     assert steps[-1] == 10 * (COUNT - 1)
     assert max(b - a for a, b in pairwise(steps)) < 3 * 10 * COUNT / 500
+
+
+@pytest.mark.parametrize("size", [1 << 16, 1 << 19, 1 << 30])
+def test_the_last_values_are_those_of_the_whole_file(long: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_rows, "WHOLE", size)
+    rows = metrics.read(safe(long))
+    last, values = metrics.recent(safe(long), 30)
+    assert last == rows[-1]
+    assert values == {name: metrics.series(rows, name)[1][-30:] for name in metrics.names(rows)}
+    assert len(values["eval/return_mean"]) == COUNT // RARE + 1
+
+
+def test_the_last_values_need_the_end_of_a_long_file_alone(long: Path, tmp_path: Path) -> None:
+    content = bytearray(long.read_bytes())
+    path = tmp_path / "metrics.jsonl"
+    content[100_000:200_000] = b"\xff" * 100_000
+    path.write_bytes(content)
+    assert metrics.recent(safe(path), 30)[1]["train/loss"] == metrics.recent(safe(long), 30)[1]["train/loss"]
+    content[-100_000:-90_000] = b"\xff" * 10_000
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="not JSON"):
+        metrics.recent(safe(path), 30)
+
+
+def test_no_file_has_no_last_values(tmp_path: Path) -> None:
+    assert metrics.recent(safe(tmp_path / "metrics.jsonl"), 30) == (None, {})
 
 
 def test_a_range_has_every_row_and_one_beyond_each_end(long: Path) -> None:

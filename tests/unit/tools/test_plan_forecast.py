@@ -156,7 +156,7 @@ def test_crossings_are_those_of_the_clock(interval: Any, each: int, count: int, 
     for _ in range(count):
         clock.env_steps += each
         if trigger.due(clock):
-            trigger.done(clock)
+            trigger.rearm(clock)
             fired += 1
     assert fired == fires
     config = configured()
@@ -175,8 +175,8 @@ GO_ON = "{name: train, buffer: replay, hooks: [{name: collect, steps: 8}, {name:
 class Counting(Every):
     times = 0
 
-    def done(self, clock: Clock) -> None:
-        super().done(clock)
+    def rearm(self, clock: Clock) -> None:
+        super().rearm(clock)
         self.times += 1
 
 

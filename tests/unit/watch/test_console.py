@@ -176,7 +176,7 @@ def test_a_phase_without_env_steps_shows_its_progress_in_updates(clock: SimpleNa
     console.update(2500, PhaseProgress("warmup", last=False, unit="cycles", total=1))
     console.update(5000, PhaseProgress("pretrain", last=False, unit="updates", total=5000))
     clock.now += 100
-    console.update(5000, PhaseProgress("pretrain", last=False, unit="updates", done=200, total=5000))
+    console.update(5000, PhaseProgress("pretrain", last=False, unit="updates", amount=200, total=5000))
     clock.now += 2400
     console.update(5000, PhaseProgress("train", last=True))
     clock.now += 100
@@ -194,7 +194,7 @@ def test_the_eta_is_that_of_the_run_or_phase_that_ends_first(clock: SimpleNamesp
     console = Console(False, 2048, stream)
 
     def train(updates: int, total: int) -> PhaseProgress:
-        return PhaseProgress("train", last=True, unit="cycles", done=updates, total=total)
+        return PhaseProgress("train", last=True, unit="cycles", amount=updates, total=total)
 
     console.start([], 0, train(0, 100_000))
     clock.now += 60
@@ -209,9 +209,9 @@ def test_the_eta_is_that_of_the_run_or_phase_that_ends_first(clock: SimpleNamesp
 
 def test_the_speed_of_a_resumed_phase_counts_only_this_process(clock: SimpleNamespace, terminal: Terminal) -> None:
     console = Console(False, 7500, terminal.stream)
-    console.start([], 5000, PhaseProgress("pretrain", last=False, unit="updates", done=4000, total=5000))
+    console.start([], 5000, PhaseProgress("pretrain", last=False, unit="updates", amount=4000, total=5000))
     clock.now += 10
-    console.update(5000, PhaseProgress("pretrain", last=False, unit="updates", done=4100, total=5000))
+    console.update(5000, PhaseProgress("pretrain", last=False, unit="updates", amount=4100, total=5000))
     console.close()
     text = terminal.text()
     assert "82%" in text

@@ -39,7 +39,7 @@ def test_a_batch_is_what_was_drawn_time_first_and_actions_between_their_bounds(w
     workflow, store = warmed("Pendulum-v1:tdmpc")
     random = np.random.default_rng(0)
     drawn = store.stretches(6, 3, random)
-    marked = {"taken": random.random((6, 3)) < 0.5, "terminated": random.random((6, 3)) < 0.5}
+    marked = {"valid": random.random((6, 3)) < 0.5, "terminated": random.random((6, 3)) < 0.5}
     drawn = replace(drawn, **marked, weight=random.random(6).astype(np.float32))
     batch, data = workflow._batch(drawn), drawn.groups["agent"]
     for b, t in np.ndindex(6, 3):
@@ -47,7 +47,7 @@ def test_a_batch_is_what_was_drawn_time_first_and_actions_between_their_bounds(w
         assert float(batch.action[t, b]) == pytest.approx(float(data["action"][b, t, 0, 0]) / 2)  # 2 at most
         assert float(batch.reward[t, b]) == float(data["reward"][b, t, 0])
         assert float(batch.terminated[t, b]) == float(drawn.terminated[b, t])
-        assert float(batch.valid[t, b]) == float(drawn.taken[b, t])
+        assert float(batch.valid[t, b]) == float(drawn.valid[b, t])
     assert batch.obs["vector"][3].tolist() == data["obs"][:, 3, 0].tolist()
     assert batch.weight.tolist() == drawn.weight.tolist()
     assert workflow._batch(replace(drawn, weight=None)).weight.tolist() == [1.0] * 6

@@ -9,7 +9,7 @@ from cadenza.base.resource_usage import Usage
 from cadenza.config.schema import RunConfig
 from cadenza.engine.events import Ended, Evaluated, Event
 from cadenza.envs.seeds import PLAY, EpisodeSeeds
-from cadenza.errors import CadenzaError
+from cadenza.errors import explanation
 from cadenza.lab.playback import PLAYING, Player
 from cadenza.lab.view.play import VIDEO_FRAMES, fps_of, make_visible, play_episode
 from cadenza.lab.view.video import can_mp4, open_video
@@ -43,7 +43,7 @@ class EvaluationVideos:
                     self._record(event.env_steps)
             except Exception as problem:  # whatever a foreign renderer may raise
                 self._failed = True
-                reason = str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
+                reason = explanation(problem)
                 self._warn(f"no more videos of evaluations: {reason}")
 
     def _record(self, env_steps: int) -> None:
