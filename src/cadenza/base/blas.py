@@ -19,7 +19,7 @@ NEEDED = {"Haswell": AVX2, "Zen": AVX2, "SkylakeX": AVX512}  # the processor's f
 may_start_again = False  # whether this process is a command, which a new process may replace
 
 
-class OtherKernels(Exception):
+class OtherKernelsError(Exception):
     """A run began with other kernels than this process has: a new process in this `environment` has them."""
 
     def __init__(self, kernels: str) -> None:
@@ -38,10 +38,10 @@ def loaded() -> str:
 
 
 def require(kernels: str) -> None:
-    """Raise `OtherKernels` if this process does not compute with these kernels and a new one would."""
+    """Raise `OtherKernelsError` if this process does not compute with these kernels and a new one would."""
     tried = kernels == loaded() or os.environ.get(STARTED_FOR) == kernels
     if may_start_again and not tried and kernels in NEEDED and processor_flags() >= NEEDED[kernels]:
-        raise OtherKernels(kernels)
+        raise OtherKernelsError(kernels)
 
 
 def processor_flags(information: Path = Path("/proc/cpuinfo")) -> frozenset[str]:

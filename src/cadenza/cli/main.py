@@ -120,7 +120,7 @@ def main() -> None:
     blas.may_start_again = os.name == "posix"
     try:
         code = run(sys.argv[1:])
-    except blas.OtherKernels as other:
+    except blas.OtherKernelsError as other:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], other.environment)
     sys.exit(code)
 
@@ -177,7 +177,7 @@ def run(arguments: list[str]) -> int:
         where = f": {problem.filename}" if problem.filename else ""
         complain(f"error: {problem.strerror or problem}{where}")
         return StorageError.exit_code
-    except blas.OtherKernels:
+    except blas.OtherKernelsError:
         raise
     except Exception as problem:
         if "DefaultCPUAllocator" in str(problem) or type(problem).__name__ == "OutOfMemoryError":  # torch's

@@ -29,7 +29,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("command")
 def test_a_command_with_other_kernels_names_the_environment_that_has_them() -> None:
-    with pytest.raises(blas.OtherKernels) as other:
+    with pytest.raises(blas.OtherKernelsError) as other:
         blas.require("SkylakeX")
     assert other.value.environment[blas.VARIABLE] == "SkylakeX"
 
