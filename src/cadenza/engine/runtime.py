@@ -93,7 +93,7 @@ def keep_memory() -> bool:
 
 
 def use_runtime(decisions: dict[str, Any]) -> None:
-    """Apply the decided threads and matmul precision to this process; raise `OtherKernelsError` if a new one is needed."""
+    """Apply the decided threads and matmul precision; raise `OtherKernelsError` if it takes a new process."""
     decisions.setdefault(BLAS, blas.loaded())  # runs from before it was a decision
     blas.require(kernels_of(decisions))
     use_threads(decisions["runtime.threads"])
