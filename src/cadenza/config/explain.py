@@ -105,7 +105,8 @@ def _at(data: Any, key: str) -> Any:
 
 def _default(hint: Any, field: Field[Any]) -> Any:
     # the default of `algorithm` depends on the algorithm's class
-    value = hint() if is_dataclass(hint) and field.default_factory is dict else default(field)
+    make: Any = hint if is_dataclass(hint) and field.default_factory is dict else None
+    value = make() if make else default(field)
     return None if value is MISSING else to_dict(value)
 
 
@@ -118,7 +119,7 @@ def _type(hint: Any, field: Field[Any]) -> str:
 def _meaning(field: Field[Any]) -> str:
     """Return a setting's documentation, and what it needs to have an effect."""
     needs = " and ".join(field.metadata.get("needs", ())).replace("|", " or ")
-    return field.metadata.get("doc", "") + (f" (with {needs})" if needs else "")
+    return f"{field.metadata.get('doc', '')}{f' (with {needs})' if needs else ''}"
 
 
 def source_of(key: str, layers: Sequence[Layer]) -> str:

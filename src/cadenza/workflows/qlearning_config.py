@@ -72,7 +72,8 @@ class QLearningConfig(AlgorithmSettings):
         check_single_transitions(self, env)
         check_discrete_actions(self, env)
         for name, group in env.groups.items():
-            entries = states_in(group.observation, f"{env.id} (group {name})") * int(group.action.n)
+            actions: Any = group.action
+            entries = states_in(group.observation, f"{env.id} (group {name})") * int(actions.n)
             if entries > LARGEST_TABLE:
                 raise ConfigError(
                     f"qlearning stores a number per observation and action, at most {LARGEST_TABLE:,}; "

@@ -143,7 +143,7 @@ class WorldModelsConfig(ReplaySettings):
         (group,) = env.groups.values()
         if self.evolution.clipped and isinstance(group.action, Discrete):
             raise ConfigError(f"algorithm.evolution.clipped: the actions of {env.id} are discrete")
-        size = math.prod(group.action.shape)
+        size = math.prod(group.action.shape or ())
         for index in self.evolution.clipped:
             if not 0 <= index < size:
                 raise ConfigError(f"algorithm.evolution.clipped: {index} is none of the numbers 0 to {size - 1}")
