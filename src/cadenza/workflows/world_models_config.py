@@ -32,7 +32,7 @@ class VisionConfig:
 
 
 @dataclass(frozen=True)
-class MemoryConfig:
+class PredictorConfig:
     """M: the model that predicts the next observation, reward and end."""
 
     hidden: int = setting(256, "units", least=1)
@@ -94,7 +94,7 @@ class WorldModelsConfig(ReplaySettings):
     dynamics: Literal["mdn_rnn", "mlp"] = setting(
         "mdn_rnn", "prediction of the next observation: a recurrent mixture of normals, or a deterministic network"
     )
-    memory: MemoryConfig = setting(doc="M, the memory", factory=MemoryConfig)
+    memory: PredictorConfig = setting(doc="M, the memory", factory=PredictorConfig)
     memory_updates: int = setting(4000, "gradient steps of M", "updates", least=1)
     batch_length: int = setting(64, "steps of the sequences that M learns from", "steps", least=1)
     controller: Literal["evolved", "plan", "random"] = setting(

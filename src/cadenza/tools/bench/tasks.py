@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from cadenza.config.convert import build, to_dict
-from cadenza.config.setting import setting
+from cadenza.config.setting import setting, with_default
 from cadenza.errors import ConfigError, NotFoundError, nearest
 
 
@@ -25,9 +25,9 @@ class Rhythm(NamedTuple):
 class PPOSettings:
     """Proximal Policy Optimization as every contestant has it: advantages standardised, values not clipped."""
 
-    n_steps: int = setting(doc="steps collected in each environment before an update", unit="vec_steps")
-    batch_size: int = setting(doc="minibatch", unit="env_steps")
-    n_epochs: int = setting(10, "passes over each rollout")
+    n_steps: int = setting(doc="steps collected in each environment before an update", unit="vec_steps", least=1)
+    batch_size: int = setting(doc="minibatch", unit="env_steps", least=1)
+    n_epochs: int = setting(10, "passes over each rollout", least=1)
     learning_rate: float = setting(3e-4, "Adam's step size")
     anneal: bool = setting(False, "learning rate and clip range decay linearly to zero over the run")
     gamma: float = setting(0.99, "discount")
@@ -39,9 +39,6 @@ class PPOSettings:
     hidden_sizes: tuple[int, ...] = setting((64, 64), "units of the hidden layers of policy and value, separately")
     activation: Literal["tanh", "relu"] = setting("tanh", "nonlinearity after each hidden layer")
     adam_eps: float = setting(1e-5, "Adam's epsilon")
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "n_steps", "batch_size", "n_epochs")
 
     def rhythm(self, num_envs: int) -> Rhythm:
         """Return the schedule for so many environments; refuse a rollout that minibatches do not divide."""
@@ -68,22 +65,18 @@ class TeamSettings(PPOSettings):
 
 
 @dataclass(frozen=True)
-class ReplaySettings:
+class OffPolicyTask:
     """The settings that algorithms with a replay share."""
 
     warmup_steps: int = setting(1000, "random actions before learning starts", "env_steps")
-    train_every: int = setting(1, "steps collected between updates", "env_steps")
-    gradient_steps: int = setting(1, "gradient steps of each update, of every network", "updates")
-    batch_size: int = setting(256, "transitions in a gradient step")
-    buffer_size: int = setting(1_000_000, "transitions in the replay")
+    train_every: int = setting(1, "steps collected between updates", "env_steps", least=1)
+    gradient_steps: int = setting(1, "gradient steps of each update, of every network", "updates", least=1)
+    batch_size: int = setting(256, "transitions in a gradient step", least=1)
+    buffer_size: int = setting(1_000_000, "transitions in the replay", least=1)
     learning_rate: float = setting(3e-4, "Adam's step size, for every network")
     gamma: float = setting(0.99, "discount")
 
     prefix: ClassVar[str]  # of the keys in messages
-    positive: ClassVar[tuple[str, ...]] = ("train_every", "gradient_steps", "batch_size", "buffer_size")
-
-    def __post_init__(self) -> None:
-        at_least_one(self, *self.positive)
 
     def rhythm(self, num_envs: int) -> Rhythm:
         """Return the schedule for so many environments; refuse intervals that libraries would round differently."""
@@ -105,14 +98,14 @@ class ReplaySettings:
 
 
 @dataclass(frozen=True)
-class DQNSettings(ReplaySettings):
+class DQNSettings(OffPolicyTask):
     """Deep Q-learning as every contestant has it: Huber loss, a target network that is a copy, Adam."""
 
-    train_every: int = setting(4, "steps collected between updates", "env_steps")
-    batch_size: int = setting(64, "transitions in a gradient step")
-    buffer_size: int = setting(100_000, "transitions in the replay")
-    learning_rate: float = setting(5e-4, "Adam's step size")
-    target_every: int = setting(1000, "steps between copies to the target network", "env_steps")
+    train_every: int = with_default(OffPolicyTask, "train_every", 4)
+    batch_size: int = with_default(OffPolicyTask, "batch_size", 64)
+    buffer_size: int = with_default(OffPolicyTask, "buffer_size", 100_000)
+    learning_rate: float = with_default(OffPolicyTask, "learning_rate", 5e-4)
+    target_every: int = setting(1000, "steps between copies to the target network", "env_steps", least=1)
     epsilon_end: float = setting(0.05, "final probability of a random action; it begins at 1")
     epsilon_share: float = setting(0.1, "share of the run over which that probability decays linearly")
     max_grad_norm: float = setting(10.0, "gradients are clipped to this norm")
@@ -120,7 +113,6 @@ class DQNSettings(ReplaySettings):
     activation: Literal["tanh", "relu"] = setting("relu", "nonlinearity after each hidden layer")
 
     prefix = "dqn"
-    positive = (*ReplaySettings.positive, "target_every")
 
     def rhythm(self, num_envs: int) -> Rhythm:
         require_multiple("dqn.target_every", self.target_every, "dqn.train_every", self.train_every)
@@ -128,7 +120,7 @@ class DQNSettings(ReplaySettings):
 
 
 @dataclass(frozen=True)
-class SACSettings(ReplaySettings):
+class SACSettings(OffPolicyTask):
     """Soft Actor-Critic as every contestant has it: two critics, a temperature learned from 1 on, Adam."""
 
     tau: float = setting(0.005, "how far the target critics move after each gradient step")
@@ -139,35 +131,27 @@ class SACSettings(ReplaySettings):
 
 
 @dataclass(frozen=True)
-class DreamerV3Settings(ReplaySettings):
+class DreamerV3Settings(OffPolicyTask):
     """DreamerV3 on vectors as every contestant has it: a GRU with layer norm, no latent states in the replay."""
 
-    warmup_steps: int = setting(128, "random actions before learning starts", "env_steps")
-    batch_size: int = setting(16, "sequences in a gradient step")
+    warmup_steps: int = with_default(OffPolicyTask, "warmup_steps", 128)
+    batch_size: int = setting(16, "sequences in a gradient step", least=1)
     batch_length: int = setting(64, "steps of each sequence", "vec_steps")
-    buffer_size: int = setting(10_000, "steps in the replay")
-    horizon: int = setting(15, "steps imagined from each state", "steps")
-    learning_rate: float = setting(1e-4, "Adam's step size, for every network")
-    gamma: float = setting(0.997, "discount")
+    buffer_size: int = setting(10_000, "steps in the replay", least=1)
+    horizon: int = setting(15, "steps imagined from each state", "steps", least=1)
+    learning_rate: float = with_default(OffPolicyTask, "learning_rate", 1e-4)
+    gamma: float = with_default(OffPolicyTask, "gamma", 0.997)
     deter: int = setting(128, "units of the deterministic state")
     stoch: int = setting(8, "variables of the stochastic state")
     classes: int = setting(8, "classes of each variable")
-    units: int = setting(64, "units of every hidden layer")
-    layers: int = setting(1, "hidden layers of encoder, decoder, actor, critic and of the reward and continue heads")
+    units: int = setting(64, "units of every hidden layer", least=1)
+    layers: int = setting(1, "hidden layers of encoder, decoder, actor, critic, reward and continue heads", least=1)
 
     prefix = "dreamer_v3"
-    positive = (*ReplaySettings.positive, "horizon", "units", "layers")
 
     @property
     def batch(self) -> str:
         return f"{self.batch_size} x {self.batch_length}"
-
-
-def at_least_one(settings: Any, *keys: str) -> None:
-    """Refuse values below 1."""
-    for key in keys:
-        if getattr(settings, key) < 1:
-            raise ConfigError(f"{key}={getattr(settings, key)}: must be at least 1")
 
 
 def require_multiple(key: str, value: int, unit_key: str, unit: int) -> None:
@@ -189,8 +173,8 @@ class BenchTask:
     """The same work for every contestant. Nobody evaluates, nobody normalises observations or rewards."""
 
     env: str = setting(doc="a Gymnasium id, or a cadenza id for teams; ALE/…: 84 x 84 pixels, 4 frames")
-    num_envs: int = setting(doc="environments stepped together")
-    timesteps: int = setting(doc="how long to train, rounded up to whole iterations", unit="env_steps")
+    num_envs: int = setting(doc="environments stepped together", least=1)
+    timesteps: int = setting(doc="length of training, rounded up to whole iterations", unit="env_steps", least=1)
     ppo: PPOSettings | None = setting(None, "the algorithm and its settings; one of the six")
     dqn: DQNSettings | None = setting(None, "the algorithm and its settings; one of the six")
     sac: SACSettings | None = setting(None, "the algorithm and its settings; one of the six")
@@ -198,11 +182,10 @@ class BenchTask:
     happo: TeamSettings | None = setting(None, "the algorithm and its settings; one of the six")
     dreamer_v3: DreamerV3Settings | None = setting(None, "the algorithm and its settings; one of the six")
     solved_at: float | None = setting(None, "goal for the mean return of the last 100 training episodes; null: none")
-    threads: int = setting(1, "threads of the numerical libraries")
+    threads: int = setting(1, "threads of the numerical libraries", least=1)
     seed: int = setting(1, "seed of the first round; each round adds one")
 
     def __post_init__(self) -> None:
-        at_least_one(self, "num_envs", "timesteps", "threads")
         names = [name for name in ALGORITHMS if getattr(self, name) is not None]
         if len(names) != 1:
             problem = f"{' and '.join(names)} are both given" if names else "the algorithm is missing"
@@ -217,8 +200,8 @@ class BenchTask:
         return next(name for name in ALGORITHMS if getattr(self, name) is not None)
 
     @property
-    def settings(self) -> PPOSettings | ReplaySettings:
-        settings: PPOSettings | ReplaySettings = getattr(self, self.algorithm)
+    def settings(self) -> PPOSettings | OffPolicyTask:
+        settings: PPOSettings | OffPolicyTask = getattr(self, self.algorithm)
         return settings
 
     @property
