@@ -70,7 +70,7 @@ class SharedIndex:
 
     def exchange(self, root: Path, ours: Sequence[Entry]) -> list[Entry]:
         """Send the state of the runs in a folder, and return everyone else's."""
-        place, settings = place_of(root), cache(json.loads)  # the seeds of one config share a text
+        place, settings = place_of(root), cache(parsed)  # the seeds of one config share a text
         ours_there, theirs = TABLE.c.place == place, TABLE.c.place != place
         with Connected(self._engine, self.name) as connection:
             versions = {
