@@ -150,7 +150,7 @@ def student_t(freedom: int) -> float:
         return T_QUANTILES[freedom - 1]
     z = 1.959964
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96  # of the expansion in 1 / freedom
-    return z + first / freedom + second / freedom**2
+    return z + first / freedom + second / freedom / freedom
 
 
 def _video(folder: RunFolder, page: bool) -> SafePath | None:
