@@ -43,6 +43,7 @@ def _blocks(folder: RunFolder, page: bool) -> list[Block]:
     rows = metrics.read(folder.metrics)
     settings, manifest, status = folder.settings(), folder.read_manifest(), folder.read_status()
     decisions = folder.read_decisions()
+    config = folder.config.read_text(errors="replace") if page else ""
     spec = manifest.get("spec", folder.id)
     blocks: list[Block] = [
         Heading(spec, level=1),
@@ -72,7 +73,7 @@ def _blocks(folder: RunFolder, page: bool) -> list[Block]:
         Code(_commands(folder)),
     ]
     if page:
-        blocks.append(Details("The whole config", folder.config.read_text(errors="replace")))
+        blocks.append(Details("The whole config", config))
     return blocks
 
 

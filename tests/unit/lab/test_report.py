@@ -182,3 +182,10 @@ def test_numbers_that_no_plot_can_show_are_gaps(
     for page in ("a.png", "a.html"):
         cadenza("compare", "*", "--plot", tmp_path / page, "--runs-dir", tmp_path / "runs").succeeded()
     cadenza("report", folder.id, "--html", "--runs-dir", tmp_path / "runs").succeeded()
+
+
+def test_page_that_cannot_be_written_leaves_the_report_as_it_was(folder: RunFolder) -> None:
+    (folder.videos.path / "step-000000000001-000000000001.gif").mkdir()
+    arguments = ("report", folder.id, "--html", "--runs-dir", folder.path.parent)
+    cadenza(*arguments).refused(78, "is a folder, not a file")
+    assert not folder.report.exists()
