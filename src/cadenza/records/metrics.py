@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeGuard
 
 from cadenza.base import atomic
 from cadenza.base.failpoints import failpoint
@@ -215,7 +215,7 @@ def series(rows: Sequence[Row], name: str, axis: str = "env_steps") -> tuple[lis
     return [x for x, _ in points], [y for _, y in points]
 
 
-def is_point(value: Any) -> bool:
+def is_point(value: Any) -> TypeGuard[float]:
     """Return whether a value can be plotted: a number, not NaN, and so small that differences do not overflow."""
     return isinstance(value, int | float) and abs(value) <= LARGEST_POINT
 

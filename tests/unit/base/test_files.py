@@ -86,7 +86,7 @@ def test_pipe_and_socket_are_not_opened(root: SafePath, monkeypatch: pytest.Monk
         for action in actions(root / name):
             with pytest.raises(UnsafeFileError, match=f"{name} is a {name}, not a file"):
                 action()
-        with pytest.raises(UnsafeFileError, match=r"is a (pipe|socket): a run's folder holds files and folders alone"):
+        with pytest.raises(UnsafeFileError, match=r"is a (pipe|socket)"):
             screen(root.path)
 
 

@@ -17,7 +17,7 @@ def test_discarded_checkpoint_keeps_what_its_manifest_does_not_name(name: str, t
     (tmp_path / "outside.txt").write_text("mine")
     for file in ("state.json", "thesis.txt"):
         (tmp_path / name / file).write_text("{}")
-    files = {"state.json": {}, "../outside.txt": {}, "lost.safetensors": {}}
+    files: dict[str, dict[str, str]] = {"state.json": {}, "../outside.txt": {}, "lost.safetensors": {}}
     (tmp_path / name / owned_files.MANIFEST).write_text(json.dumps({"files": files}))
     owned_files.discard(safe(tmp_path / name))
     assert [path.name for path in (tmp_path / name).iterdir()] == ["thesis.txt"]
