@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cadenza.engine.checkpoint import manifest_digest
@@ -304,3 +305,35 @@ def test_a_strangers_files_execute_nothing(whole: RunFolder, tmp_path: Path) -> 
 def test_the_poisoned_pickle_would_execute_if_it_were_loaded(tmp_path: Path) -> None:
     pickle.loads(pickle.dumps(Payload(tmp_path / "canary")))
     assert (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        5,
+        {"config": 5, "phases": [], "decisions": {}},
+        {"config": {}, "phases": 5, "decisions": {}},
+        {"config": {}, "phases": [], "decisions": {"training.budgets": 5}},
+        {"config": {}, "phases": [], "decisions": {"device.changes": [5]}},
+    ],
+    ids=str,
+)
+def test_identity_of_the_wrong_kind_in_a_checkpoint_is_refused(identity: object, folder: RunFolder) -> None:
+    path = newest(folder) / "MANIFEST.json"
+    manifest = json.loads(path.read_text()) | {"run": identity}
+    path.write_text(json.dumps(manifest | {"digest": manifest_digest(manifest)}))
+    outcome = resume(folder.path.parent, "@last", "--max-timesteps", "2304")
+    outcome.refused(78, newest(folder).name, "what it was saved with is damaged")
+
+
+def test_recorded_episode_that_its_environment_refuses_is_one_line(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise AssertionError("99 is no action")
+
+    monkeypatch.setattr("cadenza.lab.view.play.render", lambda env: np.zeros((8, 8, 3), np.uint8))
+    monkeypatch.setattr("cadenza.lab.view.play.action_caption", broken)
+    place = folder.path.parent
+    command = ("play", "@last", "--episode", "0", "--video", place / "a.gif", "--runs-dir", place)
+    cadenza(*command).refused(78, f"episode 0 of {folder.id} cannot be played again (AssertionError: 99 is no action)")

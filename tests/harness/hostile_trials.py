@@ -35,6 +35,7 @@ LONGEST = 120.0  # seconds until it is killed, however busy the machine is
 MEMORY = 2 << 30  # bytes that a trial may ask for beside what the parent has
 REFUSED = (2, 69, 73, 74, 78)
 INTERNAL = 70
+DISK = 74  # found while writing: what was written before stays
 MACHINE = ("subprocess.Popen git, ['git', ", "subprocess.Popen uname, ['uname', ")  # which a new run's manifest asks
 SINKS = ("tensorboard", "wandb")  # written, never read or deleted: they may be links
 
@@ -657,7 +658,9 @@ class Harness:
         if running.trial is not None and running.trial.kind in PERMITTED:
             violations += judge_permitted(running, code)
         if running.trial is not None and running.trial.is_named_link:
-            violations = [one for one in violations if "outside" not in one.rule]
+            violations = [one for one in violations if "outside" not in one.rule and one.rule != "leak"]
+        if running.trial is not None and running.trial.kind.startswith("hard link"):
+            violations = [one for one in violations if one.rule != "leak"]  # it is one of the folder's own files
         lines = err.decode(errors="replace").strip().splitlines()
         return Result(running.trial, code, seconds, work, violations, lines[-1][:400] if lines else "")
 
@@ -701,7 +704,7 @@ class Harness:
             for path in (slot.place / "here").iterdir():
                 if path.name != f"{MODULE}.py":
                     remove(path)
-        if code in REFUSED:
+        if code in REFUSED and not (code == DISK and running.trial and running.trial.kind == "other type"):
             after = snapshot(attacked) if os.path.lexists(attacked) else {}
             touched = [one for one in difference(running.before, after) if not one.endswith(": 'lock'")]
             if touched:
@@ -778,7 +781,8 @@ def judge_pages(running: Running) -> Iterator[Violation]:
                 if "<img src=x onerror" in text or "<script>alert('hostile" in text:
                     yield Violation("markup", f"{name}: HTML")
                 prose = re.sub(r"(?ms)^```.*?^```$|`[^`\n]+`", "", text)
-                if path.suffix == ".md" and ("\n# hostile heading" in prose or "](javascript:alert" in prose):
+                link = re.search(r"(?<!\\)\]\(javascript:alert", prose)
+                if path.suffix == ".md" and ("\n# hostile heading" in prose or link):
                     yield Violation("markup", f"{name}: Markdown")
 
 

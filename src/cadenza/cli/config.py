@@ -60,8 +60,9 @@ def migrate(
     from cadenza.config.schema import RunConfig
     from cadenza.config.spec import read_file
     from cadenza.errors import ConfigError, StorageError
-    from cadenza.records.trust import code_named
+    from cadenza.records.trust import code_named, screen_run_of
 
+    screen_run_of(file)
     if out is not None and in_place:
         raise ConfigError("--out and --in-place exclude each other")
     if in_place and (file.parent / "manifest.json").is_file():

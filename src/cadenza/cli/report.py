@@ -52,7 +52,8 @@ def report(
     folder = find(root, runs[0])
     if folder.published is not None:
         raise typer.BadParameter(f"{runs[0]} is a copy of a published run: give --out DIR for its report")
-    paths = {"report": write_report(folder)} | ({"html": write_html(folder)} if html else {})
+    page = {"html": write_html(folder)} if html else {}  # first: it reads more, and may refuse what it reads
+    paths = {"report": write_report(folder)} | page
     show_paths(paths, {"run": folder.id, "dir": folder.path.absolute()}, json)
 
 

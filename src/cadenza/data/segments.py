@@ -13,6 +13,7 @@ from cadenza.base.files import SafePath
 from cadenza.errors import CheckpointError
 
 SLOTS = "slots"  # the key of the slots of a segment's rows, beside the paths of the arrays
+LARGEST_SEGMENT = 16 << 30  # bytes; one holds at least an episode, however long
 SEGMENT_BYTES = 64 << 20  # the size of a segment at most, so that writing one never needs much memory
 
 
@@ -93,8 +94,10 @@ def read_segments(
 
 
 def verify_file(path: SafePath, sha256: str, owner: str = "the checkpoint") -> None:
-    """Refuse a file that is missing or does not have the sha256 that its `owner` records."""
+    """Refuse a file that is missing, too large or does not have the sha256 that its `owner` records."""
     try:
+        if path.stat().st_size > LARGEST_SEGMENT:  # a file of holes takes no room on the disk, but hours to hash
+            raise CheckpointError(f"{path}: has more than {LARGEST_SEGMENT:,} bytes, which no segment has")
         with path.reading() as file:
             actual = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:

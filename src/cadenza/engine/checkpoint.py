@@ -24,12 +24,14 @@ from cadenza.base.failpoints import failpoint
 from cadenza.base.files import SafePath
 from cadenza.base.json_text import without_digest
 from cadenza.base.owned_files import DOOMED, MANIFEST
+from cadenza.base.system_memory import available
 from cadenza.engine import codec
 from cadenza.errors import CheckpointError, NotFoundError
 from cadenza.records import validity
 from cadenza.records.folder import RunFolder
 
 FORMAT = 1
+LARGE = 1 << 30  # bytes: below, nobody asks how much memory there is
 REPLAY = "replay"  # in the run's folder, beside the checkpoints
 NAME = re.compile(r"step-(\d{12,})-(\d{12,})")
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
@@ -325,6 +327,8 @@ def manifest_digest(manifest: dict[str, Any]) -> str:
 
 def read_verified(folder: SafePath, file: str, facts: dict[str, Any]) -> bytes:
     """Read a file of a checkpoint; refuse one that differs from the manifest's `facts` about it."""
+    if facts["size"] > LARGE and facts["size"] > (available() or facts["size"]):
+        raise CheckpointError(f"{folder / file}: has {facts['size']:,} bytes, which do not fit into memory")
     content = (folder / file).read_bytes(facts["size"])
     actual = hashlib.sha256(content).hexdigest()
     if actual != facts["sha256"]:

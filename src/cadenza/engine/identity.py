@@ -12,7 +12,7 @@ from cadenza.config.convert import build, to_dict
 from cadenza.config.migrate import migrate
 from cadenza.config.schema import Phase, RunConfig
 from cadenza.errors import ConfigError
-from cadenza.records.decisions import ACCEPTED, BUDGETS, DEVICES, binding
+from cadenza.records.decisions import ACCEPTED, BUDGETS, DECISIONS, DEVICES, binding
 from cadenza.records.validity import is_number
 
 ABSENT = object()
@@ -48,6 +48,16 @@ def identity_of(config: RunConfig, phases: Sequence[Phase], decisions: Mapping[s
     identity = {"config": to_dict(config), "phases": to_dict(phases), "decisions": binding(decisions) | logs}
     plain: dict[str, Any] = json.loads(dumps(identity))
     return plain
+
+
+def is_identity(stored: Any) -> bool:
+    """Return whether a checkpoint's manifest, which anybody may have written, holds an identity."""
+    parts = {"config": dict, "phases": list, "decisions": dict}
+    return (
+        isinstance(stored, dict)
+        and all(isinstance(stored.get(part), kind) for part, kind in parts.items())
+        and all(DECISIONS[key].fits(stored["decisions"].get(key, [])) for key in (BUDGETS, DEVICES))
+    )
 
 
 def differences(stored: Mapping[str, Any], config: RunConfig, now: Mapping[str, Any], edited: bool) -> list[Change]:

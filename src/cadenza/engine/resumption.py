@@ -11,7 +11,7 @@ from cadenza.base.json_text import is_intact
 from cadenza.config.schema import RunConfig
 from cadenza.engine.build import resolve_device
 from cadenza.engine.checkpoint import name_of
-from cadenza.engine.identity import Change, differences, identity_of, unaccepted
+from cadenza.engine.identity import Change, differences, identity_of, is_identity, unaccepted
 from cadenza.engine.launch import BUDGET
 from cadenza.engine.runtime import kernels_of
 from cadenza.errors import CheckpointError, ConfigError
@@ -127,6 +127,8 @@ def review_changes(run: Orchestrator, checkpoint: str, accept: bool, edited: Seq
     stored = run.checkpoints.facts(checkpoint).get("run")
     changes: list[Change] = []
     if stored is not None:
+        if not is_identity(stored):
+            raise CheckpointError(f"{run.checkpoints.folder / checkpoint}: what it was saved with is damaged")
         now = identity_of(run.config, run.scheduler.phases, run.decisions)
         changes = unaccepted(differences(stored, run.config, now, "config.yaml" in edited), run.decisions)
     if changes and not accept:

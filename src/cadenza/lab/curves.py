@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cadenza.base.files import SafePath
 from cadenza.base.text import printable
 from cadenza.lab.charts import BLUE, GREEN, GREY, INK, new_figure, save, style_axes
+from cadenza.records.metrics import is_point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +30,7 @@ def draw(rows: Sequence[dict[str, Any]], path: SafePath, title: str, threshold: 
 def learning(rows: Sequence[dict[str, Any]], title: str, threshold: float | None = None) -> Figure | None:
     """Return the learning curve: evaluations with their spread, over the returns of training; None without either."""
     collected = _points(rows, "collect/return_mean")
-    evaluated = [row for row in rows if row.get("eval/return_mean") is not None]
+    evaluated = [row for row in rows if is_point(row.get("eval/return_mean"))]
     if not collected and not evaluated:
         return None
     from matplotlib.ticker import EngFormatter
@@ -77,7 +78,7 @@ def training(rows: Sequence[dict[str, Any]]) -> Figure | None:
 def _evaluations(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     steps = [row["env_steps"] for row in rows]
     means = [row["eval/return_mean"] for row in rows]
-    spread = [row for row in rows if row.get("eval/return_min") is not None and row.get("eval/return_max") is not None]
+    spread = [row for row in rows if is_point(row.get("eval/return_min")) and is_point(row.get("eval/return_max"))]
     if spread:
         axes.fill_between(
             [row["env_steps"] for row in spread],
@@ -94,4 +95,4 @@ def _evaluations(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _points(rows: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
-    return [(row["env_steps"], row[key]) for row in rows if row.get(key) is not None]
+    return [(row["env_steps"], row[key]) for row in rows if is_point(row.get(key))]

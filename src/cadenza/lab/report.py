@@ -43,6 +43,7 @@ def _blocks(folder: RunFolder, page: bool) -> list[Block]:
     rows = metrics.read(folder.metrics)
     settings, manifest, status = folder.settings(), folder.read_manifest(), folder.read_status()
     decisions = folder.read_decisions()
+    config = folder.config.read_text(errors="replace") if page else ""
     spec = manifest.get("spec", folder.id)
     blocks: list[Block] = [
         Heading(spec, level=1),
@@ -72,7 +73,7 @@ def _blocks(folder: RunFolder, page: bool) -> list[Block]:
         Code(_commands(folder)),
     ]
     if page:
-        blocks.append(Details("The whole config", folder.config.read_text(errors="replace")))
+        blocks.append(Details("The whole config", config))
     return blocks
 
 
@@ -150,7 +151,7 @@ def student_t(freedom: int) -> float:
         return T_QUANTILES[freedom - 1]
     z = 1.959964
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96  # of the expansion in 1 / freedom
-    return z + first / freedom + second / freedom**2
+    return z + first / freedom + second / freedom / freedom
 
 
 def _video(folder: RunFolder, page: bool) -> SafePath | None:

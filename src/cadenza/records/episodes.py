@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cadenza.base import atomic, owned_files
 from cadenza.base.failpoints import failpoint
 from cadenza.base.files import SafePath
+from cadenza.base.text import printable
 from cadenza.errors import NotFoundError, StorageError
 from cadenza.types import Episode
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 FIELDS = ("env", "number", "seed", "length")
 RETURNS, ACTIONS = "returns.", "actions."  # followed by the group
 KIND = ".safetensors"
+LONGEST_HEADER = 1 << 20  # bytes: some tensors for each group of agents
 WON = "won"  # only in segments of environments with winners
 
 
@@ -130,14 +132,34 @@ def _size(path: SafePath) -> int:
 
 @contextmanager
 def _opened(path: SafePath) -> Iterator[Any]:
-    """Open a segment to read its arrays; refuse a damaged one."""
+    """Open a segment to read its arrays; refuse a damaged one, and one whose header takes long to parse."""
     from safetensors import SafetensorError, safe_open
 
+    with path.reading() as content:
+        header = int.from_bytes(content.read(8), "little")
+    if header > LONGEST_HEADER:
+        raise StorageError(f"{path} is damaged: its header has more than {LONGEST_HEADER:,} bytes")
     try:
         with path.named() as place, safe_open(place, framework="numpy") as file:
             yield file
-    except SafetensorError as problem:
+    except (SafetensorError, IndexError) as problem:  # IndexError: a tensor without axes
         raise StorageError(f"{path} is damaged: {problem}") from problem
+
+
+def _fault(arrays: dict[str, Any], groups: list[str]) -> str | None:
+    """Return what in the arrays of a segment cannot be, or None: it may be anybody's."""
+    columns = [*FIELDS, *([WON] if WON in arrays else []), *(RETURNS + group for group in groups)]
+    steps = [ACTIONS + group for group in groups]
+    if missing := [name for name in (*columns, *steps) if name not in arrays]:
+        return f"it has no {printable(missing[0])}"
+    for name in FIELDS:
+        if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "iu" or (arrays[name] < 0).any():
+            return f"{name} holds something else than counts"
+    count, total = len(arrays["length"]), sum(map(int, arrays["length"]))
+    for name, rows in [*((name, count) for name in columns), *((name, total) for name in steps)]:
+        if arrays[name].ndim == 0 or len(arrays[name]) != rows:
+            return f"{printable(name)} has not {rows} rows"
+    return None
 
 
 def _read(path: SafePath) -> Iterator[Episode]:
@@ -145,6 +167,8 @@ def _read(path: SafePath) -> Iterator[Episode]:
     with _opened(path) as file:
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     groups = sorted(name.removeprefix(RETURNS) for name in arrays if name.startswith(RETURNS))
+    if fault := _fault(arrays, groups):
+        raise StorageError(f"{path} is damaged: {fault}")
     ends = list(accumulate(int(length) for length in arrays["length"]))
     for row, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
         env, number, seed, length = (int(arrays[name][row]) for name in FIELDS)

@@ -272,7 +272,7 @@ def run_ids(root: Path) -> list[str]:
 
 
 def _is_name(name: str) -> bool:
-    return not name.startswith((".", INDEX_NAME)) and is_text(name)
+    return not name.startswith((".", INDEX_NAME)) and name != LAST and is_text(name)
 
 
 def find(root: Path, ref: str) -> RunFolder:

@@ -13,7 +13,7 @@ from cadenza.base.files import SafePath
 from cadenza.base.json_text import dumps
 from cadenza.records.folder import INDEX_NAME, run_ids, shown_state
 from cadenza.records.query import Entry, Filters, parsed, select
-from cadenza.records.run_summary import COLUMNS, UNREADABLE, Row, describe, stamp, version
+from cadenza.records.run_summary import COLUMNS, UNREADABLE, Row, describe, sound_facts, stamp, version
 
 LAYOUT = 4  # stored as the file's user_version; an index of another layout is created again
 BUSY_SECONDS = 5.0
@@ -53,8 +53,8 @@ def entries(root: Path) -> list[Entry]:
     texts, settings = _from_disk(root, stamps), cache(parsed)  # the seeds of one config share a text
     entries = []
     for run, at in stamps.items():
-        facts = _facts(texts[run])
-        if facts is None:  # anybody may have written the cache
+        facts = sound_facts(texts[run][0])
+        if facts is None or not facts.keys() >= set(COLUMNS):  # anybody may have written the cache
             texts[run] = _texts(root / run)
             facts = json.loads(texts[run][0])
         row = facts | {"run": run, "dir": f"{place}/{run}"}
@@ -62,12 +62,6 @@ def entries(root: Path) -> list[Entry]:
             row["status"] = shown_state(Path(row["dir"]), row["status"])
         entries.append(Entry(row, version(at), partial(settings, texts[run][1]), partial(parsed, texts[run][2])))
     return entries
-
-
-def _facts(texts: tuple[str, str, str]) -> Row | None:
-    """Return the facts in a row of the cache, or None if no version of cadenza wrote it."""
-    facts = parsed(texts[0])
-    return facts if facts.keys() >= set(COLUMNS) else None
 
 
 def _from_disk(root: Path, stamps: dict[str, str]) -> Texts:

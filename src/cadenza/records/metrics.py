@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeGuard
 
 from cadenza.base import atomic
 from cadenza.base.failpoints import failpoint
@@ -26,6 +26,7 @@ DIGEST = "digest"
 UNREPEATABLE = ("time/", "system/")  # differ between equal runs, so digests and comparisons leave them out
 ALIASES = {"val/": "eval/", "test/": "eval/", "train/": "collect/"}
 SAMPLE = 300  # rows of a long file in which to look for quantities
+LARGEST_POINT = 1e300  # of a plot: the difference of two larger numbers may overflow
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
@@ -208,10 +209,15 @@ def numeric(rows: Iterable[Row]) -> set[str]:
 
 
 def series(rows: Sequence[Row], name: str, axis: str = "env_steps") -> tuple[list[float], list[float]]:
-    """Return the values of an axis and of a metric, in the rows where both are numbers."""
+    """Return the values of an axis and of a metric, in the rows where a plot can show both."""
     pairs = [(row.get(axis), row.get(name)) for row in rows]
-    points = [(x, y) for x, y in pairs if isinstance(x, int | float) and isinstance(y, int | float)]
+    points = [(x, y) for x, y in pairs if is_point(x) and is_point(y)]
     return [x for x, _ in points], [y for _, y in points]
+
+
+def is_point(value: Any) -> TypeGuard[float]:
+    """Return whether a value can be plotted: a number, not NaN, and so small that differences do not overflow."""
+    return isinstance(value, int | float) and abs(value) <= LARGEST_POINT
 
 
 def first_difference(rows_a: Sequence[Row], rows_b: Sequence[Row], limit: int | None = None) -> Row | None:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.base.files import SafePath
+from cadenza.base.parsing import ParseError, json_object, yaml_data
 from cadenza.errors import CheckpointError
+from cadenza.records import validity
 from cadenza.records.folder import LONGEST_CONFIG, RunFolder
 from cadenza.records.metric_rows import Rows
 from cadenza.trees import leaves
@@ -49,6 +51,8 @@ def describe(path: Path, settings: Row | None = None) -> tuple[Row, Row, Row]:
     reason = unreadable(folder)
     settings = {} if reason else folder.settings() if settings is None else settings
     status, manifest = _lenient(folder.read_status), _lenient(folder.read_manifest)
+    if reason is None and not (settings and manifest):
+        reason = damaged(folder)
     environment = _setting(settings, "environment", "id") or manifest.get("environment")
     algorithm = _setting(settings, "algorithm", "name") or manifest.get("algorithm")
     git, tags = manifest.get("git") or {}, settings.get("tags")
@@ -80,6 +84,15 @@ def describe(path: Path, settings: Row | None = None) -> tuple[Row, Row, Row]:
     return row, flat, {key: value for key, value in last_row(folder.metrics).items() if "/" in key and key not in row}
 
 
+def sound_facts(text: str) -> Row | None:
+    """Return the facts in a row of an index, which anybody may have written; None where one cannot be."""
+    try:
+        facts = json_object(text)
+    except ParseError:
+        return None
+    return None if validity.fault(facts, validity.FACTS) else facts
+
+
 def unreadable(folder: RunFolder) -> str | None:
     """Return why a run cannot be opened, from the kind and size of its main files, or None."""
     for file in (folder.config, folder.manifest, folder.status, folder.decisions, folder.metrics):
@@ -91,6 +104,18 @@ def unreadable(folder: RunFolder) -> str | None:
             continue
         except OSError as problem:
             return f"{file.name}: {problem.strerror or problem}"
+    return None
+
+
+def damaged(folder: RunFolder) -> str | None:
+    """Return why the config or the manifest cannot be used, or None where it is only missing."""
+    try:
+        if folder.config.exists():
+            yaml_data(folder.config.read_bytes(LONGEST_CONFIG), unique=False, texts=True)
+        if folder.manifest.exists():
+            folder.read_manifest()
+    except (ParseError, CheckpointError, OSError) as problem:
+        return f"{folder.config.name}: {problem}" if isinstance(problem, ParseError) else str(problem)
     return None
 
 

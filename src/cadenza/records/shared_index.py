@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -13,8 +12,8 @@ from typing import Any
 from cadenza.base.json_text import dumps
 from cadenza.errors import ConfigError, MissingExtraError, StorageError, install
 from cadenza.records.folder import SHARED_INDEX, RunFolder
-from cadenza.records.query import Entry
-from cadenza.records.run_summary import Row, describe, stamp, version
+from cadenza.records.query import Entry, parsed
+from cadenza.records.run_summary import COLUMNS, UNREADABLE, Row, describe, sound_facts, stamp, version
 
 try:
     import sqlalchemy as sql
@@ -29,6 +28,8 @@ BEAT_SECONDS = 30.0
 TEXTS = ("facts", "settings", "measured")
 LOST_SECONDS = 4 * BEAT_SECONDS  # without a heartbeat for so long, a run elsewhere counts as crashed
 CONNECT_SECONDS = 10
+EMPTY: Row = dict.fromkeys(COLUMNS) | {"tags": [], "auto_tags": [], "changes": []}
+DAMAGED: Row = {"status": UNREADABLE, "unreadable": "its row in the team's index is damaged"}
 
 TABLE = sql.Table(
     "cadenza_runs",
@@ -69,7 +70,7 @@ class SharedIndex:
 
     def exchange(self, root: Path, ours: Sequence[Entry]) -> list[Entry]:
         """Send the state of the runs in a folder, and return everyone else's."""
-        place, settings = place_of(root), cache(json.loads)  # the seeds of one config share a text
+        place, settings = place_of(root), cache(parsed)  # the seeds of one config share a text
         ours_there, theirs = TABLE.c.place == place, TABLE.c.place != place
         with Connected(self._engine, self.name) as connection:
             versions = {
@@ -146,13 +147,13 @@ class Connected:
 
 def _foreign(row: Any, settings: Callable[[str], Row]) -> Entry:
     """Return a run on another machine or in another folder: only its heartbeat shows whether it is alive."""
-    facts: Row = json.loads(row.facts)
-    host, _, _ = row.place.partition(":")
+    host, _, folder = row.place.partition(":")
+    facts = EMPTY | {"dir": folder} | (sound_facts(row.facts) or DAMAGED) | {"run": row.run}
     facts["dir"] = facts["dir"] if host == platform.node() else f"{host}:{facts['dir']}"
     if facts["status"] in (None, "running"):
         silent = (_time(row.now) - _time(row.beat)).total_seconds()
         facts["status"] = "running" if silent < LOST_SECONDS else "crashed"
-    return Entry(facts, row.version, partial(settings, row.settings), partial(json.loads, row.measured))
+    return Entry(facts, row.version, partial(settings, row.settings), partial(parsed, row.measured))
 
 
 def _time(value: datetime | str) -> datetime:

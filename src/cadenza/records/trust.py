@@ -123,8 +123,7 @@ def require_trust_of_file(spec: str) -> None:
     refused as a whole.
     """
     path = Path(spec)
-    if all(os.path.lexists(path.parent / name) for name in ("config.yaml", "manifest.json")):
-        screen(path.parent)
+    screen_run_of(path)
     facts = _run_beside(path)
     if facts is None:
         return
@@ -135,6 +134,12 @@ def require_trust_of_file(spec: str) -> None:
     require_trust(stored, facts, path)
     signed = SIGNED if is_own(stored, facts) else ()
     refuse_calls({key: value for key, value in stored.items() if key not in signed}, path)
+
+
+def screen_run_of(file: Path) -> None:
+    """Refuse a file that lies in the folder of a run with links, pipes or devices in it."""
+    if all(os.path.lexists(file.parent / name) for name in ("config.yaml", "manifest.json")):
+        screen(file.parent)
 
 
 def _is_stored_config(path: Path) -> bool:
@@ -150,7 +155,7 @@ def _run_beside(path: Path) -> dict[str, Any] | None:
         return None
     for folder in dict.fromkeys((path.parent, path.resolve().parent)):
         manifest = folder / "manifest.json"
-        if not os.path.isfile(manifest):
+        if not os.path.lexists(manifest):
             continue
         if _is_stored_config(path):
             return read_object(SafePath(folder) / manifest.name)

@@ -81,6 +81,14 @@ MANIFEST: dict[str, Check] = {
     "machine": dict_of(_is_scalar),
     "git": lambda value: value is None or (isinstance(value, dict) and is_text(value.get("commit", ""))),
 }
+FACTS: dict[str, Check] = {  # of a run in an index, which others may have written
+    **dict.fromkeys(("run", "dir", "spec"), is_text),
+    **dict.fromkeys(("environment", "algorithm", "status", "created", "config_hash", "git", "name"), optional(is_text)),
+    **dict.fromkeys(("unreadable", "cleaned"), optional(is_text)),
+    **dict.fromkeys(("env_steps", "return", "seconds", "updates", "best_return"), optional(is_number)),
+    **dict.fromkeys(("seed", "host"), _is_scalar),
+    **dict.fromkeys(("tags", "auto_tags", "changes"), list_of(_is_scalar)),
+}
 SETTINGS: dict[str, Check] = {
     **dict.fromkeys(("environment.id", "algorithm.name"), is_text),
     **dict.fromkeys(("name", "experiment"), optional(is_text)),

@@ -17,6 +17,7 @@ from cadenza.engine.events import Ended, Event, Row, Started
 from cadenza.errors import MissingExtraError, install
 from cadenza.records import metrics
 from cadenza.records.folder import EVENT_FILES, RunFolder, evaluation_video
+from cadenza.records.validity import is_number
 
 try:
     from tensorboard.compat.proto.event_pb2 import Event as Record
@@ -62,8 +63,9 @@ class TensorBoard:
         folder = started.folder.path / "tensorboard"
         folder.mkdir(exist_ok=True)
         before = ours(started.folder)
-        created = started.folder.read_manifest()["created"]
-        self._unit, self._created = started.unit, datetime.fromisoformat(created).timestamp()
+        self._unit, self._created = started.unit, 0.0
+        with suppress(ValueError):  # somebody else may have written anything there
+            self._created = datetime.fromisoformat(started.folder.read_manifest()["created"]).timestamp()
         name = f"events.out.tfevents.{time.time_ns():020d}"
         with suppress(OSError):  # the folder or the list may be a link: then nothing in it is ever deleted
             (started.folder.files / "tensorboard" / EVENT_FILES).append(f"{name}\n".encode())
@@ -79,7 +81,7 @@ class TensorBoard:
             path.unlink()
 
     def _write(self, row: Mapping[str, Any]) -> None:
-        numbers = {key: value for key, value in row.items() if isinstance(value, int | float) and key != self._unit}
+        numbers = {key: value for key, value in row.items() if is_plotted(value) and key != self._unit}
         values = [Summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
         video = evaluation_video(self._folder, row["env_steps"])
         if video is not None and video.suffix == ".gif":  # TensorBoard plays no other format
@@ -87,8 +89,14 @@ class TensorBoard:
             width, height = int.from_bytes(content[6:8], "little"), int.from_bytes(content[8:10], "little")
             image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=content)
             values.append(Summary.Value(tag="eval/video", image=image))
-        self._record(Record(step=row[self._unit], summary=Summary(value=values)), row["time/seconds"])
+        seconds = row.get("time/seconds") or 0.0
+        self._record(Record(step=row.get(self._unit, 0), summary=Summary(value=values)), seconds)
 
     def _record(self, record: Any, seconds: float = 0.0) -> None:
         record.wall_time = self._created + seconds  # training time, so that pauses before a resume do not show
         self._writer.write(record.SerializeToString())
+
+
+def is_plotted(value: Any) -> bool:
+    """Return whether an event can hold a value: any float, and no integer of more than 64 bits."""
+    return isinstance(value, float | bool) or is_number(value)

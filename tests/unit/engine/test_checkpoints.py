@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from cadenza.base import failpoints
+from cadenza.data.segments import LARGEST_SEGMENT, verify_file
 from cadenza.engine import codec
 from cadenza.engine.checkpoint import Checkpoints
 from cadenza.errors import CheckpointError, NotFoundError
@@ -197,3 +199,20 @@ def test_saving_the_same_position_again_replaces_it(saved: Checkpoints) -> None:
     # a process killed between the two renames leaves only the old one, under its hidden name
     (saved.folder.path / NEW).rename(saved.folder.path / f".old-{NEW}")
     assert newest(saved) == (NEW, [])
+
+
+def test_file_that_does_not_fit_into_memory_is_refused_before_it_is_read(
+    saved: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cadenza.engine.checkpoint.LARGE", 10)
+    monkeypatch.setattr("cadenza.engine.checkpoint.available", lambda: 100)
+    with pytest.raises(CheckpointError, match="which do not fit into memory"):
+        saved.load(NEW)
+
+
+def test_segment_of_holes_is_refused_before_it_is_hashed(tmp_path: Path) -> None:
+    path = safe(tmp_path / "rows.safetensors")
+    path.append(b"x")
+    os.truncate(path.path, LARGEST_SEGMENT + 1)
+    with pytest.raises(CheckpointError, match="which no segment has"):
+        verify_file(path, "0" * 64)

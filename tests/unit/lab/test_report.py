@@ -168,3 +168,24 @@ def test_no_torch_is_needed_and_pyplot_is_not_touched(folder: RunFolder) -> None
 @pytest.mark.parametrize(("freedom", "expected"), [(1, 12.706), (4, 2.776), (11, 2.201), (19, 2.093), (99, 1.984)])
 def test_intervals_of_few_episodes_are_wider(freedom: int, expected: float) -> None:
     assert student_t(freedom) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 1e308, float("-inf")])
+def test_numbers_that_no_plot_can_show_are_gaps(
+    make_curve: Callable[..., RunFolder], tmp_path: Path, value: float
+) -> None:
+    for seed, sign in ((0, 1), (1, -1)):
+        folder = make_curve([1.0, 2.0, 3.0], seed=seed)
+        odd = {"eval/return_mean": sign * value, "eval/return_std": 1.0, "eval/episodes": 1e308}
+        rows = [json.loads(line) | odd for line in folder.metrics.read_text().splitlines()]
+        folder.metrics.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for page in ("a.png", "a.html"):
+        cadenza("compare", "*", "--plot", tmp_path / page, "--runs-dir", tmp_path / "runs").succeeded()
+    cadenza("report", folder.id, "--html", "--runs-dir", tmp_path / "runs").succeeded()
+
+
+def test_page_that_cannot_be_written_leaves_the_report_as_it_was(folder: RunFolder) -> None:
+    (folder.videos.path / "step-000000000001-000000000001.gif").mkdir()
+    arguments = ("report", folder.id, "--html", "--runs-dir", folder.path.parent)
+    cadenza(*arguments).refused(78, "is a folder, not a file")
+    assert not folder.report.exists()

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from cadenza.errors import NotFoundError, StorageError
 from cadenza.records import episodes
@@ -112,3 +114,40 @@ def test_a_damaged_segment_is_named(folder: RunFolder) -> None:
         list(episodes.load(folder))
     with pytest.raises(StorageError, match="damaged"):
         episodes.find(folder, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "odd", "reason"),
+    [
+        ("seed", np.array([-1, 2]), "seed holds something else than counts"),
+        ("seed", np.array([np.nan, 2.0]), "seed holds something else than counts"),
+        ("seed", np.array([1]), "seed has not 2 rows"),
+        ("length", np.array([2**62, 3]), "has not 4611686018427387907 rows"),
+        ("actions.runner", None, r"it has no actions\.runner"),
+        ("number", None, "it has no number"),
+    ],
+)
+def test_segment_of_a_stranger_with_impossible_arrays_is_refused(
+    folder: RunFolder, name: str, odd: np.ndarray | None, reason: str
+) -> None:
+    log = EpisodeLog(folder)
+    log.add([episode(0), episode(1)])
+    log.seal(10)
+    path = next(folder.episodes.path.glob("*.safetensors"))
+    arrays = load_file(path)
+    if odd is None:
+        del arrays[name]
+    else:
+        arrays[name] = odd
+    save_file(arrays, path)
+    with pytest.raises(StorageError, match=rf"000000000010\.safetensors is damaged: .*{reason}"):
+        list(episodes.load(folder))
+
+
+def test_segment_with_a_header_that_takes_long_to_parse_is_refused(folder: RunFolder) -> None:
+    folder.episodes.mkdir()
+    path = folder.episodes.path / "000000000010.safetensors"
+    path.write_bytes(struct.pack("<Q", 60_000_000) + b"{")
+    for read in (episodes.count, episodes.outline, lambda run: list(episodes.load(run))):
+        with pytest.raises(StorageError, match=r"its header has more than 1,048,576 bytes"):
+            read(folder)

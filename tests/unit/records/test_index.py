@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +239,56 @@ def test_processes_can_query_at_once(root: Path) -> None:
     command = [sys.executable, "-c", code, str(root)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
     assert [process.communicate()[0].strip() for process in processes] == ["3"] * 8
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"changes": 5},
+        {"changes": [["a"]]},
+        {"seconds": "x"},
+        {"tags": 5},
+        {"spec": None},
+        {"return": [1]},
+        {"status": {}},
+    ],
+)
+def test_index_with_facts_of_the_wrong_kind_is_not_believed(root: Path, facts: dict[str, Any]) -> None:
+    before = rows(root)
+    with closing(sqlite3.connect(root / "index.sqlite")) as database, database:
+        for run, text in database.execute("SELECT run, facts FROM runs").fetchall():
+            changed = json.dumps(json.loads(text) | facts)
+            database.execute("UPDATE runs SET facts = ? WHERE run = ?", (changed, run))
+    assert rows(root) == before
+    cadenza("list", "--filter", "tag=paper", "--sort", "return", "--runs-dir", root).succeeded()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("config.yaml", "a: &a [x]\nb: &b [" + "*a, " * 200 + "]\nc: [" + "*b, " * 200 + "]\n", "aliases expand"),
+        ("manifest.json", '{"deep": ' + "[" * 20_000 + "]" * 20_000 + "}", "nested more than 100 deep"),
+        ("manifest.json", "[]", "no JSON object"),
+    ],
+    ids=["bomb", "deep", "list"],
+)
+def test_run_whose_description_cannot_be_read_is_listed_with_the_reason(
+    root: Path, name: str, content: str, reason: str
+) -> None:
+    run = rows(root)[0]["run"]
+    (root / run / name).write_text(content)
+    outcome = cadenza("list", "--rebuild", "--runs-dir", root).succeeded()
+    assert [row["run"] for row in rows(root) if row["status"] == "unreadable"] == [run]
+    assert outcome.out.count("unreadable") == 1
+    assert f"{run} cannot be read: " in outcome.err
+    assert name in outcome.err
+    assert reason in outcome.err
+
+
+def test_pointer_that_is_a_link_to_a_folder_is_no_run(root: Path, tmp_path: Path) -> None:
+    before = rows(root)
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(root / before[0]["run"], elsewhere)
+    (root / "@last").unlink(missing_ok=True)
+    (root / "@last").symlink_to(elsewhere)
+    assert rows(root) == before

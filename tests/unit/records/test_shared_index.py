@@ -45,6 +45,15 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
+def test_damaged_row_of_somebody_else_is_listed_as_unreadable(url: str, tmp_path: Path) -> None:
+    index = SharedIndex(url)
+    index.exchange(tmp_path, [])  # makes the table
+    elsewhere(url, changes=[["a"]], seconds="x", status="finished")
+    (row,) = index.exchange(tmp_path, [])
+    assert (row.row["run"], row.row["status"]) == ("theirs", "unreadable")
+    assert row.row["dir"] == "farhost:/home/her/runs"
+
+
 def elsewhere(url: str, seconds_ago: float = 0, **facts: object) -> None:
     """Write a run of another machine that reported some time ago."""
     row = {"run": "theirs", "dir": "/home/her/runs/theirs", "tags": [], "auto_tags": [], "changes": [], "seed": 3}

@@ -342,3 +342,18 @@ def test_another_file_in_a_strangers_run_is_taken_with_trust_alone(text: str, tm
     (tmp_path / "manifest.json").write_text('{"name": "a web page"}')
     (tmp_path / "other.yaml").write_text(text)
     require_trust_of_file(str(tmp_path / "other.yaml"))
+
+
+def test_a_manifest_that_is_a_folder_makes_a_config_nobodys_own(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").mkdir()
+    (tmp_path / "config.yaml").write_text("spec: CartPole-v1:ppo\nname: ${oc.env:HOME}\n")
+    cadenza("train", tmp_path / "config.yaml", "--cfg").refused(78, "manifest.json is a folder, not a file")
+
+
+def test_an_upgrade_follows_no_link_in_the_folder_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "secret.yaml").write_text("name: secret\n")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "manifest.json").write_text("{}")
+    (run / "config.yaml").symlink_to(tmp_path / "secret.yaml")
+    cadenza("config", "migrate", run / "config.yaml").refused(78, "config.yaml is a link")

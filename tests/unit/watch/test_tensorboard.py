@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -83,3 +84,14 @@ def test_a_disk_error_ends_the_events_with_a_warning(tmp_path: Path) -> None:
     sink(Row(run.metrics[-1]))
     sink(Ended("finished", ""))
     assert warnings == ["no more TensorBoard events until the run is resumed: File exists"]
+
+
+def test_rows_and_a_manifest_of_a_stranger_become_events(tmp_path: Path, make_run: Any) -> None:
+    folder: RunFolder = make_run("CartPole-v1")
+    folder.write_manifest(folder.read_manifest() | {"created": "<b>yesterday\x1b[2J"})
+    folder.metrics.path.write_text(json.dumps({"env_steps": 4, "cycles": 1, "odd": 10**200, "eval/x": 1.5}) + "\n")
+    warnings: list[str] = []
+    board = TensorBoard(warnings.append)
+    board(Started(folder, folder.read_config(), "updates", 0, print))
+    assert warnings == []
+    assert scalars(folder)["eval/x"] == [(0, 1.5)]

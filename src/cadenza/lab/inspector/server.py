@@ -49,7 +49,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-LONGEST_FILM = 1 << 30  # bytes of a file that is shown whole
+LONGEST_FILM = 1 << 28  # bytes of a file that is shown whole
 MOST_RUNS = 200  # in one comparison, or of which small curves are asked for at once
 NICENESS = 5
 TEXT_LIMIT = 32_768  # characters of an address: as many runs as can be compared

@@ -16,7 +16,7 @@ from cadenza.envs.action_names import name_of
 from cadenza.envs.catalog import make
 from cadenza.envs.display import has_display, prepare_pygame
 from cadenza.envs.seeds import PLAY, EpisodeSeeds
-from cadenza.errors import CadenzaError, ConfigError, EnvironmentFault
+from cadenza.errors import CadenzaError, CheckpointError, ConfigError, EnvironmentFault
 from cadenza.lab.view.terminal import Terminal
 from cadenza.lab.view.video import Screen, VideoPath, open_video
 from cadenza.lab.view.window import ClosedByUserError, Window
@@ -112,6 +112,11 @@ def replay_episode(folder: RunFolder, k: int, options: ScreenOptions | None = No
             played = play_episode(env, k, episode.seed, recorded_actions, screen, episode.length)
         except ClosedByUserError:
             return PlayResult(source, [], None)
+        except CadenzaError:
+            raise
+        except Exception as problem:  # the environment's own, of actions that it does not have
+            reason = f"{type(problem).__name__}: {problem}"
+            raise CheckpointError(f"{source} of {folder.id} cannot be played again ({reason})") from problem
     same = all(np.array_equal(played.returns[group], values) for group, values in episode.returns.items())
     return PlayResult(source, [played], screen.path, same and played.ended and played.length == episode.length)
 
