@@ -317,13 +317,13 @@ def described_space(space: spaces.Space[Any]) -> dict[str, Any]:
 def bound(values: np.ndarray) -> Any:
     """Return bounds as plain data: one number if all are equal, and texts for infinities, which JSON lacks."""
 
-    def named(value: Any) -> Any:
+    def finite(value: Any) -> Any:
         if isinstance(value, list):
-            return [named(one) for one in value]
+            return [finite(one) for one in value]
         return value if np.isfinite(value) else str(value)
 
     flat = values.ravel()
-    return named(flat[0].item() if len(flat) and (flat == flat[0]).all() else values.tolist())
+    return finite(flat[0].item() if len(flat) and (flat == flat[0]).all() else values.tolist())
 
 
 def nested(spec: EnvSpec, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:

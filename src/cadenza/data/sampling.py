@@ -13,7 +13,7 @@ from cadenza.errors import ConfigError
 from cadenza.trees import leaves, take
 from cadenza.types import Tree
 
-# the slots of rows
+# slots
 
 
 def draw_starts(ring: Ring, batch: int, generator: np.random.Generator, span: int) -> np.ndarray:
@@ -44,7 +44,7 @@ def draw_transitions(ring: Ring, batch: int, generator: np.random.Generator) -> 
     return index
 
 
-# what is in them
+# the rows in slots
 
 
 def observations(ring: Ring, obs: Tree, index: np.ndarray) -> Tree:
@@ -57,7 +57,7 @@ def observations(ring: Ring, obs: Tree, index: np.ndarray) -> Tree:
 def transitions(ring: Ring, index: np.ndarray, n_step: int, gamma: float, weight: np.ndarray | None) -> Transitions:
     """Return the transitions of up to `n_step` steps that start in slots `index` [B]."""
     arrays = ring.arrays
-    end, count, reward, over = ahead(ring, index, n_step, gamma)
+    end, steps, reward, over = ahead(ring, index, n_step, gamma)
     groups = {}
     for group, rows in arrays["groups"].items():
         batch = {name: take(tree, index) for name, tree in rows.items() if name not in ("obs", "reward", "died")}
@@ -70,7 +70,7 @@ def transitions(ring: Ring, index: np.ndarray, n_step: int, gamma: float, weight
         groups[group] = batch
     return Transitions(
         groups=groups,
-        discount=(gamma ** np.arange(n_step + 1)).astype(np.float32).take(count),
+        discount=(gamma ** np.arange(n_step + 1)).astype(np.float32).take(steps),
         index=index,
         weight=weight,
         state=arrays["state"].take(index, axis=0) if "state" in arrays else None,

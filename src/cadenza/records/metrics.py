@@ -82,10 +82,9 @@ class MetricsFile:
         size = os.fstat(self._file).st_size
         if size < state["bytes"]:
             raise CheckpointError(f"{self._path} has {size} bytes, the checkpoint was made at {state['bytes']}")
-        length, rows, digest = _trusted(self._path, state["bytes"])
-        if length < state["bytes"]:
-            raise CheckpointError(f"{self._path}: row {rows + 1} was changed after it was written")
-        if (rows, digest) != (state["rows"], state["digest"]):
+        if self._bytes < state["bytes"]:
+            raise CheckpointError(f"{self._path}: row {self._rows + 1} was changed after it was written")
+        if _last_row(self._path, state["bytes"]) != (state["bytes"], state["rows"], state["digest"]):
             raise CheckpointError(f"{self._path} belongs to another history than the checkpoint")
         self._bytes, self._rows, self._digest = state["bytes"], state["rows"], state["digest"]
         self._pending = list(state["pending"])
@@ -145,13 +144,22 @@ def compared(row: Row) -> Row:
     return {key: value for key, value in row.items() if key != DIGEST and not key.startswith(UNREPEATABLE)}
 
 
-def _trusted(path: SafePath, end: int | None = None) -> tuple[int, int, str]:
-    """Return bytes, rows and last digest before the first row that is cut or does not match its digest, or `end`."""
+def _last_row(path: SafePath, end: int) -> tuple[int, int, str]:
+    """Return bytes, rows and last digest of the rows in the first `end` bytes, which are known to match theirs."""
+    length, count, last = 0, 0, b""
+    with path.reading() as file:
+        for line in whole_lines(file):
+            if length + len(line) > end:
+                break
+            length, count, last = length + len(line), count + 1, line
+    return length, count, json_data(last)[DIGEST] if last else ""
+
+
+def _trusted(path: SafePath) -> tuple[int, int, str]:
+    """Return bytes, rows and last digest before the first row that is cut or does not match its digest."""
     length, count, previous = 0, 0, ""
     with path.reading() as file:
         for line in whole_lines(file):
-            if end is not None and length + len(line) > end:
-                break
             try:
                 row = json_data(line)
                 if row[DIGEST] != chained(previous, row):

@@ -119,6 +119,13 @@ def test_a_changed_file_is_refused(path: Path) -> None:
     MetricsFile(safe(path)).load_state_dict(state)
 
 
+def test_a_resumed_file_is_hashed_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, calls, chained = written(path, range(9)).state_dict(), [], metrics.chained
+    monkeypatch.setattr(metrics, "chained", lambda *pair: calls.append(pair) or chained(*pair))
+    MetricsFile(safe(path)).load_state_dict(state)
+    assert len(calls) == 9
+
+
 def test_a_full_disk_loses_no_row(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(path, range(2))
     monkeypatch.setattr(failpoints, "armed", failpoints.parse("metrics:append@1+:enospc"))

@@ -119,7 +119,7 @@ def test_private_is_refused_for_a_public_repository(tiny: Path, hub: Hub, monkey
         upload(tiny, "me/secret", True, "x")
     assert hub.repos["me/secret"].private
     upload(tiny, "me/open", False, "x")
-    with pytest.raises(ConfigError, match=r"--private: me/open is there already"):
+    with pytest.raises(ConfigError, match=r"--private: me/open exists already and is public"):
         upload(tiny, "me/open", True, "x")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     cadenza("evaluate", "hf:me/secret").refused(2, "hf auth login")
