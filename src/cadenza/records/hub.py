@@ -18,7 +18,7 @@ from cadenza.errors import ConfigError, MissingExtraError, NotFoundError, Storag
 
 REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 NEEDED = ("config.yaml", "manifest.json", "status.json", "decisions.json", "metrics.jsonl")  # in a published run
-SHOWN = ("README.md", "curves.png", "replay.mp4", "replay.gif")
+PRESENTATION = ("README.md", "curves.png", "replay.mp4", "replay.gif")
 CHECKPOINT = ("checkpoints/best", "checkpoints/last", "checkpoints/step-*.json", "checkpoints/step-*.safetensors")
 UNTOUCHED = (".gitattributes",)  # files of the Hub itself
 OUTSIDE = "*..*"  # names that lead out of the folder
@@ -48,7 +48,7 @@ def upload(folder: Path, repo: str, private: bool, message: str) -> dict[str, An
         if present and not _holds_a_run(hub, repo, present):
             raise ConfigError(f"{repo} holds something that is no run of cadenza ({present[0]} …): give a new name")
         files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-        patterns = (*NEEDED, *SHOWN, *CHECKPOINT)
+        patterns = (*NEEDED, *PRESENTATION, *CHECKPOINT)
         stale = [name for name in present if name not in files and any(fnmatchcase(name, one) for one in patterns)]
         operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in files]
         operations += [CommitOperationDelete(name) for name in stale]
