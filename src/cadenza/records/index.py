@@ -90,7 +90,8 @@ def _refreshed(path: Path, root: Path, stamps: dict[str, str]) -> Texts:
     with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as database:
         if database.execute("PRAGMA user_version").fetchone()[0] != LAYOUT:
             _lay_out(database)
-        cached = database.execute("SELECT run, stamp, facts, settings, measured FROM runs").fetchall()
+        stored = database.execute("SELECT run, stamp, facts, settings, measured FROM runs")
+        cached = [row for row in stored if all(isinstance(text, str) for text in row)]  # else cadenza did not write it
         cached_stamps = {run: at for run, at, *_ in cached}
         texts: Texts = {run: (facts, settings, measured) for run, _, facts, settings, measured in cached}
         stale = [run for run, at in stamps.items() if cached_stamps.get(run) != at]

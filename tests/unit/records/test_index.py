@@ -182,6 +182,17 @@ def test_a_damaged_index_is_rebuilt(root: Path, damage: bytes) -> None:
         assert database.execute("SELECT count(*) FROM runs").fetchone() == (3,)
 
 
+@pytest.mark.parametrize("column", ["stamp", "facts", "settings", "measured"])
+@pytest.mark.parametrize("value", [None, b"\xff"])
+def test_a_value_of_another_kind_in_the_index_is_replaced(root: Path, column: str, value: Any) -> None:
+    before = rows(root, ["algorithm.gamma>0.1"])
+    with sqlite3.connect(root / "index.sqlite") as database:
+        database.execute(f"UPDATE runs SET {column} = ?", (value,))
+    assert rows(root, ["algorithm.gamma>0.1"]) == before
+    with sqlite3.connect(root / "index.sqlite") as database:
+        assert database.execute(f"SELECT DISTINCT typeof({column}) FROM runs").fetchall() == [("text",)]
+
+
 def test_a_truncated_index_is_rebuilt(root: Path) -> None:
     before = rows(root)
     content = (root / "index.sqlite").read_bytes()
