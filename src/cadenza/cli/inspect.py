@@ -66,7 +66,10 @@ def inspect(
 
 @contextmanager
 def opened_in_browser(address: str) -> Iterator[None]:
-    """Open the page in a browser, if there is a screen."""
+    """Open `address` in a browser while the block runs, by a private page that redirects and is deleted afterwards.
+
+    Without a screen, only run the block.
+    """
     import webbrowser
 
     from cadenza.envs.display import has_display

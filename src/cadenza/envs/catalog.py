@@ -55,7 +55,11 @@ def make(config: EnvironmentConfig, render: bool = False) -> Environment:
 
 
 def listing(filter: str = "") -> list[dict[str, Any]]:
-    """Return a row of facts for every environment whose id contains the filter or whose family it names."""
+    """Return a row of FACTS for each environment whose id contains `filter` or whose family is `filter`, in any case.
+
+    Each is made and closed to learn its facts; one that fails has a row with `error`. Without a filter, environments
+    of families with `MANY` members are not made unless a tuned experiment exists.
+    """
     pattern = filter.lower()
     broken = registry.load_environments()
     listed = [(id, family) for family, names in families().items() for id in names]

@@ -104,7 +104,10 @@ class RunAttachments:
         run.listeners += [*(sink(warn) for sink in self._sinks), *self._on_event]
 
     def finish(self, run: Orchestrator) -> None:
-        """Write video, table and report; a failure is only a warning, because the run itself is stored."""
+        """Write metrics.csv and the report; before them a video, if `evaluation.video` is set and the run is finished.
+
+        The run itself is stored already: a failed video, and a table or report without room on the disk, are warnings.
+        """
         from cadenza.lab.report import write_report
 
         try:

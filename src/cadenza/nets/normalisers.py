@@ -164,10 +164,11 @@ class RewardScale:
     def __call__(
         self, reward: torch.Tensor, done: torch.Tensor, active: torch.Tensor, first: torch.Tensor
     ) -> torch.Tensor:
-        """Scale the rewards of a rollout [T, N, A], after adding them to the statistics.
+        """Add the returns of a rollout to the statistics; return its rewards [T, N, A], scaled and clipped.
 
-        `done` ends a return; steps that are not `active` are left out of the statistics. `first` begins a return:
-        environments that restart after a resume have left an episode without an end.
+        `done`, `active` and `first` are booleans [T, N, A]. A return ends where `done`; steps that are not `active` are
+        left out of the statistics. Of `first` row 0 alone is read: there it drops the return that the last rollout left
+        running, for environments that have restarted in between.
         """
         rewards = reward.to(torch.float64, copy=True)
         rewards[0] += self.gamma * self.running.masked_fill(first[0], 0.0)

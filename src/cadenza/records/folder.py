@@ -173,7 +173,11 @@ class RunFolder:
         return file_digest(self.config) in self.read_manifest().get("configs", ())
 
     def change_config(self, text: str) -> None:
-        """Replace config.yaml; the manifest allows the new text first, so an interruption leaves a sound run."""
+        """Replace config.yaml by `text`, after adding its hash to the manifest.
+
+        Earlier hashes stay valid, so an interruption leaves a run that can be read. If the present config was made
+        here, the new one is signed, too.
+        """
         from cadenza.config.spec import read_file
         from cadenza.records.trust import is_own, signatures
 
