@@ -148,8 +148,8 @@ class Vector(ABC):
             if length:
                 when = f"while {length} steps of episode {number} were repeated (seed {seed})"
         elif error.stage == STEP:
-            taken = ", ".join(f"{group} {array[index].tolist()}" for group, array in action.items())
-            when = f"at step {length + 1} of episode {number} (seed {seed}, action {taken})"
+            actions = ", ".join(f"{group} {array[index].tolist()}" for group, array in action.items())
+            when = f"at step {length + 1} of episode {number} (seed {seed}, action {actions})"
         else:
             when = f"at the start of episode {number + 1} (seed {ledger.seed(index, ahead=1)})"
         return _with_notes(error, f"environment {ledger.first_env + index} ({self.spec.id}) {error.reason}, {when}")

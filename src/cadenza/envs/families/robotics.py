@@ -15,7 +15,7 @@ from cadenza.envs.families.gym import Gym
 
 ROBOTS = {"PointMaze": "v3", "AntMaze": "v5"}
 SIZES = ("Open", "Medium", "Large")
-MAZES = ("UMaze", *(f"{size}{drawn}" for size in SIZES for drawn in ("", "_Diverse_G", "_Diverse_GR")))
+MAZES = ("UMaze", *(f"{size}{kind}" for size in SIZES for kind in ("", "_Diverse_G", "_Diverse_GR")))
 
 
 def ids(family: str) -> list[str]:
