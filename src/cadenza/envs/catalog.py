@@ -20,6 +20,7 @@ from cadenza.config.registry import load_own
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.arguments import check_arguments
 from cadenza.envs.layout import describe
+from cadenza.envs.time_limit import TimeLimited
 from cadenza.errors import CadenzaError, ConfigError, EnvironmentFault
 from cadenza.types import Environment, EnvSpec
 
@@ -148,12 +149,15 @@ def _make_user_env(config: EnvironmentConfig, render: bool) -> Environment:
     if not hasattr(env, "spec") or not hasattr(env, "step"):
         raise ConfigError(f"'{config.id}' must return a gymnasium.Env, not {type(env).__name__}")
     environment: Environment = env
-    if config.max_episode_steps not in (None, environment.spec.max_episode_steps):
+    limit, own = config.max_episode_steps, environment.spec.max_episode_steps
+    if limit is None or limit == own:
+        return environment
+    if own is not None and limit > own:
         raise ConfigError(
-            f"environment.max_episode_steps={config.max_episode_steps}: {config.id} keeps its own time limit "
-            f"({environment.spec.max_episode_steps}); set it through environment.kwargs"
+            f"environment.max_episode_steps={limit}: {config.id} ends its episodes itself, after {own} steps; "
+            "set it through environment.kwargs, or give at most that"
         )
-    return environment
+    return TimeLimited(environment, limit)
 
 
 def _call(factory: Any, kwargs: Mapping[str, Any], render: bool) -> Any:

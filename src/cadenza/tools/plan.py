@@ -16,7 +16,7 @@ from cadenza.base.formatting import size
 from cadenza.config.schema import Phase, RunConfig
 from cadenza.data.priorities import Priorities
 from cadenza.data.replay import ReplayStore
-from cadenza.engine.advice import no_updates_warning, threads_warning
+from cadenza.engine.advice import no_updates_warning, threads_warning, time_limit_warning
 from cadenza.engine.build import Assembly, assemble
 from cadenza.engine.launch import check
 from cadenza.engine.signals import Signals
@@ -86,7 +86,7 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
         "memory": memory_of(assembly.workflow, stores, measured.process),
         "disk": disk_of(config, spec, measured, outline, stores),
         "time": time_of(config, spec, measured, paces, expected),
-        "warnings": warnings_of(config, phases, expected),
+        "warnings": warnings_of(config, spec, phases, expected),
     }
 
 
@@ -234,9 +234,9 @@ def whole(count: float) -> int | None:
     return round(count) if isfinite(count) else None
 
 
-def warnings_of(config: RunConfig, phases: tuple[Phase, ...], expected: Forecast) -> list[str]:
+def warnings_of(config: RunConfig, spec: EnvSpec, phases: tuple[Phase, ...], expected: Forecast) -> list[str]:
     """Return what a reader of the numbers alone might miss."""
-    warnings = [warning] if (warning := threads_warning(config)) is not None else []
+    warnings = [line for line in (threads_warning(config), time_limit_warning(config, spec)) if line is not None]
     if (problem := no_updates_warning(config, phases)) is not None:
         warnings.append(problem)
     elif expected.beyond:
