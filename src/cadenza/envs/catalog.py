@@ -137,13 +137,7 @@ def _make_user_env(config: EnvironmentConfig, render: bool) -> Environment:
             )
         if limit is None and registered is not None:
             limit = registered.max_episode_steps
-        return Gym(
-            env,
-            id=config.id,
-            max_episode_steps=config.max_episode_steps or limit,
-            return_threshold=registered.reward_threshold if registered else None,
-            clip_actions=config.clip_actions,
-        )
+        return Gym(env, config, limit, return_threshold=registered.reward_threshold if registered else None)
     if is_pettingzoo(env):
         return adapted(env, config)
     if not hasattr(env, "spec") or not hasattr(env, "step"):

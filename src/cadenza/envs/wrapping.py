@@ -71,10 +71,9 @@ def wrap_all(inner: Environment, config: EnvironmentConfig) -> Environment:
         env = with_pictures(env, config)
     return Gym(
         env,
-        id=spec.id,
-        max_episode_steps=spec.max_episode_steps,
+        config,
+        spec.max_episode_steps,
         return_threshold=spec.return_threshold,
-        clip_actions=config.clip_actions,
         frame_stack=config.frame_stack or 1,
         action_names=spec.groups[SINGLE_GROUP].action_names,
     )

@@ -186,11 +186,7 @@ class SGD(Optimizer):
         self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: Tensor
     ) -> None:
         gradients = _with_decay(parameters, gradients, self.config.weight_decay)
-        if self.config.momentum:
-            torch._foreach_mul_(state["momenta"], self.config.momentum)
-            torch._foreach_add_(state["momenta"], gradients)
-            gradients = state["momenta"]
-        torch._foreach_sub_(parameters, torch._foreach_mul(gradients, learning_rate))
+        _descend(parameters, gradients, state["momenta"], self.config.momentum, learning_rate)
 
 
 class RMSprop(Optimizer):
@@ -207,11 +203,7 @@ class RMSprop(Optimizer):
         scale = torch._foreach_sqrt(state["squares"])
         torch._foreach_add_(scale, self.config.eps)
         gradients = list(torch._foreach_div(gradients, scale))
-        if self.config.momentum:
-            torch._foreach_mul_(state["momenta"], self.config.momentum)
-            torch._foreach_add_(state["momenta"], gradients)
-            gradients = state["momenta"]
-        torch._foreach_sub_(parameters, torch._foreach_mul(gradients, learning_rate))
+        _descend(parameters, gradients, state["momenta"], self.config.momentum, learning_rate)
 
 
 class LaProp(Optimizer):
@@ -244,6 +236,17 @@ class LaProp(Optimizer):
 def _bias_correction(decay: float, steps: Tensor) -> Tensor:
     """Return 1 - decay ** steps, the weight of the inputs in an average that started at zero."""
     return -torch.expm1(steps * math.log(decay)) if decay else torch.ones_like(steps)
+
+
+def _descend(
+    parameters: list[Tensor], gradients: list[Tensor], momenta: list[Tensor], momentum: float, learning_rate: Tensor
+) -> None:
+    """Move the parameters against the gradients, or with momentum against their decaying sums."""
+    if momentum:
+        torch._foreach_mul_(momenta, momentum)
+        torch._foreach_add_(momenta, gradients)
+        gradients = momenta
+    torch._foreach_sub_(parameters, torch._foreach_mul(gradients, learning_rate))
 
 
 def _with_decay(parameters: list[Tensor], gradients: list[Tensor], weight_decay: float) -> list[Tensor]:

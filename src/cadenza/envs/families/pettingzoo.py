@@ -181,6 +181,14 @@ class Adapted:
     def close(self) -> None:
         close(self.env, self.spec.id)
 
+    def _last_frame(self, frame: Frame, is_terminated: Mapping[str, bool], truncated: Mapping[str, bool]) -> Frame:
+        """Mark the end of an episode, by which of the last agents terminated; the values of the others bootstrap."""
+        frame.terminated = all(is_terminated.values())
+        frame.truncated = any(truncated.get(agent, False) for agent in is_terminated)
+        if any(is_terminated.values()) and not frame.terminated:
+            frame.died = self._roster.flags([agent for agent, terminated in is_terminated.items() if terminated])
+        return frame
+
 
 class Parallel(Adapted):
     """An environment whose agents act simultaneously. A dead agent is inactive and sees zeros."""
@@ -201,13 +209,8 @@ class Parallel(Adapted):
         living -= {agent for agent in living if terminated.get(agent) or truncated.get(agent)}
         self._living = living
         if not living:
-            left = {agent: bool(terminated.get(agent, True)) for agent in acted}
-            frame = self._frame(obs, reward, infos, acted, over=True)
-            frame.terminated = all(left.values())
-            frame.truncated = any(truncated.get(agent, False) for agent in acted)
-            if any(left.values()) and not frame.terminated:  # the rest were truncated: their values bootstrap
-                frame.died = self._roster.flags([agent for agent, ended in left.items() if ended])
-            return frame
+            is_terminated = {agent: bool(terminated.get(agent, True)) for agent in acted}
+            return self._last_frame(self._frame(obs, reward, infos, acted, over=True), is_terminated, truncated)
         limit = self._steps >= self._limit
         frame = self._frame(obs, reward, infos, acted if limit else living, over=limit)
         frame.truncated = limit
@@ -259,20 +262,15 @@ class Turns(Adapted):
         # read once each: a published environment has several wrappers, and every access passes through all of them
         agents, terminated, truncated = env.agents, env.terminations, env.truncations
         collected = env._cumulative_rewards  # by PettingZoo, since each agent's last turn
-        left = {
+        is_terminated = {
             agent: bool(terminated.get(agent, True))
             for agent in acted
             if agent not in agents or terminated[agent] or truncated[agent]
         }
-        living = self._living = self._roster.checked(agents) - left.keys() - self._paid.keys()
-        reward = {agent: float(collected.get(agent, 0.0)) for agent in left}
+        living = self._living = self._roster.checked(agents) - is_terminated.keys() - self._paid.keys()
+        reward = {agent: float(collected.get(agent, 0.0)) for agent in is_terminated}
         if not living:
-            frame = self._frame(reward, over=True)
-            frame.terminated = all(left.values())
-            frame.truncated = any(truncated.get(agent, False) for agent in left)
-            if any(left.values()) and not frame.terminated:
-                frame.died = self._roster.flags([agent for agent, ended in left.items() if ended])
-            return frame
+            return self._last_frame(self._frame(reward, over=True), is_terminated, truncated)
         self._paid |= reward
         while (turn := env.agent_selection) not in living:  # the dead take one more turn, without an action
             reward[turn] = reward.get(turn, 0.0) + float(collected[turn]) - self._paid.pop(turn)
@@ -282,8 +280,8 @@ class Turns(Adapted):
         self._turn = turn
         frame = self._frame(reward, over=limit)
         frame.truncated = limit
-        if left:
-            frame.died = self._roster.flags(left)
+        if is_terminated:
+            frame.died = self._roster.flags(is_terminated)
         return frame
 
     def _frame(self, reward: Mapping[str, float], over: bool = False) -> Frame:

@@ -56,8 +56,7 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     check_arguments(Doom, config.kwargs, config.id, positional=1)
     kwargs = dict(config.kwargs)
     env = Doom(_scenario(config.id, kwargs.pop("config_path", None)), **kwargs)
-    limit = config.max_episode_steps or env.max_episode_steps
-    return Gym(env, id=config.id, max_episode_steps=limit, clip_actions=config.clip_actions)
+    return Gym(env, config, env.max_episode_steps)
 
 
 def _user_folder() -> Path:
