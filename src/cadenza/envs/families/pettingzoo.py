@@ -41,9 +41,15 @@ def adapted(
     agents = getattr(env, "possible_agents", None)
     if not agents:
         raise ConfigError(f"{config.id}: has no possible_agents, from which its groups are made")
+    in_turns, bare, raw = hasattr(env, "agent_iter"), env, None
+    if config.wrappers and not in_turns:
+        from cadenza.envs.wrapping import team_wrappers, wrap_team
+
+        if team_wrappers(config):
+            raw = RawRewards(bare)
+            env = wrap_team(raw, config)
     roster = Roster(env, team, config, 1 / len(agents) if shared else 1.0)
     time_limit = config.max_episode_steps or time_limit
-    in_turns = hasattr(env, "agent_iter")
     spec = EnvSpec(
         id=config.id,
         groups=roster.groups,
@@ -52,7 +58,7 @@ def adapted(
         max_episode_steps=min((limit for limit in (max_episode_steps, time_limit) if limit), default=None),
     )
     kind = Turns if in_turns else Parallel
-    return kind(env, spec, roster, time_limit or NEVER, prepare)
+    return kind(env, spec, roster, time_limit or NEVER, lambda: prepare(bare), raw)
 
 
 def is_pettingzoo(env: Any) -> bool:
@@ -165,12 +171,37 @@ class Roster:
         return masks
 
 
+class RawRewards:
+    """A ParallelEnv that adds up its own rewards, which the wrappers around it may change."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self._sums: dict[str, float] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        outcome = self.env.step(actions)
+        for agent, reward in outcome[1].items():
+            self._sums[agent] = self._sums.get(agent, 0.0) + float(reward)
+        return outcome
+
+    def take(self) -> dict[str, float]:
+        """Return the sums of rewards since the last call, by agent."""
+        sums, self._sums = self._sums, {}
+        return sums
+
+
 class Adapted:
     """The base of both adapters."""
 
-    def __init__(self, env: Any, spec: EnvSpec, roster: Roster, limit: int, prepare: Callable[[Any], object]) -> None:
+    def __init__(
+        self, env: Any, spec: EnvSpec, roster: Roster, limit: int, prepare: Callable[[], object], raw: RawRewards | None
+    ) -> None:
         self.env, self.spec = env, spec
         self._roster, self._limit, self._prepare = roster, limit, prepare
+        self._raw = raw
         self._living: set[str] = set()
         self._steps = 0
 
@@ -194,7 +225,7 @@ class Parallel(Adapted):
     """An environment whose agents act simultaneously. A dead agent is inactive and sees zeros."""
 
     def reset(self, seed: int) -> Frame:
-        self._prepare(self.env)
+        self._prepare()
         obs, infos = self.env.reset(seed=seed)
         self._living = self._roster.checked(self.env.agents)
         self._steps = 0
@@ -235,6 +266,7 @@ class Parallel(Adapted):
             roster.rewards(reward),
             active=None if len(self._living) == everyone else roster.flags(self._living),
             mask=roster.masks(obs, infos, () if over else self._living),
+            raw_reward=None if self._raw is None else roster.rewards(self._raw.take()),
             state=None if self.spec.state is None else _state(self.env, self.spec.state),
         )
 
@@ -246,7 +278,7 @@ class Turns(Adapted):
     """
 
     def reset(self, seed: int) -> Frame:
-        self._prepare(self.env)
+        self._prepare()
         self.env.reset(seed=seed)
         self._living = self._roster.checked(self.env.agents)
         self._turn: str = self.env.agent_selection
