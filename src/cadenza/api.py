@@ -82,8 +82,9 @@ class Run:
         """Measure the policy; return `return_mean`, `returns` and others, as `cadenza evaluate --json` prints them."""
         from cadenza.lab.playback import evaluate_run
 
-        limits = {"timeout_seconds": timeout_seconds, "explore": explore}
-        return evaluate_run(self.folder, episodes, seed, str(checkpoint), trust, **limits)
+        return evaluate_run(
+            self.folder, episodes, seed, str(checkpoint), trust, timeout_seconds=timeout_seconds, explore=explore
+        )
 
     def load(self, checkpoint: str | int = "last", trust: bool = False) -> Policy:
         """Load the policy of a checkpoint, to be called with observations."""

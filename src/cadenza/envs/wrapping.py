@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeGuard
 
 import gymnasium
 from gymnasium import wrappers as gymnasium_wrappers
@@ -114,7 +114,7 @@ def _wrap_agents(inner: Environment, config: EnvironmentConfig) -> Environment:
     return WrappedAgents(inner, wrap_agent)
 
 
-def wraps_agents(kind: MakeWrapper) -> bool:
+def wraps_agents(kind: MakeWrapper) -> TypeGuard[type[gymnasium.Wrapper[Any, Any, Any, Any]]]:
     """Return whether a wrapper goes around a gymnasium.Env, so that each agent of a team can have one."""
     return isinstance(kind, type) and issubclass(kind, gymnasium.Wrapper)
 

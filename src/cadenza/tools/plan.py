@@ -86,7 +86,7 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
         "memory": memory_of(assembly.workflow, stores, measured.process),
         "disk": disk_of(config, spec, measured, outline, stores),
         "time": time_of(config, spec, measured, paces, expected),
-        "warnings": warnings_of(config, spec, phases, expected),
+        "warnings": [*filter(None, [time_limit_warning(config, spec)]), *warnings_of(config, phases, expected)],
     }
 
 
@@ -234,9 +234,9 @@ def whole(count: float) -> int | None:
     return round(count) if isfinite(count) else None
 
 
-def warnings_of(config: RunConfig, spec: EnvSpec, phases: tuple[Phase, ...], expected: Forecast) -> list[str]:
+def warnings_of(config: RunConfig, phases: tuple[Phase, ...], expected: Forecast) -> list[str]:
     """Return what a reader of the numbers alone might miss."""
-    warnings = [line for line in (threads_warning(config), time_limit_warning(config, spec)) if line is not None]
+    warnings = [warning] if (warning := threads_warning(config)) is not None else []
     if (problem := no_updates_warning(config, phases)) is not None:
         warnings.append(problem)
     elif expected.beyond:

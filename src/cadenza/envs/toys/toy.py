@@ -25,6 +25,8 @@ Returned = tuple[Any, float, bool, bool, dict[str, Any]]
 class Question(gymnasium.Env[Any, Any]):
     """The base of toys in which every observation asks for one right action, and no episode ends by itself."""
 
+    _answer: Any
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         return self._next(), {}
