@@ -98,7 +98,7 @@ def test_wrapped_teams_are_restored_in_mid_episode(id: str, settings: Any) -> No
         ),
         (PAIR, {"wrappers": ({"id": "AddRenderObservation"},)}, "needs a picture of its own for every agent"),
         (PAIR, {"wrappers": (SCALED, HALVED)}, r"wrappers\[1\].*put it before those of agents"),
-        (PAIR, {"wrappers": ({"id": "harness.own_wrappers:nothing"},)}, "must return a ParallelEnv, not NoneType"),
+        (PAIR, {"wrappers": ({"id": "harness.user_wrappers:nothing"},)}, "must return a ParallelEnv, not NoneType"),
         ("skirmish/3m", {"wrappers": (HALVED,)}, "is no gymnasium.Wrapper; only environments of PettingZoo"),
         ("classic/tictactoe", {"wrappers": (HALVED,)}, "only environments of PettingZoo whose agents act at the"),
         (PAIR, {"grayscale": True}, "shows no images"),
