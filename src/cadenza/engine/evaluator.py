@@ -136,7 +136,7 @@ class Evaluator:
 
 def episode_limit(config: RunConfig, spec: EnvSpec) -> int | None:
     """Return the time limit of evaluated episodes, or None if the environment's own is at most that."""
-    limit, own = config.evaluation.max_episode_steps, spec.max_episode_steps
+    limit, env_limit = config.evaluation.max_episode_steps, spec.max_episode_steps
     if limit == "auto":
-        return DEFAULT_LIMIT if own is None else None
-    return limit if own is None or limit < own else None
+        return DEFAULT_LIMIT if env_limit is None else None
+    return limit if env_limit is None or limit < env_limit else None

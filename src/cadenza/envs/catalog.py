@@ -143,12 +143,12 @@ def _make_user_env(config: EnvironmentConfig, render: bool) -> Environment:
     if not hasattr(env, "spec") or not hasattr(env, "step"):
         raise ConfigError(f"'{config.id}' must return a gymnasium.Env, not {type(env).__name__}")
     environment: Environment = env
-    limit, own = config.max_episode_steps, environment.spec.max_episode_steps
-    if limit is None or limit == own:
+    limit, env_limit = config.max_episode_steps, environment.spec.max_episode_steps
+    if limit is None or limit == env_limit:
         return environment
-    if own is not None and limit > own:
+    if env_limit is not None and limit > env_limit:
         raise ConfigError(
-            f"environment.max_episode_steps={limit}: {config.id} ends its episodes itself, after {own} steps; "
+            f"environment.max_episode_steps={limit}: {config.id} ends its episodes itself, after {env_limit} steps; "
             "set it through environment.kwargs, or give at most that"
         )
     return TimeLimited(environment, limit)

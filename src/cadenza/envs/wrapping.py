@@ -94,8 +94,8 @@ def _wrap_agents(inner: Environment, config: EnvironmentConfig) -> Environment:
         kind = find(settings["id"], where)
         if not wraps_agents(kind):
             if not isinstance(inner, Parallel):
-                known = "environments of PettingZoo whose agents act at the same time take it"
-                raise ConfigError(f"{where}: {settings['id']} is no gymnasium.Wrapper; only {known}")
+                rule = "environments of PettingZoo whose agents act at the same time take it"
+                raise ConfigError(f"{where}: {settings['id']} is no gymnasium.Wrapper; only {rule}")
             if index >= team_wrappers(config):
                 raise ConfigError(
                     f"{where}: {settings['id']} wraps the whole environment; put it before those of agents"

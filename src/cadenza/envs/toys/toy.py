@@ -113,8 +113,8 @@ class Dot(gymnasium.Env[Any, Any]):
     def _picture(self) -> Any:
         picture = np.zeros((3, self.SIDE, self.SIDE), np.uint8)
         picture[2] = 64
-        left, top = np.rint((self._place + 0.5) * (self.SIDE - self.SQUARE)).astype(int)
-        picture[:, top : top + self.SQUARE, left : left + self.SQUARE] = 230
+        x, y = np.rint((self._place + 0.5) * (self.SIDE - self.SQUARE)).astype(int)
+        picture[:, y : y + self.SQUARE, x : x + self.SQUARE] = 230
         return picture
 
 
