@@ -202,6 +202,7 @@ class Adapted:
         self.env, self.spec = env, spec
         self._roster, self._limit, self._prepare = roster, limit, prepare
         self._raw = raw
+        self.metadata = getattr(env, "metadata", {})  # for displays, also under wrappers of agents
         self._living: set[str] = set()
         self._steps = 0
 
