@@ -11,7 +11,7 @@ from cadenza.envs.grouping import Regrouping, arrange
 from cadenza.envs.layout import Array
 from cadenza.types import Environment, Episode, Frame, GroupSpec, Step, Tree, VectorEnv
 
-Shown = TypeVar("Shown", Frame, Step)
+FrameOrStep = TypeVar("FrameOrStep", Frame, Step)
 
 
 class Translation(Protocol):
@@ -123,7 +123,7 @@ class TranslatedVector:
         return view
 
 
-def _translated(view: Shown, translation: Translation, axis: int) -> Shown:
+def _translated(view: FrameOrStep, translation: Translation, axis: int) -> FrameOrStep:
     """Return a frame or step under the translation's groups; a step's final observations are left as they are."""
     present = {name: arrays for name in ("active", "died", "raw_reward") if (arrays := getattr(view, name))}
     changes: dict[str, Any] = {name: translation.per_agent(arrays, axis) for name, arrays in present.items()}
