@@ -70,12 +70,21 @@ class Run:
         return _outcome(resume(self.folder, *budget, None, quiet, trust, listeners, accept_changes))
 
     def evaluate(
-        self, episodes: int = 20, seed: int = 0, checkpoint: str | int = "last", trust: bool = False
+        self,
+        episodes: int = 20,
+        seed: int = 0,
+        checkpoint: str | int = "last",
+        trust: bool = False,
+        *,
+        timeout_seconds: float | None = None,
+        explore: bool = False,
     ) -> dict[str, Any]:
         """Measure the policy; return `return_mean`, `returns` and others, as `cadenza evaluate --json` prints them."""
         from cadenza.lab.playback import evaluate_run
 
-        return evaluate_run(self.folder, episodes, seed, str(checkpoint), trust)
+        return evaluate_run(
+            self.folder, episodes, seed, str(checkpoint), trust, timeout_seconds=timeout_seconds, explore=explore
+        )
 
     def load(self, checkpoint: str | int = "last", trust: bool = False) -> Policy:
         """Load the policy of a checkpoint, to be called with observations."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils.wrappers import BaseParallelWrapper
 
 
 class Mortal(ParallelEnv):
@@ -47,6 +48,22 @@ class Mortal(ParallelEnv):
     def _observations(self, agents: Any) -> Any:
         spaces = {agent: self.observation_space(agent) for agent in agents}
         return {agent: np.full(space.shape, self.now + 1, space.dtype) for agent, space in spaces.items()}
+
+
+class Halved(BaseParallelWrapper):
+    """Half of the rewards, and observations of which the last number is left out."""
+
+    def observation_space(self, agent: str) -> Any:
+        space = super().observation_space(agent)
+        return Box(0, 100, (space.shape[0] - 1,), np.float32)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        obs, infos = super().reset(seed, options)
+        return {agent: x[:-1] for agent, x in obs.items()}, infos
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, *rest = super().step(actions)
+        return {agent: x[:-1] for agent, x in obs.items()}, {agent: x / 2 for agent, x in reward.items()}, *rest
 
 
 def dying_pair() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -14,6 +15,10 @@ def evaluate(
     episodes: Annotated[int, typer.Option(min=1, help="Finish so many episodes.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Seed the episodes.")] = 0,
     checkpoint: Annotated[str, typer.Option(help="Load best, last, or a number of env_steps.")] = "last",
+    timeout: Annotated[
+        float | None, typer.Option(min=0.001, metavar="S", help="Stop after S seconds and use the episodes finished.")
+    ] = None,
+    explore: Annotated[bool, typer.Option("--explore", help="Draw actions as in training.")] = False,
     trust: Trust = False,
     runs_dir: RunsDir = None,
     json: Json = False,
@@ -25,9 +30,16 @@ def evaluate(
     from cadenza.lab.playback import evaluate_run
     from cadenza.records.folder import find, runs_root
 
-    result = evaluate_run(find(runs_root(runs_dir), run), episodes, seed, checkpoint, trust)
+    folder, report = find(runs_root(runs_dir), run), partial(say, err=True)
+    result = evaluate_run(
+        folder, episodes, seed, checkpoint, trust, timeout_seconds=timeout, explore=explore, report=report
+    )
+    for problem in result["problems"]:
+        say(f"warning: {problem}", err=True)
     if json:
         print_json(result)
+        return
+    if not result["returns"]:
         return
     say(f"{result['run']} at {result['checkpoint']}")
     spread = f"{result['return_mean']:.2f} ± {result['return_std']:.2f} (std)"

@@ -33,7 +33,7 @@ KINDS = {
         "environments",
         "An environment of your own.",
         "$package/$Class-v0",
-        "cadenza train $package/$Class-v0:ppo environment.max_episode_steps=30",
+        "cadenza train $package/$Class-v0:ppo",
     ),
     "wrapper": Kind(
         "wrappers", "A wrapper of your own.", "$Class", "cadenza train CartPole-v1:ppo 'environment.wrappers=[$Class]'"

@@ -63,6 +63,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 # Wrappers besides Gymnasium's that `environment.wrappers` can name: import paths of ours, registered callables.
 WRAPPERS: dict[str, Any] = {
     "HideVelocity": "cadenza.envs.wrappers:HideVelocity",
+    "ScaleReward": "cadenza.envs.wrappers:ScaleReward",
     "SignReward": "cadenza.envs.wrappers:SignReward",
 }
 

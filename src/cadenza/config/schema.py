@@ -209,6 +209,13 @@ class EvaluationConfig:
     timeout_seconds: float | None = setting(
         None, "time after which an evaluation ends with the episodes finished so far; null: none", "s"
     )
+    max_episode_steps: int | Literal["auto"] = setting(
+        "auto",
+        "time limit of an episode; auto: the environment's own, or 27,000 steps where it has none",
+        "env_steps",
+        least=1,
+    )
+    explore: bool = setting(False, "draw actions as in training, instead of taking the most likely ones")
     video: bool = setting(False, "record one episode as a video when the run ends")
     video_every: int = setting(
         0, "evaluations between videos (.mp4 with the extra video, else .gif); 0: none", "evaluations", least=0

@@ -59,7 +59,7 @@ class RolloutStore:
         if step.state is not None:
             arrays["state"][t] = step.state
         if t in self.carry_at:
-            carries = {group: extras["carry"] for group, extras in acted.extras.items()}
+            carries = {group: extras["carry"] for group, extras in acted.extras.items() if "carry" in extras}
             self._carries.append(map_tree(np.copy, carries))
         self._end(after.terminated | after.truncated, observed(after.final_obs, after.final_state))
         self._after = observed(after.obs, after.state)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from cadenza.config.schema import Phase, RunConfig
+from cadenza.engine.evaluator import episode_limit
 from cadenza.errors import ConfigError
+from cadenza.types import EnvSpec
 
 
 def no_updates_warning(config: RunConfig, phases: Iterable[Phase]) -> str | None:
@@ -31,6 +33,16 @@ def threads_warning(config: RunConfig) -> str | None:
     return (
         f"runtime.threads={threads}: except on images, several threads are often slower than one, by up to 21 times "
         "(docs/performance.md); runtime.threads=auto chooses"
+    )
+
+
+def time_limit_warning(config: RunConfig, spec: EnvSpec) -> str | None:
+    """Return a warning if nothing limits an episode, which may then never end. Games in turns end by their rules."""
+    if spec.max_episode_steps is not None or spec.turns:
+        return None
+    return (
+        f"{spec.id} has no time limit, so an episode may never end; environment.max_episode_steps=N sets one "
+        f"(evaluations truncate episodes after {episode_limit(config, spec):,} steps)"
     )
 
 

@@ -94,7 +94,7 @@ def assemble(
     datasets = {} if dataset is None else {replay_for(dataset, config, phases, stores): dataset}
     if fresh:
         refuse_empty(phases, stores, datasets)
-    evaluator = Evaluator(config, workflow, decisions)
+    evaluator = Evaluator(config, workflow, decisions, spec)
     env = None
     if any(phase.type == "online" for phase in phases):
         env = make_vector(config.environment, EpisodeSeeds(config.seed, TRAIN), decisions=decisions, first=first)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ from cadenza.base.streams import EVALUATION, Streams
 from cadenza.config.schema import RunConfig
 from cadenza.envs.seeds import EVAL, EpisodeSeeds
 from cadenza.envs.vector import decide_vectorize, make_vector
-from cadenza.types import Episode, GroupSpec, Metrics, Mode, PhaseInfo, VectorEnv, Workflow
+from cadenza.types import EnvSpec, Episode, GroupSpec, Metrics, Mode, PhaseInfo, VectorEnv, Workflow
 
 EPISODES_APART = 1 << 20  # evaluation k begins with episode k times this, so that no two share an episode seed
+DEFAULT_LIMIT = 27_000  # steps of an episode where the environment has no time limit; Atari's, the longest published
+FIRST_REPORT = 10.0  # seconds until a line of progress; each further one after twice as long
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,23 @@ class Evaluation:
     episodes: list[Episode]
     requested: int
     groups: Mapping[str, GroupSpec]
+    limit: int | None = None  # time limit of the evaluation, if the environment has none or a longer one
+    cut: int = 0  # episodes that this limit truncated
 
     @property
     def returns(self) -> list[float]:
         """The return of each episode, over all agents."""
         return [episode.total for episode in self.episodes]
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the evaluation: episodes that it truncated, or did not finish in time."""
+        problems = []
+        if self.cut:
+            episodes = f"{self.cut} of {len(self.episodes)} episodes"
+            problems.append(f"{episodes} reached evaluation.max_episode_steps={self.limit}: counted as truncated")
+        if len(self.episodes) < self.requested:
+            problems.append(f"timed out with {len(self.episodes)} of {self.requested} episodes finished")
+        return problems
 
     def metrics(self) -> Metrics:
         """Return the metrics `eval/…`; none if no episode was finished in time."""
@@ -65,11 +80,13 @@ def returns_within(episode: Episode, groups: Mapping[str, GroupSpec]) -> dict[st
 class Evaluator:
     """The evaluations of one run. The first one makes the environments, the others use them again."""
 
-    def __init__(self, config: RunConfig, workflow: Workflow, decisions: dict[str, Any]) -> None:
+    def __init__(self, config: RunConfig, workflow: Workflow, decisions: dict[str, Any], spec: EnvSpec) -> None:
         self.config = config
         self.workflow = workflow
         self.act = workflow.act  # a probe may stand around it
+        self.report: Callable[[str], object] = lambda line: None  # receives the progress of a long evaluation
         self.num_envs = min(config.evaluation.num_envs, config.evaluation.episodes)
+        self.limit = episode_limit(config, spec)
         self.decisions: dict[str, Any] = decisions.setdefault("evaluation", {})
         decide_vectorize(config.environment, self.num_envs, self.decisions)
         self.env: VectorEnv | None = None
@@ -78,23 +95,34 @@ class Evaluator:
         """Make evaluation `number`; its episodes depend on the seed, the number and the policy alone."""
         settings, seed = self.config.evaluation, self.config.seed
         if self.env is None:
-            seeds = EpisodeSeeds(seed, EVAL)
-            self.env = make_vector(self.config.environment, seeds, num_envs=self.num_envs, decisions=self.decisions)
-        explore = self.env.spec.turns and self.env.spec.competitive  # else all episodes might be one and the same game
+            seeds, environment = EpisodeSeeds(seed, EVAL), self.config.environment
+            if self.limit is not None:
+                environment = replace(environment, max_episode_steps=self.limit)
+            self.env = make_vector(environment, seeds, num_envs=self.num_envs, decisions=self.decisions)
+        # a deterministic game between opponents would be one and the same in all episodes
+        explore = settings.explore or (self.env.spec.turns and self.env.spec.competitive)
         mode = Mode(explore, phase=phase, streams=Streams(seed, branch=(EVALUATION, number)))
-        deadline = time.monotonic() + settings.timeout_seconds if settings.timeout_seconds else None
-        first = number * EPISODES_APART
+        start = time.monotonic()
+        deadline, report_at = start + (settings.timeout_seconds or math.inf), start + FIRST_REPORT
+        first, steps, cut = number * EPISODES_APART, 0, 0
         finished: list[Episode] = []
         quota = self._quota(settings.episodes)
         step, carry = self.env.reset(first), self.workflow.initial_carry(self.num_envs)
-        while len(finished) < settings.episodes and not stop() and (deadline is None or time.monotonic() < deadline):
+        while len(finished) < settings.episodes and not stop() and (now := time.monotonic()) < deadline:
             acted = self.act(step, carry, mode)
             carry = acted.carry
             step = self.env.step(acted.action)
+            steps += self.num_envs
             if (step.terminated | step.truncated).any():
-                finished += [episode for episode in self.env.episodes() if episode.number - first < quota[episode.env]]
+                new = [episode for episode in self.env.episodes() if episode.number - first < quota[episode.env]]
+                finished += new
+                if self.limit is not None:
+                    cut += sum(step.truncated[episode.env] and episode.length >= self.limit for episode in new)
+            if now >= report_at:
+                self.report(f"evaluating: {len(finished)} of {settings.episodes} episodes, {steps:,} steps")
+                report_at = start + 2 * (now - start)
         finished.sort(key=lambda episode: (episode.number, episode.env))
-        return Evaluation(finished, settings.episodes, self.env.spec.groups)
+        return Evaluation(finished, settings.episodes, self.env.spec.groups, self.limit, int(cut))
 
     def _quota(self, episodes: int) -> list[int]:
         """Return how many first episodes of each environment count; else short episodes would be preferred."""
@@ -104,3 +132,11 @@ class Evaluator:
     def close(self) -> None:
         if self.env is not None:
             self.env.close()
+
+
+def episode_limit(config: RunConfig, spec: EnvSpec) -> int | None:
+    """Return the time limit of evaluated episodes, or None if the environment's own is at most that."""
+    limit, env_limit = config.evaluation.max_episode_steps, spec.max_episode_steps
+    if limit == "auto":
+        return DEFAULT_LIMIT if env_limit is None else None
+    return limit if env_limit is None or limit < env_limit else None

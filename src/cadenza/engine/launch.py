@@ -22,7 +22,7 @@ from cadenza.config.convert import build, to_dict
 from cadenza.config.load import dump
 from cadenza.config.schedules import Schedule
 from cadenza.config.schema import MINARI, RunConfig, TrainingConfig
-from cadenza.engine.advice import no_updates_warning, refuse_several_processes, threads_warning
+from cadenza.engine.advice import no_updates_warning, refuse_several_processes, threads_warning, time_limit_warning
 from cadenza.engine.attachments import Attachments, Display
 from cadenza.engine.debugger import attached, note, with_one_environment
 from cadenza.engine.events import Ended, Started
@@ -99,7 +99,12 @@ def train(
         attachments.listen(run)
         for line in notes:
             run.console.note(line)
-        for warning in filter(None, (no_updates_warning(config, assembly.phases), threads_warning(config))):
+        warnings = (
+            no_updates_warning(config, assembly.phases),
+            threads_warning(config),
+            time_limit_warning(config, first.spec),
+        )
+        for warning in filter(None, warnings):
             run.console.note(warning, warning=True)
         if debugger is not None:
             run.console.note(note(debugger), warning=True)

@@ -69,6 +69,7 @@ class Orchestrator:
     def __post_init__(self) -> None:
         self.triggers = triggers_of(self.config)
         self.usage = Usage(self.folder.path, self.decisions["device"])
+        self.evaluator.report = self.console.note
         self._started = time.monotonic()
         self._saved_at = 0.0  # the clock's seconds
 
@@ -250,9 +251,8 @@ class Orchestrator:
         if self._stop():
             return None
         self.clock.evaluations += 1
-        if len(evaluation.episodes) < evaluation.requested:
-            finished = f"{len(evaluation.episodes)} of {evaluation.requested} episodes"
-            self.console.note(f"evaluation timed out with {finished} finished", warning=True)
+        for problem in evaluation.problems():
+            self.console.note(f"evaluation: {problem}", warning=True)
         self.scores.latest = evaluation.metrics().get("eval/return_mean")
         self.scores.evaluated_at = self.clock.position
         lengths = tuple(episode.length for episode in evaluation.episodes)

@@ -20,6 +20,7 @@ from cadenza.config.registry import load_own
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.arguments import check_arguments
 from cadenza.envs.layout import describe
+from cadenza.envs.time_limit import TimeLimited
 from cadenza.errors import CadenzaError, ConfigError, EnvironmentFault
 from cadenza.types import Environment, EnvSpec
 
@@ -140,24 +141,21 @@ def _make_user_env(config: EnvironmentConfig, render: bool) -> Environment:
             )
         if limit is None and registered is not None:
             limit = registered.max_episode_steps
-        return Gym(
-            env,
-            id=config.id,
-            max_episode_steps=config.max_episode_steps or limit,
-            return_threshold=registered.reward_threshold if registered else None,
-            clip_actions=config.clip_actions,
-        )
+        return Gym(env, config, limit, return_threshold=registered.reward_threshold if registered else None)
     if is_pettingzoo(env):
         return adapted(env, config)
     if not hasattr(env, "spec") or not hasattr(env, "step"):
         raise ConfigError(f"'{config.id}' must return a gymnasium.Env, not {type(env).__name__}")
     environment: Environment = env
-    if config.max_episode_steps not in (None, environment.spec.max_episode_steps):
+    limit, env_limit = config.max_episode_steps, environment.spec.max_episode_steps
+    if limit is None or limit == env_limit:
+        return environment
+    if env_limit is not None and limit > env_limit:
         raise ConfigError(
-            f"environment.max_episode_steps={config.max_episode_steps}: {config.id} keeps its own time limit "
-            f"({environment.spec.max_episode_steps}); set it through environment.kwargs"
+            f"environment.max_episode_steps={limit}: {config.id} ends its episodes itself, after {env_limit} steps; "
+            "set it through environment.kwargs, or give at most that"
         )
-    return environment
+    return TimeLimited(environment, limit)
 
 
 def _call(factory: Any, kwargs: Mapping[str, Any], render: bool) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -53,28 +53,10 @@ class Buffer:
         """Return views of the environments [low, high)."""
 
         def cut(tree: Tree) -> Tree:
-            return map_tree(lambda array: array[low:high], tree)
+            return map_tree(lambda array: None if array is None else array[low:high], tree)
 
-        def cut_if_any(array: Array | None) -> Array | None:
-            return None if array is None else array[low:high]
-
-        step = self.step
-        part = Step(
-            obs=cut(step.obs),
-            final_obs=cut(step.obs),
-            reward=cut(step.reward),
-            terminated=step.terminated[low:high],
-            truncated=step.truncated[low:high],
-            is_first=step.is_first[low:high],
-            active=cut(step.active),
-            died=cut(step.died),
-            mask=cut(step.mask),
-            state=cut_if_any(step.state),
-            final_state=cut_if_any(step.state),
-            raw_reward=cut(step.raw_reward),
-            won=cut_if_any(step.won),
-        )
-        return Buffer(part, cut(self.final_obs), cut_if_any(self.final_state))
+        parts = {field.name: cut(getattr(self.step, field.name)) for field in fields(Step)}
+        return Buffer(Step(**parts), cut(self.final_obs), cut(self.final_state))
 
     def settle(self, ended: list[int]) -> None:
         """Complete the final observations: the stored ones where an episode ended, `obs` everywhere else."""

@@ -59,8 +59,8 @@ class Ledger:
 
     def take(self) -> list[Episode]:
         """Return the episodes finished since the last call."""
-        taken, self._finished = self._finished, []
-        return taken
+        episodes, self._finished = self._finished, []
+        return episodes
 
     def state_dict(self) -> dict[str, Any]:
         """Return the running episodes; their actions are concatenated in the order of the environments."""

@@ -11,7 +11,7 @@ from cadenza.envs.grouping import Regrouping, arrange
 from cadenza.envs.layout import Array
 from cadenza.types import Environment, Episode, Frame, GroupSpec, Step, Tree, VectorEnv
 
-Shown = TypeVar("Shown", Frame, Step)
+FrameOrStep = TypeVar("FrameOrStep", Frame, Step)
 
 
 class Translation(Protocol):
@@ -117,20 +117,20 @@ class TranslatedVector:
         self._show(self.env.current)
 
     def _show(self, step: Step) -> Step:
-        self.current = shown = _translated(step, self._translation, axis=1)
+        self.current = view = _translated(step, self._translation, axis=1)
         same = step.final_obs is step.obs
-        shown.final_obs = shown.obs if same else self._translation.observations(step.final_obs, axis=1)
-        return shown
+        view.final_obs = view.obs if same else self._translation.observations(step.final_obs, axis=1)
+        return view
 
 
-def _translated(shown: Shown, translation: Translation, axis: int) -> Shown:
+def _translated(view: FrameOrStep, translation: Translation, axis: int) -> FrameOrStep:
     """Return a frame or step under the translation's groups; a step's final observations are left as they are."""
-    present = {name: arrays for name in ("active", "died", "raw_reward") if (arrays := getattr(shown, name))}
+    present = {name: arrays for name in ("active", "died", "raw_reward") if (arrays := getattr(view, name))}
     changes: dict[str, Any] = {name: translation.per_agent(arrays, axis) for name, arrays in present.items()}
     return dataclasses.replace(
-        shown,
-        obs=translation.observations(shown.obs, axis),
-        reward=translation.per_agent(shown.reward, axis),
-        mask=translation.masks(shown.mask or {}, shown.reward, axis) or shown.mask,
+        view,
+        obs=translation.observations(view.obs, axis),
+        reward=translation.per_agent(view.reward, axis),
+        mask=translation.masks(view.mask or {}, view.reward, axis) or view.mask,
         **changes,
     )

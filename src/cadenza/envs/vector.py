@@ -6,10 +6,10 @@ import dataclasses
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,10 @@ from cadenza.types import Episode, Step, VectorEnv
 
 CORES = "CADENZA_CORES"  # environment variable: the processors that one of several concurrent runs may use
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Vector(ABC):
@@ -148,8 +152,8 @@ class Vector(ABC):
             if length:
                 when = f"while {length} steps of episode {number} were repeated (seed {seed})"
         elif error.stage == STEP:
-            taken = ", ".join(f"{group} {array[index].tolist()}" for group, array in action.items())
-            when = f"at step {length + 1} of episode {number} (seed {seed}, action {taken})"
+            actions = ", ".join(f"{group} {array[index].tolist()}" for group, array in action.items())
+            when = f"at step {length + 1} of episode {number} (seed {seed}, action {actions})"
         else:
             when = f"at the start of episode {number + 1} (seed {ledger.seed(index, ahead=1)})"
         return _with_notes(error, f"environment {ledger.first_env + index} ({self.spec.id}) {error.reason}, {when}")
@@ -187,7 +191,7 @@ class InProcess(Vector):
         self._mark = [0, 0, IDLE]
         self._watchdog = Watchdog(self._mark, timeout_seconds)
         try:
-            self._envs = self._build(make_env, num_envs, seeds)
+            self._envs = self._watched(SequentialEnvs, make_env, num_envs, seeds, self._mark)
             buffers = [allocate_buffer(self._envs.layout, num_envs) for _ in range(2)]
             self._envs.attach(buffers)
         except BaseException as problem:
@@ -202,28 +206,21 @@ class InProcess(Vector):
         self._watchdog.close()
         self._envs.close()
 
-    def _build(self, make_env: MakeEnv, num_envs: int, seeds: EpisodeSeeds) -> SequentialEnvs:
-        try:
-            return SequentialEnvs(make_env, num_envs, seeds, self._mark)
-        except Hung:
-            raise self._timed_out() from None
-
     def _advance(self, action: dict[str, Array], turn: int) -> list[int]:
-        try:
-            return self._envs.step(action, turn)
-        except Hung:
-            raise self._timed_out() from None
+        return self._watched(self._envs.step, action, turn)
 
     def _restore(self, state: dict[str, Any] | None) -> None:
         running = self._ledger.state_dict()
-        try:
-            self._envs.replay(running["numbers"].tolist(), running["lengths"].tolist(), running["actions"], 0)
-        except Hung:
-            raise self._timed_out() from None
+        numbers, lengths = running["numbers"].tolist(), running["lengths"].tolist()
+        self._watched(self._envs.replay, numbers, lengths, running["actions"], 0)
 
-    def _timed_out(self) -> StageError:
-        stage, self._mark[STAGE] = self._mark[STAGE], IDLE
-        return StageError(self._mark[INDEX], stage, f"took longer than {self._timeout:g} s")
+    def _watched(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function; raise a StageError where the watchdog finds that it takes too long."""
+        try:
+            return function(*args, **kwargs)
+        except Hung:
+            stage, self._mark[STAGE] = self._mark[STAGE], IDLE
+            raise StageError(self._mark[INDEX], stage, f"took longer than {self._timeout:g} s") from None
 
 
 def make_vector(

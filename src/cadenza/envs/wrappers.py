@@ -52,6 +52,17 @@ class SignReward(gymnasium.RewardWrapper[Any, Any]):
         return float(np.sign(reward))
 
 
+class ScaleReward(gymnasium.RewardWrapper[Any, Any]):
+    """A wrapper that multiplies rewards by `factor`."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], factor: float) -> None:
+        super().__init__(env)
+        self._factor = float(factor)
+
+    def reward(self, reward: Any) -> float:
+        return self._factor * float(reward)
+
+
 class RescaledActions(gymnasium.ActionWrapper[Any, Any, Any]):
     """A wrapper that stretches actions from [-1, 1] over the environment's own bounds."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from itertools import takewhile
+from typing import Any, TypeGuard
 
 import gymnasium
 from gymnasium import wrappers as gymnasium_wrappers
@@ -51,12 +52,12 @@ RENDERING = (  # they read the rendered picture
 def wrap_all(inner: Environment, config: EnvironmentConfig) -> Environment:
     """Wrap an environment as `config` asks; its own rewards stay available beside the wrapped ones.
 
-    Return `inner` itself where nothing is asked for; refuse wrappers around anything but a gymnasium.Env.
+    Return `inner` itself where nothing is asked for. Around a team, each agent has the wrappers of a gymnasium.Env.
     """
     if not config.dressing:
         return inner
     if not isinstance(inner, Gym):
-        raise ConfigError(f"environment.{config.dressing[0]}: {config.id} is no gymnasium.Env, so it takes no wrappers")
+        return _wrap_agents(inner, config)
     spec, env = inner.spec, inner.bare
     if config.wrappers:
         if spec.max_episode_steps:  # innermost, so that it counts the environment's own steps under repeated actions
@@ -71,13 +72,67 @@ def wrap_all(inner: Environment, config: EnvironmentConfig) -> Environment:
         env = with_pictures(env, config)
     return Gym(
         env,
-        id=spec.id,
-        max_episode_steps=spec.max_episode_steps,
+        config,
+        spec.max_episode_steps,
         return_threshold=spec.return_threshold,
-        clip_actions=config.clip_actions,
         frame_stack=config.frame_stack or 1,
         action_names=spec.groups[SINGLE_GROUP].action_names,
     )
+
+
+def _wrap_agents(inner: Environment, config: EnvironmentConfig) -> Environment:
+    """Wrap every agent of a team, after the wrappers of PettingZoo's kind, which its adapter has put around it."""
+    from cadenza.envs.agent_wrappers import WrappedAgents
+    from cadenza.envs.families.pettingzoo import Parallel
+
+    if config.rescale_actions:
+        raise ConfigError(
+            f"environment.rescale_actions: {config.id} is no gymnasium.Env, so its actions stay as they are"
+        )
+    for index, settings in enumerate(config.wrappers):
+        where = f"environment.wrappers[{index}]"
+        kind = find(settings["id"], where)
+        if not wraps_agents(kind):
+            if not isinstance(inner, Parallel):
+                rule = "environments of PettingZoo whose agents act at the same time take it"
+                raise ConfigError(f"{where}: {settings['id']} is no gymnasium.Wrapper; only {rule}")
+            if index >= team_wrappers(config):
+                raise ConfigError(
+                    f"{where}: {settings['id']} wraps the whole environment; put it before those of agents"
+                )
+        elif issubclass(kind, RENDERING):
+            raise ConfigError(f"{where}: {settings['id']} needs a picture of its own for every agent of {config.id}")
+    outer = list(enumerate(config.wrappers))[team_wrappers(config) :]
+    if not outer and config.dressing == ("wrappers",):
+        return inner
+
+    def wrap_agent(view: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+        for index, settings in outer:
+            view = wrap(view, settings, f"environment.wrappers[{index}]")
+        return with_pictures(view, config) if config.grayscale or config.resize or config.frame_stack else view
+
+    return WrappedAgents(inner, wrap_agent)
+
+
+def wraps_agents(kind: MakeWrapper) -> TypeGuard[type[gymnasium.Wrapper[Any, Any, Any, Any]]]:
+    """Return whether a wrapper goes around a gymnasium.Env, so that each agent of a team can have one."""
+    return isinstance(kind, type) and issubclass(kind, gymnasium.Wrapper)
+
+
+def team_wrappers(config: EnvironmentConfig) -> int:
+    """Return how many of the first wrappers go around a whole team."""
+    kinds = (find(settings["id"], f"environment.wrappers[{i}]") for i, settings in enumerate(config.wrappers))
+    return sum(1 for _ in takewhile(lambda kind: not wraps_agents(kind), kinds))
+
+
+def wrap_team(env: Any, config: EnvironmentConfig) -> Any:
+    """Put wrappers of PettingZoo's kind around a ParallelEnv, those of `environment.wrappers` that come first."""
+    for index, settings in enumerate(config.wrappers[: team_wrappers(config)]):
+        env = _make(env, settings, f"environment.wrappers[{index}]")
+        if not hasattr(env, "possible_agents") or not hasattr(env, "observation_space"):
+            kind = type(env).__name__
+            raise ConfigError(f"environment.wrappers[{index}]: {settings['id']} must return a ParallelEnv, not {kind}")
+    return env
 
 
 def needs_pictures(config: EnvironmentConfig) -> bool:
@@ -88,12 +143,20 @@ def needs_pictures(config: EnvironmentConfig) -> bool:
 
 def wrap(env: gymnasium.Env[Any, Any], settings: Mapping[str, Any], where: str) -> gymnasium.Env[Any, Any]:
     """Put one wrapper around an environment; `where` is its dotted key for messages."""
+    wrapped = _make(env, settings, where)
+    if not isinstance(wrapped, gymnasium.Env):
+        raise ConfigError(f"{where}: {settings['id']} must return a gymnasium.Env, not {type(wrapped).__name__}")
+    return wrapped
+
+
+def _make(env: Any, settings: Mapping[str, Any], where: str) -> Any:
+    """Make a wrapper around an environment of any kind."""
     name = settings["id"]
     kwargs = {key: _tuples(value) for key, value in settings.items() if key != "id"}
     make_wrapper = find(name, where)
     check_arguments(make_wrapper, kwargs, name, where, positional=1)
     try:
-        wrapped = make_wrapper(env, **kwargs)
+        return make_wrapper(env, **kwargs)
     except CadenzaError as problem:
         raise type(problem)(f"{where}: {problem}") from problem
     except (ImportError, DependencyNotInstalled) as problem:
@@ -102,9 +165,6 @@ def wrap(env: gymnasium.Env[Any, Any], settings: Mapping[str, Any], where: str) 
     except Exception as problem:
         reason = f"{type(problem).__name__}: {str(problem).partition(chr(10))[0]}"
         raise ConfigError(f"{where}: {name} cannot be made with {kwargs} ({reason})") from problem
-    if not isinstance(wrapped, gymnasium.Env):
-        raise ConfigError(f"{where}: {name} must return a gymnasium.Env, not {type(wrapped).__name__}")
-    return wrapped
 
 
 def _tuples(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -97,15 +98,31 @@ def progress_at(checkpoint: str, decisions: dict[str, Any]) -> PhaseInfo:
     return PhaseInfo("play", "eval_only", now, decisions["training.horizon"])
 
 
-def evaluate_run(folder: RunFolder, episodes: int, seed: int, checkpoint: str, trust: bool = False) -> dict[str, Any]:
-    """Evaluate a run's policy and return what `cadenza evaluate --json` prints."""
+def evaluate_run(
+    folder: RunFolder,
+    episodes: int,
+    seed: int,
+    checkpoint: str,
+    trust: bool = False,
+    *,
+    timeout_seconds: float | None = None,
+    explore: bool = False,
+    report: Callable[[str], object] = lambda line: None,
+) -> dict[str, Any]:
+    """Evaluate a run's policy and return what `cadenza evaluate --json` prints; `report` receives its progress.
+
+    Actions are drawn with `explore`, or where the run's own evaluations draw them.
+    """
     player, name = load_policy(folder, checkpoint, trust)
-    settings = replace(player.config.evaluation, episodes=episodes, timeout_seconds=None)
+    explore = explore or player.config.evaluation.explore
+    settings = replace(player.config.evaluation, episodes=episodes, timeout_seconds=timeout_seconds, explore=explore)
     config = replace(player.config, seed=seed, evaluation=settings)
-    evaluator = Evaluator(config, player.workflow, {})
+    evaluator = Evaluator(config, player.workflow, {}, player.spec)
+    evaluator.report = report
     try:
         evaluation = evaluator(0, player.phase)
     finally:
         evaluator.close()
     metrics = {key.removeprefix("eval/"): value for key, value in evaluation.metrics().items()}
-    return {"run": folder.id, "checkpoint": name, **metrics, "returns": evaluation.returns}
+    facts = {"run": folder.id, "checkpoint": name, **metrics, "returns": evaluation.returns}
+    return {**facts, "problems": evaluation.problems()}

@@ -104,10 +104,10 @@ def upsampling_layers(seed: int, channels: int, size: Size, depth: int, style: S
         raise ConfigError(f"environment.resize: {size[0]}x{size[1]} pixels are no shape for this model; 64x64 are")
     layers: list[nn.Module] = []
     for stage, kernel in enumerate(zip(heights, widths, strict=True), 1):
-        left = len(heights) - stage
-        out = depth * 2 ** min(left - 1, 2) if left else channels
+        remaining = len(heights) - stage
+        out = depth * 2 ** min(remaining - 1, 2) if remaining else channels
         layers.append(init_convolution(nn.ConvTranspose2d(seed, out, kernel, 2), style))
-        layers += [PerPixel(out, style)] if left else []
+        layers += [PerPixel(out, style)] if remaining else []
         seed = out
     return nn.Sequential(*layers)
 

@@ -162,19 +162,19 @@ class RewardScale:
         self.gamma, self.clip = gamma, clip
 
     def __call__(
-        self, reward: torch.Tensor, done: torch.Tensor, active: torch.Tensor, first: torch.Tensor
+        self, reward: torch.Tensor, ended: torch.Tensor, active: torch.Tensor, first: torch.Tensor
     ) -> torch.Tensor:
         """Add the returns of a rollout to the statistics; return its rewards [T, N, A], scaled and clipped.
 
-        `done`, `active` and `first` are booleans [T, N, A]. A return ends where `done`; steps that are not `active` are
+        `ended`, `active` and `first` are booleans [T, N, A]. A return ends where `ended`; steps that are not `active` are
         left out of the statistics. Of `first` row 0 alone is read: there it drops the return that the last rollout left
         running, for environments that have restarted in between.
         """
         rewards = reward.to(torch.float64, copy=True)
         rewards[0] += self.gamma * self.running.masked_fill(first[0], 0.0)
-        decay = self.gamma * (~done.roll(1, 0)).to(torch.float64)  # of the return up to the step before
+        decay = self.gamma * (~ended.roll(1, 0)).to(torch.float64)  # of the return up to the step before
         sums = weighted_sum(rewards.flip(0), decay.flip(0)).flip(0)
-        self.running = sums[-1].masked_fill(done[-1], 0.0)
+        self.running = sums[-1].masked_fill(ended[-1], 0.0)
         self.norm.update(sums[active].unsqueeze(-1))
         return (reward / torch.sqrt(self.norm.var + 1e-8).float()).clamp(-self.clip, self.clip)
 

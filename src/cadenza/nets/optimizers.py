@@ -14,7 +14,7 @@ from cadenza.errors import ConfigError
 
 
 class StepObserver(Protocol):
-    """Looks at parameters and gradients before and after each step of an optimizer (`--debug`)."""
+    """An observer of parameters and gradients before and after each step of an optimizer (`--debug`)."""
 
     def before_step(self) -> None: ...
 
@@ -22,11 +22,11 @@ class StepObserver(Protocol):
 
 
 class Optimizer:
-    """Moves a network's parameters, which it keeps part by part in one vector each, their gradients beside them.
+    """The base of optimizers. Each part of the network has its parameters in one vector, and its gradients in another.
 
     Steps and norms are then a few operations, however many layers there are; autograd adds into the same memory. The
-    step size is given with each step, so that a schedule needs no second place to live. State: a tensor of each kind
-    for every parameter, by the parameter's name.
+    step size is an argument of each step, so that schedules stay outside. The state holds a tensor of each kind for
+    every parameter, by the parameter's name.
     """
 
     kinds: tuple[str, ...] = ()
@@ -47,8 +47,9 @@ class Optimizer:
     def step(
         self, learning_rate: float | Tensor, max_norm: float | None = None, only: Collection[str] | None = None
     ) -> dict[str, Tensor]:
-        """Move all parts, or `only` some. Their gradients are first scaled together to a norm of at most `max_norm`;
-        the norms before that, by part and `all`.
+        """Move all parts, or `only` some; return the norms of their gradients, by part and `all`.
+
+        The gradients are first scaled together to a norm of at most `max_norm`; the returned norms are those before.
         """
         if self.observer is None:
             return self._step(learning_rate, max_norm, only)
@@ -69,7 +70,7 @@ class Optimizer:
             torch._foreach_mul_(gradients, torch.clamp(max_norm / (whole + 1e-6), max=1.0))
         if self.config.agc:
             for block in blocks.values():
-                block.hold(self.config.agc)
+                block.clip_adaptively(self.config.agc)
         state = {kind: [block.state[kind] for block in blocks.values()] for kind in self.kinds}
         rate = learning_rate if isinstance(learning_rate, Tensor) else self._rate.fill_(learning_rate)
         self._move([block.values for block in blocks.values()], gradients, state, rate)
@@ -81,11 +82,11 @@ class Optimizer:
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        named: dict[str, dict[str, Tensor]] = {kind: {} for kind in self.kinds}
+        state: dict[str, dict[str, Tensor]] = {kind: {} for kind in self.kinds}
         for block in self.blocks.values():
             for kind, name, tensor in block.named_state():
-                named[kind][name] = tensor
-        return named
+                state[kind][name] = tensor
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for block in self.blocks.values():
@@ -97,8 +98,7 @@ class Block:
     """Some parameters in one vector, which they become views of, with their gradients and the optimizer's state."""
 
     def __init__(self, parameters: list[nn.Parameter], names: Mapping[nn.Parameter, str], kinds: Iterable[str]) -> None:
-        kept = {(p.dtype, p.device) for p in parameters}
-        if len(kept) > 1:
+        if len({(p.dtype, p.device) for p in parameters}) > 1:
             raise ConfigError(f"the parameters {', '.join(names[p] for p in parameters)} differ in dtype or device")
         self.parameters, self.names = parameters, [names[p] for p in parameters]
         self.values = torch.cat([p.detach().flatten() for p in parameters])
@@ -122,17 +122,17 @@ class Block:
             parameter.grad = gradient
 
     def gather(self) -> Tensor:
-        """The gradients as one vector; those that somebody put elsewhere are brought home, none at all is zero."""
+        """Return the gradients as one vector; copy those that lie elsewhere into it, and zeros where there is none."""
         for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
             if parameter.grad is not gradient:
                 gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
                 parameter.grad = gradient
         return self.gradient
 
-    def hold(self, share: float, smallest: float = 1e-3) -> None:
-        """No gradient of a parameter longer than `share` of the parameter itself (Brock et al. 2021, arXiv:2102.06171).
+    def clip_adaptively(self, share: float, smallest: float = 1e-3) -> None:
+        """Clip the norm of each gradient to `share` of its parameter's norm (AGC, Brock et al. 2021, arXiv:2102.06171).
 
-        Here a whole tensor counts as one unit; one that is nearly zero is taken to have the norm `smallest`.
+        A unit is a whole tensor; the norm of a parameter counts as at least `smallest`.
         """
         allowed = torch._foreach_norm(self._values)
         torch._foreach_clamp_min_(allowed, smallest)
@@ -142,7 +142,7 @@ class Block:
         torch._foreach_mul_(self._gradients, allowed)
 
     def named_state(self) -> Iterator[tuple[str, str, Tensor]]:
-        """(kind, parameter's name, view); what is one for all parameters is told under each name."""
+        """Yield (kind, parameter's name, view); the count of steps, which they share, under each name."""
         for kind, tensor in self.state.items():
             views = [tensor] * len(self.names) if kind == "steps" else self._views(tensor)
             for name, view in zip(self.names, views, strict=True):
@@ -150,7 +150,7 @@ class Block:
 
 
 class Adam(Optimizer):
-    """Kingma and Ba 2015; as `adamw` with the decoupled weight decay of Loshchilov and Hutter 2019."""
+    """Adam (Kingma and Ba 2015); as `adamw` with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
     kinds = ("means", "squares", "steps")
 
@@ -178,47 +178,39 @@ class Adam(Optimizer):
 
 
 class SGD(Optimizer):
-    """Gradient descent, with momentum if asked for."""
+    """Gradient descent, with momentum if the config sets it."""
 
     kinds = ("momenta",)
 
     def _move(
         self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: Tensor
     ) -> None:
-        gradients = _decayed(parameters, gradients, self.config.weight_decay)
-        if self.config.momentum:
-            torch._foreach_mul_(state["momenta"], self.config.momentum)
-            torch._foreach_add_(state["momenta"], gradients)
-            gradients = state["momenta"]
-        torch._foreach_sub_(parameters, torch._foreach_mul(gradients, learning_rate))
+        gradients = _with_decay(parameters, gradients, self.config.weight_decay)
+        _descend(parameters, gradients, state["momenta"], self.config.momentum, learning_rate)
 
 
 class RMSprop(Optimizer):
-    """Tieleman and Hinton 2012, epsilon outside the root as in torch."""
+    """RMSprop (Tieleman and Hinton 2012), with epsilon outside the root as in torch."""
 
     kinds = ("squares", "momenta")
 
     def _move(
         self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: Tensor
     ) -> None:
-        gradients = _decayed(parameters, gradients, self.config.weight_decay)
+        gradients = _with_decay(parameters, gradients, self.config.weight_decay)
         torch._foreach_mul_(state["squares"], self.config.alpha)
         torch._foreach_addcmul_(state["squares"], gradients, gradients, 1 - self.config.alpha)
         scale = torch._foreach_sqrt(state["squares"])
         torch._foreach_add_(scale, self.config.eps)
         gradients = list(torch._foreach_div(gradients, scale))
-        if self.config.momentum:
-            torch._foreach_mul_(state["momenta"], self.config.momentum)
-            torch._foreach_add_(state["momenta"], gradients)
-            gradients = state["momenta"]
-        torch._foreach_sub_(parameters, torch._foreach_mul(gradients, learning_rate))
+        _descend(parameters, gradients, state["momenta"], self.config.momentum, learning_rate)
 
 
 class LaProp(Optimizer):
     """Momentum of gradients that are divided by their root mean square first (Ziyin et al. 2020, arXiv:2002.04839).
 
-    As DreamerV3 has it: both averages corrected for their start, epsilon outside the root, weight decay beside the
-    gradients, and no step at all at the beginning of a warm-up.
+    As in DreamerV3: bias correction of both averages, epsilon outside the root, decoupled weight decay, and a first
+    step of size 0 in a warm-up.
     """
 
     kinds = ("momenta", "squares", "steps")
@@ -233,20 +225,31 @@ class LaProp(Optimizer):
             ramp = (count / self.config.warmup).clamp(max=1.0) if self.config.warmup else 1.0
             count += 1
             squares.mul_(square_decay).addcmul_(gradient, gradient, value=1 - square_decay)
-            scale = (squares / _begun(square_decay, count)).sqrt_().add_(self.config.eps)
+            scale = (squares / _bias_correction(square_decay, count)).sqrt_().add_(self.config.eps)
             momentum.lerp_(gradient / scale, 1 - mean_decay)
-            move = momentum / _begun(mean_decay, count)
+            move = momentum / _bias_correction(mean_decay, count)
             if self.config.weight_decay:
                 move.add_(values, alpha=self.config.weight_decay)
             values.sub_(move.mul_(learning_rate * ramp))
 
 
-def _begun(decay: float, steps: Tensor) -> Tensor:
-    """How much of an average that started at zero is made of what was averaged."""
+def _bias_correction(decay: float, steps: Tensor) -> Tensor:
+    """Return 1 - decay ** steps, the weight of the inputs in an average that started at zero."""
     return -torch.expm1(steps * math.log(decay)) if decay else torch.ones_like(steps)
 
 
-def _decayed(parameters: list[Tensor], gradients: list[Tensor], weight_decay: float) -> list[Tensor]:
+def _descend(
+    parameters: list[Tensor], gradients: list[Tensor], momenta: list[Tensor], momentum: float, learning_rate: Tensor
+) -> None:
+    """Move the parameters against the gradients, or with momentum against their decaying sums."""
+    if momentum:
+        torch._foreach_mul_(momenta, momentum)
+        torch._foreach_add_(momenta, gradients)
+        gradients = momenta
+    torch._foreach_sub_(parameters, torch._foreach_mul(gradients, learning_rate))
+
+
+def _with_decay(parameters: list[Tensor], gradients: list[Tensor], weight_decay: float) -> list[Tensor]:
     return list(torch._foreach_add(gradients, parameters, alpha=weight_decay)) if weight_decay else gradients
 
 
@@ -254,5 +257,5 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": Adam, "adamw": Adam, "sgd": SG
 
 
 def optimizer(net: nn.Module, config: OptimizerConfig, parts: Mapping[str, nn.Module] | None = None) -> Optimizer:
-    """For the network, or for those of its parts."""
+    """Make the optimizer of a network, or of some of its parts."""
     return OPTIMIZERS[config.name](net, config, parts)

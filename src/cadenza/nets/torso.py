@@ -1,4 +1,4 @@
-"""From an observation to features: encode (vectors, images, or a module of one's own), mix, remember."""
+"""The part of a network from observations to features: an encoder, hidden layers, and perhaps a memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cadenza.types import Tree
 
 
 class Torso(nn.Module):
-    """[*, …] to [*, features]; with a memory the first axis is time."""
+    """Maps observations [*, …] to features [*, F]; with a memory the first axis is time."""
 
     def __init__(self, space: spaces.Space[Any], config: TorsoConfig) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class Torso(nn.Module):
         return self.memory.initial(*batch) if self.memory is not None else {}
 
     def forward(self, obs: ObservationTensors, carry: Tree, first: Tensor, carries: bool = True) -> tuple[Tensor, Tree]:
-        """The features, and the carries after each step if wanted. `first` [L, *B] marks where episodes begin."""
+        """Return the features, and the carries after each step if `carries`. `first` [L, *B] marks episode starts."""
         features = self.mix(self.encoder(obs))
         return (features, {}) if self.memory is None else self.memory(features, carry, first, carries)
 
 
 class Encoder(nn.Module):
-    """The vector as it is, each image through a CNN, side by side."""
+    """Concatenates the vector, unchanged, and the features of each image from a CNN."""
 
     def __init__(self, space: spaces.Space[Any], config: TorsoConfig) -> None:
         super().__init__()
@@ -59,7 +59,10 @@ class Encoder(nn.Module):
 
 
 def own_encoder(space: spaces.Space[Any], config: TorsoConfig) -> nn.Module:
-    """A user's module: made with the observation space, called with observations, says its number of `features`."""
+    """Return a user's encoder, made with the observation space; refuse one that breaks the rules of an encoder.
+
+    It is called with a batch of observations and returns float32 [*, `features`], the same for equal observations.
+    """
     create, where = load_own(config.encoder), f"algorithm.torso.encoder={config.encoder}"
     try:
         inspect.signature(create).bind(space, **config.kwargs)
@@ -74,16 +77,18 @@ def own_encoder(space: spaces.Space[Any], config: TorsoConfig) -> nn.Module:
     blank = Observer(space, torch.device("cpu"), raw=True)(create_empty_array(space, n=2))
     try:
         with torch.no_grad():
-            made = encoder(blank)
-            drawn = torch.get_rng_state()  # a lazy layer has drawn its weights by now
+            output = encoder(blank)
+            random_state = torch.get_rng_state()  # a lazy layer has drawn its weights by now
             encoder(blank)
     except Exception as problem:
         raise ConfigError(f"{where} cannot be called ({type(problem).__name__}: {problem})") from problem
-    if not isinstance(made, Tensor) or made.dtype != torch.float32:
-        raise ConfigError(f"{where} must make a tensor of float32, not {getattr(made, 'dtype', type(made).__name__)}")
-    if made.shape != (2, encoder.features):
-        raise ConfigError(f"{where} makes {list(made.shape)} of 2 observations, not [2, {encoder.features}]")
-    if not torch.equal(drawn, torch.get_rng_state()) or any(isinstance(x, _BatchNorm) for x in encoder.modules()):
-        told = "an observation must have the same features whenever it is seen and whatever is seen beside it"
-        raise ConfigError(f"{where} has dropout, batch norm or other chance in it: {told}")
+    if not isinstance(output, Tensor) or output.dtype != torch.float32:
+        kind = getattr(output, "dtype", type(output).__name__)
+        raise ConfigError(f"{where} must return a tensor of float32, not {kind}")
+    if output.shape != (2, encoder.features):
+        raise ConfigError(f"{where} returns {list(output.shape)} for 2 observations, not [2, {encoder.features}]")
+    is_random = not torch.equal(random_state, torch.get_rng_state())
+    if is_random or any(isinstance(module, _BatchNorm) for module in encoder.modules()):
+        rule = "an observation must have the same features every time, whatever else is in the batch"
+        raise ConfigError(f"{where} has dropout, batch norm or other randomness in it: {rule}")
     return encoder

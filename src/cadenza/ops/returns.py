@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 
-def gae(reward: Tensor, value: Tensor, next_value: Tensor, done: Tensor, gamma: float, lam: float) -> Tensor:
+def gae(reward: Tensor, value: Tensor, next_value: Tensor, ends: Tensor, gamma: float, lam: float) -> Tensor:
     """Return generalised advantage estimates [T, …] (Schulman et al. 2016).
 
-    `next_value` [T, …] is the bootstrap: 0 after a termination, V(final observation) after a truncation. `done`
+    `next_value` [T, …] is the bootstrap: 0 after a termination, V(final observation) after a truncation. `ends`
     [T, …] ends the sum over later steps after either; it does not change the bootstrap.
     """
-    return weighted_sum(reward + gamma * next_value - value, gamma * lam * (~done).to(reward.dtype))
+    return weighted_sum(reward + gamma * next_value - value, gamma * lam * (~ends).to(reward.dtype))
 
 
 def discounted_sum(reward: Tensor, last: Tensor, gamma: float) -> Tensor:

@@ -16,7 +16,7 @@ from cadenza.base.formatting import size
 from cadenza.config.schema import Phase, RunConfig
 from cadenza.data.priorities import Priorities
 from cadenza.data.replay import ReplayStore
-from cadenza.engine.advice import no_updates_warning, threads_warning
+from cadenza.engine.advice import no_updates_warning, threads_warning, time_limit_warning
 from cadenza.engine.build import Assembly, assemble
 from cadenza.engine.launch import check
 from cadenza.engine.signals import Signals
@@ -86,7 +86,7 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
         "memory": memory_of(assembly.workflow, stores, measured.process),
         "disk": disk_of(config, spec, measured, outline, stores),
         "time": time_of(config, spec, measured, paces, expected),
-        "warnings": warnings_of(config, phases, expected),
+        "warnings": [*filter(None, [time_limit_warning(config, spec)]), *warnings_of(config, phases, expected)],
     }
 
 

@@ -1,6 +1,6 @@
-"""Diffusion Policy (Chi et al. 2023, arXiv:2303.04137): chunks of actions are made out of noise, as experts do them.
+"""Diffusion Policy (Chi et al. 2023, arXiv:2303.04137): chunks of actions, denoised to resemble an expert's.
 
-Learns from demonstrations alone, by offline phases. Each group has a network of its own, shared by its agents.
+It learns from demonstrations alone, in offline phases. Each group has a network of its own, shared by its agents.
 Settings: `diffusion_policy_config.py`. Letters in shapes: B chunks, N environments, A agents, H observations of the
 history, T actions of the horizon, D numbers of an action.
 """
@@ -34,12 +34,12 @@ from cadenza.workflows.diffusion_policy_config import DiffusionPolicyConfig
 from cadenza.workflows.parts import Parts
 
 CYCLE = 100  # gradient steps of a cycle, at whose end evaluations, rows and checkpoints may be due
-DRAWS = 8  # chunks that `explain` makes at a time, to tell how sure the policy is
-AT_ONCE = 512  # transitions looked at together when the ranges of the data are found
+DRAWS = 8  # chunks that `explain` samples for each observation, to estimate the distribution
+AT_ONCE = 512  # transitions read at a time to measure the ranges of the data
 
 
 class Net(nn.Module):
-    """From what was seen to actions: the noise in them, or (cloning) themselves."""
+    """A network from observations to the noise in actions, or (cloning) to the actions themselves."""
 
     def __init__(self, group: GroupSpec, actions: int, config: DiffusionPolicyConfig) -> None:
         super().__init__()
@@ -54,18 +54,20 @@ class Net(nn.Module):
         else:
             self.denoiser = DenoisingTransformer(actions, config.horizon, history, features, config.transformer)
 
-    def see(self, obs: ObservationTensors) -> Tensor:
-        """Observations [B, H, A, …] to features [B * A, H, F]."""
+    def encode(self, obs: ObservationTensors) -> Tensor:
+        """Return features [B * A, H, F] of observations [B, H, A, …]."""
         features: Tensor = self.torso(obs, {}, torch.empty(0))[0]
         return features.transpose(1, 2).flatten(0, 1)
 
-    def clone(self, seen: Tensor) -> Tensor:
-        """[B, T, D]"""
-        chunk: Tensor = self.regression(seen.flatten(1))
+    def clone(self, features: Tensor) -> Tensor:
+        """Return actions [B, T, D] for features [B, H, F]."""
+        chunk: Tensor = self.regression(features.flatten(1))
         return chunk.view(-1, *self.shape)
 
 
 class DiffusionPolicy:
+    """The workflow of Diffusion Policy and of behaviour cloning, its baseline."""
+
     hooks = ("update",)
 
     def __init__(self, config: DiffusionPolicyConfig, context: Context) -> None:
@@ -75,8 +77,8 @@ class DiffusionPolicy:
         self.optimizers: dict[str, Optimizer] = {}
         self.observers: dict[str, Observer] = {}
         self.actions: dict[str, Actions] = {}
-        self.ranges: dict[str, RangeNorm] = {}  # of what is seen and done, by `GROUP.obs` and `GROUP.action`
-        self.kept = NOISE_SCHEDULES[config.noise_schedule](config.noise_steps).to(self.device)
+        self.ranges: dict[str, RangeNorm] = {}  # of observations and actions, by `GROUP.obs` and `GROUP.action`
+        self.signal = NOISE_SCHEDULES[config.noise_schedule](config.noise_steps).to(self.device)
         self.updates = 0
         for name, group in context.env.groups.items():
             actions = self.actions[name] = Actions(group.action, self.device)
@@ -93,70 +95,41 @@ class DiffusionPolicy:
 
     def initial_carry(self, num_envs: int) -> Tree:
         config, groups = self.config, self.context.env.groups
-        held: Tree = {}
+        memory: Tree = {}
         for name, group in groups.items():
             agents = len(group.agents)
-            held[name] = {
+            memory[name] = {
                 "seen": allocate_space(group.observation, (num_envs, config.history, agents)),
                 "chunk": np.zeros((num_envs, config.executed, agents, self.actions[name].size), np.float32),
             }
-        return {"left": np.zeros(num_envs, np.int64), "groups": held}  # left: of the chunk that is being done
+        return {"left": np.zeros(num_envs, np.int64), "groups": memory}  # left: unused actions of the chunk
 
     @torch.inference_mode()
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
-        """The next action of the chunk in hand; where there is none left, a new one is made."""
+        """Take the next action of the current chunk; create a new chunk where it is used up."""
         executed = self.config.executed
-        left = np.where(step.is_first, 0, carry["left"])
-        empty = np.flatnonzero(left == 0) if mode.forced is None else np.zeros(0, np.int64)
+        remaining = np.where(step.is_first, 0, carry["left"])
+        empty = np.flatnonzero(remaining == 0) if mode.forced is None else np.zeros(0, np.int64)
         action, after = {}, {}
-        for name, held in carry["groups"].items():
-            seen = map_tree(lambda past, new: remembered(past, new, step.is_first), held["seen"], step.obs[name])
-            chunk = held["chunk"]
+        for name, memory in carry["groups"].items():
+            history = map_tree(lambda old, new: push(old, new, step.is_first), memory["seen"], step.obs[name])
+            chunk = memory["chunk"]
             if len(empty):
                 chunk = chunk.copy()
-                chunk[empty] = self._make(name, map_tree(lambda x: x[empty], seen), mode)[:, :executed]
-            after[name] = {"seen": seen, "chunk": chunk}
+                chunk[empty] = self._create_chunks(name, map_tree(lambda x: x[empty], history), mode)[:, :executed]
+            after[name] = {"seen": history, "chunk": chunk}
             if mode.forced is None:
-                place = executed - np.where(left == 0, executed, left)
-                action[name] = self._decode(name, chunk[np.arange(len(left)), place], step)
-        if mode.forced is not None:  # which is not what the chunk was made for
-            return Acted(mode.forced, {name: {} for name in after}, {"left": np.zeros_like(left), "groups": after})
-        left = np.where(left == 0, executed, left) - 1
-        return Acted(action, {name: {} for name in after}, {"left": left, "groups": after})
+                place = executed - np.where(remaining == 0, executed, remaining)
+                action[name] = self._decode(name, chunk[np.arange(len(remaining)), place], step)
+        if mode.forced is not None:  # the chunk was not planned for such an action, so the next one is new
+            return Acted(mode.forced, {name: {} for name in after}, {"left": np.zeros_like(remaining), "groups": after})
+        remaining = np.where(remaining == 0, executed, remaining) - 1
+        return Acted(action, {name: {} for name in after}, {"left": remaining, "groups": after})
 
-    @torch.inference_mode()
-    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
-        """Return mean and deviation of continuous actions, or how often each discrete one comes, in several chunks.
-
-        They are made as often as in acting, and then followed, whatever was done.
-        """
-        executed, draws = self.config.executed, 1 if self.config.baseline == "cloning" else DRAWS
-        actions: dict[str, list[np.ndarray]] = {name: [] for name in self.nets}
-        for step in single_steps(steps):
-            left, after = 0 if step.is_first[0] else int(carry["left"][0]), {}
-            for name, held in carry["groups"].items():
-                past, chunks = held["seen"], held["chunk"]  # [1, H, A, …], [draws, executed, A, D]
-                past = map_tree(lambda past, new: remembered(past, new, step.is_first), past, step.obs[name])  # noqa: B023
-                if not left:
-                    chunks = self._make(name, map_tree(lambda x: np.repeat(x, draws, 0), past), mode)[:, :executed]
-                actions[name].append(chunks[:, executed - left if left else 0])
-                after[name] = {"seen": past, "chunk": chunks}
-            carry = {"left": np.array([(left or executed) - 1]), "groups": after}
-        return Explained({name: self._opinion(name, np.stack(drawn), steps) for name, drawn in actions.items()}, carry)
-
-    def _opinion(self, name: str, drawn: np.ndarray, steps: Step) -> Opinion:
-        """Of encoded actions [N, draws, A, D]."""
-        actions = self.actions[name]
-        if actions.discrete:
-            scores = np.where(steps.mask[name][:, None], drawn, -np.inf) if name in steps.mask else drawn
-            return Opinion(probs=np.eye(actions.size)[scores.argmax(-1)].mean(1))
-        mean, std = (torch.from_numpy(x).to(self.device) for x in (drawn.mean(1), drawn.std(1)))
-        return Opinion(mean=to_numpy(actions.middle + actions.reach * mean), std=to_numpy(actions.reach * std))
-
-    def _make(self, name: str, seen: Tree, mode: Mode) -> np.ndarray:
-        """Chunks [N, T, A, D], in the range of the data."""
+    def _create_chunks(self, name: str, history: Tree, mode: Mode) -> np.ndarray:
+        """Return chunks [N, T, A, D] for observations [N, H, A, …], in the range of the data."""
         net, count = self.averages[name].net, len(self.context.env.groups[name].agents)
-        features = net.see(self._observe(name, seen))
+        features = net.encode(self._observe(name, history))
         if self.config.baseline == "cloning":
             chunk = net.clone(features)
         else:
@@ -165,57 +138,58 @@ class DiffusionPolicy:
         return np.asarray(chunk.view(-1, count, *net.shape).transpose(1, 2).cpu().numpy())
 
     def _denoise(self, net: Net, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Actions [B, T, D] out of noise."""
+        """Return actions [B, T, D] for features [B, H, F], denoised from normal noise."""
         config, shape = self.config, (len(features), *net.shape)
         assert net.denoiser is not None
 
-        def drawn() -> Tensor:
+        def normal() -> Tensor:
             return torch.empty(shape, device=self.device).normal_(generator=generator)
 
-        x, still = drawn(), torch.zeros((), device=self.device)
+        x, zero = normal(), torch.zeros((), device=self.device)
         path = sampling_steps(config.noise_steps, config.sampling_steps)
         for index, at in enumerate(path):
-            after = self.kept[path[index + 1]] if index + 1 < len(path) else torch.ones_like(still)
+            after = self.signal[path[index + 1]] if index + 1 < len(path) else torch.ones_like(zero)
             predicted = net.denoiser(x, torch.full(shape[:1], at, device=self.device), features)
             if config.sampler == "ddpm":
-                x = ddpm_step(x, predicted, self.kept[at], after, drawn())
+                x = ddpm_step(x, predicted, self.signal[at], after, normal())
             else:
-                noise = drawn() if config.ddim_eta else still
-                x = ddim_step(x, predicted, self.kept[at], after, noise, config.ddim_eta)
+                noise = normal() if config.ddim_eta else zero
+                x = ddim_step(x, predicted, self.signal[at], after, noise, config.ddim_eta)
         return x
 
     def _decode(self, name: str, encoded: np.ndarray, step: Step) -> np.ndarray:
-        """[N, A, D] as the environment takes it; of discrete actions, one that is allowed now."""
+        """Return encoded actions [N, A, D] in the environment's form; discrete ones are allowed now."""
         encoded_tensor, actions = torch.from_numpy(encoded).to(self.device), self.actions[name]
         if actions.discrete and name in step.mask:
             encoded_tensor = encoded_tensor.masked_fill(~torch.from_numpy(step.mask[name]).to(self.device), -torch.inf)
         return actions.decode(encoded_tensor)
 
     def _observe(self, name: str, obs: Tree) -> ObservationTensors:
+        """Return observations as tensors, with vectors scaled to the range of the data."""
         observer = self.observers[name]
-        observed = observer(obs)
-        if VECTOR in observed and not observer.raw:
-            observed[VECTOR] = self.ranges[f"{name}.obs"](observed[VECTOR])
-        return observed
+        tensors = observer(obs)
+        if VECTOR in tensors and not observer.raw:
+            tensors[VECTOR] = self.ranges[f"{name}.obs"](tensors[VECTOR])
+        return tensors
 
     # learning
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
-        """One gradient step, group after group, and the averages follow."""
+        """Make one gradient step of each group's network, and move its moving average."""
         config = self.config
-        self._find_ranges(store)
-        drawn = store.windows(config.batch_size, self.context.streams.numpy("replay"), config.history, config.horizon)
+        self._measure_ranges(store)
+        windows = store.windows(config.batch_size, self.context.streams.numpy("replay"), config.history, config.horizon)
         rate = value_at(config.learning_rate, phase.now, phase.horizon)
         rate *= min(1.0, (self.updates + 1) / max(1, config.learning_rate_warmup))
         keep = min(1 - (1 + self.updates) ** -config.ema_power, config.ema_max)
         metrics: dict[str, Any] = {}
         for name, net in self.nets.items():
-            weight = self._tensor(drawn.groups[name]["active"]).float().transpose(1, 2).flatten(0, 1)  # [B * A, T]
-            action = self.actions[name].encode(self._tensor(drawn.groups[name]["action"]))
+            data = windows.groups[name]
+            weight = self._tensor(data["active"]).float().transpose(1, 2).flatten(0, 1)  # [B * A, T]
+            action = self.actions[name].encode(self._tensor(data["action"]))
             chunk = self.ranges[f"{name}.action"](action).transpose(1, 2).flatten(0, 1)
-            features = net.see(self._observe(name, drawn.groups[name]["obs"]))
-            wrong = self._wrong(name, net, chunk, features)
-            loss = masked_mean(wrong.square().mean(-1), weight)
+            error = self._error(name, net, chunk, net.encode(self._observe(name, data["obs"])))
+            loss = masked_mean(error.square().mean(-1), weight)
             self.optimizers[name].zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             norm = self.optimizers[name].step(rate, config.max_grad_norm)["all"]
@@ -225,21 +199,21 @@ class DiffusionPolicy:
         self.updates += 1
         return Updated(1, {**metrics, "train/learning_rate": rate, "train/average_keeps": keep})
 
-    def _wrong(self, name: str, net: Net, chunk: Tensor, features: Tensor) -> Tensor:
-        """What the network is off by, [B, T, D]."""
+    def _error(self, name: str, net: Net, chunk: Tensor, features: Tensor) -> Tensor:
+        """Return the error [B, T, D] of the predicted noise, or (cloning) of the predicted actions."""
         if net.denoiser is None:
             return net.clone(features) - chunk
         generator = self.context.streams.torch(f"noise.{name}", self.device)
         at = torch.randint(self.config.noise_steps, (len(chunk),), generator=generator, device=self.device)
         noise = torch.empty_like(chunk).normal_(generator=generator)
-        predicted: Tensor = net.denoiser(add_noise(chunk, noise, self.kept[at, None, None]), at, features)
+        predicted: Tensor = net.denoiser(add_noise(chunk, noise, self.signal[at, None, None]), at, features)
         return predicted - noise
 
-    def _find_ranges(self, store: ReplayStore) -> None:
-        """Once, of all that can be learned from; weights taken over from another run bring theirs along."""
+    def _measure_ranges(self, store: ReplayStore) -> None:
+        """Measure the ranges of all data, once; weights from another run bring their ranges along."""
         if all(norm.has_data for name, norm in self.ranges.items() if name.endswith(".action")):
             return
-        numbers = {  # images have a range already, and would be most of what is read
+        numbers = {  # images have a range already, and would be most of the data
             name: {path: part for path, part, _ in walk(observer.space) if not (observer.raw or is_image(part))}
             for name, observer in self.observers.items()
         }
@@ -247,11 +221,43 @@ class DiffusionPolicy:
             for name, rows in part.items():
                 acted = self._tensor(rows["active"])
                 self.ranges[f"{name}.action"].learn(self.actions[name].encode(self._tensor(rows["action"]))[acted])
-                if seen := [flatten(numbers[name][path], self._tensor(x)) for path, x in rows["obs"].items()]:
-                    self.ranges[f"{name}.obs"].learn(torch.cat(seen, -1)[acted])
+                if vectors := [flatten(numbers[name][path], self._tensor(x)) for path, x in rows["obs"].items()]:
+                    self.ranges[f"{name}.obs"].learn(torch.cat(vectors, -1)[acted])
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
+
+    # what the lab shows
+
+    @torch.inference_mode()
+    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
+        """Return mean and deviation of continuous actions, or the frequency of each discrete one, over several chunks.
+
+        New chunks are created as often as in acting, and followed whatever action was performed.
+        """
+        executed, draws = self.config.executed, 1 if self.config.baseline == "cloning" else DRAWS
+        actions: dict[str, list[np.ndarray]] = {name: [] for name in self.nets}
+        for step in single_steps(steps):
+            remaining, after = 0 if step.is_first[0] else int(carry["left"][0]), {}
+            for name, memory in carry["groups"].items():
+                history, chunks = memory["seen"], memory["chunk"]  # [1, H, A, …], [draws, executed, A, D]
+                history = map_tree(lambda old, new: push(old, new, step.is_first), history, step.obs[name])  # noqa: B023
+                if not remaining:
+                    repeated = map_tree(lambda x: np.repeat(x, draws, 0), history)
+                    chunks = self._create_chunks(name, repeated, mode)[:, :executed]
+                actions[name].append(chunks[:, executed - remaining if remaining else 0])
+                after[name] = {"seen": history, "chunk": chunks}
+            carry = {"left": np.array([(remaining or executed) - 1]), "groups": after}
+        return Explained({name: self._opinion(name, np.stack(rows), steps) for name, rows in actions.items()}, carry)
+
+    def _opinion(self, name: str, samples: np.ndarray, steps: Step) -> Opinion:
+        """Return the distribution that encoded actions [N, draws, A, D] are samples of."""
+        actions = self.actions[name]
+        if actions.discrete:
+            scores = np.where(steps.mask[name][:, None], samples, -np.inf) if name in steps.mask else samples
+            return Opinion(probs=np.eye(actions.size)[scores.argmax(-1)].mean(1))
+        mean, std = (torch.from_numpy(x).to(self.device) for x in (samples.mean(1), samples.std(1)))
+        return Opinion(mean=to_numpy(actions.middle + actions.reach * mean), std=to_numpy(actions.reach * std))
 
     # phases and state
 
@@ -273,8 +279,8 @@ class DiffusionPolicy:
         self.updates = state["updates"]
 
 
-def remembered(past: np.ndarray, new: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """The latest observations [N, H, …] and a new one [N, …], which stands for all where an episode begins."""
-    after = np.concatenate([past[:, 1:], new[:, None]], axis=1)
+def push(history: np.ndarray, new: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Return a history [N, H, …] with the observation `new` [N, …] added; at episode starts it fills the history."""
+    after = np.concatenate([history[:, 1:], new[:, None]], axis=1)
     after[first] = new[first, None]
     return after

@@ -185,19 +185,19 @@ class Dreamer:
     ) -> Updated:
         """Sample sequences, learn from them, and write the new latent states back to the replay."""
         config = self.config
-        drawn = store.sequences(config.batch_size, config.batch_length + 1, self.context.streams.numpy("replay"))
+        sequences = store.sequences(config.batch_size, config.batch_length + 1, self.context.streams.numpy("replay"))
         inputs = {
-            **self._to_device(drawn),
+            **self._to_device(sequences),
             "schedules": self._schedules(phase),
             "noise": self.model.rssm.noise(config.batch_length, config.batch_size, generator=self._stream("model")),
             "imagination": {} if behaviour is None else self._imagination_noise(behaviour.actor)._asdict(),
         }
-        learned = learn(inputs)
+        outputs = learn(inputs)
         self.updates += 1
         if config.stored_latents:
-            store.revise(drawn.index[:, 1:], self.group, Fetch(learned["latents"]))
+            store.revise(sequences.index[:, 1:], self.group, Fetch(outputs["latents"]))
         # copied, because a captured graph writes its next metrics over these
-        metrics = zip(learned["metrics"], torch.stack(list(learned["metrics"].values())), strict=True)
+        metrics = zip(outputs["metrics"], torch.stack(list(outputs["metrics"].values())), strict=True)
         return Updated(1, {f"train/{name}": value for name, value in metrics})
 
     def learn(self, inputs: Tree, behaviour: Behaviour | None) -> Tree:
@@ -268,12 +268,12 @@ class Dreamer:
         values = [value_at(schedule, phase.now, phase.horizon) for schedule in (*rates, config.entropy_coef)]
         return send(np.array(values, np.float32), self.device)
 
-    def _to_device(self, drawn: Sequences) -> dict[str, Tree]:
+    def _to_device(self, sequences: Sequences) -> dict[str, Tree]:
         """Return sequences [B, T + 1, …] as tensors [T, B, …], each row with the action and reward that led to it.
 
         The first row only says where they start: with its action and reward and, if latents are stored, its state.
         """
-        data = drawn.groups[self.group]
+        data = sequences.groups[self.group]
 
         def rows(array: np.ndarray, start: int = 1) -> np.ndarray:
             return array.swapaxes(0, 1)[start : start + array.shape[1] - 1]
@@ -282,16 +282,16 @@ class Dreamer:
             "obs": map_tree(lambda x: rows(x[:, :, 0]), data["obs"]),
             "action": rows(data["action"][:, :, 0], 0),
             "reward": rows(data["reward"][:, :, 0], 0),
-            "is_first": rows(drawn.is_first),
-            "last": rows(drawn.last),
-            "terminated": rows(drawn.terminated),
+            "is_first": rows(sequences.is_first),
+            "last": rows(sequences.last),
+            "terminated": rows(sequences.terminated),
         }
         reset = arrays["is_first"].copy()
         if self.config.stored_latents:
             if DETER in data:
                 latents = {key: data[key][:, 0, 0] for key in (DETER, STOCH)}
             else:
-                latents = unknown(len(drawn.index), self.config.model)
+                latents = unknown(len(sequences.index), self.config.model)
             arrays |= latents
             reset[0] |= ~latents[STOCH].any(-1)  # without a state the action before the first row means nothing either
         else:
@@ -357,17 +357,18 @@ class Dreamer:
         return {"mean": to_numpy(mean), "std": to_numpy(self.actions.reach * std)}
 
     @torch.inference_mode()
-    def imagine(self, drawn: Sequences, known: int, seed: int) -> Imagination:
-        """Predict sequences of which the model sees the first `known` steps, and then the actions alone."""
-        batch, rssm = self._batch(self._to_device(drawn)), self.model.rssm
+    def imagine(self, sequences: Sequences, context_steps: int, seed: int) -> Imagination:
+        """Predict sequences of which the model sees the first `context_steps`, and then the actions alone."""
+        batch, rssm = self._batch(self._to_device(sequences)), self.model.rssm
         generator = torch.Generator(device=self.device).manual_seed(seed)
         steps, count = batch.reward.shape
         noise = rssm.noise(steps, count, generator=generator)
-        embedding = self.model.encode(map_tree(lambda x: x[:known], batch.obs))
-        observed = rssm.observe(embedding, batch.action[:known], batch.first[:known], batch.start, noise[:known])
+        context = slice(context_steps)
+        embedding = self.model.encode(map_tree(lambda x: x[context], batch.obs))
+        observed = rssm.observe(embedding, batch.action[context], batch.first[context], batch.start, noise[context])
         features = list(observed.state.features())
         state = RSSMState(observed.state.deter[-1], observed.state.stoch[-1])
-        for t in range(known, steps):
+        for t in range(context_steps, steps):
             state = rssm.imagine_step(state, batch.action[t], noise[t])
             features.append(state.features())
         stacked = torch.stack(features)

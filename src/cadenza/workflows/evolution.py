@@ -1,4 +1,4 @@
-"""A population of controllers: who is tried where, how they fared, and the next generation by CMA-ES."""
+"""A population of controllers: their trials, the returns of these, and the next generation by CMA-ES."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NONE = -1  # no trial: acts as the mean of the distribution
 
 
 class Evolution:
-    """Each of P candidates has several trials, numbered round by round: trial t is one of candidate t % P."""
+    """P candidates with several trials each, numbered round by round: trial t is one of candidate t % P."""
 
     def __init__(
         self,
@@ -30,42 +30,44 @@ class Evolution:
         self.candidates: Tensor  # [P, D]
         self.returns = np.zeros(population * trials)
         self.done = np.zeros(population * trials, bool)
-        self.turn = 0  # whose trial is next
+        self.turn = 0  # the next trial to assign
         self._draw()
 
     @property
     def complete(self) -> bool:
+        """Return whether every trial of this generation has a return."""
         return bool(self.done.all())
 
     def assign(self, trial: np.ndarray, fresh: np.ndarray) -> np.ndarray:
-        """Trials [N] of the environments, of which some are `fresh` [N] at the start of an episode.
+        """Return the trials [N] of the environments; those that are `fresh` [N] at an episode's start get new ones.
 
-        Those take the next ones that nobody has done or is at, in turn, so that all are tried even while nobody notes
-        how they fared; where none is left they wait, in no trial.
+        These are trials that no environment has finished or runs, in turn, so that all are run even before returns are
+        recorded. Environments for which no trial is open get `NONE`.
         """
         if not fresh.any():
             return trial
-        open_ones = ~self.done
+        is_open = ~self.done
         busy = trial[~fresh]
-        open_ones[busy[busy >= 0]] = False
-        free = ((np.flatnonzero(np.roll(open_ones, -self.turn)) + self.turn) % len(open_ones))[: int(fresh.sum())]
+        is_open[busy[busy >= 0]] = False
+        free = ((np.flatnonzero(np.roll(is_open, -self.turn)) + self.turn) % len(is_open))[: int(fresh.sum())]
         if len(free):
-            self.turn = int(free[-1] + 1) % len(open_ones)
+            self.turn = int(free[-1] + 1) % len(is_open)
         assigned = trial.copy()
         assigned[np.flatnonzero(fresh)] = np.pad(free, (0, int(fresh.sum()) - len(free)), constant_values=NONE)
         return assigned
 
     def controllers(self, trial: np.ndarray) -> Tensor:
-        """Parameters [N, D] of whoever is at these trials."""
+        """Return the controllers' parameters [N, D] for trials [N]; for `NONE` the mean of the distribution."""
         row = np.where(trial < 0, self.population, trial % self.population)
         return self._rows[torch.from_numpy(row).to(self.device)]
 
-    def note(self, trial: np.ndarray, total: np.ndarray) -> None:
+    def record(self, trial: np.ndarray, total: np.ndarray) -> None:
+        """Record the returns `total` [N] of trials [N]."""
         self.returns[trial] = total
         self.done[trial] = True
 
     def next_generation(self) -> dict[str, float]:
-        """Learn from all trials and draw anew; what is worth telling."""
+        """Update the distribution from all trials, draw new candidates, and return metrics."""
         fitness = self.returns.reshape(-1, self.population).mean(0)
         self.search = learn(self.search, self.candidates, torch.from_numpy(fitness))
         self.done[:] = False
@@ -79,8 +81,8 @@ class Evolution:
             "generation": int(self.search.generation),
         }
 
-    def begin_at(self, mean: Tensor) -> None:
-        """Before anything is tried: around there instead of around nothing."""
+    def start_from(self, mean: Tensor) -> None:
+        """Move the first candidates so that they lie around `mean` [D] instead of around zero."""
         self.candidates = self.candidates + (mean - self.search.mean)
         self.search = self.search._replace(mean=mean.clone())
         self._prepare()
@@ -91,7 +93,7 @@ class Evolution:
         self._prepare()
 
     def _prepare(self) -> None:
-        """As networks compute: the candidates, and after them the mean."""
+        """Store the candidates, and after them the mean, as float32 on the device."""
         self._rows = torch.cat([self.candidates, self.search.mean[None]]).float().to(self.device)
 
     def state_dict(self) -> dict[str, Any]:

@@ -19,12 +19,12 @@ class Parts:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of every part, by kind and name."""
-        return {kind: {name: part.state_dict() for name, part in named.items()} for kind, named in self.kinds.items()}
+        return {kind: {name: part.state_dict() for name, part in parts.items()} for kind, parts in self.kinds.items()}
 
     def load_state_dict(self, state: Mapping[str, Any], skip: Collection[str] = ()) -> None:
         """Load every part except those in `skip`, which holds kinds and `kind.name`."""
-        for kind, named in self.kinds.items():
-            for name, part in named.items():
+        for kind, parts in self.kinds.items():
+            for name, part in parts.items():
                 if kind not in skip and f"{kind}.{name}" not in skip:
                     part.load_state_dict(state[kind][name])
 

@@ -99,6 +99,10 @@ class PPO:
             **{f"{name}.value": scale for name, scale in self.value_scales.items()},
             **{f"{name}.reward": scale for name, scale in self.reward_scales.items()},
         }
+        starts = [self._sequences(name)[0][0].tolist() for name, net in self.nets.items() if net.has_memory]
+        self.carry_at = sorted(
+            {step for steps in starts for step in steps}
+        )  # the steps before which carries are stored
         self.parts = Parts(networks=self.nets, optimizers=self.optimizers, normalisers=normalisers)
 
     # acting
@@ -208,7 +212,7 @@ class PPO:
             self.value_scales[name].learn(target[alive])
             target = self.value_scales[name].from_returns(target)
         log_prob, _ = net.head.evaluate(judged.output, mask, action)
-        times, counts = self._sequences()
+        times, counts = self._sequences(name)
 
         def cut(x: Tensor) -> Tensor:
             return x[times].flatten(1, 2)
@@ -230,7 +234,7 @@ class PPO:
             target=cut(target),
             old_value=cut(old_value),
             old_log_prob=cut(log_prob),
-            carry=map_tree(lambda x: x[torch.unique(times[0], return_inverse=True)[1]].flatten(0, 1), carry),
+            carry=map_tree(lambda x: x[[self.carry_at.index(t) for t in times[0].tolist()]].flatten(0, 1), carry),
         )
 
     def _critic_obs(self, name: str, obs: dict[str, Tree], state: np.ndarray | None) -> ObservationTensors | None:
@@ -271,9 +275,9 @@ class PPO:
         log_prob, _ = net.head.evaluate(output, mask, self._tensor(data["action"]))
         return log_prob.masked_fill(~acted, 0.0).sum(-1)
 
-    def _sequences(self) -> tuple[Tensor, Tensor]:
-        """The steps of each sequence [L, C], and which of them count (the others warm up the memory)."""
-        length, burn_in = self.config.sequence_length, self.config.torso.memory.burn_in
+    def _sequences(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return a group's steps in each sequence [L, C], and which of them count (the others warm up the memory)."""
+        length, burn_in = self.configs[name].sequence_length, self.configs[name].torso.memory.burn_in
         starts = torch.arange(0, self.config.n_steps, length, device=self.device)
         # the first has nothing before it: it runs on a little instead, so that all are equally long
         times = (starts - burn_in).clamp(min=0) + torch.arange(length + burn_in, device=self.device)[:, None]
@@ -335,9 +339,7 @@ class PPO:
     # phases and state
 
     def stores(self) -> dict[str, Store]:
-        remembers = any(net.has_memory for net in self.nets.values())
-        carry_at = sorted(set(self._sequences()[0][0].tolist())) if remembers else ()
-        return {"rollout": RolloutStore(self.config.n_steps, carry_at)}
+        return {"rollout": RolloutStore(self.config.n_steps, self.carry_at)}
 
     def phases(self) -> tuple[Phase, ...]:
         steps = self.config.n_steps * self.context.num_envs

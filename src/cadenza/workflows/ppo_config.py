@@ -84,12 +84,11 @@ class PPOConfig(AlgorithmSettings):
         for key in changes:
             if key in COMMON:
                 raise ConfigError(f"{where}.{key}: the same for all groups; set algorithm.{key}")
-        config = build(type(self), {**merged(to_dict(self), changes), "groups": {}}, where)
-        memory, common = config.torso.memory, self.torso.memory
-        same = (config.sequence_length, memory.burn_in) == (self.sequence_length, common.burn_in)
-        if not same or (memory.type == "none") != (common.type == "none"):
-            raise ConfigError(f"{where}.torso.memory: all groups have one or none has, and learn from equal sequences")
-        return config
+        base, torso = to_dict(self), changes.get("torso")
+        memory = torso.get("memory") if isinstance(torso, Mapping) else None
+        if isinstance(memory, Mapping) and memory.get("type") == "none":  # without the sequences of the common memory
+            base = merged(base, {"torso": {"memory": {"sequence_length": None, "burn_in": 0}}})
+        return build(type(self), {**merged(base, changes), "groups": {}}, where)
 
     @property
     def default_groups(self) -> str:
@@ -123,11 +122,17 @@ class PPOConfig(AlgorithmSettings):
         return self.n_epochs / (self.minibatch(num_envs) * self.sequence_length)
 
     def for_one_environment(self, num_envs: int) -> PPOConfig:
-        """Return settings with longer rollouts, but with the same sequences for a memory."""
-        memory = self.torso.memory
-        length = None if memory.type == "none" else self.sequence_length
-        torso = replace(self.torso, memory=replace(memory, sequence_length=length))
-        return replace(self, n_steps=self.n_steps * num_envs, torso=torso)
+        """Return settings with longer rollouts, but with the same sequences for memories."""
+
+        def length(config: PPOConfig) -> int | None:
+            return None if config.torso.memory.type == "none" else config.sequence_length
+
+        torso = replace(self.torso, memory=replace(self.torso.memory, sequence_length=length(self)))
+        groups = {
+            name: merged(settings, {"torso": {"memory": {"sequence_length": length(self.of(name))}}})
+            for name, settings in self.groups.items()
+        }
+        return replace(self, n_steps=self.n_steps * num_envs, torso=torso, groups=groups)
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""

@@ -38,7 +38,7 @@ Transition = tuple[int, int, float, int]  # state, action, reward, next state
 
 
 class Table:
-    """What a group knows: numbers [K, S, n] (K = 2 when doubled), and how often each was learned.
+    """The values of one group [K, S, n] (K = 2 for double Q-learning), and the number of updates of each entry.
 
     Single entries are read and written through memoryviews, several times faster than through arrays.
     """
@@ -51,31 +51,31 @@ class Table:
         shape = (1 + config.double, self.states, self.actions)
         self.values = np.full(shape, config.initial_value, np.float64)
         self.counts = np.zeros(shape, np.int64)
-        self.allowed = np.ones(shape[1:], bool)  # the mask last seen in each state
+        self.allowed = np.ones(shape[1:], bool)  # the latest mask of each state
         self.baseline = np.zeros(self.states, np.float64)  # mean reward in each state, for preferences
         self.pending: list[Transition | None] = [None] * slots  # SARSA: waiting for the next action, [N * A]
         self.restore(self.state())
 
-    # numbers
+    # values
 
     def mean_values(self, states: Array) -> Array:
-        """[…] -> […, n]."""
-        found = self.values[0][states] if len(self.values) == 1 else self.values[:, states].mean(0)
-        return np.asarray(found)
+        """Return the values […, n] of states […], averaged over the tables."""
+        values = self.values[0][states] if len(self.values) == 1 else self.values[:, states].mean(0)
+        return np.asarray(values)
 
     def value(self, k: int, state: int, epsilon: float) -> float:
-        """Of a state for the policy that is epsilon-greedy in table k, as the other table (if there is one) judges."""
-        own = self.row(k, state)
-        best = max(own)
+        """Return a state's value for the epsilon-greedy policy of table k, by the other table if there are two."""
+        row = self.row(k, state)
+        best = max(row)
         if len(self.values) == 1:
-            judge, value = own, best
+            judge, value = row, best
         else:
             judge = self.row(1 - k, state)
-            value = judge[own.index(best)]
+            value = judge[row.index(best)]
         return value if epsilon == 0 else (1 - epsilon) * value + epsilon * (sum(judge) / len(judge))
 
     def row(self, k: int, state: int) -> list[float]:
-        """The numbers of the actions allowed in a state."""
+        """Return the values of the actions that are allowed in a state."""
         start = (k * self.states + state) * self.actions
         row: list[float] = self._values[start : start + self.actions].tolist()
         if not self.masked:
@@ -87,20 +87,20 @@ class Table:
         return entry
 
     def count(self, k: int, state: int, action: int) -> int:
-        """One more update of an entry; how many that makes."""
+        """Count an update of an entry; return how many it has had."""
         at = (k * self.states + state) * self.actions + action
         self._counts[at] += 1
-        if not self._seen[state]:
-            self._seen[state] = True
+        if not self._is_visited[state]:
+            self._is_visited[state] = True
             self.visited += 1
-        times: int = self._counts[at]
-        return times
+        updates: int = self._counts[at]
+        return updates
 
     def add(self, k: int, state: int, action: int, change: float) -> None:
         self._values[(k * self.states + state) * self.actions + action] += change
 
     def remember_masks(self, states: Array, mask: Array) -> None:
-        """What is allowed where; a state not seen yet needs no mask, for all its numbers are the same."""
+        """Store which actions are allowed in which states; in unvisited ones all values are equal, masked or not."""
         self.allowed[states] = mask
         self.masked = True
 
@@ -119,20 +119,22 @@ class Table:
     def restore(self, state: dict[str, Any]) -> None:
         arrays = {name: x for kind in state.values() for name, x in kind.items() if name != "pending"}
         for name, saved in arrays.items():
-            own = getattr(self, name)
-            if own.shape != tuple(saved.shape):
-                raise RuntimeError(f"{name}: {list(saved.shape)} is saved where {list(own.shape)} is wanted")
+            shape = getattr(self, name).shape
+            if shape != tuple(saved.shape):
+                raise RuntimeError(f"{name}: the saved shape {list(saved.shape)} is not this run's {list(shape)}")
             setattr(self, name, np.array(saved.numpy()))
         self.pending = list(state["optimizers"]["pending"])
-        seen = np.asarray(self.counts.any((0, 2)))
-        self.visited = int(seen.sum())
+        is_visited = np.asarray(self.counts.any((0, 2)))
+        self.visited = int(is_visited.sum())
         self._values: Any = self.values.reshape(-1).data
         self._counts: Any = self.counts.reshape(-1).data
-        self._seen: Any = seen.data
+        self._is_visited: Any = is_visited.data
         self.masked = not self.allowed.all()
 
 
 class QLearning:
+    """The workflow of tabular methods."""
+
     hooks = ("update",)
 
     def __init__(self, config: QLearningConfig, context: Context) -> None:
@@ -149,21 +151,21 @@ class QLearning:
         return {}
 
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
-        """Explore, or take the best action known (the first of equals)."""
+        """Explore, or take the action of the highest value (the first of equals)."""
         action = {}
         for name, table in self.tables.items():
             states, mask = table.index(step.obs[name]), step.mask.get(name)
             if mode.explore:
-                chosen = self._explore(table, states, mask, mode.phase, mode.streams.numpy(f"act.{name}"))
+                choice = self._explore(table, states, mask, mode.phase, mode.streams.numpy(f"act.{name}"))
             else:
-                chosen = masked(table.mean_values(states), mask).argmax(-1)
-            action[name] = chosen + table.first_action
+                choice = masked(table.mean_values(states), mask).argmax(-1)
+            action[name] = choice + table.first_action
         return Acted(action, {name: {} for name in action}, carry)
 
     def _explore(
         self, table: Table, states: Array, mask: Array | None, phase: PhaseInfo, random: np.random.Generator
     ) -> Array:
-        """[N, A] indices of actions; among equally good ones each is as likely."""
+        """Return indices of actions [N, A]; equally good ones are equally likely."""
         config, scores = self.config, table.mean_values(states)
         if config.exploration == "gradient":  # the largest of preferences with Gumbel noise is a draw of their softmax
             noisy: Array = scores / config.temperature + random.gumbel(size=scores.shape)
@@ -171,24 +173,16 @@ class QLearning:
         if config.exploration == "ucb":
             scores = scores + config.ucb_c * bonus(table.counts[:, states].sum(0))
         scores, lots = masked(scores, mask), masked(np.asarray(random.random(scores.shape)), mask)
-        chosen = np.where(scores == scores.max(-1, keepdims=True), lots, -1.0).argmax(-1)
+        choice = np.where(scores == scores.max(-1, keepdims=True), lots, -1.0).argmax(-1)
         if config.exploration == "epsilon_greedy":
-            at_random = random.random(chosen.shape) < value_at(config.epsilon, phase.now, phase.horizon)
-            chosen = np.where(at_random, lots.argmax(-1), chosen)
-        return np.asarray(chosen)
-
-    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
-        """Return the Q values (or preferences) of the table."""
-        opinions = {}
-        for name, table in self.tables.items():
-            values = np.asarray(table.mean_values(table.index(steps.obs[name])), np.float64)
-            opinions[name] = Opinion(q=values, value=masked(values, steps.mask.get(name)).max(-1))
-        return Explained(opinions, carry, dict.fromkeys(self.tables, Credit(self.config.gamma)))
+            at_random = random.random(choice.shape) < value_at(config.epsilon, phase.now, phase.horizon)
+            choice = np.where(at_random, lots.argmax(-1), choice)
+        return np.asarray(choice)
 
     # learning
 
     def update(self, store: RolloutStore, phase: PhaseInfo) -> Updated:
-        """Learn from each transition in turn: step after step, in each environment after environment."""
+        """Learn from the transitions one by one, in the order of steps, then of environments."""
         rollout = store.take()
         metrics: dict[str, Any] = {}
         updates = 0
@@ -199,6 +193,16 @@ class QLearning:
             prefix = "train/" if len(self.tables) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in lesson.metrics().items()}
         return Updated(updates, metrics)
+
+    # what the lab shows
+
+    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
+        """Return the Q values (or preferences) of the table."""
+        opinions = {}
+        for name, table in self.tables.items():
+            values = np.asarray(table.mean_values(table.index(steps.obs[name])), np.float64)
+            opinions[name] = Opinion(q=values, value=masked(values, steps.mask.get(name)).max(-1))
+        return Explained(opinions, carry, dict.fromkeys(self.tables, Credit(self.config.gamma)))
 
     # phases and state
 
@@ -224,7 +228,7 @@ class QLearning:
 
 
 class Lesson:
-    """One group's update: what holds during it, and what it came to."""
+    """One update of one group: its step sizes, and the metrics that it accumulates."""
 
     def __init__(self, config: QLearningConfig, table: Table, phase: PhaseInfo, coins: np.random.Generator) -> None:
         self.config, self.table, self.coins = config, table, coins
@@ -237,44 +241,47 @@ class Lesson:
         self.errors = self.values = 0.0
 
     def learn(self, name: str, rollout: Rollout) -> None:
+        """Learn from every transition of the group `name`."""
         table, data = self.table, rollout.groups[name]
         states = table.index(data["obs"])  # [T, N, A]
-        following = np.concatenate([states[1:], table.index(rollout.after_obs[name])[None]])
+        next_states = np.concatenate([states[1:], table.index(rollout.after_obs[name])[None]])
         if len(rollout.final_index[0]):
-            following[rollout.final_index] = table.index(rollout.final_obs[name])
+            next_states[rollout.final_index] = table.index(rollout.final_obs[name])
         if "mask" in data:
             table.remember_masks(states[data["active"]], data["mask"][data["active"]])
-        # an episode's end concerns all agents, a death one of them
+        # an episode ends for all agents, a death for one of them
         terminated = rollout.terminated[..., None] | data["died"]
         truncated = np.broadcast_to(rollout.truncated[..., None], states.shape)
         is_first = np.broadcast_to(rollout.is_first[..., None], states.shape)
         actions = data["action"] - table.first_action
-        columns = (states, actions, data["reward"], following, terminated, truncated, is_first, data["active"])
+        columns = (states, actions, data["reward"], next_states, terminated, truncated, is_first, data["active"])
         rows = zip(*(column.ravel().tolist() for column in columns), strict=True)
         if self.config.exploration == "gradient":
             for state, action, reward, *_, active in rows:
                 if active:
-                    self.prefer(state, action, reward)
+                    self.update_preferences(state, action, reward)
         elif self.config.target == "sarsa":
             slots = len(table.pending)
-            for at, (state, action, reward, after, *flags) in enumerate(rows):
-                self.wait(at % slots, (state, action, reward, after), *flags)
+            for at, (state, action, reward, next_state, *flags) in enumerate(rows):
+                self.sarsa(at % slots, (state, action, reward, next_state), *flags)
         else:
-            for state, action, reward, after, ended, _, _, active in rows:
+            for state, action, reward, next_state, ended, _, _, active in rows:
                 if active:
-                    self.bootstrap((state, action, reward, after), ended)
+                    self.bootstrap((state, action, reward, next_state), ended)
 
     def bootstrap(self, transition: Transition, terminated: bool) -> None:
-        """Towards the reward and what the policy can expect of the next state; nothing follows a termination."""
-        state, action, reward, after = transition
-        k = self.toss()
-        following = 0.0 if terminated else self.table.value(k, after, self.target_epsilon)
-        self.move(k, state, action, reward + self.config.gamma * following)
+        """Move an entry towards the reward plus the discounted value of the next state, which is 0 after the end."""
+        state, action, reward, next_state = transition
+        k = self.choose_table()
+        next_value = 0.0 if terminated else self.table.value(k, next_state, self.target_epsilon)
+        self.move(k, state, action, reward + self.config.gamma * next_value)
 
-    def wait(self, slot: int, new: Transition, terminated: bool, truncated: bool, is_first: bool, active: bool) -> None:
-        """SARSA: the transition before `new` learns from the action in it; `new` then waits in its place.
+    def sarsa(
+        self, slot: int, new: Transition, terminated: bool, truncated: bool, is_first: bool, active: bool
+    ) -> None:
+        """Bootstrap the transition that waits in `slot` from the action of `new`, which then waits in its place.
 
-        Where no action follows (a time limit, environments that start afresh) the mean over the policy stands for it.
+        Without a next action (a time limit, environments that start again), use the policy's mean value instead.
         """
         waiting = self.table.pending[slot]
         if waiting is not None and is_first:
@@ -282,9 +289,9 @@ class Lesson:
             waiting = None
         if waiting is not None and active:
             state, action, reward, _ = waiting
-            k = self.toss()
-            following = self.table.entry(k if len(self.table.values) == 1 else 1 - k, new[0], new[1])
-            self.move(k, state, action, reward + self.config.gamma * following)
+            k = self.choose_table()
+            next_value = self.table.entry(k if len(self.table.values) == 1 else 1 - k, new[0], new[1])
+            self.move(k, state, action, reward + self.config.gamma * next_value)
         if active:
             waiting = new
         if waiting is not None and (terminated or truncated):
@@ -292,22 +299,23 @@ class Lesson:
             waiting = None
         self.table.pending[slot] = waiting
 
-    def toss(self) -> int:
-        """Which of the tables learns."""
+    def choose_table(self) -> int:
+        """Return which table learns; of two, each with probability 1/2."""
         return int(self.coins.random() < 0.5) if len(self.table.values) == 2 else 0
 
     def move(self, k: int, state: int, action: int, target: float) -> None:
+        """Move an entry of table k towards `target`."""
         table = self.table
-        value, times = table.entry(k, state, action), table.count(k, state, action)
+        value, updates = table.entry(k, state, action), table.count(k, state, action)
         error = target - value
-        change = (1 / times if self.rate is None else self.rate) * error
+        change = (1 / updates if self.rate is None else self.rate) * error
         table.add(k, state, action, change)
         self.updates += 1
         self.errors += abs(error)
         self.values += value + change
 
-    def prefer(self, state: int, action: int, reward: float) -> None:
-        """One step up the gradient of the expected reward, measured from the mean of the rewards before it."""
+    def update_preferences(self, state: int, action: int, reward: float) -> None:
+        """Make one step along the gradient of the expected reward, with the mean of earlier rewards as baseline."""
         assert self.rate is not None
         table, temperature = self.table, self.config.temperature
         preferences = [table.entry(0, state, other) / temperature for other in range(table.actions)]
@@ -336,19 +344,19 @@ class Lesson:
 
 
 def masked(scores: Array, mask: Array | None) -> Array:
-    """Minus infinity where an action is not allowed."""
+    """Return scores […, n] with minus infinity where an action is not allowed."""
     return scores if mask is None else np.where(mask, scores, -np.inf)
 
 
 def bonus(counts: Array) -> Array:
-    """sqrt(ln N(s) / N(s, a)), without bound for what was never tried; […, n]."""
+    """Return sqrt(ln N(s) / N(s, a)) for counts […, n]; infinity for actions that were never tried."""
     total = counts.sum(-1, keepdims=True)
     tried = counts > 0
     return np.where(tried, np.sqrt(np.log(np.maximum(total, 1)) / np.where(tried, counts, 1)), np.inf)
 
 
 def indexer(space: spaces.Space[Any]) -> Callable[[Tree], Array]:
-    """A function that numbers observations from 0 on, digit by digit where they have parts: […, *shape] -> […]."""
+    """Return the function from observations […, *shape] to state numbers […]; each part of one is a digit."""
     if isinstance(space, spaces.Dict):
         parts = [(key, states_in(part, ""), indexer(part)) for key, part in space.spaces.items()]
 

@@ -32,7 +32,7 @@ from cadenza.workflows.reinforce_config import ReinforceConfig
 
 @dataclass(frozen=True)
 class Batch:
-    """A group's episodes ready to learn from, [T, E, A, …]."""
+    """The episodes of one group, prepared for the update, [T, E, A, …]."""
 
     obs: ObservationTensors
     first: Tensor
@@ -40,11 +40,13 @@ class Batch:
     mask: Tensor | None
     weight: Tensor  # 1 where the agent acted, else 0
     returns: Tensor  # what the baseline predicts: the rewards from each step on
-    target: Tensor  # what each action is weighted with
+    target: Tensor  # the weight of each action's log-probability
     value: Tensor  # the baseline before this update
 
 
 class Reinforce:
+    """The workflow of REINFORCE, with or without a baseline."""
+
     hooks = ("update",)
 
     def __init__(self, config: ReinforceConfig, context: Context) -> None:
@@ -69,32 +71,22 @@ class Reinforce:
         return {name: net.initial_carry(num_envs, len(groups[name].agents)) for name, net in self.nets.items()}
 
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
+        """Sample actions from the policy while exploring, else take the most likely ones."""
         return act(self.nets, self.observers, step, carry, mode)
-
-    def deployed(self, group: str) -> Deployed:
-        return deployed(self.nets[group], self.observers[group])
-
-    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
-        """Return action probabilities (or means and deviations) and the baseline's values."""
-        opinions, after = actor_critic_opinions(self.nets, self.observers, steps, carry)
-        return Explained(opinions, after, dict.fromkeys(self.nets, Credit(self.config.gamma)))
-
-    def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
 
     # learning
 
     def update(self, store: EpisodeStore, phase: PhaseInfo) -> Updated:
-        """One step along the policy gradient, then some of the baseline, group after group."""
+        """Make one gradient step of the policy, then `baseline_epochs` of the baseline, for each group in turn."""
         episodes = store.take()
         metrics: dict[str, Any] = {}
         updates = 0
         for name in self.nets:
             batch = self._prepare(name, episodes)
-            if not batch.weight.any():  # nobody of this group acted
+            if not batch.weight.any():  # no agent of this group acted
                 continue
-            done, group_metrics = self._fit(name, batch, phase)
-            updates += done
+            steps, group_metrics = self._fit(name, batch, phase)
+            updates += steps
             prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in group_metrics.items()}
             self.observers[name].learn(episodes.groups[name]["obs"], batch.weight > 0)
@@ -102,6 +94,7 @@ class Reinforce:
 
     @torch.no_grad()
     def _prepare(self, name: str, episodes: Episodes) -> Batch:
+        """Compute returns, the baseline's values and the weights of the actions of one group."""
         net, data, observer = self.nets[name], episodes.groups[name], self.observers[name]
         config, count = self.config, len(episodes.length)
         obs, died = observer(data["obs"]), self._tensor(data["died"])
@@ -113,13 +106,13 @@ class Reinforce:
         if config.policy_targets == "advantages":
             judged = net(obs, net.initial_carry(count, died.shape[-1]), first, carries=True)
             value = judged.value
-            # a time limit is not an end: what would have followed is worth what the baseline says
+            # truncated episodes bootstrap from the baseline's value of their final observation
             ends = (self._tensor(episodes.length) - 1, torch.arange(count, device=self.device))
             finals = map_tree(lambda x: x[None], observer(episodes.final_obs[name]))
             before = map_tree(lambda x: x[ends], judged.carries)
-            following = net(finals, before, torch.zeros_like(first[:1])).value
-            cut_off = last & ~self._tensor(episodes.terminated)[:, None] & ~died
-            reward = reward + config.gamma * following * cut_off
+            final_value = net(finals, before, torch.zeros_like(first[:1])).value
+            is_truncated = last & ~self._tensor(episodes.terminated)[:, None] & ~died
+            reward = reward + config.gamma * final_value * is_truncated
         returns = discounted_sum(reward, last | died, config.gamma)
         credit = returns if config.returns_type == "mc:rtg" else returns[0].expand_as(returns)
         weight = self._tensor(data["active"]).float()
@@ -130,6 +123,7 @@ class Reinforce:
         return Batch(obs, first, self._tensor(data["action"]), mask, weight, returns, target, value)
 
     def _fit(self, name: str, batch: Batch, phase: PhaseInfo) -> tuple[int, dict[str, Tensor]]:
+        """Make the gradient steps of one group; return their number and metrics."""
         config, net = self.config, self.nets[name]
         now = {
             key: torch.tensor(value_at(getattr(config, key), phase.now, phase.horizon), device=self.device)
@@ -161,10 +155,23 @@ class Reinforce:
     def _step(
         self, name: str, loss: Tensor, learning_rate: Tensor, only: Collection[str] | None = None
     ) -> dict[str, Tensor]:
-        """One gradient step, `only` of some parts; the norms of the gradients."""
+        """Make one gradient step of the parts `only` (None: all); return the norms of the gradients."""
         self.optimizers[name].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         return self.optimizers[name].step(learning_rate, self.config.max_grad_norm, only)
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    # what the lab shows
+
+    def deployed(self, group: str) -> Deployed:
+        return deployed(self.nets[group], self.observers[group])
+
+    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
+        """Return action probabilities (or means and deviations) and the baseline's values."""
+        opinions, after = actor_critic_opinions(self.nets, self.observers, steps, carry)
+        return Explained(opinions, after, dict.fromkeys(self.nets, Credit(self.config.gamma)))
 
     # phases and state
 

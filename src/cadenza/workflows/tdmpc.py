@@ -155,22 +155,22 @@ class TDMPC:
         """Make one gradient step of the model and its critics, then one of the policy."""
         config, streams = self.config, self.context.streams
         beta = value_at(config.priority_beta, phase.now, phase.horizon)
-        drawn = store.stretches(config.batch_size, config.horizon, streams.numpy("replay"), beta)
+        stretches = store.stretches(config.batch_size, config.horizon, streams.numpy("replay"), beta)
         inputs = {
-            "batch": self._batch(drawn)._asdict(),
+            "batch": self._batch(stretches)._asdict(),
             "noise": self._update_noise(),
             "schedules": self._schedules(phase),
         }
-        learned = self._learn(inputs)
+        outputs = self._learn(inputs)
         self.updates += 1
         self.progress = (phase.now, phase.horizon)
         if self.updates % config.target_every == 0:
             for target in self.targets.values():
                 target.follow(config.tau)
         if config.priority_alpha is not None:
-            store.update_priorities(drawn.index, learned["error"].cpu().numpy() + 1e-6)
+            store.update_priorities(stretches.index, outputs["error"].cpu().numpy() + 1e-6)
         # copied, because a captured graph writes its next metrics over these
-        metrics = zip(learned["metrics"], torch.stack(list(learned["metrics"].values())), strict=True)
+        metrics = zip(outputs["metrics"], torch.stack(list(outputs["metrics"].values())), strict=True)
         return Updated(1, {f"train/{name}": value for name, value in metrics})
 
     def learn(self, inputs: Tree) -> Tree:
@@ -226,20 +226,20 @@ class TDMPC:
             noise["policy_mask"] = mask(2, (steps + 1) * batch)
         return noise
 
-    def _batch(self, drawn: Stretches) -> StretchBatch:
+    def _batch(self, stretches: Stretches) -> StretchBatch:
         """Return sequences [B, H, …] of the replay as tensors [H, B, …]."""
-        data = drawn.groups[self.group]
+        data = stretches.groups[self.group]
 
         def tensor(array: np.ndarray) -> Tensor:
             return send(array.swapaxes(0, 1), self.device)
 
-        weight = np.ones(len(drawn.index), np.float32) if drawn.weight is None else drawn.weight
+        weight = np.ones(len(stretches.index), np.float32) if stretches.weight is None else stretches.weight
         return StretchBatch(
             obs=self.observer.from_tensors(map_tree(lambda x: tensor(x[:, :, 0]), data["obs"])),
             action=self.actions.encode(tensor(data["action"][:, :, 0])),
             reward=tensor(data["reward"][:, :, 0]),
-            terminated=tensor(drawn.terminated).float(),
-            valid=tensor(drawn.valid).float(),
+            terminated=tensor(stretches.terminated).float(),
+            valid=tensor(stretches.valid).float(),
             weight=send(weight, self.device),
         )
 

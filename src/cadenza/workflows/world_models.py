@@ -1,8 +1,8 @@
-"""World Models (Ha and Schmidhuber 2018, arXiv:1803.10122): V sees, M remembers and predicts, a small C acts.
+"""World Models (Ha and Schmidhuber 2018, arXiv:1803.10122): a vision model V, a memory M and a small controller C.
 
-A curriculum in phases: random rollouts, V learns to tell images in a few numbers, M learns what follows, C is found by
-evolution in the environment or inside M's dreams. Each part can be another: see `world_models_config.py`. Letters in
-shapes: T steps, B sequences, N environments, Z numbers of a latent, A of an encoded action.
+A curriculum in phases: random rollouts; V learns to compress images; M learns to predict the next step; C is evolved in
+the environment or in M's dreams. Each part can be exchanged: see `world_models_config.py`. Letters in shapes: T steps,
+B sequences, N environments, Z numbers of a latent, A of an encoded action.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cadenza.nets.actors import Actions
 from cadenza.nets.controllers import LinearControllers
 from cadenza.nets.mdn import DeterministicMLP, DreamNoise, Dynamics, DynamicsState, MixtureRNN, Prediction, unroll
 from cadenza.nets.observe import VECTOR, Observer, images, vector_size
-from cadenza.nets.opinions import action_mask, to_numpy
+from cadenza.nets.opinions import action_mask, by_sequence, to_numpy
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.vae import ConvVAE
 from cadenza.ops.planning import cem
@@ -38,6 +38,8 @@ COLLECTED = 64  # steps of each environment in a cycle of rollouts
 
 
 class WorldModels:
+    """The workflow of World Models."""
+
     hooks: tuple[str, ...] = ("update_vision", "update_memory", "evolve", "evolve_in_dream")
 
     def __init__(self, config: WorldModelsConfig, context: Context) -> None:
@@ -45,7 +47,7 @@ class WorldModels:
         ((self.group, group),) = context.env.groups.items()
         self.observer = Observer(group.observation, self.device)
         self.actions = Actions(group.action, self.device)
-        self.key = next(iter(images(group.observation)), VECTOR)  # of what the latent tells, among what is observed
+        self.key = next(iter(images(group.observation)), VECTOR)  # the part of the observation that the latent encodes
         self.networks: dict[str, nn.Module] = {}
         self.vision: ConvVAE | None = None
         self.latent = vector_size(group.observation)
@@ -57,13 +59,13 @@ class WorldModels:
         self.networks["memory"] = self.memory
         adam = OptimizerConfig("adam", eps=1e-8)
         self.optimizers: dict[str, Optimizer] = {name: optimizer(net, adam) for name, net in self.networks.items()}
-        seen = self.latent + sum(part.shape[-1] for part in self._shown(self.memory.initial(1)))
-        self.control = LinearControllers(seen, self.actions, config.evolution.clipped)
+        inputs = self.latent + sum(part.shape[-1] for part in self._visible_state(self.memory.initial(1)))
+        self.control = LinearControllers(inputs, self.actions, config.evolution.clipped)
         self.evolution: Evolution | None = None
         if config.controller == "evolved":
-            found, generator = config.evolution, context.streams.torch("evolution")
-            shape = (self.control.size, found.population, config.trials)
-            self.evolution = Evolution(*shape, found.sigma, generator, self.device)
+            shape = (self.control.size, config.evolution.population, config.trials)
+            generator = context.streams.torch("evolution")
+            self.evolution = Evolution(*shape, config.evolution.sigma, generator, self.device)
         controller = {} if self.evolution is None else {"evolution": self.evolution}
         self.parts = Parts(networks=self.networks, optimizers=self.optimizers, controller=controller)
         missing = {"update_vision"} if self.vision is None else set()
@@ -85,93 +87,65 @@ class WorldModels:
 
     @torch.inference_mode()
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
-        """While exploring each environment has the controller of its trial, else that in the middle of them."""
+        """Act by the controller of each environment's trial while exploring, else by the mean of all controllers."""
         name, trial = self.group, np.full(len(step.is_first), NONE)
-        if mode.forced is not None:  # nobody looks at what happens while V and M know nothing
+        if mode.forced is not None:  # during random rollouts V and M are untrained, so M need not follow them
             return Acted(mode.forced, {name: {}}, {**self.initial_carry(len(trial)), TRIAL: trial})
-        kept = torch.from_numpy(~step.is_first).to(self.device).unsqueeze(-1)
-        memory = DynamicsState(carry["h"] * kept, carry["c"] * kept)
-        z = self._tell(self.observer(step.obs[name])[self.key][:, 0])
+        keep = torch.from_numpy(~step.is_first).to(self.device).unsqueeze(-1)
+        memory = DynamicsState(carry["h"] * keep, carry["c"] * keep)
+        z = self._encode(self.observer(step.obs[name])[self.key][:, 0])
         allowed = torch.from_numpy(step.mask[name][:, 0]).to(self.device) if name in step.mask else None
         if self.evolution is not None and mode.explore:
             trial = self.evolution.assign(carry[TRIAL], step.is_first)
-        action = self._choose(z, memory, allowed, trial, mode)
+        action = self._choose_action(z, memory, allowed, trial, mode)
         if self.config.remembers:
             memory = self.memory.step(z, action, memory)
         carry = {"h": memory.h, "c": memory.c, TRIAL: trial}
         return Acted({name: self.actions.decode(action)[:, None]}, {name: {}}, carry)
 
-    def _choose(
+    def _choose_action(
         self, z: Tensor, memory: DynamicsState, allowed: Tensor | None, trial: np.ndarray, mode: Mode
     ) -> Tensor:
-        """Encoded actions [N, A]: the controllers' of these trials, or searched for."""
+        """Return encoded actions [N, A]: of the controllers of these trials, planned, or random."""
         if self.evolution is None:
-            return self._searched(z, memory, allowed, mode.streams.torch("act", self.device))
+            return self._search(z, memory, allowed, mode.streams.torch("act", self.device))
         return self.control(self.evolution.controllers(trial), self._features(z, memory), allowed)
 
-    @torch.inference_mode()
-    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
-        """Return the controller's actions, which it is certain of, and the rewards that M expects, where it learns."""
-        name, trial = self.group, np.full(1, NONE)
-        z = self._tell(self.observer(steps.obs[name])[self.key][:, 0])
-        mask = action_mask(steps, name, self.device)
-        memory, chosen, rewards = DynamicsState(carry["h"], carry["c"]), [], []
-        for n in range(len(z)):
-            if steps.is_first[n]:
-                memory = self.memory.initial(1)
-            allowed = None if mask is None else mask[n]
-            action = self._choose(z[n : n + 1], memory, allowed, trial, mode)
-            chosen.append(action)
-            rewards.append(self.memory.predict(memory).reward)  # for the action before
-            if mode.forced is not None:
-                action = self.actions.encode(torch.from_numpy(mode.forced[name][n]).to(self.device))
-            if self.config.remembers:
-                memory = self.memory.step(z[n : n + 1], action, memory)
-        opinion = Opinion(reward=to_numpy(torch.stack(rewards))) if self.config.remembers else Opinion()
-        if self.config.controller != "random":
-            opinion = replace(opinion, **self._certain(torch.stack(chosen)))
-        return Explained({name: opinion}, {"h": memory.h, "c": memory.c, TRIAL: trial})
+    def _encode(self, observation: Tensor) -> Tensor:
+        """Return latents [*, Z]: of images the most likely ones, of vectors the vectors themselves."""
+        return observation if self.vision is None else self.vision.encode(observation).mean
 
-    def _certain(self, action: Tensor) -> dict[str, np.ndarray]:
-        """The distribution of an action that is not drawn, of encoded ones [N, 1, A]."""
-        if self.actions.discrete:
-            return {"probs": to_numpy(functional.one_hot(action.argmax(-1), self.actions.size))}
-        mean = to_numpy(self.actions.middle + self.actions.reach * action)
-        return {"mean": mean, "std": np.zeros_like(mean)}
-
-    def _tell(self, seen: Tensor) -> Tensor:
-        """What is seen [*, …] in Z numbers; of an image, what V thinks most likely."""
-        return seen if self.vision is None else self.vision.encode(seen).mean
-
-    def _shown(self, memory: DynamicsState) -> tuple[Tensor, ...]:
+    def _visible_state(self, memory: DynamicsState) -> tuple[Tensor, ...]:
+        """Return the parts of M's state that controllers see."""
         return {"z": (), "z_h": (memory.h,), "z_h_c": (memory.h, memory.c)}[self.config.evolution.sees]
 
     def _features(self, z: Tensor, memory: DynamicsState) -> Tensor:
-        return torch.cat([z, *self._shown(memory)], -1)
+        """Return the controllers' inputs [N, F]."""
+        return torch.cat([z, *self._visible_state(memory)], -1)
 
-    def _searched(self, z: Tensor, memory: DynamicsState, allowed: Tensor | None, generator: torch.Generator) -> Tensor:
-        """The first of the best plan's actions [N, A], or any action."""
+    def _search(self, z: Tensor, memory: DynamicsState, allowed: Tensor | None, generator: torch.Generator) -> Tensor:
+        """Return the first actions [N, A] of the best plans in M, or random ones for `controller=random`."""
         search, horizon, count = self.config.planning, self.config.horizon, len(z)
         if self.config.controller == "random":
-            drawn = torch.rand(count, self.actions.size, generator=generator, device=self.device)
+            uniform = torch.rand(count, self.actions.size, generator=generator, device=self.device)
             if not self.actions.discrete:
-                return 2 * drawn - 1
-            drawn = drawn if allowed is None else drawn.masked_fill(~allowed, -1.0)
-            return functional.one_hot(drawn.argmax(-1), self.actions.size).float()
-        tried = (search.iterations, count, search.candidates, horizon, self.actions.size)
-        noise = torch.randn(tried, generator=generator, device=self.device)
+                return 2 * uniform - 1
+            uniform = uniform if allowed is None else uniform.masked_fill(~allowed, -1.0)
+            return functional.one_hot(uniform.argmax(-1), self.actions.size).float()
+        shape = (search.iterations, count, search.candidates, horizon, self.actions.size)
+        noise = torch.randn(shape, generator=generator, device=self.device)
         start = torch.zeros(count, horizon, self.actions.size, device=self.device)
 
         def score(plans: Tensor) -> Tensor:
-            latent, *known = (x.repeat_interleave(search.candidates, 0) for x in (z, *memory))
-            after = DynamicsState(*known)
+            latent, *parts = (x.repeat_interleave(search.candidates, 0) for x in (z, *memory))
+            state = DynamicsState(*parts)
             total, alive = torch.zeros(len(latent), device=self.device), torch.ones(len(latent), device=self.device)
             for t in range(horizon):
-                after = self.memory.step(latent, plans[:, :, t].flatten(0, 1), after)
-                guess = self.memory.predict(after)
-                total += alive * guess.reward
-                alive = alive * torch.sigmoid(-guess.end)
-                latent = guess.expectation()
+                state = self.memory.step(latent, plans[:, :, t].flatten(0, 1), state)
+                prediction = self.memory.predict(state)
+                total += alive * prediction.reward
+                alive = alive * torch.sigmoid(-prediction.end)
+                latent = prediction.expectation()
             return total.view(count, search.candidates)
 
         return cem(score, start, torch.ones_like(start), noise, search.elites)[0][:, 0]
@@ -179,11 +153,11 @@ class WorldModels:
     # learning
 
     def update_vision(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
-        """One gradient step of V on images from anywhere."""
+        """Make one gradient step of V on single images."""
         assert self.vision is not None
         settings = self.config.vision
-        drawn = store.sequences(settings.batch_size, 1, self.context.streams.numpy("replay"))
-        image = self.observer(map_tree(lambda x: x[:, 0, 0], drawn.groups[self.group]["obs"]))[self.key]
+        batch = store.sequences(settings.batch_size, 1, self.context.streams.numpy("replay"))
+        image = self.observer(map_tree(lambda x: x[:, 0, 0], batch.groups[self.group]["obs"]))[self.key]
         noise = torch.randn(len(image), self.latent, generator=self._stream("vision"), device=self.device)
         error, divergence = self.vision.losses(image, noise, settings.kl_tolerance)
         norm = self._step("vision", error + divergence, settings.learning_rate)
@@ -191,18 +165,19 @@ class WorldModels:
         return Updated(1, {f"train/vision/{name}": value for name, value in metrics.items()})
 
     def update_memory(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
-        """One gradient step of M on sequences, told by V with a fresh draw each time."""
+        """Make one gradient step of M on sequences of latents, which are sampled anew from V each time."""
         settings, length = self.config.memory, self.config.batch_length
-        drawn = store.sequences(settings.batch_size, length + 1, self.context.streams.numpy("replay"))
-        z, action, reward, first = self._told(drawn, self._stream("memory"))
-        last, terminated = (self._by_time(x) for x in (drawn.last, drawn.terminated))
-        memory = unroll(self.memory, z[:-1], action[:-1], first[:-1])
-        guess, weight = self.memory.predict(memory), (~last[:-1]).float()  # nothing follows what was seen last
+        batch = store.sequences(settings.batch_size, length + 1, self.context.streams.numpy("replay"))
+        z, action, reward, first = self._latent_sequences(batch, self._stream("memory"))
+        last, terminated = (self._by_time(x) for x in (batch.last, batch.terminated))
+        prediction = self.memory.predict(unroll(self.memory, z[:-1], action[:-1], first[:-1]))
+        weight = (~last[:-1]).float()  # an episode's last row has no successor
         end = (last & terminated)[1:].float()
+        end_loss = functional.binary_cross_entropy_with_logits(prediction.end, end, reduction="none")
         losses = {
-            "likelihood": -guess.log_prob(z[1:]).mean(-1),
-            "reward": settings.reward_scale * (guess.reward - reward[:-1]).square(),
-            "end": settings.end_scale * functional.binary_cross_entropy_with_logits(guess.end, end, reduction="none"),
+            "likelihood": -prediction.log_prob(z[1:]).mean(-1),
+            "reward": settings.reward_scale * (prediction.reward - reward[:-1]).square(),
+            "end": settings.end_scale * end_loss,
         }
         means = {name: (weight * loss).sum() / weight.sum().clamp(min=1) for name, loss in losses.items()}
         norm = self._step("memory", torch.stack(list(means.values())).sum(), settings.learning_rate)
@@ -210,52 +185,53 @@ class WorldModels:
         return Updated(1, {f"train/memory/{name}": value for name, value in metrics.items()})
 
     def evolve(self, store: TrialStore, phase: PhaseInfo) -> Updated:
-        """Take in what ended; the next generation, once all trials of this one have."""
+        """Record the returns of finished trials; once all have one, create the next generation."""
         assert self.evolution is not None
-        self.evolution.note(*store.take())
-        if not self.evolution.complete:
-            return Updated(0, {})
-        return self._evolved()
+        self.evolution.record(*store.take())
+        return self._next_generation() if self.evolution.complete else Updated(0, {})
 
     def evolve_in_dream(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
-        """A generation that was never awake: all of its trials at once, from how real episodes began."""
+        """Run all trials of a generation at once in M, from the beginnings of real episodes; create the next one."""
         assert self.evolution is not None
         trials = np.arange(len(self.evolution.done))
-        begun = store.beginnings(len(trials), self.context.streams.numpy("replay"))[self.group]
-        self.evolution.note(trials, self._dream(trials, self.observer(map_tree(lambda x: x[:, 0], begun))[self.key]))
-        return self._evolved()
+        starts = store.beginnings(len(trials), self.context.streams.numpy("replay"))[self.group]
+        observation = self.observer(map_tree(lambda x: x[:, 0], starts))[self.key]
+        self.evolution.record(trials, self._dream(trials, observation))
+        return self._next_generation()
 
-    def _evolved(self) -> Updated:
+    def _next_generation(self) -> Updated:
         assert self.evolution is not None
-        told = self.evolution.next_generation()
-        return Updated(1, {f"train/evolution/{name}": value for name, value in told.items()})
+        metrics = self.evolution.next_generation()
+        return Updated(1, {f"train/evolution/{name}": value for name, value in metrics.items()})
 
     @torch.inference_mode()
-    def _dream(self, trials: np.ndarray, seen: Tensor) -> np.ndarray:
-        """What the controllers of these trials would earn [N], as far as M knows."""
+    def _dream(self, trials: np.ndarray, observation: Tensor) -> np.ndarray:
+        """Return the returns [N] that M predicts for the controllers of these trials, from observations [N, …]."""
         assert self.evolution is not None
         config, generator, count = self.config, self._stream("dream"), len(trials)
-        controllers, memory, z = self.evolution.controllers(trials), self.memory.initial(count), self._tell(seen)
+        controllers, memory = self.evolution.controllers(trials), self.memory.initial(count)
+        z = self._encode(observation)
         total = torch.zeros(count, dtype=torch.float64, device=self.device)
         alive = torch.ones(count, dtype=torch.bool, device=self.device)
         for _ in range(config.dream_steps):
             memory = self.memory.step(z, self.control(controllers, self._features(z, memory)), memory)
-            guess = self.memory.predict(memory)
-            total += guess.reward * alive
-            alive &= guess.end < 0
+            prediction = self.memory.predict(memory)
+            total += prediction.reward * alive
+            alive &= prediction.end < 0
             if not alive.any():
                 break
-            z = self._following(guess, config.evolution.temperature, generator)
+            z = self._next_latent(prediction, config.evolution.temperature, generator)
         return np.asarray(total.cpu().numpy())
 
-    def _following(self, guess: Prediction, temperature: float, generator: torch.Generator) -> Tensor:
-        """The next latents [N, Z] of a dream; a deterministic M says its own, and nothing is drawn."""
+    def _next_latent(self, prediction: Prediction, temperature: float, generator: torch.Generator) -> Tensor:
+        """Return the next latents [N, Z] of a dream: sampled, or the expected ones where M is deterministic."""
         if self.config.dynamics == "mlp":
-            return guess.expectation()
-        noise = DreamNoise.sample(len(guess.reward), self.latent, self.memory.mixtures, generator)
-        return guess.sample(noise, temperature)
+            return prediction.expectation()
+        noise = DreamNoise.sample(len(prediction.reward), self.latent, self.memory.mixtures, generator)
+        return prediction.sample(noise, temperature)
 
     def _step(self, name: str, loss: Tensor, learning_rate: float) -> Tensor:
+        """Make one gradient step of a network; return the norm of its gradient."""
         self.optimizers[name].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         limit = self.config.memory.max_grad_norm if name == "memory" else None
@@ -265,13 +241,18 @@ class WorldModels:
         return self.context.streams.torch(name, self.device)
 
     def _by_time(self, array: np.ndarray) -> Tensor:
-        """[B, L, …] to [L, B, …]."""
+        """Return an array [B, L, …] as a tensor [L, B, …]."""
         return torch.from_numpy(np.ascontiguousarray(array.swapaxes(0, 1))).to(self.device)
 
     @torch.no_grad()
-    def _told(self, drawn: Sequences, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Latents, encoded actions, rewards for them and firsts, [L, B, …]; most likely latents without a generator."""
-        data = drawn.groups[self.group]
+    def _latent_sequences(
+        self, batch: Sequences, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return latents, encoded actions, their rewards and episode starts, [L, B, …].
+
+        Latents are sampled with the generator; without one they are the most likely ones.
+        """
+        data = batch.groups[self.group]
         obs = map_tree(lambda x: np.ascontiguousarray(x[:, :, 0].swapaxes(0, 1)), data["obs"])
         z = self.observer(obs)[self.key]
         if self.vision is not None:
@@ -280,42 +261,69 @@ class WorldModels:
             if generator is not None:
                 z = code.sample(torch.randn(z.shape, generator=generator, device=self.device))
         action = self.actions.encode(self._by_time(data["action"][:, :, 0]))
-        return z, action, self._by_time(data["reward"][:, :, 0]), self._by_time(drawn.is_first)
+        return z, action, self._by_time(data["reward"][:, :, 0]), self._by_time(batch.is_first)
 
-    # looking inside
+    # what the lab shows
 
     @property
     def imagines(self) -> bool:
-        """Whether M learns anything."""
+        """Return whether M is trained, so that it can predict."""
         return self.config.remembers
 
     @torch.inference_mode()
-    def imagine(self, drawn: Sequences, known: int, seed: int) -> Imagination:
-        """What V makes of the first `known` steps, and what M dreams of the rest, given the actions alone."""
+    def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
+        """Return the actions as distributions without spread, and the rewards that a trained M expects."""
+        name, trial = self.group, np.full(1, NONE)
+        z = self._encode(self.observer(steps.obs[name])[self.key][:, 0])
+        mask = action_mask(steps, name, self.device)
+        memory, actions, rewards = DynamicsState(carry["h"], carry["c"]), [], []
+        for n in range(len(z)):
+            if steps.is_first[n]:
+                memory = self.memory.initial(1)
+            allowed = None if mask is None else mask[n]
+            action = self._choose_action(z[n : n + 1], memory, allowed, trial, mode)
+            actions.append(action)
+            rewards.append(self.memory.predict(memory).reward)  # for the action before
+            if mode.forced is not None:
+                action = self.actions.encode(torch.from_numpy(mode.forced[name][n]).to(self.device))
+            if self.config.remembers:
+                memory = self.memory.step(z[n : n + 1], action, memory)
+        opinion = Opinion(reward=to_numpy(torch.stack(rewards))) if self.config.remembers else Opinion()
+        if self.config.controller != "random":
+            opinion = replace(opinion, **self._distribution(torch.stack(actions)))
+        return Explained({name: opinion}, {"h": memory.h, "c": memory.c, TRIAL: trial})
+
+    def _distribution(self, action: Tensor) -> dict[str, np.ndarray]:
+        """Return encoded actions [N, 1, A] as distributions: probabilities of 0 and 1, or means with deviation 0."""
+        if self.actions.discrete:
+            return {"probs": to_numpy(functional.one_hot(action.argmax(-1), self.actions.size))}
+        mean = to_numpy(self.actions.middle + self.actions.reach * action)
+        return {"mean": mean, "std": np.zeros_like(mean)}
+
+    @torch.inference_mode()
+    def imagine(self, sequences: Sequences, context_steps: int, seed: int) -> Imagination:
+        """Reconstruct the first `context_steps` with V; predict the rest with M from the actions alone."""
         generator = torch.Generator(device=self.device).manual_seed(seed)
-        z, action, reward, first = (x[1:] for x in self._told(drawn, None))  # what comes before only leads there
-        memory, now = self.memory.initial(z.shape[1]), z[0]
-        latents, rewards = [], []
-        earned = torch.zeros_like(reward[0])
+        z, action, reward, first = (x[1:] for x in self._latent_sequences(sequences, None))  # row 0 leads in
+        memory, latent = self.memory.initial(z.shape[1]), z[0]
+        latents, rewards = [], [torch.zeros_like(reward[0])]
         for t in range(len(z)):
-            now = z[t] if t < known else now
-            latents.append(now)
-            rewards.append(earned)
-            kept = ~first[t].unsqueeze(-1)
-            memory = self.memory.step(now, action[t], DynamicsState(memory.h * kept, memory.c * kept))
-            guess = self.memory.predict(memory)
-            now = self._following(guess, 1.0, generator)
-            earned = guess.reward
-        told = torch.stack(latents)
-        obs = map_tree(lambda x: np.ascontiguousarray(x[:, 1:, 0]), drawn.groups[self.group]["obs"])
-        seen = self.observer(obs)[self.key]
-        made = told if self.vision is None else (255 * self.vision.decode(told)).round().byte()
-        happened = torch.cat([torch.zeros_like(reward[:1]), reward[:-1]])
+            latent = z[t] if t < context_steps else latent
+            latents.append(latent)
+            keep = ~first[t].unsqueeze(-1)
+            memory = self.memory.step(latent, action[t], DynamicsState(memory.h * keep, memory.c * keep))
+            prediction = self.memory.predict(memory)
+            latent = self._next_latent(prediction, 1.0, generator)
+            rewards.append(prediction.reward)
+        predicted = torch.stack(latents)
+        if self.vision is not None:
+            predicted = (255 * self.vision.decode(predicted)).round().byte()
+        obs = map_tree(lambda x: np.ascontiguousarray(x[:, 1:, 0]), sequences.groups[self.group]["obs"])
         return Imagination(
-            obs={self.key: np.asarray(seen.cpu().numpy())},
-            predicted_obs={self.key: _by_sequence(made)},
-            reward=_by_sequence(happened),
-            predicted_reward=_by_sequence(torch.stack(rewards)),
+            obs={self.key: np.asarray(self.observer(obs)[self.key].cpu().numpy())},
+            predicted_obs={self.key: by_sequence(predicted)},
+            reward=by_sequence(torch.cat([torch.zeros_like(reward[:1]), reward[:-1]])),
+            predicted_reward=by_sequence(torch.stack(rewards[:-1])),
         )
 
     # phases and state
@@ -333,41 +341,36 @@ class WorldModels:
         config, num_envs = self.config, self.context.num_envs
         steps = max(config.rollout_steps, (config.batch_length + 2) * num_envs)
         collect = Hook("collect", steps=min(steps, COLLECTED * num_envs))
-        who = "random" if config.controller == "random" else config.rollout_actions
-        phases = [Phase("rollouts", (collect,), buffer="replay", actions=who, duration_steps=steps)]
+        actions = "random" if config.controller == "random" else config.rollout_actions
+        phases = [Phase("rollouts", (collect,), buffer="replay", actions=actions, duration_steps=steps)]
         if self.vision is not None:
-            see = (Hook("update_vision"),)
-            phases.append(Phase("vision", see, "offline", "replay", duration_updates=config.vision_updates))
+            hooks = (Hook("update_vision"),)
+            phases.append(Phase("vision", hooks, "offline", "replay", duration_updates=config.vision_updates))
         if config.remembers:
-            learn = (Hook("update_memory"),)
-            phases.append(Phase("memory", learn, "offline", "replay", duration_updates=config.memory_updates))
+            hooks = (Hook("update_memory"),)
+            phases.append(Phase("memory", hooks, "offline", "replay", duration_updates=config.memory_updates))
         if config.controller == "plan":
-            hooks = (Hook("collect", steps=config.train_every), Hook("update_memory", ratio=config.train_ratio))
-            return (*phases, Phase("controller", hooks, buffer="replay"))
+            train = (Hook("collect", steps=config.train_every), Hook("update_memory", ratio=config.train_ratio))
+            return (*phases, Phase("controller", train, buffer="replay"))
         if config.dreams:
-            dream = (Hook("evolve_in_dream"),)
-            phases.append(Phase("controller", dream, "offline", "replay", duration_updates=config.generations))
+            hooks = (Hook("evolve_in_dream"),)
+            phases.append(Phase("controller", hooks, "offline", "replay", duration_updates=config.generations))
         elif config.controller == "evolved":
-            hooks = (Hook("collect", episodes=1), Hook("evolve"))
-            phases.append(Phase("controller", hooks, buffer="trials", duration_updates=config.generations))
+            train = (Hook("collect", episodes=1), Hook("evolve"))
+            phases.append(Phase("controller", train, buffer="trials", duration_updates=config.generations))
             if config.generations is None:
                 return tuple(phases)
         return (*phases, Phase("evaluation", (Hook("evaluate"),), "eval_only", "replay", duration_cycles=1))
 
     def load_weights(self, state: dict[str, Any]) -> None:
-        """V and M; C, too, if it has as many numbers."""
+        """Load V and M, and start the evolution from the other run's mean if its controllers have the same size."""
         self.parts.load_weights(state, skip=("controller",))
-        theirs = state["controller"].get("evolution")
-        if self.evolution is not None and theirs and len(theirs["search"]["mean"]) == self.control.size:
-            self.evolution.begin_at(theirs["search"]["mean"])
+        other = state["controller"].get("evolution")
+        if self.evolution is not None and other and len(other["search"]["mean"]) == self.control.size:
+            self.evolution.start_from(other["search"]["mean"])
 
     def state_dict(self) -> dict[str, Any]:
         return self.parts.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.parts.load_state_dict(state)
-
-
-def _by_sequence(x: Tensor) -> np.ndarray:
-    """[T, B, …] to an array [B, T, …]."""
-    return np.asarray(x.transpose(0, 1).cpu().numpy())

@@ -70,7 +70,7 @@ def ids(family):
     return ["caves/deep-v1", "caves/deep-v2"]
 
 def make(config, render=False):
-    return Gym(Cliff(), id=config.id)
+    return Gym(Cliff(), config)
 """
 
 

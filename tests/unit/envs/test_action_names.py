@@ -89,7 +89,7 @@ class Talking(gymnasium.Env[Any, Any]):
 
 
 def of(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
-    return Gym(env, id="own").spec.groups["agent"].action_names
+    return Gym(env, EnvironmentConfig(id="own")).spec.groups["agent"].action_names
 
 
 def test_a_users_environment_has_its_own_action_names_where_their_number_fits() -> None:

@@ -174,6 +174,6 @@ class Wrapped(gymnasium.Env[Any, Any]):
 
 
 def test_a_reward_may_be_an_array_of_one_number() -> None:
-    env = Gym(Wrapped(), id="own")
+    env = Gym(Wrapped(), EnvironmentConfig(id="own"))
     env.reset(0)
     assert env.step({"agent": np.zeros(1, np.int64)}).reward["agent"].tolist() == [1.5]

@@ -132,10 +132,10 @@ def test_vector_as_array_equals_the_tensor(space: str, normalize: Any) -> None:
     ("wrong", "told"),
     [
         ("raises", r"cannot be called \(KeyError: 'pixels'\)"),
-        ("nothing", "must make a tensor of float32, not NoneType"),
-        ("double", r"must make a tensor of float32, not torch\.float64"),
-        ("dropout", "has dropout, batch norm or other chance in it"),
-        ("norm", "has dropout, batch norm or other chance in it"),
+        ("nothing", "must return a tensor of float32, not NoneType"),
+        ("double", r"must return a tensor of float32, not torch\.float64"),
+        ("dropout", "has dropout, batch norm or other randomness in it"),
+        ("norm", "has dropout, batch norm or other randomness in it"),
     ],
 )
 def test_invalid_user_encoder_is_refused(wrong: str, told: str) -> None:

@@ -232,7 +232,7 @@ def test_the_way_back_ends_with_clean_actions(
     run = lab.start(configured(*(f"algorithm.{one}" for one in settings)))
     policy: Any = run.workflow
     clean = torch.linspace(-0.9, 0.9, 8).view(4, 2)
-    policy.averages["agent"].net.denoiser = Knowing(clean, policy.kept)
+    policy.averages["agent"].net.denoiser = Knowing(clean, policy.signal)
     for chunk in first_chunks(run):  # no ranges are known yet: nothing is scaled
         np.testing.assert_allclose(chunk, clean[:3], atol=1e-5)
 
@@ -242,7 +242,7 @@ def test_the_way_back_is_the_samplers(lab: Lab, configured: Callable[..., RunCon
     """Step by step from the same noise, with a denoiser that errs."""
     run = lab.start(configured("algorithm.sampling_steps=4", *(f"algorithm.{one}" for one in settings)))
     policy: Any = run.workflow
-    policy.averages["agent"].net.denoiser = Knowing(torch.zeros(4, 2), 0.5 * policy.kept)
+    policy.averages["agent"].net.denoiser = Knowing(torch.zeros(4, 2), 0.5 * policy.signal)
     generator, kept = Streams(0).torch("act.agent", torch.device("cpu")), NOISE_SCHEDULES["cosine"](8)
     x = torch.randn(2, 4, 2, generator=generator)
     for at, following in pairwise([7, 5, 2, 0, None]):
@@ -287,7 +287,7 @@ def test_nothing_is_learned_from_what_the_dead_do(lab: Lab) -> None:
     for b, agent in np.ndindex(16, 2):
         with torch.no_grad():
             obs = norms["runner.obs"](torch.from_numpy(drawn["obs"][b : b + 1, :, agent : agent + 1]))
-            chunk = net.clone(net.see({"vector": obs}))[0]
+            chunk = net.clone(net.encode({"vector": obs}))[0]
         for t in np.flatnonzero(drawn["active"][b, :, agent]):
             done = norms["runner.action"](torch.eye(3)[drawn["action"][b, t, agent]])
             losses.append(float((chunk[t] - done).square().mean()))

@@ -25,11 +25,11 @@ def test_trials_are_handed_out_in_turn_until_none_is_left() -> None:
     evolution = population()
     trial = evolution.assign(np.full(3, -1), np.ones(3, bool))
     assert trial.tolist() == [0, 1, 2]
-    evolution.note(np.array([1]), np.array([5.0]))
+    evolution.record(np.array([1]), np.array([5.0]))
     trial = evolution.assign(trial, np.array([False, True, False]))
     assert trial.tolist() == [0, 3, 2]
     assert evolution.assign(trial, np.zeros(3, bool)) is trial
-    evolution.note(np.array([0, 2, 3, 4, 5]), np.zeros(5))
+    evolution.record(np.array([0, 2, 3, 4, 5]), np.zeros(5))
     assert evolution.assign(trial, np.ones(3, bool)).tolist() == [6, 7, -1]
     assert not evolution.complete
 
@@ -39,7 +39,7 @@ def test_a_trial_that_came_to_nothing_is_made_again() -> None:
     trial = evolution.assign(np.full(2, -1), np.ones(2, bool))
     trial = evolution.assign(trial, np.array([True, False]))  # its episode ended unseen
     assert trial.tolist() == [2, 1]
-    evolution.note(np.arange(1, 8), np.zeros(7))
+    evolution.record(np.arange(1, 8), np.zeros(7))
     assert evolution.assign(trial, np.ones(2, bool)).tolist() == [0, -1]
 
 
@@ -76,7 +76,7 @@ def test_a_generation_moves_to_what_earned_most_over_its_trials() -> None:
     target = torch.tensor([1.0, -1.0], dtype=torch.float64)
     for _ in range(40):
         fitness = -(evolution.candidates - target).square().sum(1).numpy()
-        evolution.note(np.arange(16), np.concatenate([fitness + 3, fitness - 3]))
+        evolution.record(np.arange(16), np.concatenate([fitness + 3, fitness - 3]))
         assert evolution.complete
         told = evolution.next_generation()
     assert told["generation"] == 40
@@ -87,12 +87,12 @@ def test_a_generation_moves_to_what_earned_most_over_its_trials() -> None:
 def test_the_state_in_the_middle_of_a_generation_is_arrays_and_goes_on_the_same() -> None:
     def trained(evolution: Evolution, generations: int) -> Evolution:
         for _ in range(generations):
-            evolution.note(np.arange(8), evolution.candidates.sum(1).repeat(2).numpy())
+            evolution.record(np.arange(8), evolution.candidates.sum(1).repeat(2).numpy())
             evolution.next_generation()
         return evolution
 
     one = trained(population(), 3)
-    one.note(np.array([0, 6]), np.array([1.5, -2.0]))
+    one.record(np.array([0, 6]), np.array([1.5, -2.0]))
     files = pack({"evolution": one.state_dict()})
     generator = torch.Generator()
     generator.set_state(one.generator.get_state())
@@ -106,7 +106,7 @@ def test_the_state_in_the_middle_of_a_generation_is_arrays_and_goes_on_the_same(
 
 def test_one_may_begin_where_another_ended() -> None:
     evolution, fresh = population(), population()
-    evolution.begin_at(torch.tensor([5.0, 6.0, 7.0], dtype=torch.float64))
+    evolution.start_from(torch.tensor([5.0, 6.0, 7.0], dtype=torch.float64))
     assert torch.allclose(evolution.candidates - evolution.search.mean, fresh.candidates)
     assert torch.equal(evolution.controllers(np.array([-1])), torch.tensor([[5.0, 6.0, 7.0]]))
 

@@ -362,23 +362,23 @@ def lesson_with(**settings: Any) -> Lesson:
 
 def test_environments_that_start_afresh_end_what_waits_as_a_time_limit_does() -> None:
     lesson = lesson_with()
-    lesson.wait(0, (0, 0, 1.0, 1), False, False, is_first=True, active=True)
-    lesson.wait(0, (2, 0, 1.0, 3), False, False, is_first=True, active=True)
+    lesson.sarsa(0, (0, 0, 1.0, 1), False, False, is_first=True, active=True)
+    lesson.sarsa(0, (2, 0, 1.0, 3), False, False, is_first=True, active=True)
     assert lesson.table.values[0, 0].tolist() == [1 + 0.5 * 20, 2]  # the best of state 1, not the action in state 2
     assert lesson.table.pending == [(2, 0, 1.0, 3)]
 
 
 def test_an_agent_that_is_not_on_turn_waits_and_one_that_dies_ends() -> None:
     lesson = lesson_with()
-    lesson.wait(0, (0, 0, 1.0, 1), False, False, is_first=True, active=True)
-    lesson.wait(0, (1, 1, 9.0, 2), False, False, is_first=False, active=False)
+    lesson.sarsa(0, (0, 0, 1.0, 1), False, False, is_first=True, active=True)
+    lesson.sarsa(0, (1, 1, 9.0, 2), False, False, is_first=False, active=False)
     assert lesson.updates == 0
-    lesson.wait(0, (2, 0, 3.0, 3), True, False, is_first=False, active=True)
+    lesson.sarsa(0, (2, 0, 3.0, 3), True, False, is_first=False, active=True)
     assert lesson.table.values[0, 0, 0] == 1 + 0.5 * 100  # it acts again in state 2
     assert lesson.table.values[0, 2, 0] == 3  # and nothing follows
     assert lesson.table.pending == [None]
-    lesson.wait(0, (0, 1, 4.0, 1), False, False, is_first=True, active=True)
-    lesson.wait(0, (1, 0, 0.0, 2), True, False, is_first=False, active=False)
+    lesson.sarsa(0, (0, 1, 4.0, 1), False, False, is_first=True, active=True)
+    lesson.sarsa(0, (1, 0, 0.0, 2), True, False, is_first=False, active=False)
     assert lesson.table.values[0, 0, 1] == 4
     assert lesson.table.pending == [None]
 
@@ -437,7 +437,7 @@ def test_another_run_lends_its_values_and_nothing_else(lab: Lab) -> None:
     table = fresh.tables["agent"]
     np.testing.assert_array_equal(table.values, state["networks"]["agent"]["values"])
     assert not table.counts.any()
-    with pytest.raises(RuntimeError, match=r"values: \[1, 16, 4\] is saved where \[1, 1, 4\]"):
+    with pytest.raises(RuntimeError, match=r"values: the saved shape \[1, 16, 4\] is not this run's \[1, 1, 4\]"):
         workflow_of(1, 4).load_weights(state)
 
 

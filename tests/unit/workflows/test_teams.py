@@ -335,16 +335,61 @@ def test_settings_of_single_groups_are_their_own(assembled: Any) -> None:
         ("algorithm.groups={gunner: {learning_rte: 3}}", "learning_rate"),
         ("algorithm.groups={gunner: 3}", "algorithm.groups.gunner=3"),
         ("algorithm.groups={gunner: {batch_size: 7}}", "does not divide"),
-        ("algorithm.groups={gunner: {torso: {memory: {type: gru}}}}", "algorithm.groups.gunner.torso.memory"),
-        (
-            "algorithm.groups={gunner: {torso: {memory: {type: gru, sequence_length: 1}}}}",
-            "algorithm.groups.gunner.torso.memory",
-        ),
+        ("algorithm.groups={gunner: {torso: {memory: {type: gru, sequence_length: 5}}}}", "sequence_length=5 does not"),
+        ("algorithm.groups={gunner: {torso: {memory: {type: none, sequence_length: 4}}}}", "type is none"),
+        ("algorithm.groups={gunner: {torso: 4}}", "algorithm.groups.gunner.torso"),
     ],
 )
 def test_what_cannot_be_is_told(assembled: Any, override: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         assembled("toy/trio:happo", override)
+
+
+def memory(**groups: str) -> str:
+    """The override that gives each of these groups memory settings of its own."""
+    own = ", ".join(f"{name}: {{torso: {{memory: {settings}}}}}" for name, settings in groups.items())
+    return f"algorithm.groups={{{own}}}"
+
+
+GRU = "{type: gru, size: 8, sequence_length: %d}"
+
+
+@pytest.mark.parametrize(
+    ("group", "mixed", "alike"),
+    [
+        ("runner", memory(shooter=GRU % 4), ()),  # a memory for the other group alone
+        ("runner", memory(runner=GRU % 4, shooter=GRU % 8), memory(runner=GRU % 4, shooter=GRU % 4)),
+        ("shooter", memory(runner=GRU % 4, shooter=GRU % 8), memory(runner=GRU % 8, shooter=GRU % 8)),
+    ],
+)
+def test_a_group_learns_the_same_whatever_memory_the_other_has(
+    tmp_path: Path, group: str, mixed: Any, alike: Any
+) -> None:
+    weights = []
+    for number, overrides in enumerate((mixed, alike)):
+        lab = Lab(tmp_path / str(number))
+        settings = [*SMALL, "algorithm.normalize_obs=false", *([overrides] if overrides else [])]
+        run = lab.start(load("toy/pair:ippo", [*settings, "training.max_timesteps=192", "evaluation.at_end=false"]))
+        run.run()
+        workflow: Any = lab.opened[0].workflow
+        weights.append({key: value.clone() for key, value in workflow.nets[group].state_dict().items()})
+        lab.close()
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_one_group_may_do_without_the_memory_of_the_others(assembled: Any) -> None:
+    common = [f"algorithm.torso.memory.{setting}" for setting in ("type=gru", "sequence_length=4", "burn_in=2")]
+    workflow = assembled("toy/trio:happo", *common, memory(gunner="{type: none}")).workflow
+    assert {name: net.has_memory for name, net in workflow.nets.items()} == {
+        "scout": True,
+        "gunner": False,
+        "engineer": True,
+    }
+    debugged = workflow.config.for_one_environment(3)  # a debugger's: one environment, the same sequences
+    assert [debugged.of(name).sequence_length for name in workflow.nets] == [4, 1, 4]
+    alone = assembled("toy/trio:happo", memory(gunner=GRU % 4)).workflow.config.for_one_environment(3)
+    assert [alone.of(name).sequence_length for name in workflow.nets] == [1, 4, 1]
 
 
 def test_memories_of_policy_and_central_critic_are_both_kept(assembled: Any) -> None:

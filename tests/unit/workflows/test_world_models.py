@@ -127,8 +127,8 @@ def test_every_trial_of_a_generation_is_made_once_even_if_its_environments_do_no
     run = lab.start(load("toy/glimpse:world_models", SMALL))
     workflow: Any = run.workflow
     noted: list[int] = []
-    note = workflow.evolution.note
-    workflow.evolution.note = lambda trial, total: (noted.extend(trial.tolist()), note(trial, total))
+    note = workflow.evolution.record
+    workflow.evolution.record = lambda trial, total: (noted.extend(trial.tolist()), note(trial, total))
     run.run()
     assert sorted(noted) == sorted([*range(15), *range(15)])
     rows = [row for row in read(run.folder.metrics) if "train/evolution/generation" in row]

@@ -107,8 +107,7 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
         env = Objects(env, config.id) if settings.obs_type == "objects" else env
     if settings.clip_rewards:
         env = SignReward(RawReward(env))
-    limit = config.max_episode_steps or settings.limit
-    return Gym(env, id=config.id, max_episode_steps=limit, clip_actions=config.clip_actions)
+    return Gym(env, config, settings.limit)
 
 
 def native(config: EnvironmentConfig) -> MakeNative | None:

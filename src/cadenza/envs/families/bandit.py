@@ -95,9 +95,4 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     creator = KINDS[config.id]
     check_arguments(creator, config.kwargs, config.id)
     env = creator(**config.kwargs)
-    return Gym(
-        env,
-        id=config.id,
-        max_episode_steps=config.max_episode_steps or env.pulls,
-        clip_actions=config.clip_actions,
-    )
+    return Gym(env, config, env.pulls)

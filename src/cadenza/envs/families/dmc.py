@@ -55,12 +55,7 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     check_arguments(Control, config.kwargs, config.id, positional=2)
     domain, _, task = config.id.partition("/")[2].partition("-")
     env = Control(domain, task, **config.kwargs)
-    return Gym(
-        env,
-        id=config.id,
-        max_episode_steps=config.max_episode_steps or env.max_episode_steps,
-        clip_actions=config.clip_actions,
-    )
+    return Gym(env, config, env.max_episode_steps)
 
 
 class Control(gymnasium.Env[Any, Any]):

@@ -56,14 +56,8 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     kwargs = {**config.kwargs, **({"render_mode": "rgb_array"} if render else {})}
     bare = dataclasses.replace(spec, order_enforce=False)
     env = gymnasium.make(bare, max_episode_steps=-1, disable_env_checker=True, **kwargs)
-    return Gym(
-        env,
-        id=config.id,
-        max_episode_steps=config.max_episode_steps or spec.max_episode_steps,
-        return_threshold=spec.reward_threshold,
-        clip_actions=config.clip_actions,
-        action_names=gymnasium_names(config.id, env.action_space),
-    )
+    names = gymnasium_names(config.id, env.action_space)
+    return Gym(env, config, spec.max_episode_steps, return_threshold=spec.reward_threshold, action_names=names)
 
 
 def native(config: EnvironmentConfig) -> MakeNative | None:
@@ -79,16 +73,18 @@ Outcome = tuple[Any, Any, bool, bool, Mapping[str, Any]]  # what Gymnasium's `st
 
 
 class Gym:
-    """A gymnasium.Env as the group `agent` with one agent. It applies the time limit and never resets by itself."""
+    """A gymnasium.Env as the group `agent` with one agent. It never resets by itself.
+
+    It truncates episodes at the configured time limit, or else at `limit`.
+    """
 
     def __init__(
         self,
         env: gymnasium.Env[Any, Any],
+        config: EnvironmentConfig,
+        limit: int | None = None,
         *,
-        id: str,
-        max_episode_steps: int | None = None,
         return_threshold: float | None = None,
-        clip_actions: bool = True,
         frame_stack: int = 1,
         action_names: Sequence[str] = (),
     ) -> None:
@@ -97,16 +93,17 @@ class Gym:
         self._raw = layer(env, RawReward)
         space = as_dict_space(env.observation_space)
         self._observe = observer(space)
-        self._action = action_for(env.action_space, clip_actions)
-        self.actions = actions_for(env.action_space, clip_actions)
-        self._limit = max_episode_steps or 2**63
+        self._action = action_for(env.action_space, config.clip_actions)
+        self.actions = actions_for(env.action_space, config.clip_actions)
+        limit = config.max_episode_steps or limit
+        self._limit = limit or 2**63
         self._steps = 0
         self._no_reward = np.zeros(1, np.float32)
         group = GroupSpec((SINGLE_GROUP,), space, env.action_space, action_names=names_for(env, action_names))
         self.spec = EnvSpec(
-            id=id,
+            id=config.id,
             groups={SINGLE_GROUP: group},
-            max_episode_steps=max_episode_steps,
+            max_episode_steps=limit,
             return_threshold=None if return_threshold is None else float(return_threshold),
             frame_stack=frame_stack,
         )

@@ -97,8 +97,8 @@ class GymnasiumVector(Vector):
 
     def episodes(self) -> list[Episode]:
         """Return the episodes finished since the last call; the seed is -1 where Gymnasium chose it."""
-        taken = super().episodes()
-        return taken if self._masked else [replace(episode, seed=-1) for episode in taken]
+        episodes = super().episodes()
+        return episodes if self._masked else [replace(episode, seed=-1) for episode in episodes]
 
     def close(self) -> None:
         self._envs.close()
@@ -126,18 +126,18 @@ class GymnasiumVector(Vector):
             raise EnvironmentFault(f"{self.spec.id} {reason} (vectorize=workers tells which environment)") from problem
         step.reward[SINGLE_GROUP][:, 0] = reward
         step.terminated[:], step.truncated[:] = terminated, truncated
-        done = step.terminated | step.truncated
-        ended: list[int] = np.flatnonzero(done).tolist()
+        over = step.terminated | step.truncated
+        ended: list[int] = np.flatnonzero(over).tolist()
         _write_observations(step, self._observe(obs), info)
         if ended:
             self._write_final(buffer, info, ended)
             if self._masked:
-                obs, info = self._reset([self._ledger.seed(i, ahead=1) for i in range(self.num_envs)], done)
+                obs, info = self._reset([self._ledger.seed(i, ahead=1) for i in range(self.num_envs)], over)
                 _write_observations(step, self._observe(obs), info)
         started = self._waiting.copy()
-        self._waiting[:] = done & (self._mode is AutoresetMode.NEXT_STEP and not self._masked)
+        self._waiting[:] = over & (self._mode is AutoresetMode.NEXT_STEP and not self._masked)
         step.active[SINGLE_GROUP][:, 0] = ~self._waiting
-        step.is_first[:] = (done & ~self._waiting) | started
+        step.is_first[:] = (over & ~self._waiting) | started
         return ended
 
     def _convert(self, action: Array) -> Array:

@@ -52,13 +52,8 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
 
         env = gymnasium.make(config.id, render_mode="rgb_array", disable_env_checker=True, **kwargs).unwrapped
     limit: int = env.max_steps  # type: ignore[attr-defined]
-    return Gym(
-        observed(env, sees),
-        id=config.id,
-        max_episode_steps=limit,
-        clip_actions=config.clip_actions,
-        action_names=tuple(action.name for action in env.actions)[: env.action_space.n],  # type: ignore[attr-defined]
-    )
+    names = tuple(action.name for action in env.actions)[: env.action_space.n]  # type: ignore[attr-defined]
+    return Gym(observed(env, sees), config, limit, action_names=names)
 
 
 def observed(env: gymnasium.Env[Any, Any], sees: Sees) -> gymnasium.Env[Any, Any]:

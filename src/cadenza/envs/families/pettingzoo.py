@@ -41,9 +41,15 @@ def adapted(
     agents = getattr(env, "possible_agents", None)
     if not agents:
         raise ConfigError(f"{config.id}: has no possible_agents, from which its groups are made")
+    in_turns, bare, raw = hasattr(env, "agent_iter"), env, None
+    if config.wrappers and not in_turns:
+        from cadenza.envs.wrapping import team_wrappers, wrap_team
+
+        if team_wrappers(config):
+            raw = RawRewards(bare)
+            env = wrap_team(raw, config)
     roster = Roster(env, team, config, 1 / len(agents) if shared else 1.0)
     time_limit = config.max_episode_steps or time_limit
-    in_turns = hasattr(env, "agent_iter")
     spec = EnvSpec(
         id=config.id,
         groups=roster.groups,
@@ -52,7 +58,7 @@ def adapted(
         max_episode_steps=min((limit for limit in (max_episode_steps, time_limit) if limit), default=None),
     )
     kind = Turns if in_turns else Parallel
-    return kind(env, spec, roster, time_limit or NEVER, prepare)
+    return kind(env, spec, roster, time_limit or NEVER, lambda: prepare(bare), raw)
 
 
 def is_pettingzoo(env: Any) -> bool:
@@ -165,12 +171,38 @@ class Roster:
         return masks
 
 
+class RawRewards:
+    """A ParallelEnv that adds up its own rewards, which the wrappers around it may change."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self._sums: dict[str, float] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        outcome = self.env.step(actions)
+        for agent, reward in outcome[1].items():
+            self._sums[agent] = self._sums.get(agent, 0.0) + float(reward)
+        return outcome
+
+    def take(self) -> dict[str, float]:
+        """Return the sums of rewards since the last call, by agent."""
+        sums, self._sums = self._sums, {}
+        return sums
+
+
 class Adapted:
     """The base of both adapters."""
 
-    def __init__(self, env: Any, spec: EnvSpec, roster: Roster, limit: int, prepare: Callable[[Any], object]) -> None:
+    def __init__(
+        self, env: Any, spec: EnvSpec, roster: Roster, limit: int, prepare: Callable[[], object], raw: RawRewards | None
+    ) -> None:
         self.env, self.spec = env, spec
         self._roster, self._limit, self._prepare = roster, limit, prepare
+        self._raw = raw
+        self.metadata = getattr(env, "metadata", {})  # for displays, also under wrappers of agents
         self._living: set[str] = set()
         self._steps = 0
 
@@ -181,12 +213,20 @@ class Adapted:
     def close(self) -> None:
         close(self.env, self.spec.id)
 
+    def _last_frame(self, frame: Frame, is_terminated: Mapping[str, bool], truncated: Mapping[str, bool]) -> Frame:
+        """Mark the end of an episode, by which of the last agents terminated; the values of the others bootstrap."""
+        frame.terminated = all(is_terminated.values())
+        frame.truncated = any(truncated.get(agent, False) for agent in is_terminated)
+        if any(is_terminated.values()) and not frame.terminated:
+            frame.died = self._roster.flags([agent for agent, terminated in is_terminated.items() if terminated])
+        return frame
+
 
 class Parallel(Adapted):
     """An environment whose agents act simultaneously. A dead agent is inactive and sees zeros."""
 
     def reset(self, seed: int) -> Frame:
-        self._prepare(self.env)
+        self._prepare()
         obs, infos = self.env.reset(seed=seed)
         self._living = self._roster.checked(self.env.agents)
         self._steps = 0
@@ -201,13 +241,8 @@ class Parallel(Adapted):
         living -= {agent for agent in living if terminated.get(agent) or truncated.get(agent)}
         self._living = living
         if not living:
-            left = {agent: bool(terminated.get(agent, True)) for agent in acted}
-            frame = self._frame(obs, reward, infos, acted, over=True)
-            frame.terminated = all(left.values())
-            frame.truncated = any(truncated.get(agent, False) for agent in acted)
-            if any(left.values()) and not frame.terminated:  # the rest were truncated: their values bootstrap
-                frame.died = self._roster.flags([agent for agent, ended in left.items() if ended])
-            return frame
+            is_terminated = {agent: bool(terminated.get(agent, True)) for agent in acted}
+            return self._last_frame(self._frame(obs, reward, infos, acted, over=True), is_terminated, truncated)
         limit = self._steps >= self._limit
         frame = self._frame(obs, reward, infos, acted if limit else living, over=limit)
         frame.truncated = limit
@@ -232,6 +267,7 @@ class Parallel(Adapted):
             roster.rewards(reward),
             active=None if len(self._living) == everyone else roster.flags(self._living),
             mask=roster.masks(obs, infos, () if over else self._living),
+            raw_reward=None if self._raw is None else roster.rewards(self._raw.take()),
             state=None if self.spec.state is None else _state(self.env, self.spec.state),
         )
 
@@ -243,7 +279,7 @@ class Turns(Adapted):
     """
 
     def reset(self, seed: int) -> Frame:
-        self._prepare(self.env)
+        self._prepare()
         self.env.reset(seed=seed)
         self._living = self._roster.checked(self.env.agents)
         self._turn: str = self.env.agent_selection
@@ -259,20 +295,15 @@ class Turns(Adapted):
         # read once each: a published environment has several wrappers, and every access passes through all of them
         agents, terminated, truncated = env.agents, env.terminations, env.truncations
         collected = env._cumulative_rewards  # by PettingZoo, since each agent's last turn
-        left = {
+        is_terminated = {
             agent: bool(terminated.get(agent, True))
             for agent in acted
             if agent not in agents or terminated[agent] or truncated[agent]
         }
-        living = self._living = self._roster.checked(agents) - left.keys() - self._paid.keys()
-        reward = {agent: float(collected.get(agent, 0.0)) for agent in left}
+        living = self._living = self._roster.checked(agents) - is_terminated.keys() - self._paid.keys()
+        reward = {agent: float(collected.get(agent, 0.0)) for agent in is_terminated}
         if not living:
-            frame = self._frame(reward, over=True)
-            frame.terminated = all(left.values())
-            frame.truncated = any(truncated.get(agent, False) for agent in left)
-            if any(left.values()) and not frame.terminated:
-                frame.died = self._roster.flags([agent for agent, ended in left.items() if ended])
-            return frame
+            return self._last_frame(self._frame(reward, over=True), is_terminated, truncated)
         self._paid |= reward
         while (turn := env.agent_selection) not in living:  # the dead take one more turn, without an action
             reward[turn] = reward.get(turn, 0.0) + float(collected[turn]) - self._paid.pop(turn)
@@ -282,8 +313,8 @@ class Turns(Adapted):
         self._turn = turn
         frame = self._frame(reward, over=limit)
         frame.truncated = limit
-        if left:
-            frame.died = self._roster.flags(left)
+        if is_terminated:
+            frame.died = self._roster.flags(is_terminated)
         return frame
 
     def _frame(self, reward: Mapping[str, float], over: bool = False) -> Frame:

@@ -26,8 +26,7 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
 
     restore_old_names()
     check_arguments(PushTEnv, config.kwargs, config.id)
-    env, limit = Pusher(PushTEnv(**config.kwargs)), config.max_episode_steps or STEPS
-    return Gym(env, id=config.id, max_episode_steps=limit, clip_actions=config.clip_actions)
+    return Gym(Pusher(PushTEnv(**config.kwargs)), config, STEPS)
 
 
 def restore_old_names() -> None:

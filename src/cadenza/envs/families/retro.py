@@ -37,8 +37,7 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     if not _games().get(game, True):
         raise EnvironmentFault(f"{config.id} needs its ROM: python -m stable_retro.import FOLDER")
     check_arguments(_make, config.kwargs, config.id, positional=1)
-    env = _make(game, **config.kwargs)
-    return Gym(env, id=config.id, max_episode_steps=config.max_episode_steps, clip_actions=config.clip_actions)
+    return Gym(_make(game, **config.kwargs), config)
 
 
 def _make(game: str, actions: ActionKind = "discrete", state: str | None = None, scenario: str | None = None) -> Any:

@@ -15,7 +15,7 @@ from cadenza.envs.families.gym import Gym
 
 ROBOTS = {"PointMaze": "v3", "AntMaze": "v5"}
 SIZES = ("Open", "Medium", "Large")
-MAZES = ("UMaze", *(f"{size}{drawn}" for size in SIZES for drawn in ("", "_Diverse_G", "_Diverse_GR")))
+MAZES = ("UMaze", *(f"{size}{kind}" for size in SIZES for kind in ("", "_Diverse_G", "_Diverse_GR")))
 
 
 def ids(family: str) -> list[str]:
@@ -38,9 +38,4 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     kwargs: dict[str, Any] = {**config.kwargs, **({"render_mode": "rgb_array"} if render else {})}
     env = gymnasium.make(config.id, max_episode_steps=-1, disable_env_checker=True, **kwargs).unwrapped
     Path(env.tmp_xml_file_path).unlink(missing_ok=True)  # type: ignore[attr-defined]  # it is read once and then left
-    return Gym(
-        env,
-        id=config.id,
-        max_episode_steps=config.max_episode_steps or spec.max_episode_steps,
-        clip_actions=config.clip_actions,
-    )
+    return Gym(env, config, spec.max_episode_steps)

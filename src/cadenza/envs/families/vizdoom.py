@@ -56,8 +56,7 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym:
     check_arguments(Doom, config.kwargs, config.id, positional=1)
     kwargs = dict(config.kwargs)
     env = Doom(_scenario(config.id, kwargs.pop("config_path", None)), **kwargs)
-    limit = config.max_episode_steps or env.max_episode_steps
-    return Gym(env, id=config.id, max_episode_steps=limit, clip_actions=config.clip_actions)
+    return Gym(env, config, env.max_episode_steps)
 
 
 def _user_folder() -> Path:
@@ -137,7 +136,11 @@ class Doom(gymnasium.Env[Any, Any]):
         if not buttons:
             raise ConfigError(f"{path}: defines no binary buttons (available_buttons)")
         game.set_available_buttons(buttons)
-        sets = [subset for size in range(min(max_buttons, len(buttons)) + 1) for subset in subsets(len(buttons), size)]
+        sets = [
+            subset
+            for size in range(min(max_buttons, len(buttons)) + 1)
+            for subset in itertools.combinations(range(len(buttons)), size)
+        ]
         self._presses = [[float(button in subset) for button in range(len(buttons))] for subset in sets]
         self._meanings = ["+".join(buttons[button].name for button in subset) or "nothing" for subset in sets]
         self._skip = frame_skip
@@ -202,7 +205,3 @@ class Doom(gymnasium.Env[Any, Any]):
     def close(self) -> None:
         self._game.close()
         self._folder.cleanup()
-
-
-def subsets(buttons: int, size: int) -> list[tuple[int, ...]]:
-    return list(itertools.combinations(range(buttons), size))

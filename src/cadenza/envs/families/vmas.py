@@ -125,8 +125,8 @@ class VMASWorlds:
     def save(self, current: Step) -> dict[str, Any]:
         from cadenza.envs.families.vmas_state import snapshot
 
-        shown = {name: array.copy() for name, array in current.obs.items()}  # observing again might draw again
-        return {"worlds": {"draws": self.draws, **snapshot(self.env.scenario)}, "shown": shown}
+        observations = {name: array.copy() for name, array in current.obs.items()}  # observing again might draw again
+        return {"worlds": {"draws": self.draws, **snapshot(self.env.scenario)}, "shown": observations}
 
     def load(self, state: Mapping[str, Any], step: Step) -> None:
         from cadenza.envs.families.vmas_state import restore

@@ -47,30 +47,30 @@ def restore(scenario: Any, state: dict[str, Any]) -> None:
 
 def _everything(scenario: Any) -> Iterator[tuple[str, Any]]:
     """Yield `(path, value)` of everything under the scenario and each entity; references to entities yield names."""
-    named = {id(entity): entity.name for entity in scenario.world.entities}
+    entity_names = {id(entity): entity.name for entity in scenario.world.entities}
     visited: set[int] = set()
-    yield from _walk(scenario, "", named, visited)
+    yield from _walk(scenario, "", entity_names, visited)
     for entity in scenario.world.entities:
-        yield from _walk(entity, entity.name, named, visited)
+        yield from _walk(entity, entity.name, entity_names, visited)
 
 
-def _walk(thing: Any, path: str, named: dict[int, str], visited: set[int]) -> Iterator[tuple[str, Any]]:
+def _walk(thing: Any, path: str, entity_names: dict[int, str], visited: set[int]) -> Iterator[tuple[str, Any]]:
     """Walk depth first: through each object once, to each tensor, number and reference at every place."""
     visited.add(id(thing))
     parts: Any = vars(thing).items() if hasattr(thing, "__dict__") else ()
     if isinstance(thing, list):
         parts = enumerate(thing)
     elif isinstance(thing, dict):
-        keys = {key: named.get(id(key), key) for key in thing}
+        keys = {key: entity_names.get(id(key), key) for key in thing}
         parts = ((keys[key], part) for key, part in thing.items() if isinstance(keys[key], str))
     for key, part in list(parts):
         where = f"{path}/{key}"
-        if id(part) in named:
-            yield where, named[id(part)]
+        if id(part) in entity_names:
+            yield where, entity_names[id(part)]
         elif isinstance(part, LEAVES):
             yield where, part
         elif id(part) not in visited and _has_parts(part):
-            yield from _walk(part, where, named, visited)
+            yield from _walk(part, where, entity_names, visited)
 
 
 def _has_parts(thing: Any) -> bool:

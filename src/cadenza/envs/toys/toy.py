@@ -22,21 +22,35 @@ from cadenza.envs.toys.team_of_two import Pair
 Returned = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
-class Identity(gymnasium.Env[Any, Any]):
+class Question(gymnasium.Env[Any, Any]):
+    """The base of toys in which every observation asks for one right action, and no episode ends by itself."""
+
+    _answer: Any
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._next(), {}
+
+    def step(self, action: Any) -> Returned:
+        reward = self._score(action)
+        return self._next(), reward, False, False, {}
+
+    def _score(self, action: Any) -> float:
+        """Return the share of the action that is right."""
+        return float(np.mean(action == self._answer))
+
+    def _next(self) -> Any:
+        """Draw the next answer and return the observation that asks for it."""
+        raise NotImplementedError
+
+
+class Identity(Question):
     """Repeat the number you see: 1 for the same number, 0 otherwise."""
 
     def __init__(self, n: int = 2) -> None:
         self.observation_space = spaces.Discrete(n)
         self.action_space = spaces.Discrete(n)
         self._n = n
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return self._next(), {}
-
-    def step(self, action: int) -> Returned:
-        reward = float(action == self._answer)
-        return self._next(), reward, False, False, {}
 
     def _next(self) -> Any:
         self._answer = int(self.np_random.integers(self._n))
@@ -99,8 +113,8 @@ class Dot(gymnasium.Env[Any, Any]):
     def _picture(self) -> Any:
         picture = np.zeros((3, self.SIDE, self.SIDE), np.uint8)
         picture[2] = 64
-        left, top = np.rint((self._place + 0.5) * (self.SIDE - self.SQUARE)).astype(int)
-        picture[:, top : top + self.SQUARE, left : left + self.SQUARE] = 230
+        x, y = np.rint((self._place + 0.5) * (self.SIDE - self.SQUARE)).astype(int)
+        picture[:, y : y + self.SQUARE, x : x + self.SQUARE] = 230
         return picture
 
 
@@ -129,20 +143,16 @@ class Masked(Identity):
         return mask
 
 
-class Copy(gymnasium.Env[Any, Any]):
+class Copy(Question):
     """Repeat the several numbers you see; the reward is the share of them that is right."""
 
     def __init__(self, space: spaces.Space[Any]) -> None:
         self.observation_space = self.action_space = space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
+        gymnasium.Env.reset(self, seed=seed)  # the space is seeded before the first question
         self.observation_space.seed(int(self.np_random.integers(2**31)))
         return self._next(), {}
-
-    def step(self, action: Any) -> Returned:
-        reward = float(np.mean(action == self._answer))
-        return self._next(), reward, False, False, {}
 
     def _next(self) -> Any:
         self._answer = self.observation_space.sample()
@@ -171,20 +181,15 @@ class Recall(gymnasium.Env[Any, Any]):
         return obs, float(answers and action == self._cue), answers, False, {}
 
 
-class IdentityBox(gymnasium.Env[Any, Any]):
+class IdentityBox(Question):
     """Repeat the point you see; the reward is minus the squared distance."""
 
     def __init__(self, size: int = 1) -> None:
         self.observation_space = spaces.Box(-1, 1, (size,), np.float32)
         self.action_space = spaces.Box(-1, 1, (size,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return self._next(), {}
-
-    def step(self, action: Any) -> Returned:
-        reward = -float(np.sum((action - self._answer) ** 2))
-        return self._next(), reward, False, False, {}
+    def _score(self, action: Any) -> float:
+        return -float(np.sum((action - self._answer) ** 2))
 
     def _next(self) -> Any:
         self._answer = self.np_random.uniform(-1, 1, self.observation_space.shape).astype(np.float32)
@@ -254,10 +259,4 @@ def make(config: EnvironmentConfig, render: bool = False) -> Gym | Pair | Trio:
         return team(**{"max_episode_steps": config.max_episode_steps or limit, **config.kwargs})
     creator, limit, threshold = SINGLE[config.id]
     check_arguments(creator, config.kwargs, config.id)
-    return Gym(
-        creator(**config.kwargs),
-        id=config.id,
-        max_episode_steps=config.max_episode_steps or limit,
-        return_threshold=threshold,
-        clip_actions=config.clip_actions,
-    )
+    return Gym(creator(**config.kwargs), config, limit, return_threshold=threshold)
