@@ -166,9 +166,9 @@ class RewardScale:
     ) -> torch.Tensor:
         """Add the returns of a rollout to the statistics; return its rewards [T, N, A], scaled and clipped.
 
-        `ended`, `active` and `first` are booleans [T, N, A]. A return ends where `ended`; steps that are not `active` are
-        left out of the statistics. Of `first` row 0 alone is read: there it drops the return that the last rollout left
-        running, for environments that have restarted in between.
+        `ended`, `active` and `first` are booleans [T, N, A]. A return ends where `ended`; steps that are not `active`
+        are left out of the statistics. Of `first` row 0 alone is read: there it drops the return that the last rollout
+        left running, for environments that have restarted in between.
         """
         rewards = reward.to(torch.float64, copy=True)
         rewards[0] += self.gamma * self.running.masked_fill(first[0], 0.0)
