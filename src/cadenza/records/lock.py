@@ -68,7 +68,7 @@ class RunLock:
             os.close(file)
             raise
         self._file = file
-        _held.add(self)
+        _own_locks.add(self)
 
     def release(self) -> None:
         if self._file is not None:
@@ -80,7 +80,7 @@ class RunLock:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-        _held.discard(self)
+        _own_locks.discard(self)
 
     def __enter__(self) -> RunLock:
         self.acquire()
@@ -101,11 +101,11 @@ class RunLock:
         raise LockedError(f"run {self.path.parent.name} is in use by {describe(holder(self.path.parent))}")
 
 
-_held: weakref.WeakSet[RunLock] = weakref.WeakSet()
+_own_locks: weakref.WeakSet[RunLock] = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:
-    for lock in list(_held):
+    for lock in list(_own_locks):
         lock.forget()
 
 

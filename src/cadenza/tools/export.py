@@ -134,7 +134,7 @@ class EpisodeRecorder:
         self.store = ReplayStore((ROWS + self.stack + 2) * count, count, stack=self.stack)
         self.parts = [[] for _ in self.missing]
         self._left = list(self.missing)
-        self._taken = self.store.lengths
+        self._lengths = self.store.lengths
 
     @property
     def enough(self) -> bool:
@@ -145,12 +145,12 @@ class EpisodeRecorder:
         """Count the episodes that ended [N] with the step in the store; yield whole ones when the replay is emptied."""
         for index in np.flatnonzero(ended):
             self._left[index] -= 1
-        if (self.store.lengths - self._taken).max() >= ROWS or self.enough:
+        if (self.store.lengths - self._lengths).max() >= ROWS or self.enough:
             yield from self._whole()
 
     def _whole(self) -> Iterator[dict[str, np.ndarray]]:
-        env, rows = self.store.since(self._taken)
-        self._taken = self.store.lengths
+        env, rows = self.store.since(self._lengths)
+        self._lengths = self.store.lengths
         for index, parts in enumerate(self.parts):
             part = {path: array[env == index] for path, array in rows.items()}
             begin = 0

@@ -46,7 +46,7 @@ def config(**changes: Any) -> RunConfig:
     return build(RunConfig, {**FULL, **changes})
 
 
-def test_every_kind_of_value_arrives_with_its_type() -> None:
+def test_every_kind_of_value_is_converted_to_its_type() -> None:
     made = config()
     assert isinstance(made.algorithm, PPOConfig)
     assert made.algorithm.learning_rate == Schedule("linear", 0.001, 0.0)
@@ -85,7 +85,7 @@ def test_defaults_alone_read_back_equal() -> None:
         ({"algorithm": {"name": "ppo", "n_steps": 1e3}}, "n_steps", 1000),
     ],
 )
-def test_numbers_as_people_write_them(data: Any, key: str, expected: float) -> None:
+def test_numbers_are_read_in_common_notations(data: Any, key: str, expected: float) -> None:
     value = getattr(build(RunConfig, data).algorithm, key)
     assert value == expected
     assert type(value) is type(expected)
@@ -103,7 +103,7 @@ def test_hash_is_the_same_for_equal_values_written_differently() -> None:
     assert config_hash(config(algorithm=long_form)) == config_hash(config())
 
 
-def test_data_given_is_left_alone_and_not_shared() -> None:
+def test_input_data_is_neither_changed_nor_shared() -> None:
     data = {"algorithm": {"name": "ppo"}, "environment": {"kwargs": {"x": [1]}}}
     made = build(RunConfig, data)
     data["environment"]["kwargs"]["x"].append(2)  # type: ignore[index]
@@ -176,7 +176,7 @@ def test_walk_names_every_key_once() -> None:
     assert {field.name for field in dataclasses.fields(RunConfig)} <= set(keys)
 
 
-def test_types_in_plain_words() -> None:
+def test_types_are_described_in_words() -> None:
     assert describe(int | None) == "a whole number or null"
     assert describe(float | Schedule) == "a number or a schedule such as lin_0.001"
     assert describe(int | float) == "a number"

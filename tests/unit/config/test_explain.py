@@ -43,15 +43,20 @@ def cli(*arguments: str) -> str:
         ("algorithm.actor.hidden_sizes", [], [64, 64], NOBODY),
     ],
 )
-def test_value_and_who_set_it(key: str, overrides: list[str], value: Any, source: str) -> None:
-    told = explain(key, "CartPole-v1:ppo", overrides)
-    assert (told.value, told.source) == (value, source)
+def test_explanation_has_the_value_and_its_origin(key: str, overrides: list[str], value: Any, source: str) -> None:
+    explanation = explain(key, "CartPole-v1:ppo", overrides)
+    assert (explanation.value, explanation.source) == (value, source)
 
 
 def test_meaning_type_unit_and_default_come_from_the_schema() -> None:
-    told = explain("checkpoint.every_steps", "CartPole-v1:ppo", ["checkpoint.every_steps=5"])
-    assert (told.value, told.default, told.type, told.unit) == (5, 10_000, "a whole number, at least 0", "env_steps")
-    assert told.doc.startswith("distance between checkpoints")
+    explanation = explain("checkpoint.every_steps", "CartPole-v1:ppo", ["checkpoint.every_steps=5"])
+    assert (explanation.value, explanation.default, explanation.type, explanation.unit) == (
+        5,
+        10_000,
+        "a whole number, at least 0",
+        "env_steps",
+    )
+    assert explanation.doc.startswith("distance between checkpoints")
 
 
 def test_the_default_of_a_key_in_a_block_is_the_algorithms() -> None:
@@ -96,9 +101,9 @@ def test_layers_merged_in_order_are_the_config(spec: str) -> None:
 
 
 def test_block_lists_its_keys() -> None:
-    told = explain("algorithm", "CartPole-v1:ppo")
-    assert [part.key for part in told.parts] == [f"algorithm.{key}" for key in told.value]
-    actor = next(part for part in told.parts if part.key == "algorithm.actor")
+    explanation = explain("algorithm", "CartPole-v1:ppo")
+    assert [part.key for part in explanation.parts] == [f"algorithm.{key}" for key in explanation.value]
+    actor = next(part for part in explanation.parts if part.key == "algorithm.actor")
     assert [part.key for part in actor.parts] == ["algorithm.actor.hidden_sizes", "algorithm.actor.activation"]
 
 
@@ -112,17 +117,17 @@ def test_unknown_key_is_told_the_nearest(key: str, nearest: str) -> None:
     assert str(caught.value) == f"unknown key '{key}'; did you mean '{nearest}'?"
 
 
-def all_parts(told: Any) -> list[Any]:
-    return [told, *(one for part in told.parts for one in all_parts(part))]
+def all_parts(explanation: Any) -> list[Any]:
+    return [explanation, *(one for part in explanation.parts for one in all_parts(part))]
 
 
 def test_every_key_can_be_explained_and_says_something() -> None:
     config = to_dict(load("CartPole-v1:ppo"))
     blocks = [explain(block.name, "CartPole-v1:ppo") for block in fields(RunConfig)]
-    told = {part.key: part for block in blocks for part in all_parts(block)}
+    by_key = {part.key: part for block in blocks for part in all_parts(block)}
     for key, _, _ in walk(RunConfig, data=config):
         if not key.startswith("training.early_stop."):
-            assert told[key].doc, key
+            assert by_key[key].doc, key
 
 
 def test_reference_page_is_up_to_date() -> None:
@@ -142,26 +147,26 @@ def test_reference_has_every_key() -> None:
 
 
 def test_command_explains_a_key() -> None:
-    shown = cli("explain", "checkpoint.every_steps", "CartPole-v1:ppo", "checkpoint.every_steps=7")
-    assert shown.splitlines()[:3] == [
+    output = cli("explain", "checkpoint.every_steps", "CartPole-v1:ppo", "checkpoint.every_steps=7")
+    assert output.splitlines()[:3] == [
         "checkpoint.every_steps",
         "  value    7",
         "  set by   override checkpoint.every_steps=7",
     ]
-    assert "env_steps" in shown
+    assert "env_steps" in output
 
 
 def test_command_takes_an_override_without_a_spec_and_prints_json() -> None:
-    told = json.loads(cli("explain", "algorithm.gamma", "algorithm.gamma=0.5", "--json").splitlines()[-1])
-    assert (told["value"], told["default"], told["source"]) == (0.5, 0.99, "override algorithm.gamma=0.5")
+    result = json.loads(cli("explain", "algorithm.gamma", "algorithm.gamma=0.5", "--json").splitlines()[-1])
+    assert (result["value"], result["default"], result["source"]) == (0.5, 0.99, "override algorithm.gamma=0.5")
     block = json.loads(cli("explain", "algorithm", "--json"))
     assert block["parts"][0]["key"] == "algorithm.name"
 
 
 def test_command_lists_a_block() -> None:
-    shown = cli("explain", "algorithm")
-    assert f"0.98  ({EXPERIMENT})" in shown
-    assert "algorithm.critic" in shown
+    output = cli("explain", "algorithm")
+    assert f"0.98  ({EXPERIMENT})" in output
+    assert "algorithm.critic" in output
 
 
 OLD = "algorithm: {name: ppo}\nenvironment: {id: CartPole-v1}\nmax_timesteps: 77\n"
@@ -170,11 +175,11 @@ OLD = "algorithm: {name: ppo}\nenvironment: {id: CartPole-v1}\nmax_timesteps: 77
 def test_command_migrates_to_stdout_a_file_or_in_place(tmp_path: Path) -> None:
     old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
     old.write_text(OLD)
-    shown = cli("migrate", str(old))
+    output = cli("migrate", str(old))
     assert old.read_text() == OLD
     cli("migrate", str(old), "--out", str(new))
     cli("migrate", str(old), "--in-place")
-    assert new.read_text() == old.read_text() == shown
+    assert new.read_text() == old.read_text() == output
     assert load(str(new)).training.max_timesteps == 77
 
 

@@ -82,7 +82,7 @@ def shake(workflow: Any) -> None:
 # what is drawn
 
 
-def test_a_row_holds_what_led_to_it(warmed: Any) -> None:
+def test_a_row_has_the_action_and_reward_that_led_to_it(warmed: Any) -> None:
     """In the chain the reward for an action is how far it went, so all can be told from the cells."""
     workflow, store = warmed("toy/chain:dreamer_v3")
     drawn = store.sequences(64, 8, np.random.default_rng(0))
@@ -101,30 +101,30 @@ def test_a_row_holds_what_led_to_it(warmed: Any) -> None:
     assert batch.last[:-1][batch.first[1:]].all()
 
 
-def test_stored_latents_are_where_sequences_start_and_are_renewed(warmed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequences_start_at_stored_latents_which_are_renewed(warmed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     workflow, store = warmed("toy/identity:dreamer_v3")
     drawn = store.sequences(3, 8, np.random.default_rng(0))
-    kept = drawn.groups["agent"]
-    assert kept["deter"].dtype == np.int8
-    assert kept["stoch"].dtype == np.uint8
-    assert kept["stoch"].max() <= 4
+    stored = drawn.groups["agent"]
+    assert stored["deter"].dtype == np.int8
+    assert stored["stoch"].dtype == np.uint8
+    assert stored["stoch"].max() <= 4
     start = workflow._batch(workflow._to_device(drawn)).start
-    assert np.allclose(start.deter.numpy(), kept["deter"][:, 0, 0] / 127)
-    assert torch.equal(start.stoch.view(3, 3, 4).sum(-1), torch.from_numpy(kept["stoch"][:, 0, 0] > 0).float())
-    found: list[RSSMState] = []
-    monkeypatch.setattr(dreamer, "compress", lambda state, config: (found.append(state), compress(state, config))[1])
+    assert np.allclose(start.deter.numpy(), stored["deter"][:, 0, 0] / 127)
+    assert torch.equal(start.stoch.view(3, 3, 4).sum(-1), torch.from_numpy(stored["stoch"][:, 0, 0] > 0).float())
+    states: list[RSSMState] = []
+    monkeypatch.setattr(dreamer, "compress", lambda state, config: (states.append(state), compress(state, config))[1])
     generator = workflow.context.streams.numpy("replay")
     before = generator.bit_generator.state
     workflow.update(store, PHASE)
     generator.bit_generator.state = before
     index = store.sequences(3, 8, generator).index[:, 1:]
     now = store._revisions.arrays["agent"]["deter"][index][:, :, 0]
-    expected = found[0].deter.detach().mul(127).round().char().transpose(0, 1).numpy()
+    expected = states[0].deter.detach().mul(127).round().char().transpose(0, 1).numpy()
     last_wins = {slot: value for slot, value in zip(index.ravel(), expected.reshape(-1, 8), strict=True)}
     assert all(np.array_equal(now.reshape(-1, 8)[i], last_wins[slot]) for i, slot in enumerate(index.ravel()))
 
 
-def test_without_stored_latents_a_sequence_starts_with_nothing(warmed: Any) -> None:
+def test_without_stored_latents_a_sequence_starts_with_zeros(warmed: Any) -> None:
     workflow, store = warmed("toy/identity:dreamer_v2")
     batch = workflow._batch(workflow._to_device(store.sequences(3, 8, np.random.default_rng(0))))
     assert batch.first[0].all()
@@ -132,7 +132,7 @@ def test_without_stored_latents_a_sequence_starts_with_nothing(warmed: Any) -> N
     assert batch.reward[0].any()  # what was earned stays true
 
 
-def test_a_replay_keeps_what_is_revised_across_its_state(warmed: Any) -> None:
+def test_revised_latents_are_part_of_the_replays_state(warmed: Any) -> None:
     workflow, store = warmed("toy/identity:dreamer_v3", "algorithm.buffer_size=60")
     workflow.update(store, PHASE)
     again = ReplayStore(60, 2, revisable=("deter", "stoch"))
@@ -141,7 +141,7 @@ def test_a_replay_keeps_what_is_revised_across_its_state(warmed: Any) -> None:
     assert all(np.array_equal(a[key], b[key]) for key in ("deter", "stoch", "obs", "action"))
 
 
-def test_acting_finds_the_states_that_learning_would(warmed: Any) -> None:
+def test_acting_and_learning_compute_the_same_states(warmed: Any) -> None:
     """The same memory, step by step in the environment and over a sequence of the replay."""
     workflow, store = warmed("toy/identity_box:dreamer_v3")
     drawn = store.sequences(1, 9, np.random.default_rng(3))
@@ -184,10 +184,10 @@ def test_v3_clips_each_states_divergence_before_the_mean(warmed: Any) -> None:
     numbers = [number for row in each for number in row]
     assert min(numbers) < 0.5 < max(numbers)
     expected = sum(max(number, 0.5) for number in numbers) / len(numbers)
-    found = divergence_losses(model, observed, config)
-    assert float(found["loss/dynamics"][0].detach()) == pytest.approx(expected, rel=1e-4)
-    assert float(found["loss/representation"][0].detach()) == pytest.approx(expected, rel=1e-4)
-    assert (found["loss/dynamics"][1], found["loss/representation"][1]) == (1.0, 0.1)
+    losses = divergence_losses(model, observed, config)
+    assert float(losses["loss/dynamics"][0].detach()) == pytest.approx(expected, rel=1e-4)
+    assert float(losses["loss/representation"][0].detach()) == pytest.approx(expected, rel=1e-4)
+    assert (losses["loss/dynamics"][1], losses["loss/representation"][1]) == (1.0, 0.1)
 
 
 @pytest.mark.parametrize("variant", ["dreamer_v1", "dreamer_v2", "dreamer_v3", "planet"])
@@ -234,14 +234,14 @@ def table(x: torch.Tensor) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("environment", ["toy/chain", "toy/identity_box"])
-def test_v3s_losses_are_those_of_the_paper(warmed: Any, environment: str) -> None:
+def test_v3s_losses_equal_those_of_the_paper(warmed: Any, environment: str) -> None:
     workflow, store = warmed(f"{environment}:dreamer_v3", "algorithm.batch_size=8")
     shake(workflow)
     config, model, behaviour = workflow.config, workflow.model, workflow.behaviour
     batch, state, noise = parts_of(workflow, store)
     assert bool(batch.terminal.any()) == (environment == "toy/chain")
     coef = torch.tensor(0.01)
-    found = v3_losses(model, behaviour, batch, state, noise, coef, config)
+    losses = v3_losses(model, behaviour, batch, state, noise, coef, config)
 
     imagined = imagine(model, behaviour.actor, start_states(state.detach()), noise, gradients=False)
     features = imagined.features
@@ -267,13 +267,13 @@ def test_v3s_losses_are_those_of_the_paper(warmed: Any, environment: str) -> Non
             actor -= weight * (log_prob[n][t] * advantage + 0.01 * entropy[n][t])
             targets = torch.tensor([returns[n][t], slow[n][t]])
             critic += weight * float(behaviour.critic.loss(judged[t, n].expand(2, -1), targets).sum())
-    assert float(found.actor) == pytest.approx(actor / (starts * horizon), rel=1e-3, abs=1e-5)
-    assert float(found.metrics["critic_loss"]) == pytest.approx(critic / (starts * horizon), rel=1e-3)
+    assert float(losses.actor) == pytest.approx(actor / (starts * horizon), rel=1e-3, abs=1e-5)
+    assert float(losses.metrics["critic_loss"]) == pytest.approx(critic / (starts * horizon), rel=1e-3)
 
     # on what really happened: every state's bootstrap is what was imagined from it
     boot = torch.tensor([row[0] for row in returns]).view(batch.reward.shape)
-    seen = state.features()
-    judged, slow_seen = behaviour.critic(seen), behaviour.slow_critic.mean(behaviour.slow_critic(seen))
+    inputs = state.features()
+    judged, slow_seen = behaviour.critic(inputs), behaviour.slow_critic.mean(behaviour.slow_critic(inputs))
     replayed, (steps, count) = 0.0, batch.reward.shape
     for b in range(count):
         after = float(boot[-1, b])
@@ -284,8 +284,8 @@ def test_v3s_losses_are_those_of_the_paper(warmed: Any, environment: str) -> Non
             if not batch.last[t, b]:
                 targets = torch.tensor([after, float(slow_seen[t, b])])
                 replayed += float(behaviour.critic.loss(judged[t, b].expand(2, -1), targets).sum())
-    assert float(found.metrics["replay_critic_loss"]) == pytest.approx(replayed / ((steps - 1) * count), rel=1e-3)
-    assert float(found.critic) == pytest.approx(
+    assert float(losses.metrics["replay_critic_loss"]) == pytest.approx(replayed / ((steps - 1) * count), rel=1e-3)
+    assert float(losses.critic) == pytest.approx(
         critic / (starts * horizon) + 0.3 * replayed / ((steps - 1) * count), rel=1e-3
     )
 
@@ -298,8 +298,8 @@ def test_v3_teaches_the_model_by_the_replayed_values_alone(warmed: Any) -> None:
     encoder = list(model.encode.parameters())
 
     def reached(config: Any) -> bool:
-        found = v3_losses(model, behaviour, batch, state, noise, NONE, config)
-        loss = found.actor + found.critic
+        losses = v3_losses(model, behaviour, batch, state, noise, NONE, config)
+        loss = losses.actor + losses.critic
         gradients = torch.autograd.grad(loss, encoder, allow_unused=True, retain_graph=True)
         return any(gradient is not None and bool(gradient.any()) for gradient in gradients)
 
@@ -307,11 +307,11 @@ def test_v3_teaches_the_model_by_the_replayed_values_alone(warmed: Any) -> None:
     assert not reached(replace(config, replay_value_scale=0.0))
 
 
-def test_v3s_losses_are_the_same_in_pieces(warmed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_v3s_losses_are_equal_when_computed_in_chunks(warmed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     workflow, store = warmed("toy/identity:dreamer_v3")
     shake(workflow)
     batch, state, noise = parts_of(workflow, store)
-    behaviour, found = workflow.behaviour, []
+    behaviour, results = workflow.behaviour, []
     starts, sizes = batch.reward.numel(), []
     for rows in (10_000, starts, 1):  # whole, step by step, and never less than a step
         monkeypatch.setattr(world_model, "CHUNK_ROWS", rows)
@@ -319,10 +319,10 @@ def test_v3s_losses_are_the_same_in_pieces(warmed: Any, monkeypatch: pytest.Monk
         behaviour.return_scale.ends.zero_()
         losses = v3_losses(workflow.model, behaviour, batch, state, noise, NONE, workflow.config)
         learned = [*behaviour.actor.parameters(), *behaviour.critic.parameters()]
-        found.append((losses, torch.autograd.grad(losses.actor + losses.critic, learned, retain_graph=True)))
+        results.append((losses, torch.autograd.grad(losses.actor + losses.critic, learned, retain_graph=True)))
     assert sizes == [[4], [1] * 4, [1] * 4]
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0], rtol=1e-4, atol=1e-6)
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=1e-4, atol=1e-6)
 
 
 def slow_own_returns(reward: list[float], discount: list[float], value: list[float], lam: float) -> list[float]:
@@ -348,12 +348,12 @@ def test_returns_and_weights_of_v1_and_v2() -> None:
 
 
 @pytest.mark.parametrize("environment", ["toy/chain", "toy/identity_box"])
-def test_v2s_losses_are_those_of_the_authors(warmed: Any, environment: str) -> None:
+def test_v2s_losses_equal_those_of_the_authors(warmed: Any, environment: str) -> None:
     workflow, store = warmed(f"{environment}:dreamer_v2", "algorithm.batch_size=8")
     shake(workflow)
     config, model, behaviour = workflow.config, workflow.model, workflow.behaviour
     batch, state, noise = parts_of(workflow, store)
-    found = v2_losses(model, behaviour, batch, state, noise, torch.tensor(0.01), config)
+    losses = v2_losses(model, behaviour, batch, state, noise, torch.tensor(0.01), config)
     imagined = imagine(model, behaviour.actor, start_states(state.detach()), noise, gradients=False)
     features = imagined.features
     reward, value, fast = (
@@ -376,16 +376,16 @@ def test_v2s_losses_are_those_of_the_authors(warmed: Any, environment: str) -> N
                 actor -= weight * (gain + 0.01 * entropy[n][t])
             weight *= discount[n][t]
     assert any(ends) == (environment == "toy/chain")
-    assert float(found.critic) == pytest.approx(critic / (len(ends) * horizon), rel=1e-3)
-    assert float(found.actor) == pytest.approx(actor / (len(ends) * (horizon - 1)), rel=1e-3, abs=1e-5)
+    assert float(losses.critic) == pytest.approx(critic / (len(ends) * horizon), rel=1e-3)
+    assert float(losses.actor) == pytest.approx(actor / (len(ends) * (horizon - 1)), rel=1e-3, abs=1e-5)
 
 
-def test_v1s_losses_are_those_of_the_authors(warmed: Any) -> None:
+def test_v1s_losses_equal_those_of_the_authors(warmed: Any) -> None:
     workflow, store = warmed("toy/chain:dreamer_v1", "algorithm.batch_size=8")
     shake(workflow)
     config, model, behaviour = workflow.config, workflow.model, workflow.behaviour
     batch, state, noise = parts_of(workflow, store)
-    found = v1_losses(model, behaviour, batch, state, noise, NONE, config)
+    losses = v1_losses(model, behaviour, batch, state, noise, NONE, config)
     features = imagine(model, behaviour.actor, start_states(state.detach()), noise, gradients=False).features[1:]
     reward, value = (table(head.mean(head(features))) for head in (model.reward, behaviour.critic))
     discount = table(torch.sigmoid(model.goes_on(features)[..., 0]))
@@ -397,8 +397,8 @@ def test_v1s_losses_are_those_of_the_authors(warmed: Any) -> None:
             weight = 0.0 if end else math.prod(discount[n][:t])
             actor -= weight * target[t]
             critic += weight * 0.5 * (value[n][t] - target[t]) ** 2
-    assert float(found.actor) == pytest.approx(actor / (len(ends) * (config.horizon - 1)), rel=1e-3)
-    assert float(found.critic) == pytest.approx(critic / (len(ends) * (config.horizon - 1)), rel=1e-3)
+    assert float(losses.actor) == pytest.approx(actor / (len(ends) * (config.horizon - 1)), rel=1e-3)
+    assert float(losses.critic) == pytest.approx(critic / (len(ends) * (config.horizon - 1)), rel=1e-3)
 
 
 def test_gradients_reach_a_policy_through_its_actions_alone(warmed: Any) -> None:
@@ -431,7 +431,7 @@ def test_each_network_of_v2_moves_by_its_own_loss(warmed: Any) -> None:
     assert moved("critic")
 
 
-def test_the_slow_critic_follows_as_told(warmed: Any) -> None:
+def test_the_slow_critic_follows_its_settings(warmed: Any) -> None:
     workflow, store = warmed("toy/identity:dreamer_v2", "algorithm.slow_critic_every=3")
     head, slow = workflow.behaviour.critic, workflow.behaviour.slow_critic
 
@@ -441,7 +441,7 @@ def test_the_slow_critic_follows_as_told(warmed: Any) -> None:
     assert [(workflow.update(store, PHASE), same())[1] for _ in range(6)] == [False, False, True] * 2
 
 
-def test_a_plan_goes_where_rewards_are() -> None:
+def test_the_search_finds_the_rewarded_action() -> None:
     """A world whose reward is how near the action is to 0.6, and far more by chance: a search that finds the action."""
     config = load("toy/identity_box:planet", ["algorithm.planning.elites=8"]).algorithm
 
@@ -466,19 +466,19 @@ def test_a_plan_goes_where_rewards_are() -> None:
     assert action.flatten().tolist() == pytest.approx([0.6, 0.6], abs=0.05)
 
 
-def test_the_model_is_asked_what_it_would_see(warmed: Any) -> None:
+def test_imagine_returns_predictions_beside_the_truth(warmed: Any) -> None:
     workflow, store = warmed("toy/dict:dreamer_v3")
     drawn = store.sequences(2, 8, np.random.default_rng(0))
-    found = workflow.imagine(drawn, 3, seed=0)
-    assert found.obs["vector"].shape == found.predicted_obs["vector"].shape == (2, 7, 5)
-    assert found.reward.shape == found.predicted_reward.shape == (2, 7)
+    imagination = workflow.imagine(drawn, 3, seed=0)
+    assert imagination.obs["vector"].shape == imagination.predicted_obs["vector"].shape == (2, 7, 5)
+    assert imagination.reward.shape == imagination.predicted_reward.shape == (2, 7)
     drawn.groups["agent"]["obs"]["useful"][:, 5:] = 9.0  # what it is not shown changes nothing
     again = workflow.imagine(drawn, 3, seed=0)
-    assert np.array_equal(found.predicted_obs["vector"], again.predicted_obs["vector"])
-    assert not np.array_equal(found.obs["vector"], again.obs["vector"])
+    assert np.array_equal(imagination.predicted_obs["vector"], again.predicted_obs["vector"])
+    assert not np.array_equal(imagination.obs["vector"], again.obs["vector"])
 
 
-def test_what_is_imagined_can_be_looked_at(warmed: Any, tmp_path: Path) -> None:
+def test_imagination_is_written_as_pictures(warmed: Any, tmp_path: Path) -> None:
     workflow, store = warmed("toy/image:dreamer_v3")
     picture, video = record_imagination(workflow, {"replay": store}, SafePath(tmp_path))
     with Image.open(video.path) as frames:
@@ -486,7 +486,7 @@ def test_what_is_imagined_can_be_looked_at(warmed: Any, tmp_path: Path) -> None:
     assert picture.stat().st_size > 1000
 
 
-def test_the_scale_of_returns_is_state(warmed: Any) -> None:
+def test_the_scale_of_returns_is_part_of_the_state(warmed: Any) -> None:
     workflow, store = warmed("toy/identity:dreamer_v3")
     workflow.update(store, PHASE)
     again = PercentileScale(torch.device("cpu"))
@@ -509,7 +509,7 @@ def test_the_scale_of_returns_is_state(warmed: Any) -> None:
         ("toy/identity_box:planet", ["algorithm.planning.elites=2000"], "only 1000 candidates are drawn"),
     ],
 )
-def test_what_cannot_be_is_refused(spec: str, overrides: list[str], message: str) -> None:
+def test_impossible_settings_are_refused(spec: str, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check(load(spec, overrides))
 
@@ -529,7 +529,7 @@ def test_what_cannot_be_is_refused(spec: str, overrides: list[str], message: str
         ("dreamer_v2", "model.blocks=4", "model.cell=block"),
     ],
 )
-def test_what_only_another_variant_has_is_refused(variant: str, override: str, needed: str) -> None:
+def test_settings_of_another_variant_are_refused(variant: str, override: str, needed: str) -> None:
     with pytest.raises(ConfigError, match=f"algorithm.{override.split('=')[0]}=.*: does nothing without {needed}"):
         load(f"Pendulum-v1:{variant}", [f"algorithm.{override}"])
 
@@ -539,20 +539,20 @@ def test_a_dataset_without_latents_gives_inputs_of_the_same_shapes(warmed: Any) 
     workflow, store = warmed("toy/identity:dreamer_v3")
     drawn = store.sequences(3, 8, np.random.default_rng(0))
     bare = {"agent": {key: value for key, value in drawn.groups["agent"].items() if key not in ("deter", "stoch")}}
-    known, unknown = workflow._to_device(drawn), workflow._to_device(replace(drawn, groups=bare))
-    assert [(key, x.shape, x.dtype) for key, x in known.items()] == [
-        (key, x.shape, x.dtype) for key, x in unknown.items()
+    with_latents, without_latents = workflow._to_device(drawn), workflow._to_device(replace(drawn, groups=bare))
+    assert [(key, x.shape, x.dtype) for key, x in with_latents.items()] == [
+        (key, x.shape, x.dtype) for key, x in without_latents.items()
     ]
-    batch = workflow._batch(unknown)
+    batch = workflow._batch(without_latents)
     assert not batch.start.deter.any()
     assert not batch.start.stoch.any()
     assert batch.first[0].all()
-    assert torch.equal(batch.first[1:], known["is_first"][1:])
-    assert torch.equal(batch.reward, workflow._batch(known).reward)
+    assert torch.equal(batch.first[1:], with_latents["is_first"][1:])
+    assert torch.equal(batch.reward, workflow._batch(with_latents).reward)
 
 
 @pytest.mark.parametrize("latent", ["categorical", "gaussian"])
-def test_a_row_that_was_never_learned_from_starts_with_nothing(warmed: Any, latent: str) -> None:
+def test_a_row_without_latents_starts_with_zeros(warmed: Any, latent: str) -> None:
     """As those of a dataset beside others that have their latents by now."""
     workflow, store = warmed("toy/identity:dreamer_v3", f"algorithm.model.latent={latent}")
     drawn = store.sequences(64, 8, np.random.default_rng(0))
@@ -583,7 +583,7 @@ def test_sizes_are_overlays() -> None:
     assert load("CartPole-v1:dreamer_v3", ["size=1m"]).algorithm.model.deter == 512
 
 
-def test_making_a_batch_of_one_leaves_what_was_drawn_as_it_was(warmed: Any) -> None:
+def test_making_a_batch_does_not_change_the_drawn_sequences(warmed: Any) -> None:
     workflow, store = warmed("CartPole-v1:dreamer_v2", "algorithm.batch_size=1")
     generator = np.random.default_rng(1)
     for _ in range(20):

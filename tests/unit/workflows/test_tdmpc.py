@@ -54,13 +54,13 @@ def test_a_batch_is_what_was_drawn_time_first_and_actions_between_their_bounds(w
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_models_loss_is_what_a_walk_along_each_stretch_gives(warmed: Any, variant: str) -> None:
+def test_the_models_loss_equals_a_walk_along_each_stretch(warmed: Any, variant: str) -> None:
     workflow, _ = warmed(f"Pendulum-v1:{variant}", *SEVERAL[variant])
     stirred(workflow)
     config, model, gamma = workflow.config, workflow.model, workflow.gamma
     batch, noise = batch_of(workflow)
     slow = SlowNetworks(**{name: target.net for name, target in workflow.targets.items()})
-    found = model_loss(model, slow, batch, noise, gamma, config)
+    result = model_loss(model, slow, batch, noise, gamma, config)
     steps, many = batch.reward.shape
     total, errors = 0.0, np.zeros(many)
     with torch.no_grad():
@@ -68,16 +68,16 @@ def test_the_models_loss_is_what_a_walk_along_each_stretch_gives(warmed: Any, va
             latent = model.encoder({"vector": batch.obs["vector"][0, b]})
             for t in range(steps):
                 inputs = torch.cat([latent, batch.action[t, b]])
-                seen = {"vector": batch.obs["vector"][t + 1, b]}
-                online, latent_after = model.encoder(seen), model.dynamics(inputs)
-                wanted = online if slow.encoder is None else slow.encoder(seen)
+                following = {"vector": batch.obs["vector"][t + 1, b]}
+                online, latent_after = model.encoder(following), model.dynamics(inputs)
+                expected = online if slow.encoder is None else slow.encoder(following)
                 action, _ = model.policy(online, noise.target[t, b])
                 beyond = slow.critics(torch.cat([online, action])[None])[:, 0]
                 value = min(number(workflow, beyond[k]) for k in noise.target_pair.tolist())
                 target = float(batch.reward[t, b]) + gamma * (1 - float(batch.terminated[t, b])) * value
                 critics = model.critics(inputs[None], None, noise.value_mask[:, t * many + b, None])[:, 0]
                 counts = config.rho**t * float(batch.valid[t, b])
-                part = config.consistency_coef * float((latent_after - wanted).square().mean())
+                part = config.consistency_coef * float((latent_after - expected).square().mean())
                 part += config.reward_coef * cost(workflow, model.reward(inputs), float(batch.reward[t, b]))
                 part += config.value_coef * sum(cost(workflow, c, target) for c in critics) / len(critics)
                 logit = float(model.ends(latent_after))
@@ -86,11 +86,11 @@ def test_the_models_loss_is_what_a_walk_along_each_stretch_gives(warmed: Any, va
                 total += float(batch.weight[b]) * part / (steps * many)
                 errors[b] += counts * sum(abs(number(workflow, c) - target) for c in critics)
                 latent = latent_after
-    assert float(found.loss.detach()) == pytest.approx(total, rel=1e-4)
-    np.testing.assert_allclose(found.error, errors, rtol=1e-3)
+    assert float(result.loss.detach()) == pytest.approx(total, rel=1e-4)
+    np.testing.assert_allclose(result.error, errors, rtol=1e-3)
 
 
-def test_the_policy_climbs_what_it_trusts() -> None:
+def test_the_policys_loss_equals_a_slow_reference() -> None:
     """Actions of two numbers, and values whose spread is not one."""
     for variant, trusts in (("tdmpc", min), ("tdmpc2", lambda pair: sum(pair) / 2)):
         config = load(f"Pendulum-v1:{variant}", [*SMALL, *SEVERAL[variant]]).algorithm
@@ -107,8 +107,8 @@ def test_the_policy_climbs_what_it_trusts() -> None:
         with torch.no_grad():
             for t, b in np.ndindex(values.shape):
                 action, log_prob = model.policy(latents[t, b], noise.policy[t, b])
-                kept = noise.policy_mask[:, t * config.batch_size + b, None]
-                outputs = model.critics(torch.cat([latents[t, b], action])[None], noise.policy_pair, kept)[:, 0]
+                mask = noise.policy_mask[:, t * config.batch_size + b, None]
+                outputs = model.critics(torch.cat([latents[t, b], action])[None], noise.policy_pair, mask)[:, 0]
                 values[t, b] = trusts([number(workflow, output) for output in outputs])
                 entropies[t, b] = -2 * float(log_prob)
         low, high = np.percentile(values[0], [5, 95])  # where stretches begin
@@ -164,13 +164,13 @@ def test_slow_copies_move_at_every_second_update_and_priorities_are_the_errors(w
     drawn = store.stretches(6, 3, numbers, 0.4)
     copies = SlowNetworks(**{name: target.net for name, target in workflow.targets.items()})
     batch, noise = workflow._batch(drawn), UpdateNoise(**workflow._update_noise())
-    found = model_loss(workflow.model, copies, batch, noise, workflow.gamma, workflow.config)
+    result = model_loss(workflow.model, copies, batch, noise, workflow.gamma, workflow.config)
     numbers.bit_generator.state = states[0]
     normals.set_state(states[1])
     updated = workflow.update(store, PHASE)
     assert len(set(drawn.weight.tolist())) > 3
-    assert float(updated.metrics["train/model_loss"]) == pytest.approx(float(found.loss.detach()), rel=1e-4)
-    errors = dict(zip(drawn.index.tolist(), found.error.tolist(), strict=True))
+    assert float(updated.metrics["train/model_loss"]) == pytest.approx(float(result.loss.detach()), rel=1e-4)
+    errors = dict(zip(drawn.index.tolist(), result.error.tolist(), strict=True))
     weights = store.priorities.state_dict()["weights"]
     assert [float(weights[i]) for i in errors] == pytest.approx([e**0.6 for e in errors.values()], rel=1e-3)
     assert all(torch.equal(now, then) for now, then in zip(slow, before, strict=True))
@@ -181,7 +181,7 @@ def test_slow_copies_move_at_every_second_update_and_priorities_are_the_errors(w
         assert not torch.equal(now, then)
 
 
-def test_the_discount_goes_by_the_length_of_episodes(warmed: Any) -> None:
+def test_the_discount_follows_the_length_of_episodes(warmed: Any) -> None:
     assert warmed("Pendulum-v1:tdmpc2")[0].gamma == pytest.approx(1 - 5 / 200)
     assert warmed("Pendulum-v1:tdmpc2", "environment.max_episode_steps=40")[0].gamma == 0.95
     assert warmed("Pendulum-v1:tdmpc2", "algorithm.gamma=0.9")[0].gamma == 0.9
@@ -210,14 +210,14 @@ def test_the_discount_goes_by_the_length_of_episodes(warmed: Any) -> None:
         ),
     ],
 )
-def test_mistakes_are_told_in_one_line(spec: str, overrides: list[str], message: str) -> None:
+def test_invalid_settings_are_refused_in_one_line(spec: str, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         check(load(spec, overrides))
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
-def test_sizes_are_called_by_numbers() -> None:
+def test_sizes_are_selected_by_numbers() -> None:
     sizes = {name: load("dmc/walker-walk:tdmpc2", [f"size={name}"]).algorithm.model for name in (1, 5)}
     assert [(model.latent, model.units, model.critics) for model in sizes.values()] == [(128, 384, 2), (512, 512, 5)]
 
@@ -277,6 +277,6 @@ def test_pairs_are_two_critics_of_all_and_dropout_takes_its_share(warmed: Any) -
     assert noise.policy_mask is not None
     assert noise.value_mask.shape == (5, 3 * 6, 8)
     assert noise.policy_mask.shape == (2, 4 * 6, 8)
-    for kept in (noise.value_mask, noise.policy_mask):
-        assert set(kept.unique().tolist()) == {0.0, 1.0}
-        assert float(kept.mean()) == pytest.approx(0.75, abs=0.1)
+    for mask in (noise.value_mask, noise.policy_mask):
+        assert set(mask.unique().tolist()) == {0.0, 1.0}
+        assert float(mask.mean()) == pytest.approx(0.75, abs=0.1)

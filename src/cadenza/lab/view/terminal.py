@@ -51,7 +51,7 @@ class Terminal:
         self._keyboard = keyboard  # file descriptor, or None: no keys
         self._terminal_settings: Any = None
         self._due = 0.0
-        self._held: tuple[frozenset[str], float] = (frozenset(), 0.0)  # keys, and when they were pressed
+        self._keys_down: tuple[frozenset[str], float] = (frozenset(), 0.0)  # keys, and when they were pressed
 
     def show(self, picture: np.ndarray, caption: str) -> None:
         size = shutil.get_terminal_size()
@@ -71,10 +71,10 @@ class Terminal:
             raise ClosedByUserError
         now = time.monotonic()
         if keys:
-            self._held = (keys, now)
-        elif now - self._held[1] > HOLD_SECONDS:
+            self._keys_down = (keys, now)
+        elif now - self._keys_down[1] > HOLD_SECONDS:
             return frozenset()
-        return self._held[0]
+        return self._keys_down[0]
 
     def __enter__(self) -> Self:
         if self._keyboard is not None and os.isatty(self._keyboard):
