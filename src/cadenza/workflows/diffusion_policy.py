@@ -127,7 +127,10 @@ class DiffusionPolicy:
         return Acted(action, {name: {} for name in after}, {"left": remaining, "groups": after})
 
     def _create_chunks(self, name: str, history: Tree, mode: Mode) -> np.ndarray:
-        """Return chunks [N, T, A, D] for observations [N, H, A, …], in the range of the data."""
+        """Return chunks of encoded actions [N, T, A, D], for `_decode`, from observations [N, H, A, …].
+
+        The noise is drawn with the generators of `mode`; a cloned policy draws none.
+        """
         net, count = self.averages[name].net, len(self.context.env.groups[name].agents)
         features = net.encode(self._observe(name, history))
         if self.config.baseline == "cloning":
