@@ -98,21 +98,21 @@ def test_entry_points_bring_algorithms(installed: Path) -> None:
 
 def test_an_entry_point_that_is_broken_hides_no_other(installed: Path) -> None:
     (installed / "entry_points.txt").write_text("[cadenza.algorithms]\nother = outside\nyours = outside:entry\n")
-    told = cadenza("algorithms").succeeded()
-    assert "yours" in told.out
-    assert told.err == "note: entry point 'outside' registers no algorithm called 'other'\n"
+    outcome = cadenza("algorithms").succeeded()
+    assert "yours" in outcome.out
+    assert outcome.err == "note: entry point 'outside' registers no algorithm called 'other'\n"
 
 
 def test_environments_that_cannot_be_made_are_listed_as_such(installed: Path) -> None:
     points = {"caves": "lost", "mine/gone": "Nothing", "mine/bad": "Bad", "mine/cliff": "Cliff"}
     lines = [f"{name} = outside:{what}" for name, what in points.items()]
     (installed / "entry_points.txt").write_text("\n".join(["[cadenza.environments]", *lines]))
-    found = cadenza("envs", "mine", "--json").succeeded()
-    rows = {row["id"]: row for row in json.loads(found.out)["environments"]}
+    outcome = cadenza("envs", "mine", "--json").succeeded()
+    rows = {row["id"]: row for row in json.loads(outcome.out)["environments"]}
     assert (rows["mine/cliff"]["observation"], rows["mine/cliff"]["error"]) == ("Discrete(3)", None)
     assert rows["mine/bad"]["error"] == "environment mine/bad cannot be made (OSError: no camera)"
     assert "outside:Nothing' in cadenza.environments cannot be loaded" in rows["mine/gone"]["error"]
-    assert found.err.splitlines() == [f"note: {rows[id]['error']}" for id in ("mine/bad", "mine/gone")]
+    assert outcome.err.splitlines() == [f"note: {rows[id]['error']}" for id in ("mine/bad", "mine/gone")]
     for id, message in (
         ("CartPoole-v1", "unknown environment 'CartPoole-v1'; did you mean 'CartPole-v1'"),
         ("mine/gone", "outside:Nothing' in cadenza.environments cannot be loaded"),
@@ -126,9 +126,9 @@ def test_wrappers_of_other_packages_are_looked_for_once(installed: Path, monkeyp
     (installed / "entry_points.txt").write_text("[cadenza.wrappers]\nUpsideDown = harness.user_wrappers:Doubled\n")
     searches: list[dict[str, str]] = []
 
-    def counted(**wanted: str) -> Any:
-        searches.append(wanted)
-        return entry_points(**wanted)
+    def counted(**query: str) -> Any:
+        searches.append(query)
+        return entry_points(**query)
 
     monkeypatch.setattr(registry, "entry_points", counted)
     for names in (("SignReward",), ("UpsideDown", "TimeAwareObservation"), ("UpsideDown",)):
@@ -246,7 +246,7 @@ def test_optional_methods_with_other_arguments_are_refused(members: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("member", "given", "message"),
+    ("member", "answer", "message"),
     [
         ("phases", (), r"Wrong\.phases\(\) names no phase, so nothing would be trained"),
         ("update", None, r"Wrong\.update must return Updated\(updates, metrics\), not NoneType"),
@@ -260,9 +260,9 @@ def test_optional_methods_with_other_arguments_are_refused(members: dict[str, An
     ],
 )
 def test_what_a_workflow_answers_wrongly_is_named(
-    member: str, given: Any, message: str, installed: Path, tmp_path: Path
+    member: str, answer: Any, message: str, installed: Path, tmp_path: Path
 ) -> None:
-    register(type("Wrong", (Memory,), {member: lambda *_: given}), MemoryConfig)
+    register(type("Wrong", (Memory,), {member: lambda *_: answer}), MemoryConfig)
     settings: dict[str, Any] = {"training.max_timesteps": 64, "environment.num_envs": 4}
     with pytest.raises(ConfigError, match=f"^{message}$"):
         train("toy/identity:unfinished", runs_dir=tmp_path, **settings)
@@ -316,5 +316,5 @@ def test_settings_without_words_can_be_explained(installed: Path) -> None:
         size: int = 3
 
     register(Memory, Silent)
-    found = explain("algorithm.size", "toy/identity:unfinished", ["algorithm.size=4"])
-    assert (found.value, found.default, found.doc, found.unit) == (4, 3, "", "")
+    explanation = explain("algorithm.size", "toy/identity:unfinished", ["algorithm.size=4"])
+    assert (explanation.value, explanation.default, explanation.doc, explanation.unit) == (4, 3, "", "")

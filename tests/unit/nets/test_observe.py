@@ -40,18 +40,21 @@ def test_vector_of_any_space_equals_gymnasiums_flattening() -> None:
 def test_images_are_separate_and_stay_bytes() -> None:
     space = spaces.Dict({"eye": spaces.Box(0, 255, (3, 8, 9), np.uint8), "arm": spaces.Box(-1, 1, (2,), np.float32)})
     batch, _ = batch_of(space, 5)
-    seen = Observer(space, CPU)(batch)
+    observed = Observer(space, CPU)(batch)
     assert images(space) == {"image.eye": (3, 8, 9)}
-    assert seen["image.eye"].dtype == torch.uint8
-    np.testing.assert_array_equal(seen["image.eye"], batch["eye"])
-    np.testing.assert_array_equal(seen[VECTOR], batch["arm"])
+    assert observed["image.eye"].dtype == torch.uint8
+    np.testing.assert_array_equal(observed["image.eye"], batch["eye"])
+    np.testing.assert_array_equal(observed[VECTOR], batch["arm"])
 
 
 def test_image_named_vector_does_not_collide_with_the_vector() -> None:
     space = spaces.Dict({"vector": spaces.Box(0, 255, (3, 8, 8), np.uint8), "arm": spaces.Box(-1, 1, (2,), np.float32)})
     batch, _ = batch_of(space, 5)
-    seen = Observer(space, CPU)(batch)
-    assert {key: tuple(value.shape) for key, value in seen.items()} == {"image.vector": (5, 3, 8, 8), VECTOR: (5, 2)}
+    observed = Observer(space, CPU)(batch)
+    assert {key: tuple(value.shape) for key, value in observed.items()} == {
+        "image.vector": (5, 3, 8, 8),
+        VECTOR: (5, 2),
+    }
 
 
 def test_bytes_too_small_for_convolutions_are_part_of_the_vector() -> None:
@@ -70,8 +73,8 @@ def test_bytes_with_a_maximum_below_255_are_not_scaled() -> None:
 def test_static_normalisation_scales_bounds_to_one_and_leaves_unbounded_numbers() -> None:
     space = spaces.Box(np.array([-2, 0, -np.inf], np.float32), np.array([2, 10, np.inf], np.float32))
     observer = Observer(space, CPU, "static")
-    seen = observer(np.array([[2, 0, 7], [0, 10, -7]], np.float32))[VECTOR]
-    assert seen.tolist() == [[1, -1, 7], [0, 1, -7]]
+    vector = observer(np.array([[2, 0, 7], [0, 10, -7]], np.float32))[VECTOR]
+    assert vector.tolist() == [[1, -1, 7], [0, 1, -7]]
     assert observer.state_dict() == {}
     low, high = bounds(MIXED)
     assert len(low) == len(high) == vector_size(MIXED)
@@ -102,8 +105,8 @@ def test_loading_statistics_that_do_not_match_the_setting_is_refused() -> None:
 
 def test_raw_observer_passes_observations_unchanged() -> None:
     batch, _ = batch_of(MIXED, 2)
-    seen = Observer(MIXED, CPU, raw=True)(batch)
-    assert all(np.array_equal(seen[key], batch[key]) for key in batch)
+    observed = Observer(MIXED, CPU, raw=True)(batch)
+    assert all(np.array_equal(observed[key], batch[key]) for key in batch)
 
 
 VECTORS: dict[str, spaces.Space[Any]] = {
@@ -123,13 +126,13 @@ def test_vector_as_array_equals_the_tensor(space: str, normalize: Any) -> None:
     drawn = [[VECTORS[space].sample() for _ in range(3)] for _ in range(5)]  # [N, A]
     obs = map_tree(lambda *x: np.stack(x).reshape(5, 3, *np.shape(x[0])), *[one for row in drawn for one in row])
     observer.learn(obs, torch.ones(5, 3, dtype=torch.bool))
-    found = observer.vector(obs)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, observer(obs)[VECTOR].numpy(), rtol=1e-6)
+    vector = observer.vector(obs)
+    assert vector.dtype == np.float32
+    np.testing.assert_allclose(vector, observer(obs)[VECTOR].numpy(), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ("raises", r"cannot be called \(KeyError: 'pixels'\)"),
         ("nothing", "must return a tensor of float32, not NoneType"),
@@ -138,9 +141,9 @@ def test_vector_as_array_equals_the_tensor(space: str, normalize: Any) -> None:
         ("norm", "has dropout, batch norm or other randomness in it"),
     ],
 )
-def test_invalid_user_encoder_is_refused(wrong: str, told: str) -> None:
+def test_invalid_user_encoder_is_refused(wrong: str, message: str) -> None:
     space = spaces.Box(-1, 1, (3,), np.float32)
     config = TorsoConfig(encoder="harness.encoders:Odd", kwargs={"wrong": wrong})
-    with pytest.raises(ConfigError, match=f"^algorithm.torso.encoder=harness.encoders:Odd {told}"):
+    with pytest.raises(ConfigError, match=f"^algorithm.torso.encoder=harness.encoders:Odd {message}"):
         Torso(space, config)
     Torso(space, TorsoConfig(encoder="harness.encoders:Odd", kwargs={"wrong": "no"}))

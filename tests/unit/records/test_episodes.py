@@ -47,17 +47,17 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def test_episodes_come_back_as_they_were(folder: RunFolder) -> None:
     log = EpisodeLog(folder)
-    given = [episode(0, 3), episode(1, 1), episode(2, 8), episode(3, 2)]
-    log.add(given[:3])
+    expected = [episode(0, 3), episode(1, 1), episode(2, 8), episode(3, 2)]
+    log.add(expected[:3])
     log.seal(100)
     log.seal(150)
-    log.add(given[3:])
+    log.add(expected[3:])
     log.seal(200)
     assert folder.episodes.names() == ["000000000100.safetensors", "000000000200.safetensors", "SHA256SUMS"]
-    found = list(episodes.load(folder))
-    assert len(found) == episodes.count(folder) == 4
-    assert all(same(a, b) for a, b in zip(found, given, strict=True))
-    assert all(same(episodes.find(folder, k), given[k]) for k in range(4))
+    loaded = list(episodes.load(folder))
+    assert len(loaded) == episodes.count(folder) == 4
+    assert all(same(a, b) for a, b in zip(loaded, expected, strict=True))
+    assert all(same(episodes.find(folder, k), expected[k]) for k in range(4))
 
 
 def test_nothing_is_lost_when_sealing_fails(folder: RunFolder, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_dropping_forgets_what_came_after_the_checkpoint(folder: RunFolder) -> N
     (folder.episodes.path / ".tmp-000000000300.safetensors-1-0123abcd").write_text("half")
     log.drop_after(200)
     log.seal(400)
-    assert [found.number for found in episodes.load(folder)] == [0, 1]
+    assert [one.number for one in episodes.load(folder)] == [0, 1]
     assert folder.episodes.names() == ["000000000100.safetensors", "000000000200.safetensors", "SHA256SUMS"]
 
 

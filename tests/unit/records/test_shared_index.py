@@ -38,11 +38,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the URL of an empty index of either kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/team.sqlite"
-    found: str = request.getfixturevalue("postgres")
-    engine = sql.create_engine(found.replace("postgresql:", "postgresql+psycopg:"))
+    address: str = request.getfixturevalue("postgres")
+    engine = sql.create_engine(address.replace("postgresql:", "postgresql+psycopg:"))
     TABLE.metadata.drop_all(engine)
     engine.dispose()
-    return found
+    return address
 
 
 def test_damaged_row_of_somebody_else_is_listed_as_unreadable(url: str, tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_everyones_runs_are_listed_and_found_by_the_same_filters(
     root = tmp_path / "runs"
     assert len(rows(root, url=url)) == 1
     elsewhere(url, status="finished", **{"return": 7.0})
-    found = {row["run"]: row for row in rows(root, url=url)}
-    assert found["theirs"]["dir"] == "farhost:/home/her/runs/theirs"
+    by_run = {row["run"]: row for row in rows(root, url=url)}
+    assert by_run["theirs"]["dir"] == "farhost:/home/her/runs/theirs"
     assert [row["run"] for row in rows(root, ["algorithm.gamma<0.6"], url=url)] == ["theirs"]
     assert [row["seed"] for row in rows(root, {"algorithm.gamma": 0.98}, url=url)] == [1]
     assert [row["seed"] for row in rows(root)] == [1], "without the URL: the runs here"
@@ -104,28 +104,28 @@ def test_a_run_that_was_deleted_here_is_forgotten_there(
 def test_the_heartbeat_writes_progress_and_outcome_of_a_run(
     url: str, tmp_path: Path, make_run: Callable[..., RunFolder]
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     folder = make_run(seed=4)
-    beat = Heartbeat(SharedIndex(url), told.append)
+    beat = Heartbeat(SharedIndex(url), messages.append)
     with RunLock(folder.path):
         beat(Started(folder, None, "env_steps", 0, lambda: None))
         folder.update_status(status="finished", env_steps=99)
         beat(Ended("finished", ""))
-    assert told == []
-    seen = rows(tmp_path / "another", url=url)
-    assert [(row["run"], row["status"], row["env_steps"]) for row in seen] == [(folder.id, "finished", 99)]
+    assert messages == []
+    listed = rows(tmp_path / "another", url=url)
+    assert [(row["run"], row["status"], row["env_steps"]) for row in listed] == [(folder.id, "finished", 99)]
 
 
 def test_an_unreachable_database_causes_a_warning_and_the_run_continues(
     tmp_path: Path, make_run: Callable[..., RunFolder]
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     folder = make_run()
-    beat = Heartbeat(SharedIndex(f"postgresql://nobody@/none?host={tmp_path}"), told.append)
+    beat = Heartbeat(SharedIndex(f"postgresql://nobody@/none?host={tmp_path}"), messages.append)
     beat(Started(folder, None, "env_steps", 0, lambda: None))
     beat(Ended("finished", ""))
-    assert len(told) == 1
-    assert "does not know how the run ended" in told[0]
+    assert len(messages) == 1
+    assert "does not know how the run ended" in messages[0]
 
 
 def test_errors_of_the_database_are_reported_at_the_end(
@@ -134,13 +134,13 @@ def test_errors_of_the_database_are_reported_at_the_end(
     def broken(index: SharedIndex, run: Path) -> None:
         raise ZeroDivisionError("by nothing")
 
-    told: list[str] = []
+    messages: list[str] = []
     folder = make_run()
     monkeypatch.setattr(SharedIndex, "tell", broken)
-    beat = Heartbeat(SharedIndex(f"sqlite:///{tmp_path}/team.sqlite"), told.append)
+    beat = Heartbeat(SharedIndex(f"sqlite:///{tmp_path}/team.sqlite"), messages.append)
     beat(Started(folder, None, "env_steps", 0, lambda: None))
     beat(Ended("finished", ""))
-    assert told == ["the team's index does not know how the run ended: ZeroDivisionError: by nothing"]
+    assert messages == ["the team's index does not know how the run ended: ZeroDivisionError: by nothing"]
 
 
 def test_a_wrong_url_is_refused_before_there_is_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,10 +205,10 @@ WRITERS = textwrap.dedent(
 def test_fifty_writers_at_once_lose_nothing(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue("postgres") if installed() else ""
     root = tmp_path / "runs"
-    done = subprocess.run([sys.executable, "-c", WRITERS, root, url], capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.strip() == "50", done.stderr
-    known = [rows(root), *([rows(tmp_path / "elsewhere", url=url)] if url else [])]  # by the folders; by the team
-    for found in known:
-        mine = [row for row in found if row["dir"].startswith(str(root))]
+    process = subprocess.run([sys.executable, "-c", WRITERS, root, url], capture_output=True, text=True, cwd=tmp_path)
+    assert process.stdout.strip() == "50", process.stderr
+    tables = [rows(root), *([rows(tmp_path / "elsewhere", url=url)] if url else [])]  # by the folders; by the team
+    for table in tables:
+        mine = [row for row in table if row["dir"].startswith(str(root))]
         assert sorted(row["seed"] for row in mine) == list(range(50))
         assert {row["env_steps"] for row in mine} == {2}

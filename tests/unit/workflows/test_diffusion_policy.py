@@ -46,17 +46,17 @@ DIFFUSING = ["algorithm.noise_steps=8", "algorithm.sampling_steps=2", "algorithm
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Demonstrations of both ways round."""
     out = tmp_path_factory.mktemp("demonstrations") / "forks"
-    told = demonstrate(load("toy/fork:diffusion_policy"), "fork", out, EpisodeSelection(60))
-    assert (told["episodes"], told["return_min"]) == (60, 1.0)
+    summary = demonstrate(load("toy/fork:diffusion_policy"), "fork", out, EpisodeSelection(60))
+    assert (summary["episodes"], summary["return_min"]) == (60, 1.0)
     return out
 
 
 @pytest.fixture
 def configured(forks: Path) -> Callable[..., RunConfig]:
     def config(*overrides: str, updates: int = 20) -> RunConfig:
-        given = [f"training.dataset={forks}", f"training.max_updates={updates}"]
+        settings = [f"training.dataset={forks}", f"training.max_updates={updates}"]
         alone = [] if "algorithm.baseline=cloning" in overrides else DIFFUSING
-        return load("toy/fork:diffusion_policy", [*SMALL, *alone, *given, *overrides])
+        return load("toy/fork:diffusion_policy", [*SMALL, *alone, *settings, *overrides])
 
     return config
 
@@ -149,10 +149,10 @@ def test_the_step_size_grows_to_what_it_is(lab: Lab, configured: Callable[..., R
     run = lab.start(configured("algorithm.learning_rate=0.01", "algorithm.learning_rate_warmup=4"))
     store, name = run.stores["replay"], "nets.agent.denoiser.leave.1.bias"
     before = state(run)[name].clone()
-    told = [run.workflow.update(store, PLAYING).metrics["train/learning_rate"]]  # type: ignore[attr-defined]
+    rates = [run.workflow.update(store, PLAYING).metrics["train/learning_rate"]]  # type: ignore[attr-defined]
     torch.testing.assert_close((state(run)[name] - before).abs(), torch.full_like(before, 0.0025), rtol=1e-3, atol=0)
-    told += [run.workflow.update(store, PLAYING).metrics["train/learning_rate"] for _ in range(4)]  # type: ignore[attr-defined]
-    assert told == pytest.approx([0.0025, 0.005, 0.0075, 0.01, 0.01])
+    rates += [run.workflow.update(store, PLAYING).metrics["train/learning_rate"] for _ in range(4)]  # type: ignore[attr-defined]
+    assert rates == pytest.approx([0.0025, 0.005, 0.0075, 0.01, 0.01])
 
 
 def test_numbers_are_scaled_by_their_ranges_in_the_demonstrations(
@@ -205,9 +205,9 @@ def test_only_what_is_allowed_is_done(lab: Lab) -> None:
 
 def seen_by(net: Any) -> list[torch.Tensor]:
     """The vectors that a network is shown from now on, call by call."""
-    seen: list[torch.Tensor] = []
-    net.torso.register_forward_pre_hook(lambda _, given: seen.append(given[0]["vector"].clone()))
-    return seen
+    inputs: list[torch.Tensor] = []
+    net.torso.register_forward_pre_hook(lambda _, given: inputs.append(given[0]["vector"].clone()))
+    return inputs
 
 
 class Knowing(torch.nn.Module):
@@ -243,18 +243,18 @@ def test_the_way_back_is_the_samplers(lab: Lab, configured: Callable[..., RunCon
     run = lab.start(configured("algorithm.sampling_steps=4", *(f"algorithm.{one}" for one in settings)))
     policy: Any = run.workflow
     policy.averages["agent"].net.denoiser = Knowing(torch.zeros(4, 2), 0.5 * policy.signal)
-    generator, kept = Streams(0).torch("act.agent", torch.device("cpu")), NOISE_SCHEDULES["cosine"](8)
+    generator, schedule = Streams(0).torch("act.agent", torch.device("cpu")), NOISE_SCHEDULES["cosine"](8)
     x = torch.randn(2, 4, 2, generator=generator)
     for at, following in pairwise([7, 5, 2, 0, None]):
         assert at is not None
         wrong = policy.averages["agent"].net.denoiser(x, torch.tensor([at, at]), x)
-        before = torch.tensor(1.0) if following is None else kept[following]
+        before = torch.tensor(1.0) if following is None else schedule[following]
         eta = run.config.algorithm.ddim_eta
         drawn = torch.randn(x.shape, generator=generator) if eta or "sampler=ddpm" in settings else torch.zeros(())
         if "sampler=ddpm" in settings:
-            x = ddpm_step(x, wrong, kept[at], before, drawn)
+            x = ddpm_step(x, wrong, schedule[at], before, drawn)
         else:
-            x = ddim_step(x, wrong, kept[at], before, drawn, eta)
+            x = ddim_step(x, wrong, schedule[at], before, drawn, eta)
     np.testing.assert_allclose(first_chunks(run), x[:, :3], atol=1e-5)
 
 
@@ -289,11 +289,11 @@ def test_nothing_is_learned_from_what_the_dead_do(lab: Lab) -> None:
             obs = norms["runner.obs"](torch.from_numpy(drawn["obs"][b : b + 1, :, agent : agent + 1]))
             chunk = net.clone(net.encode({"vector": obs}))[0]
         for t in np.flatnonzero(drawn["active"][b, :, agent]):
-            done = norms["runner.action"](torch.eye(3)[drawn["action"][b, t, agent]])
-            losses.append(float((chunk[t] - done).square().mean()))
+            normalised = norms["runner.action"](torch.eye(3)[drawn["action"][b, t, agent]])
+            losses.append(float((chunk[t] - normalised).square().mean()))
     assert len(losses) < 16 * 2 * 4
-    found = policy.update(run.stores["replay"], PLAYING).metrics["train/runner/loss"]
-    assert float(found) == pytest.approx(np.mean(losses), rel=1e-4)
+    loss = policy.update(run.stores["replay"], PLAYING).metrics["train/runner/loss"]
+    assert float(loss) == pytest.approx(np.mean(losses), rel=1e-4)
 
 
 @pytest.mark.parametrize("baseline", ["none", "cloning"])
@@ -323,7 +323,7 @@ def test_averages_chunks_and_ranges_survive_a_resume_in_the_middle(
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "message"),
     [
         ("algorithm.executed=5", "at most horizon=4"),
         ("algorithm.sampling_steps=9", "at most noise_steps=8"),
@@ -333,8 +333,8 @@ def test_averages_chunks_and_ranges_survive_a_resume_in_the_middle(
         ("algorithm.buffer_size=4", "at least 6 for environment.num_envs=2"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(configured: Callable[..., RunConfig], setting: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_settings_that_do_not_fit_are_refused(configured: Callable[..., RunConfig], setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         check(configured(setting))
 
 

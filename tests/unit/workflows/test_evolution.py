@@ -45,15 +45,15 @@ def test_a_trial_that_came_to_nothing_is_made_again() -> None:
 
 def test_while_nobody_notes_how_they_fare_all_have_their_turn() -> None:
     evolution = population()
-    trial, seen = np.full(1, -1), []
+    trial, trials = np.full(1, -1), []
     for episode in range(10):
         if episode == 3:  # in the middle, from a checkpoint
             state = evolution.state_dict()
             evolution = population()
             evolution.load_state_dict(state)
         trial = evolution.assign(trial, np.ones(1, bool))
-        seen.append(int(trial[0]))
-    assert seen == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
+        trials.append(int(trial[0]))
+    assert trials == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
 
 
 def test_a_checkpoint_from_before_there_were_turns_begins_with_the_first() -> None:
@@ -78,9 +78,9 @@ def test_a_generation_moves_to_what_earned_most_over_its_trials() -> None:
         fitness = -(evolution.candidates - target).square().sum(1).numpy()
         evolution.record(np.arange(16), np.concatenate([fitness + 3, fitness - 3]))
         assert evolution.complete
-        told = evolution.next_generation()
-    assert told["generation"] == 40
-    assert abs(told["fitness_best"]) < 1e-3
+        metrics = evolution.next_generation()
+    assert metrics["generation"] == 40
+    assert abs(metrics["fitness_best"]) < 1e-3
     assert torch.allclose(evolution.search.mean, target, atol=0.02)
 
 

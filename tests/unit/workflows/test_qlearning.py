@@ -61,9 +61,9 @@ class Trained:
         store: Any = assembly.stores["rollout"]
         for _ in range(updates):
             collector.collect(task, store, Mode(True, PHASE, assembly.streams), lambda: False)
-            taken = store.take()
-            self.rollouts.append(copy.deepcopy(taken))
-            self.workflow.update(Holding(taken), PHASE)
+            rollout = store.take()
+            self.rollouts.append(copy.deepcopy(rollout))
+            self.workflow.update(Holding(rollout), PHASE)
         return self
 
     def rows(self) -> Iterator[tuple[int, int, int, float, int, bool, bool, int]]:
@@ -152,9 +152,9 @@ VARIANTS = [
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: " ".join(variant))
 def test_tables_equal_a_plain_implementation_exactly(trained: Any, variant: tuple[str, ...]) -> None:
     run = trained(*variant, "environment.num_envs=5").run(100)
-    seen = list(run.rows())
-    assert any(terminated for *_, terminated, _, _ in seen) or "Taxi" in variant[0]
-    assert any(truncated and not terminated for *_, terminated, truncated, _ in seen)
+    rows = list(run.rows())
+    assert any(terminated for *_, terminated, _, _ in rows) or "Taxi" in variant[0]
+    assert any(truncated and not terminated for *_, terminated, truncated, _ in rows)
     taxi: Any = gymnasium.make("Taxi-v4").unwrapped
 
     def allowed(state: int, action: int) -> bool:

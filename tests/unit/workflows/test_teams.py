@@ -63,7 +63,7 @@ def test_a_team_in_turn_equals_a_plain_implementation(assembled: Any) -> None:
     workflow, rollout = assembly.workflow, collecting.collected(assembly)
     steps, envs = rollout.terminated.shape
     moved = np.zeros((steps, envs))
-    seen: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     fit = workflow._fit
 
     def spy(name: str, samples: Any, phase: Any) -> Any:
@@ -72,16 +72,16 @@ def test_a_team_in_turn_equals_a_plain_implementation(assembled: Any) -> None:
         figures = workflow._gradients(name, samples, every, workflow._objective(workflow.configs[name], phase))
         gradients = [p.grad.clone() for p in workflow.nets[name].parameters()]
         before = plain_log_probs(workflow, name, rollout)
-        done = fit(name, samples, phase)
-        seen[name] = samples, figures, gradients, before, plain_log_probs(workflow, name, rollout)
-        return done
+        result = fit(name, samples, phase)
+        inputs[name] = samples, figures, gradients, before, plain_log_probs(workflow, name, rollout)
+        return result
 
     starts = {name: {k: v.clone() for k, v in net.state_dict().items()} for name, net in workflow.nets.items()}
     workflow._fit = spy
     workflow.update(Holding(rollout), PHASE)
-    assert list(seen) == ["scout", "gunner", "engineer"]
-    reward = sum(rollout.groups[name]["reward"].sum(-1) for name in seen)  # [T, N]
-    for name, (samples, figures, gradients, before, after) in seen.items():
+    assert list(inputs) == ["scout", "gunner", "engineer"]
+    reward = sum(rollout.groups[name]["reward"].sum(-1) for name in inputs)  # [T, N]
+    for name, (samples, figures, gradients, before, after) in inputs.items():
         acted = rollout.groups[name]["active"]
         factor = np.exp(moved)[..., None].repeat(acted.shape[-1], -1)
         if name == "scout":
@@ -128,7 +128,7 @@ def plain_loss(
     steps, envs = rollout.terminated.shape
     value = net.critic(torch.from_numpy(rollout.state))[..., 0]
     finals = {(t, n): k for k, (t, n) in enumerate(zip(*rollout.final_index, strict=True))}
-    known = value.detach().numpy()
+    old_value = value.detach().numpy()
     with torch.no_grad():
         at_end = net.critic(torch.from_numpy(rollout.final_state))[:, 0].numpy()
         at_edge = net.critic(torch.from_numpy(rollout.after_state))[:, 0].numpy()
@@ -137,13 +137,13 @@ def plain_loss(
         running = 0.0
         for t in reversed(range(steps)):
             ended = bool(rollout.terminated[t, n] or rollout.truncated[t, n])
-            following = at_end[finals[t, n]] if ended else at_edge[n] if t == steps - 1 else known[t + 1, n]
+            following = at_end[finals[t, n]] if ended else at_edge[n] if t == steps - 1 else old_value[t + 1, n]
             following = 0.0 if rollout.terminated[t, n] else following
-            delta = reward[t, n] + config.gamma * following - known[t, n]
+            delta = reward[t, n] + config.gamma * following - old_value[t, n]
             running = delta + (0.0 if ended else config.gamma * config.gae_lambda * running)
             advantage[t, n] = running
     acted = torch.from_numpy(rollout.groups[name]["active"])
-    target = torch.from_numpy((advantage + known).astype(np.float32))
+    target = torch.from_numpy((advantage + old_value).astype(np.float32))
     each = torch.from_numpy(advantage.astype(np.float32))[..., None].expand(acted.shape)
     each = (each - each[acted].mean()) / (each[acted].std() + 1e-8)
     log_prob, entropy = plain_policy(workflow, name, rollout)
@@ -189,21 +189,21 @@ def test_what_another_team_changed_is_not_weighed_and_its_rewards_are_its_own(as
     teams = "environment.teams={red: [scout, engineer], blue: [gunner]}"
     assembly = assembled("toy/trio:happo", teams, "algorithm.order=fixed", "algorithm.normalize_value=false")
     workflow, rollout = assembly.workflow, collecting.collected(assembly)
-    seen, fit = {}, workflow._fit
+    inputs, fit = {}, workflow._fit
 
     def spy(name: str, samples: Any, phase: Any) -> Any:
         before = plain_log_probs(workflow, name, rollout)
-        done = fit(name, samples, phase)
-        seen[name] = samples.factor, (plain_log_probs(workflow, name, rollout) - before)
-        return done
+        result = fit(name, samples, phase)
+        inputs[name] = samples.factor, (plain_log_probs(workflow, name, rollout) - before)
+        return result
 
     workflow._fit = spy
     workflow.update(Holding(rollout), PHASE)
-    assert seen["scout"][0] is None
-    assert seen["gunner"][0] is None
-    moved = (seen["scout"][1] * rollout.groups["scout"]["active"]).sum(-1)  # the gunner's is not in it
+    assert inputs["scout"][0] is None
+    assert inputs["gunner"][0] is None
+    moved = (inputs["scout"][1] * rollout.groups["scout"]["active"]).sum(-1)  # the gunner's is not in it
     assert np.abs(moved).max() > 1e-3
-    np.testing.assert_allclose(seen["engineer"][0][0, :, 0], np.exp(moved).ravel(), rtol=1e-4)
+    np.testing.assert_allclose(inputs["engineer"][0][0, :, 0], np.exp(moved).ravel(), rtol=1e-4)
     earned, _ = workflow._earned("gunner", rollout)
     np.testing.assert_array_equal(earned, rollout.groups["gunner"]["reward"])
 
@@ -259,17 +259,17 @@ def test_what_all_see_alike_is_judged_once_and_learned_from_as_often_as_there_ar
     assembly = assembled("toy/trio:mappo", *settings)
     workflow, rollout = assembly.workflow, collecting.collected(assembly)
     net, objective = workflow.nets["scout"], workflow._objective(workflow.config, PHASE)
-    found = []
+    results = []
     for views in (1, 2):
         workflow.views["scout"].agents = views
         samples = workflow._prepare("scout", rollout)
         assert samples.critic_obs[VECTOR].shape[2] == views
         figures = workflow._gradients("scout", samples, torch.arange(20), objective)
         gradients = {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
-        found.append((samples.advantage, samples.target, samples.old_value, figures, gradients))
-    for once, twice in zip(*found, strict=True):
+        results.append((samples.advantage, samples.target, samples.old_value, figures, gradients))
+    for once, twice in zip(*results, strict=True):
         torch.testing.assert_close(once, twice, rtol=1e-4, atol=1e-6)
-    assert float(found[0][-1]["critic.0.weight"].abs().max()) > 1e-4
+    assert float(results[0][-1]["critic.0.weight"].abs().max()) > 1e-4
 
 
 def test_a_state_that_all_see_counts_once_and_where_anybody_acted(assembled: Any) -> None:
@@ -286,8 +286,10 @@ def test_a_state_that_all_see_counts_once_and_where_anybody_acted(assembled: Any
 def test_where_there_is_no_state_a_critic_sees_what_everyone_sees(assembled: Any) -> None:
     assembly = assembled("toy/trio:mappo", "environment.kwargs={state: false}")
     samples = assembly.workflow._prepare("gunner", rollout := collecting.collected(assembly))
-    seen = [rollout.groups[name]["obs"].reshape(16, 3, -1) for name in ("engineer", "gunner", "scout")]
-    assert sorted(samples.critic_obs[VECTOR][0, 0, 0].tolist()) == sorted(np.concatenate(seen, -1)[0, 0].tolist())
+    observations = [rollout.groups[name]["obs"].reshape(16, 3, -1) for name in ("engineer", "gunner", "scout")]
+    assert sorted(samples.critic_obs[VECTOR][0, 0, 0].tolist()) == sorted(
+        np.concatenate(observations, -1)[0, 0].tolist()
+    )
 
 
 def test_values_are_learned_on_a_common_scale_and_advantages_are_not(assembled: Any) -> None:
@@ -410,6 +412,6 @@ def test_of_opponents_the_newest_is_taken_for_the_best_and_they_play_different_g
     run = lab.start(load("classic/tictactoe:ippo", [*SMALL, *often, "evaluation.num_envs=8"]))
     run.run()
     assert run.scores.best_at == run.clock.position
-    found = run.evaluator(0, PHASE).episodes
-    assert len({str([actions.tolist() for actions in episode.actions.values()]) for episode in found}) > 1
+    games = run.evaluator(0, PHASE).episodes
+    assert len({str([actions.tolist() for actions in episode.actions.values()]) for episode in games}) > 1
     lab.close()

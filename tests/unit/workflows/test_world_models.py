@@ -88,19 +88,19 @@ def test_it_resumes_bit_for_bit_in_every_phase(subject: str, lab: Lab) -> None:
     config = load(spec, overrides)
     whole = lab.start(config, "whole")
     whole.run()
-    run, seen, done = lab.start(config, "parts"), set(), set()
+    run, phases, finished = lab.start(config, "parts"), set(), set()
     for stop in (1, 4, 8, 11, 12):
         reached: Any = lambda clock, stop=stop: clock.cycles >= stop  # noqa: E731
         run.run(until=reached)
         run = lab.resume(run)
-        seen.add(run.clock.phase)
-        done.add(int(trials_of(run).sum()))
+        phases.add(run.clock.phase)
+        finished.add(int(trials_of(run).sum()))
     if subject == "World Models":
         run = left_within_an_episode(lab, run)
     run.run()
-    assert {"rollouts", "vision", "memory", "controller"} <= seen
+    assert {"rollouts", "vision", "memory", "controller"} <= phases
     if subject == "World Models":
-        assert done - {0}, "never stopped in the middle of a generation"
+        assert finished - {0}, "never stopped in the middle of a generation"
     assert read(whole.folder.metrics)[-1]["phase"] == "evaluation"
     assert compare(whole.folder, run.folder) is None
 
@@ -140,10 +140,10 @@ def test_every_trial_of_a_generation_is_made_once_even_if_its_environments_do_no
 
 def test_vision_and_memory_get_better(rolled: Any) -> None:
     workflow, store = rolled("toy/glimpse:world_models", "algorithm.vision.batch_size=32", "algorithm.vision.depth=4")
-    seen = [float(workflow.update_vision(store, PHASE).metrics["train/vision/error"]) for _ in range(60)]
-    assert np.mean(seen[-5:]) < 0.5 * np.mean(seen[:5])
-    known = [float(workflow.update_memory(store, PHASE).metrics["train/memory/likelihood"]) for _ in range(40)]
-    assert np.mean(known[-5:]) < np.mean(known[:5]) - 0.2
+    errors = [float(workflow.update_vision(store, PHASE).metrics["train/vision/error"]) for _ in range(60)]
+    assert np.mean(errors[-5:]) < 0.5 * np.mean(errors[:5])
+    likelihoods = [float(workflow.update_memory(store, PHASE).metrics["train/memory/likelihood"]) for _ in range(40)]
+    assert np.mean(likelihoods[-5:]) < np.mean(likelihoods[:5]) - 0.2
 
 
 def test_a_memory_learns_from_what_followed_and_never_across_an_end(rolled: Any) -> None:
@@ -170,10 +170,10 @@ def test_a_memory_learns_from_what_followed_and_never_across_an_end(rolled: Any)
             end = -torch.nn.functional.logsigmoid(guess.end if ends else -guess.end)
             error = (guess.reward - float(data["reward"][b, t, 0])).square()
             terms.append([float(x.detach()) for x in (-guess.log_prob(following).mean(), error, end)])
-    found = workflow.update_memory(store, PHASE).metrics
+    metrics = workflow.update_memory(store, PHASE).metrics
     expected = np.mean(terms, 0)
     for name, value in zip(("likelihood", "reward", "end"), expected, strict=True):
-        assert float(found[f"train/memory/{name}"]) == pytest.approx(value, rel=1e-4)
+        assert float(metrics[f"train/memory/{name}"]) == pytest.approx(value, rel=1e-4)
 
 
 def test_acting_is_v_then_c_then_m(rolled: Any) -> None:
@@ -187,8 +187,8 @@ def test_acting_is_v_then_c_then_m(rolled: Any) -> None:
             with torch.no_grad():
                 z = workflow.vision.encode(torch.from_numpy(step.obs["agent"][row])).mean
                 before = [torch.zeros(1, 8) if step.is_first[row] else carry[name][row : row + 1] for name in "hc"]
-                chosen = workflow.evolution.candidates[acted.carry[TRIAL][row] % 5].float().view(2, -1)
-                action = int((chosen[:, :-1] @ torch.cat([z[0], before[0][0]]) + chosen[:, -1]).argmax())
+                parameters = workflow.evolution.candidates[acted.carry[TRIAL][row] % 5].float().view(2, -1)
+                action = int((parameters[:, :-1] @ torch.cat([z[0], before[0][0]]) + parameters[:, -1]).argmax())
                 after = workflow.memory.step(z, torch.eye(2)[[action]], DynamicsState(*before))
             assert acted.action["agent"][row, 0] == action
             assert torch.allclose(acted.carry["h"][row], after.h[0], atol=1e-6)
@@ -200,9 +200,9 @@ def test_acting_is_v_then_c_then_m(rolled: Any) -> None:
 def test_a_controller_sees_what_it_is_said_to_see(sees: str) -> None:
     workflow = worked("toy/identity_box:world_models", f"algorithm.evolution.sees={sees}")
     z, h, c = (torch.full((4, size), value) for size, value in ((1, 0.7), (8, -0.4), (8, 1.5)))
-    seen = {"z": [z], "z_h": [z, h], "z_h_c": [z, h, c]}[sees]
+    inputs = {"z": [z], "z_h": [z, h], "z_h_c": [z, h, c]}[sees]
     weights = workflow.evolution.candidates.float()[0]
-    expected = torch.tanh(torch.cat([*seen, torch.ones(4, 1)], -1) @ weights)
+    expected = torch.tanh(torch.cat([*inputs, torch.ones(4, 1)], -1) @ weights)
     carry = {"h": h, "c": c, TRIAL: np.zeros(4, int)}
     acted = acts_at(workflow, z.numpy(), carry, explore=True)
     np.testing.assert_allclose(acted.action["agent"][:, 0, 0], expected, rtol=1e-5)
@@ -229,12 +229,12 @@ def test_a_memory_is_shown_a_fresh_draw_of_what_vision_tells(rolled: Any) -> Non
     chance = workflow.context.streams.numpy("replay")
     state = chance.bit_generator.state
     drawn = torch.from_numpy(store.sequences(4, 6, chance).groups["agent"]["obs"][:, 0, 0])
-    shown, step = [], workflow.memory.step
-    workflow.memory.step = lambda z, *rest: (shown.append(z), step(z, *rest))[1]
+    inputs, step = [], workflow.memory.step
+    workflow.memory.step = lambda z, *rest: (inputs.append(z), step(z, *rest))[1]
     for _ in range(200):
         chance.bit_generator.state = state
         workflow.update_memory(store, PHASE)
-    first = torch.stack(shown[::5])  # of the five steps of each update
+    first = torch.stack(inputs[::5])  # of the five steps of each update
     with torch.no_grad():
         mean, log_var = workflow.vision.encode(drawn)
     spread = torch.exp(0.5 * log_var)
@@ -298,8 +298,8 @@ def dreamt(model: Walk, places: list[float], *overrides: str) -> np.ndarray:
     """What a controller that stays where it is dreams to earn, from each of these places."""
     inside = ["algorithm.evolution.inside=dream", "algorithm.memory.hidden=1"]
     workflow = worked("toy/identity_box:world_models", *inside, *overrides, model=model)
-    found: np.ndarray = workflow._dream(np.full(len(places), NONE), torch.tensor(places)[:, None])
-    return found
+    returns: np.ndarray = workflow._dream(np.full(len(places), NONE), torch.tensor(places)[:, None])
+    return returns
 
 
 @pytest.mark.parametrize("temperature", [0.25, 4.0])
@@ -325,8 +325,8 @@ def test_a_deterministic_model_dreams_nothing_by_chance(rolled: Any) -> None:
     plain = ["algorithm.dynamics=mlp", "algorithm.memory.mixtures=5"]
     workflow, store = rolled("toy/recall:world_models", *DREAMT, *plain)
     trials = np.array([0, 1, 7])
-    seen = torch.from_numpy(store.beginnings(3, np.random.default_rng(0))["agent"][:, 0])
-    dreams = [workflow._dream(trials, seen).tolist() for _ in range(2)]
+    beginnings = torch.from_numpy(store.beginnings(3, np.random.default_rng(0))["agent"][:, 0])
+    dreams = [workflow._dream(trials, beginnings).tolist() for _ in range(2)]
     assert dreams[0] == dreams[1]
     assert len(set(dreams[0])) == 3
 
@@ -340,26 +340,26 @@ def test_a_dream_is_what_each_controller_would_dream_alone(rolled: Any) -> None:
         log_std[:] = -30.0  # and always its mean: nothing is left to chance
         workflow.memory.out.bias[-1] = -8.0  # and nothing ends
     trials = np.array([0, 1, 7])
-    seen = torch.from_numpy(store.beginnings(3, np.random.default_rng(0))["agent"][:, 0])
-    together = workflow._dream(trials, seen)
-    alone = [workflow._dream(trials[i : i + 1], seen[i : i + 1])[0] for i in range(3)]
+    beginnings = torch.from_numpy(store.beginnings(3, np.random.default_rng(0))["agent"][:, 0])
+    together = workflow._dream(trials, beginnings)
+    alone = [workflow._dream(trials[i : i + 1], beginnings[i : i + 1])[0] for i in range(3)]
     assert together.tolist() == pytest.approx(alone, rel=1e-3)
     with torch.no_grad():
         workflow.memory.out.bias[-1] = 100.0  # all of it ends at once
-    first = workflow._dream(trials, seen)
+    first = workflow._dream(trials, beginnings)
     assert first.tolist() != pytest.approx(together.tolist(), rel=1e-3)
 
 
 def test_only_what_is_known_is_seen_in_imagination(rolled: Any) -> None:
     workflow, store = rolled("toy/glimpse:world_models")
     drawn = store.sequences(2, 8, np.random.default_rng(0))
-    found = workflow.imagine(drawn, 3, seed=0)
-    (key,) = found.obs
-    assert found.obs[key].shape == found.predicted_obs[key].shape == (2, 7, 1, 16, 16)
-    assert found.reward.shape == found.predicted_reward.shape == (2, 7)
+    imagination = workflow.imagine(drawn, 3, seed=0)
+    (key,) = imagination.obs
+    assert imagination.obs[key].shape == imagination.predicted_obs[key].shape == (2, 7, 1, 16, 16)
+    assert imagination.reward.shape == imagination.predicted_reward.shape == (2, 7)
     drawn.groups["agent"]["obs"][:, 4:] = 9
     again = workflow.imagine(drawn, 3, seed=0)
-    assert np.array_equal(found.predicted_obs[key], again.predicted_obs[key])
+    assert np.array_equal(imagination.predicted_obs[key], again.predicted_obs[key])
 
 
 def test_nobody_imagines_without_a_memory(rolled: Any, tmp_path: Path) -> None:
@@ -436,7 +436,7 @@ def test_what_is_learned_in_a_dream_works_awake(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (
             ["algorithm.representation=identity"],
@@ -455,14 +455,14 @@ def test_what_is_learned_in_a_dream_works_awake(tmp_path: Path) -> None:
         (["algorithm.buffer_size=8"], "algorithm.buffer_size=8"),
     ],
 )
-def test_mistakes_are_told(overrides: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_mistakes_are_told(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         made("toy/glimpse:world_models", *overrides)
 
 
 def test_a_random_controller_keeps_the_settings_of_what_it_stands_for() -> None:
-    kept = load("Pendulum-v1:mpc", ["algorithm.controller=random", "algorithm.horizon=7"]).algorithm
-    assert (kept.horizon, kept.planning.candidates) == (7, 128)
+    config = load("Pendulum-v1:mpc", ["algorithm.controller=random", "algorithm.horizon=7"]).algorithm
+    assert (config.horizon, config.planning.candidates) == (7, 128)
 
 
 def test_what_no_representation_fits_is_told_before_anything_is_made() -> None:
@@ -473,11 +473,11 @@ def test_what_no_representation_fits_is_told_before_anything_is_made() -> None:
     config = load("toy/glimpse:world_models")
     env = check(config)
     both = Dict({"eye": env.groups["agent"].observation, "place": Box(-1, 1, (2,))})
-    seen = replace(env, groups={"agent": replace(env.groups["agent"], observation=both)})
+    spec = replace(env, groups={"agent": replace(env.groups["agent"], observation=both)})
     with pytest.raises(
         ConfigError, match="one image and nothing else, or numbers alone; toy/glimpse has 1 of them and 2"
     ):
-        config.algorithm.check(seen, 1)
+        config.algorithm.check(spec, 1)
 
 
 def made(spec: str, *overrides: str) -> Assembly:
