@@ -267,7 +267,7 @@ class Context:
     num_envs: int
     device: Any  # torch.device
     streams: Streams  # named random generators, part of the run's state
-    kernels: str = "torch"  # or "numpy": what computes plain networks on the CPU
+    kernels: str = "torch"  # or "numpy": the hand-written kernels (`nets/numpy/`), where they support the networks
     compiled: Callable[[Any], Any] = lambda function: function  # applies torch's compiler if the run uses it
     captured: Callable[[Any], Any] = lambda function: function  # captures a CUDA graph (`nets/cuda_graph.py`)
 
@@ -302,6 +302,18 @@ class Explains(Protocol):
 
         The N axis is time. `mode.forced` holds the actions of the episode, from which a recurrent state is computed.
         The inspector passes an episode in pieces, and the carry of each piece to the next.
+        """
+
+
+@runtime_checkable
+class HandWritten(Protocol):
+    """A workflow with hand-written kernels, which compute what its loss says."""
+
+    def loss_example(self, group: str, numbers: np.random.Generator) -> tuple[dict[str, Any], list[Any]] | None:
+        """Set the gradients of a made-up batch, as in an update; return figures by name, and the networks.
+
+        Parameters and batch are made up from `numbers`, in torch's default precision. None if no kernel supports the
+        group's networks. Called on instances made for that, with `context.kernels` of either kind, to compare them.
         """
 
 

@@ -17,7 +17,7 @@ from cadenza.config.algorithm_settings import AlgorithmSettings, adopt
 from cadenza.config.families import FAMILIES as FAMILIES
 from cadenza.config.families import Family as Family
 from cadenza.errors import ConfigError, NotFoundError, nearest
-from cadenza.types import Deployable, Explains, Imagines, Stateful, Workflow
+from cadenza.types import Deployable, Explains, HandWritten, Imagines, Stateful, Workflow
 
 Factory = Callable[..., Any]
 
@@ -115,6 +115,7 @@ def import_path(thing: Any) -> str | None:
 OFFERS: dict[str, Callable[..., Any]] = {
     "explain": Explains.explain,
     "imagine": Imagines.imagine,
+    "loss_example": HandWritten.loss_example,
     "deployed": Deployable.deployed,
 }
 

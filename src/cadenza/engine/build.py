@@ -18,14 +18,14 @@ from cadenza.engine.checkpoint import Checkpoints
 from cadenza.engine.collector import Collector
 from cadenza.engine.evaluator import Evaluator
 from cadenza.engine.orchestrator import Orchestrator
-from cadenza.engine.runtime import compiled, decide_runtime, has_large_images, keep_memory, use_runtime
+from cadenza.engine.runtime import check_loss, compiled, decide_runtime, has_large_images, keep_memory, use_runtime
 from cadenza.engine.scheduler import PhaseScheduler
 from cadenza.engine.signals import Signals
 from cadenza.envs.first_environment import FirstEnvironment
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, nearest
-from cadenza.records.decisions import COLLECT
+from cadenza.records.decisions import COLLECT, KERNELS_REASON
 from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricsFile
@@ -82,6 +82,7 @@ def assemble(
         from cadenza.data.prefill import configured_dataset, replay_for
 
         dataset = configured_dataset(config, spec, decisions)
+    check_loss(config, spec, decisions)  # before the run's own generators are seeded: it uses the global ones
     streams = Streams(config.seed)
     streams.seed_globals()
     workflow = build_workflow(config, spec, streams, decisions)
@@ -111,6 +112,8 @@ def assemble(
 def build(assembly: Assembly, folder: RunFolder, console: Display, signals: Signals) -> Orchestrator:
     """Put the parts together as a run in its folder, at its beginning."""
     config = assembly.config
+    if reason := assembly.decisions.get(KERNELS_REASON):
+        console.note(reason, warning=True)
     attach_stores(assembly.stores, folder.replay)
     if assembly.datasets:
         from cadenza.data.prefill import fill

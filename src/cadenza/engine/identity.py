@@ -12,11 +12,12 @@ from cadenza.config.convert import build, to_dict
 from cadenza.config.migrate import migrate
 from cadenza.config.schema import Phase, RunConfig
 from cadenza.errors import ConfigError
-from cadenza.records.decisions import ACCEPTED, BUDGETS, DECISIONS, DEVICES, binding
+from cadenza.records.decisions import ACCEPTED, BUDGETS, DECISIONS, DEVICES, LOSS, binding
 from cadenza.records.validity import is_number
 
 ABSENT = object()
 UNSET = "(not set)"
+CODE = f"decisions.{LOSS}."  # in decisions.json, but it changes with the code
 FILES = {"config": "config.yaml", "decisions": "decisions.json"}
 BUDGET = ("config.training.max_timesteps", "config.training.max_updates")
 BY_COMMAND = (*BUDGET, "config.device")  # what `resume --max-timesteps --max-updates --device` replaces
@@ -34,6 +35,8 @@ class Change:
     def __str__(self) -> str:
         part, _, key = self.key.partition(".")
         where = f"{FILES[part]}: {key}" if part in FILES else self.key
+        if self.key.startswith(CODE):
+            where = f"the loss of group {self.key.removeprefix(CODE)}, as computed on a made-up batch"
         return f"{where}: {shown(self.before)} → {shown(self.now)}"
 
     @property

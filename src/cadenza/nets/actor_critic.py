@@ -22,7 +22,7 @@ from cadenza.trees import map_tree
 from cadenza.types import Acted, GroupSpec, Mode, Step, Tree
 
 if TYPE_CHECKING:
-    from cadenza.nets.numpy.actor_critic_kernel import PlainActorCritic
+    from cadenza.nets.numpy.actor_critic_kernel import ActorCriticKernel
 
 
 class ActorCriticSettings(Protocol):
@@ -48,8 +48,6 @@ class ActorCriticOutput(NamedTuple):
 
 class ActorCritic(nn.Module):
     """Policy and value network of one group."""
-
-    plain: PlainActorCritic | None = None  # NumPy kernels for acting and gradients, where they support the network
 
     def __init__(
         self, group: GroupSpec, config: ActorCriticSettings, critic_space: spaces.Space[Any] | None = None
@@ -126,6 +124,7 @@ class ActorCritic(nn.Module):
 
 def act(
     nets: Mapping[str, ActorCritic],
+    kernels: Mapping[str, ActorCriticKernel],
     observers: Mapping[str, Observer],
     step: Step,
     carry: Tree,
@@ -133,7 +132,7 @@ def act(
     views: Mapping[str, CriticView] = MappingProxyType({}),
     keep_outputs: bool = False,
 ) -> Acted:
-    """Sample (or without `mode.explore` take the most likely) actions [N, A, …] of every group.
+    """Sample (or without `mode.explore` take the most likely) actions [N, A, …] of every group, by its kernel if any.
 
     `views` has the views of critics that observe something other than the policy; their memory takes it as input. The
     extras hold the carry before the step for networks with memory and, with `keep_outputs`, `output` and `value` of
@@ -143,9 +142,9 @@ def act(
     extras: dict[str, dict[str, Any]] = {}
     after: dict[str, Tree] = {}
     for name, net in nets.items():
-        if net.plain is not None:
-            draw = mode.streams.numpy(f"act.{name}") if mode.explore else None
-            action[name] = net.plain.act(observers[name].vector(step.obs[name]), step.mask.get(name), draw)
+        if name in kernels:
+            generator = mode.streams.numpy(f"act.{name}") if mode.explore else None
+            action[name] = kernels[name].act(observers[name].vector(step.obs[name]), step.mask.get(name), generator)
             extras[name], after[name] = {}, {}
         else:
             critic_obs = views[name](step.obs, step.state) if name in views and net.has_memory else None

@@ -1,4 +1,4 @@
-"""PPO's objective: its terms element by element, and the whole for autograd or with its gradients by hand."""
+"""PPO's clipped objective: its terms element by element, the loss for autograd, and its derivatives by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIGURES = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clip_fraction"
 
 
 class Experience(Protocol):
-    """What the objective is about, as tensors or as arrays of one shape."""
+    """The data of the objective, as tensors or arrays of one shape."""
 
     @property
     def weight(self) -> Any: ...  # 1 where it counts, else 0
@@ -22,7 +22,7 @@ class Experience(Protocol):
     @property
     def advantage(self) -> Any: ...
     @property
-    def factor(self) -> Any: ...  # what the objective of each is multiplied by; None: by nothing
+    def factor(self) -> Any: ...  # multiplies the surrogate of each entry; None: by nothing
     @property
     def target(self) -> Any: ...  # of the value
     @property
@@ -32,7 +32,7 @@ class Experience(Protocol):
 
 
 class Slopes(NamedTuple):
-    """How the loss changes with each of what it was computed from."""
+    """The derivatives of the loss by each of its inputs."""
 
     log_prob: np.ndarray
     entropy: np.ndarray
@@ -41,7 +41,11 @@ class Slopes(NamedTuple):
 
 @dataclass(frozen=True)
 class ClippedObjective:
-    """The loss to be minimised: clipped surrogate, value error and entropy, as means over what counts."""
+    """The loss to be minimised: clipped surrogate, value error and entropy, as means over the entries that count.
+
+    `loss` defines it. `slopes` is its derivative by hand, for the kernels of `nets/numpy/`; before a run begins, its
+    results are compared with autograd's (`engine/runtime.py`).
+    """
 
     clip_range: Tensor
     entropy_coef: Tensor
@@ -49,93 +53,97 @@ class ClippedObjective:
     value_clip_range: float | None
     normalize_advantage: bool
 
-    def loss(self, log_prob: Tensor, entropy: Tensor, value: Tensor, seen: Experience) -> tuple[Tensor, Tensor]:
-        """The loss, and `FIGURES` to log."""
-        weight, advantage, clip = seen.weight, seen.advantage, self.clip_range
+    def loss(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Experience) -> tuple[Tensor, Tensor]:
+        """Return the loss, and `FIGURES` to log."""
+        weight, advantage, clip = batch.weight, batch.advantage, self.clip_range
         if self.normalize_advantage:
             advantage = masked_standardise(advantage, weight)
-        log_ratio = log_prob - seen.old_log_prob
-        gain = clipped_surrogate(log_ratio, advantage, clip)
-        policy_loss = -masked_mean(gain if seen.factor is None else seen.factor * gain, weight)
-        errors = value_error(value, seen.old_value, seen.target, self.value_clip_range)
-        value_loss = masked_mean(errors, seen.value_weight)
+        log_ratio = log_prob - batch.old_log_prob
+        surrogate = clipped_surrogate(log_ratio, advantage, clip)
+        policy_loss = -masked_mean(surrogate if batch.factor is None else batch.factor * surrogate, weight)
+        errors = value_error(value, batch.old_value, batch.target, self.value_clip_range)
+        value_loss = masked_mean(errors, batch.value_weight)
         mean_entropy = masked_mean(entropy, weight)
         loss = policy_loss + self.value_coef * value_loss - self.entropy_coef * mean_entropy
         with torch.no_grad():
             kl = masked_mean(approximate_kl(log_ratio), weight)
-            clipped = masked_mean(((log_ratio.exp() - 1).abs() > clip).float(), weight)
-            figures = torch.stack([loss, policy_loss, value_loss, mean_entropy, kl, clipped])
+            clip_fraction = masked_mean(((log_ratio.exp() - 1).abs() > clip).float(), weight)
+            figures = torch.stack([loss, policy_loss, value_loss, mean_entropy, kl, clip_fraction])
         return loss, figures
 
     def slopes(
-        self, log_prob: np.ndarray, entropy: np.ndarray, value: np.ndarray, seen: Experience
+        self, log_prob: np.ndarray, entropy: np.ndarray, value: np.ndarray, batch: Experience
     ) -> tuple[Slopes, Tensor]:
-        """The same in NumPy, all [B]: the gradients that autograd would find, and `FIGURES`."""
+        """Return the derivatives of `loss` and its `FIGURES`, for arrays [B]."""
         clip, entropy_coef = float(self.clip_range), float(self.entropy_coef)
-        count = max(float(seen.weight.sum()), 1.0)
-        share = seen.weight / np.float32(count)
-        advantage = seen.advantage
+        count = max(float(batch.weight.sum()), 1.0)
+        share = batch.weight / count
+        advantage = batch.advantage
         if self.normalize_advantage and count > 1:
             centred = advantage - np.dot(advantage, share)
-            variance = float(np.dot(centred * centred, seen.weight)) / (count - 1)
-            advantage = centred / np.float32(variance**0.5 + 1e-8)
-        log_ratio = log_prob - seen.old_log_prob
+            variance = float(np.dot(centred * centred, batch.weight)) / (count - 1)
+            advantage = centred / (variance**0.5 + 1e-8)
+        log_ratio = log_prob - batch.old_log_prob
         ratio = np.exp(log_ratio)
-        free, held = ratio * advantage, np.clip(ratio, 1 - clip, 1 + clip) * advantage
-        gain, push = np.minimum(free, held), np.where(free > held, 0, free)
-        if seen.factor is not None:
-            gain, push = seen.factor * gain, seen.factor * push
-        error = value - seen.target
-        descent = error
-        if self.value_clip_range is not None:
-            reach, moved = self.value_clip_range, value - seen.old_value
-            stopped = np.clip(moved, -reach, reach) + seen.old_value - seen.target
-            worse = stopped * stopped > error * error
-            descent = np.where(worse, stopped * (np.abs(moved) <= reach), error)
-            error = np.where(worse, stopped, error)
-        policy_loss = -float(np.dot(gain, share))
-        value_share = seen.value_weight / np.float32(max(float(seen.value_weight.sum()), 1.0))
+        free, clipped = ratio * advantage, np.clip(ratio, 1 - clip, 1 + clip) * advantage
+        surrogate, slope = np.minimum(free, clipped), np.where(free > clipped, 0, free)
+        if batch.factor is not None:
+            surrogate, slope = batch.factor * surrogate, batch.factor * slope
+        error, value_slope = self._value_errors(value, batch)
+        policy_loss = -float(np.dot(surrogate, share))
+        value_share = batch.value_weight / max(float(batch.value_weight.sum()), 1.0)
         value_loss = float(np.dot(error * error, value_share))
         mean_entropy = float(np.dot(entropy, share))
         loss = policy_loss + self.value_coef * value_loss - entropy_coef * mean_entropy
         change = ratio - 1
         kl = float(np.dot(change - log_ratio, share))
-        clipped = float(np.dot(np.abs(change) > clip, share))
+        clip_fraction = float(np.dot(np.abs(change) > clip, share))
         slopes = Slopes(
-            log_prob=push * -share,
+            log_prob=slope * -share,
             entropy=-entropy_coef * share,
-            value=(2 * self.value_coef) * descent * value_share,
+            value=(2 * self.value_coef) * value_slope * value_share,
         )
-        return slopes, torch.tensor([loss, policy_loss, value_loss, mean_entropy, kl, clipped])
+        return slopes, torch.tensor([loss, policy_loss, value_loss, mean_entropy, kl, clip_fraction])
+
+    def _value_errors(self, value: np.ndarray, batch: Experience) -> tuple[np.ndarray, np.ndarray]:
+        """Return the errors whose squares count, and half the derivatives of those squares."""
+        error = value - batch.target
+        if self.value_clip_range is None:
+            return error, error
+        reach, change = self.value_clip_range, value - batch.old_value
+        clipped = np.clip(change, -reach, reach) + batch.old_value - batch.target
+        is_worse = clipped * clipped > error * error
+        slope = np.where(is_worse, clipped * (np.abs(change) <= reach), error)
+        return np.where(is_worse, clipped, error), slope
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: Tensor) -> Tensor:
-    """The pessimistic objective of PPO; to be maximised."""
+    """Return the pessimistic objective of PPO for each entry; it is maximised."""
     ratio = log_ratio.exp()
     return torch.minimum(ratio * advantage, ratio.clamp(1 - clip_range, 1 + clip_range) * advantage)
 
 
 def value_error(value: Tensor, old_value: Tensor, target: Tensor, clip_range: float | None) -> Tensor:
-    """Squared error; with a clip range, the worse of it and the error of the value held near its old estimate."""
+    """Return squared errors; with a clip range, the larger of it and that of the value clipped to its old estimate."""
     error = (value - target).square()
     if clip_range is None:
         return error
-    held = old_value + (value - old_value).clamp(-clip_range, clip_range)
-    return torch.maximum(error, (held - target).square())
+    clipped = old_value + (value - old_value).clamp(-clip_range, clip_range)
+    return torch.maximum(error, (clipped - target).square())
 
 
 def approximate_kl(log_ratio: Tensor) -> Tensor:
-    """Low-variance estimate of KL(old, new) from samples of the old policy (Schulman 2020, k3)."""
+    """Estimate KL(old, new) from samples of the old policy, with low variance (Schulman 2020, k3)."""
     return log_ratio.exp() - 1 - log_ratio
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the entries where `mask` (float, 0 or 1) is set."""
+    """Return the mean over the entries where `mask` (float, 0 or 1) is set."""
     return (x * mask).sum() / mask.sum().clamp(min=1)
 
 
 def masked_standardise(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean 0 and standard deviation 1 over the entries where `mask` is set; a single one stays as it is."""
+    """Scale to mean 0 and standard deviation 1 over the entries where `mask` is set; leave a single one unchanged."""
     count = mask.sum()
     mean = masked_mean(x, mask)
     variance = ((x - mean).square() * mask).sum() / (count - 1).clamp(min=1)

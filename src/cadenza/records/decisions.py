@@ -10,7 +10,7 @@ from typing import Any
 from cadenza.base.files import SafePath
 from cadenza.base.json_text import is_intact, without_digest
 from cadenza.errors import CheckpointError, nearest
-from cadenza.records.validity import REMEDY, damage, is_bool, is_text, list_of, optional, record
+from cadenza.records.validity import REMEDY, damage, dict_of, is_bool, is_number, is_text, list_of, optional, record
 
 DEVICE = re.compile(r"[a-z]+(:\d+)?")
 CHECKPOINT = re.compile(r"step-\d{12,}-\d{12,}")  # as engine/checkpoint.py names them
@@ -72,6 +72,8 @@ def _log(**kinds: Callable[[Any], bool]) -> Decision:
 BUDGETS, DEVICES, ACCEPTED = "training.budgets", "device.changes", "accepted"
 BLAS, BLAS_CHANGES = "runtime.blas", "runtime.blas_changes"  # the kernels of NumPy's linear algebra
 COLLECT = "training.collect"  # the amount of each `collect` that names none
+KERNELS, KERNELS_REASON = "runtime.kernels", "runtime.kernels.reason"  # the latter if hand-written ones do not fit
+LOSS = "runtime.loss"  # by group, figures and sums of the gradient on a made-up batch
 COUNT = Decision("a whole number from 1", _is_positive)
 FLAG = Decision("true or false", is_bool)
 ENVIRONMENT = {
@@ -81,7 +83,9 @@ ENVIRONMENT = {
 DECISIONS: dict[str, Decision] = {
     "device": Decision("a device such as cpu or cuda:0", _is_device),
     "runtime.threads": COUNT,
-    "runtime.kernels": _choice("numpy", "torch"),
+    KERNELS: _choice("numpy", "torch"),
+    KERNELS_REASON: Decision("a text", is_text, binds=False),
+    LOSS: Decision("an object of lists of numbers", dict_of(list_of(optional(is_number)))),
     BLAS: Decision("the name of kernels, such as Haswell", is_text),
     "runtime.compile": FLAG,
     "runtime.tf32": FLAG,

@@ -1,6 +1,8 @@
 """Deep Q-learning (Mnih et al. 2015) and what Rainbow (Hessel et al. 2018) adds, for any number of agent groups.
 
-Each group has network, target network and optimizer of its own, shared by its agents. Settings: `dqn_config.py`.
+Each group has its own network, target network and optimizer, shared by its agents. Settings: `dqn_config.py`. On a
+CPU, a hand-written kernel computes the gradient of `_loss` where it supports the network; if `_loss` is edited or
+overridden, that is noticed before the first step and autograd computes it.
 Letters in shapes: B transitions, N environments, A agents of the group, n actions, K atoms of a distribution.
 """
 
@@ -19,8 +21,8 @@ from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Transitions
 from cadenza.data.replay import ReplayStore
 from cadenza.nets.deployed import Deployed
-from cadenza.nets.numpy.q_kernel import PlainQ, flat, gradients, plain_q
-from cadenza.nets.observe import ObservationTensors, Observer
+from cadenza.nets.numpy.q_kernel import QKernel, example_batch, q_kernel
+from cadenza.nets.observe import VECTOR, ObservationTensors, Observer
 from cadenza.nets.opinions import action_mask, q_opinion
 from cadenza.nets.optimizers import Optimizer, optimizer
 from cadenza.nets.q_network import Noise, QNetwork
@@ -32,10 +34,12 @@ from cadenza.workflows.dqn_config import DQNConfig
 from cadenza.workflows.parts import Parts
 
 Array = np.ndarray[Any, Any]
-ROWS_AT_ONCE = 1024  # of transitions, in gradient steps that share what the target network says
+ROWS_AT_ONCE = 1024  # transitions in gradient steps that share one pass through the target network
 
 
 class DQN:
+    """Deep Q-learning, and its variant Rainbow."""
+
     hooks = ("update",)
 
     def __init__(self, config: DQNConfig, context: Context) -> None:
@@ -45,15 +49,14 @@ class DQN:
         self.targets: dict[str, Target[QNetwork]] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self.observers: dict[str, Observer] = {}
-        self.plain: dict[str, tuple[PlainQ, PlainQ]] = {}  # network and target by hand, where that can be
+        self.kernels: dict[str, QKernel] = {}  # hand-written, where they support the network
         self.gradient_steps = dict.fromkeys(context.env.groups, 0)
         for name, group in context.env.groups.items():
             net = self.nets[name] = QNetwork(group, config).to(self.device)
             self.optimizers[name] = optimizer(net, config.optimizer)
             target = self.targets[name] = Target(net, self.optimizers[name])
-            online, judge = plain_q(net, context.kernels), plain_q(target.net, context.kernels)
-            if online is not None and judge is not None:
-                self.plain[name] = online, judge
+            if context.kernels == "numpy" and (kernel := q_kernel(net, target.net)):
+                self.kernels[name] = kernel
             raw, scale = config.torso.encoder != "auto", config.normalize_obs
             self.observers[name] = Observer(group.observation, self.device, "static" if scale else False, raw)
         self.parts = Parts(
@@ -76,25 +79,24 @@ class DQN:
         return Acted(action, {name: {} for name in self.nets}, carry)
 
     def _choose(self, name: str, step: Step, epsilon: float, mode: Mode) -> Array:
-        """The best actions [N, A], or with this probability any that is allowed."""
+        """Return the best actions [N, A], each replaced by a random allowed one with probability `epsilon`."""
         shape, mask = step.active[name].shape, step.mask.get(name)
-        chosen, at_random = np.zeros(shape, np.int64), np.zeros(shape, bool)
+        action, is_random = np.zeros(shape, np.int64), np.zeros(shape, bool)
         if epsilon > 0:
-            draw = mode.streams.numpy(f"act.{name}")
-            at_random = draw.random(shape) < epsilon
-            if at_random.any():
-                chosen = masked(draw.random((*shape, self.nets[name].actions)), mask).argmax(-1)
-        if not at_random.all():
+            generator = mode.streams.numpy(f"act.{name}")
+            is_random = generator.random(shape) < epsilon
+            if is_random.any():
+                action = masked(generator.random((*shape, self.nets[name].actions)), mask).argmax(-1)
+        if not is_random.all():
             best = masked(self._values(name, step, mode), mask).argmax(-1)
-            chosen = np.where(at_random, chosen, best)
-        return np.asarray(chosen + self.context.env.groups[name].action.start)  # type: ignore[attr-defined]
+            action = np.where(is_random, action, best)
+        return np.asarray(action + self.context.env.groups[name].action.start)  # type: ignore[attr-defined]
 
     def _values(self, name: str, step: Step, mode: Mode) -> Array:
-        """[N, A, n]"""
+        """Return the Q values [N, A, n]."""
         net, observer, obs = self.nets[name], self.observers[name], step.obs[name]
-        if name in self.plain:
-            vector = observer.vector(obs)
-            return self.plain[name][0](vector.reshape(-1, vector.shape[-1])).reshape(*vector.shape[:-1], -1)
+        if name in self.kernels:
+            return self.kernels[name].values(observer.vector(obs))
         with torch.inference_mode():
             noise = net.draw(mode.streams.torch(f"noise.{name}", self.device)) if mode.explore else ()
             return net.means(net(observer(obs), noise)).cpu().numpy()
@@ -124,43 +126,43 @@ class DQN:
     # learning
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
-        """One gradient step, group after group, on the same moments of the environments; or several at once."""
-        config, prioritized = self.config, self.config.priority_alpha is not None
+        """Take one gradient step, group after group, on the same transitions; or several of those that are due."""
+        config, is_prioritized = self.config, self.config.priority_alpha is not None
         beta, generator = self._now(config.priority_beta, phase), self.context.streams.numpy("replay")
-        calls = self._at_once(phase.due)
+        calls = self._calls(phase.due)
         sampled = store.sample(calls * config.batch_size, generator, config.n_step, config.gamma, beta)
-        surprise = np.zeros(config.batch_size, np.float32)
+        priorities = np.zeros(config.batch_size, np.float32)
         metrics: dict[str, Any] = {}
         updates = 0
         for name in self.nets:
             acted = sampled.groups[name]["active"]
-            if not acted.any():  # nobody of this group
+            if not acted.any():  # no agent of this group
                 continue
             batch, learning_rate = self._batch(name, sampled, calls), self._now(config.learning_rate, phase)
             figures, errors = self._learn(name, batch, calls, learning_rate)
-            if prioritized:
-                surprise = np.maximum(surprise, (errors * acted).max(-1))
+            if is_prioritized:
+                priorities = np.maximum(priorities, (errors * acted).max(-1))
             prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in figures.items()}
             updates += calls
-        if prioritized:
-            store.update_priorities(sampled.index, surprise)
+        if is_prioritized:
+            store.update_priorities(sampled.index, priorities)
         metrics["train/epsilon"] = self._now(config.epsilon, phase)
         return Updated(updates, metrics, calls)
 
-    def _at_once(self, due: int) -> int:
-        """How many gradient steps one call takes: with the same target network, what it says is asked for once."""
+    def _calls(self, due: int) -> int:
+        """Return how many of the gradient steps that are due to take at once: with one pass through the target."""
         config, groups = self.config, self.context.env.groups
         if config.priority_alpha is not None or len(groups) > 1:
             return 1
         ((name, group),) = groups.items()
-        if name not in self.plain or len(group.agents) > 1:  # of several some may not have acted
+        if name not in self.kernels or len(group.agents) > 1:  # some of several may not have acted
             return 1
         until_copied = config.target_every - self.gradient_steps[name] % config.target_every
         return max(1, min(due, until_copied, ROWS_AT_ONCE // config.batch_size))
 
     def _batch(self, name: str, sampled: Transitions, calls: int) -> TDBatch:
-        """Arrays, with observations as they were seen."""
+        """Return arrays, with observations as the environment gave them."""
         data = sampled.groups[name]
         acted = data["active"].astype(np.float32)
         share = acted * (calls / acted.sum())
@@ -176,81 +178,106 @@ class DQN:
         )
 
     def _learn(self, name: str, batch: TDBatch, calls: int, learning_rate: float) -> tuple[dict[str, Any], Array]:
-        """A gradient step for each call; the means of their figures, and the size of each error of the last [B, A]."""
-        done = []
-        for figures, errors in self._by_hand(name, batch, calls) if name in self.plain else self._by_torch(name, batch):
+        """Take `calls` gradient steps; return the means of their figures, and the last one's absolute errors [B, A]."""
+        steps = []
+        for figures, errors in self._gradients(name, batch, calls):
             norms = self.optimizers[name].step(learning_rate, self.config.max_grad_norm)
-            done.append(({**figures, "grad_norm": norms["all"]}, errors))
+            steps.append(({**figures, "grad_norm": norms["all"]}, errors))
         self.gradient_steps[name] += calls
         if self.gradient_steps[name] % self.config.target_every == 0:
             self.targets[name].follow(self.config.tau)
-        figures, errors = done[-1]
+        figures, errors = steps[-1]
         if calls > 1:
-            figures = {key: sum(each[key] for each, _ in done) / calls for key in figures}
+            figures = {key: sum(step[key] for step, _ in steps) / calls for key in figures}
         return {**figures, "learning_rate": learning_rate}, errors
 
-    def _by_hand(self, name: str, batch: TDBatch, calls: int) -> Iterator[tuple[dict[str, Any], Array]]:
-        """Gradients of one call after the other, the network having changed between them."""
-        (online, target), see, config = self.plain[name], self.observers[name].vector, self.config
-        seen = replace(batch, obs=see(batch.obs), next_obs=see(batch.next_obs))
-        following = target(flat(seen.next_obs)).reshape(*seen.action.shape, -1)
-        for part, says in zip(seen.split(calls), np.split(following, calls), strict=True):
-            loss, value, error = gradients(online, says, part, config.double, config.loss == "mse")
+    def _gradients(self, name: str, batch: TDBatch, calls: int) -> Iterator[tuple[dict[str, Any], Array]]:
+        """Set the parameters' gradients for one call after the other; yield figures and absolute errors [B, A]."""
+        observer = self.observers[name]
+        if name in self.kernels:
+            arrays = replace(batch, obs=observer.vector(batch.obs), next_obs=observer.vector(batch.next_obs))
+            yield from self._kernel_gradients(name, arrays, calls)
+        else:
+            obs, next_obs = observer(batch.obs), observer(batch.next_obs)
+            yield self._loss_gradients(name, self._tensors(replace(batch, obs=obs, next_obs=next_obs)))
+
+    def _kernel_gradients(self, name: str, batch: TDBatch, calls: int) -> Iterator[tuple[dict[str, Any], Array]]:
+        """Compute what `_loss` says, which was checked, by hand; the network changes between the calls."""
+        kernel, config = self.kernels[name], self.config
+        next_values = kernel.target_values(batch.next_obs)
+        for part, values in zip(batch.split(calls), np.split(next_values, calls), strict=True):
+            loss, value, error = kernel.gradients(part, values, config.double, config.loss == "mse")
             size, share = np.abs(error), part.share.ravel()
             yield {"loss": loss, "q_mean": float(value.ravel() @ share), "td_error": float(size.ravel() @ share)}, size
 
-    def _by_torch(self, name: str, batch: TDBatch) -> Iterator[tuple[dict[str, Any], Array]]:
-        net, target, see = self.nets[name], self.targets[name].net, self.observers[name]
-        arrays = {key: value for key, value in vars(batch).items() if key not in ("obs", "next_obs")}
-        tensors = map_tree(lambda x: None if x is None else torch.from_numpy(x).to(self.device), arrays)
-        seen = TDBatch(**tensors, obs=see(batch.obs), next_obs=see(batch.next_obs))
-        draw = self.context.streams.torch(f"noise.{name}", self.device)
-        loss, figures, errors = self._compiled_loss(net, target, seen, net.draw(draw), target.draw(draw))
+    def _loss_gradients(self, name: str, batch: TDBatch) -> tuple[dict[str, Any], Array]:
+        """Compute them by autograd on `_loss`."""
+        net, target = self.nets[name], self.targets[name].net
+        generator = self.context.streams.torch(f"noise.{name}", self.device)
+        loss, figures, errors = self._compiled_loss(net, target, batch, net.draw(generator), target.draw(generator))
         self.optimizers[name].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        # only priorities need them here, and fetching them waits for the device
-        known = errors.cpu().numpy() if self.config.priority_alpha is not None else np.zeros(errors.shape, np.float32)
-        yield dict(zip(("loss", "q_mean", "td_error"), figures, strict=True)), known
+        # only priorities need the errors on the CPU, and copying them waits for the device
+        sizes = errors.cpu().numpy() if self.config.priority_alpha is not None else np.zeros(errors.shape, np.float32)
+        return dict(zip(("loss", "q_mean", "td_error"), figures, strict=True)), sizes
+
+    def _tensors(self, batch: TDBatch) -> TDBatch:
+        """Return a batch of arrays, except for the observations, as tensors."""
+        arrays = {key: value for key, value in vars(batch).items() if key not in ("obs", "next_obs")}
+        return replace(batch, **map_tree(lambda x: None if x is None else torch.from_numpy(x).to(self.device), arrays))
 
     def _loss(
         self, net: QNetwork, target: QNetwork, batch: TDBatch, noise: Noise, target_noise: Noise
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The scalar to minimise, figures to log, and what priorities are made of [B, A]."""
+        """Return the scalar to minimise, figures to log, and the errors that become priorities [B, A]."""
         with torch.no_grad():
-            following = target(batch.next_obs, target_noise)
-            judged = net.means(net(batch.next_obs, noise)) if self.config.double else target.means(following)
+            next_output = target(batch.next_obs, target_noise)
+            scores = net.means(net(batch.next_obs, noise)) if self.config.double else target.means(next_output)
             if batch.next_mask is not None:
-                judged = judged.masked_fill(~batch.next_mask, -torch.inf)
-            following = of_actions(following, judged.argmax(-1))
+                scores = scores.masked_fill(~batch.next_mask, -torch.inf)
+            next_output = of_actions(next_output, scores.argmax(-1))
         output = of_actions(net(batch.obs, noise), batch.action)
-        each, goal, surprise = self._errors(net, output, following, batch)
-        loss = (each * batch.weight).sum()
+        losses, goal, divergence = self._errors(net, output, next_output, batch)
+        loss = (losses * batch.weight).sum()
         with torch.no_grad():
             value = net.means(output)
             error = (goal - value).abs()
             figures = torch.stack([loss, (value * batch.share).sum(), (error * batch.share).sum()])
-        return loss, figures, error if surprise is None else surprise
+        return loss, figures, error if divergence is None else divergence
 
     def _errors(
-        self, net: QNetwork, output: Tensor, following: Tensor, batch: TDBatch
+        self, net: QNetwork, output: Tensor, next_output: Tensor, batch: TDBatch
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Losses, what values should be, and what is more telling for priorities than their difference; all [B, A]."""
+        """Return losses, targets of values, and for priorities the divergence if it replaces the error; all [B, A]."""
         config = self.config
         if config.distribution == "none":
-            goal = batch.reward + batch.discount * following
+            goal = batch.reward + batch.discount * next_output
             return (output - goal).square() if config.loss == "mse" else huber(output - goal), goal, None
         reward, discount = batch.reward[..., None], batch.discount[..., None]
         if config.distribution == "quantile":
-            goals = reward + discount * following
+            goals = reward + discount * next_output
             return quantile_huber(output, goals, config.kappa), goals.mean(-1), None
         with torch.no_grad():
-            aim = project(following.softmax(-1), reward + discount * net.support, net.support)
-        each = -(aim * output.log_softmax(-1)).sum(-1)
-        divergence = each.detach() + torch.xlogy(aim, aim).sum(-1)  # as Rainbow has it
-        return each, (aim * net.support).sum(-1), divergence.clamp(min=0)
+            probs = project(next_output.softmax(-1), reward + discount * net.support, net.support)
+        losses = -(probs * output.log_softmax(-1)).sum(-1)
+        divergence = losses.detach() + torch.xlogy(probs, probs).sum(-1)  # as in Rainbow
+        return losses, (probs * net.support).sum(-1), divergence.clamp(min=0)
 
     def _now(self, schedule: Scheduled, phase: PhaseInfo) -> float:
         return value_at(schedule, phase.now, phase.horizon)
+
+    def loss_example(self, group: str, numbers: np.random.Generator) -> tuple[dict[str, Any], list[QNetwork]] | None:
+        """Set the gradients of a made-up batch as an update does; return figures and network. See `HandWritten`."""
+        net, target = self.nets[group], self.targets[group].net
+        if q_kernel(net, target) is None:
+            return None
+        batch = example_batch(net, target, numbers, len(self.context.env.groups[group].agents))
+        if group in self.kernels:
+            figures, errors = next(self._kernel_gradients(group, batch, calls=1))
+        else:
+            obs, next_obs = ({VECTOR: torch.from_numpy(x)} for x in (batch.obs, batch.next_obs))
+            figures, errors = self._loss_gradients(group, self._tensors(replace(batch, obs=obs, next_obs=next_obs)))
+        return figures | ({"priorities": errors} if self.config.priority_alpha is not None else {}), [net]
 
     # phases and state
 
@@ -260,6 +287,7 @@ class DQN:
         return {"replay": ReplayStore(size, num_envs, alpha=alpha, stack=stack, on_disk=on_disk)}
 
     def phases(self) -> tuple[Phase, ...]:
+        """Return a warm-up of random actions, and the phase that collects and updates."""
         collect, warmup_steps = Hook("collect", steps=self.config.train_every), self.config.warmup_steps
         train = Phase("train", (collect, Hook("update", ratio=self.config.update_ratio)), buffer="replay")
         if not warmup_steps:
@@ -280,11 +308,11 @@ class DQN:
 
 
 def masked(scores: Array, mask: Array | None) -> Array:
-    """Minus infinity where an action is not allowed."""
+    """Return the scores, minus infinity where an action is not allowed."""
     return scores if mask is None else np.where(mask, scores, -np.inf)
 
 
 def of_actions(output: Tensor, action: Tensor) -> Tensor:
-    """Of [B, A, n] or [B, A, n, K] what belongs to the actions [B, A]."""
+    """Return the entries [B, A] or [B, A, K] of an output for actions [B, A]."""
     index = action.reshape(*action.shape, *(1,) * (output.dim() - action.dim()))
     return output.gather(2, index.expand(*action.shape, 1, *output.shape[3:])).squeeze(2)

@@ -1,8 +1,10 @@
 """Proximal Policy Optimization (Schulman et al. 2017, arXiv:1707.06347) for any number of agent groups.
 
-Each group has networks, optimizer and normaliser of its own, shared by its agents. Settings: `ppo_config.py`. Groups
-that learn side by side from their own rewards are IPPO, with a central critic MAPPO (Yu et al. 2022, arXiv:2103.01955);
-in turn, each weighing what those before it changed, HAPPO (Kuba et al. 2022, arXiv:2109.11251).
+Each group has its own networks, optimizer and normaliser, shared by its agents. Settings: `ppo_config.py`. Updates of
+all groups together, from their own rewards, are IPPO, and MAPPO with a central critic (Yu et al. 2022,
+arXiv:2103.01955). Sequential updates, weighted by how those before changed the team's policy, are HAPPO (Kuba et al.
+2022, arXiv:2109.11251). On a CPU, a hand-written kernel computes the gradient of `_loss` where it supports the network;
+if `_loss` is edited or overridden, that is noticed before the first step and autograd computes it.
 Letters in shapes: T steps, N environments, A agents of the group; S sequences of L steps each.
 """
 
@@ -23,7 +25,11 @@ from cadenza.nets.actor_critic import ActorCritic, ActorCriticOutput, act, deplo
 from cadenza.nets.critic_view import CriticView
 from cadenza.nets.deployed import Deployed
 from cadenza.nets.normalisers import RewardScale, ValueScale
-from cadenza.nets.numpy.actor_critic_kernel import plain
+from cadenza.nets.numpy.actor_critic_kernel import (
+    ActorCriticKernel,
+    actor_critic_kernel,
+    example_samples,
+)
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import actor_critic_opinions
 from cadenza.nets.optimizers import Optimizer, optimizer
@@ -37,16 +43,16 @@ from cadenza.workflows.ppo_config import PPOConfig
 
 @dataclass(frozen=True)
 class Samples:
-    """A group's rollout ready to learn from: S sequences of L steps, each [L, S, A, …]. Without a memory L is 1."""
+    """A group's rollout as samples: S sequences of L steps, each [L, S, A, …]. Without a memory L is 1."""
 
     obs: ObservationTensors
     critic_obs: ObservationTensors | None  # None: the same
-    first: Tensor  # an episode begins
+    first: Tensor  # whether an episode starts
     action: Tensor
     mask: Tensor | None
     weight: Tensor  # 1 where the agent acted and the step counts, else 0
-    value_weight: Tensor  # the same for the critic, which may learn from more
-    factor: Tensor | None  # how much likelier what the groups before did has become; None: nobody was before
+    value_weight: Tensor  # the same for the critic, which may learn from more steps
+    factor: Tensor | None  # likelihood ratio of the actions of the groups updated before; None: this is the first
     advantage: Tensor
     target: Tensor  # of the value
     old_value: Tensor
@@ -54,13 +60,15 @@ class Samples:
     carry: Tree  # the memory before each sequence, [S, A, …]
 
     def rows(self, index: Tensor) -> Samples:
-        """Some of the sequences."""
+        """Return the sequences at `index`."""
         steps = {name: part for name, part in vars(self).items() if name != "carry"}
-        chosen = map_tree(lambda x: None if x is None else x.index_select(1, index), steps)
-        return Samples(**chosen, carry=map_tree(lambda x: x.index_select(0, index), self.carry))
+        selected = map_tree(lambda x: None if x is None else x.index_select(1, index), steps)
+        return Samples(**selected, carry=map_tree(lambda x: x.index_select(0, index), self.carry))
 
 
 class PPO:
+    """Proximal Policy Optimization, and its variants A2C, IPPO, MAPPO and HAPPO."""
+
     hooks = ("update",)
 
     def __init__(self, config: PPOConfig, context: Context) -> None:
@@ -70,28 +78,30 @@ class PPO:
         self._compiled_loss: Callable[..., tuple[Tensor, Tensor]] = context.compiled(self._loss)
         self.configs = {name: config.of(name) for name in context.env.groups}
         self.nets: dict[str, ActorCritic] = {}
+        self.kernels: dict[str, ActorCriticKernel] = {}  # hand-written, where they support the network
         self.optimizers: dict[str, Optimizer] = {}
         self.observers: dict[str, Observer] = {}
-        self.views: dict[str, CriticView] = {}  # of critics that see something else than the policy
+        self.views: dict[str, CriticView] = {}  # of critics that observe something other than the policy
         self.reward_scales: dict[str, RewardScale] = {}
         self.value_scales: dict[str, ValueScale] = {}
-        self.dead: dict[str, Tensor] = {}  # who was, when the last rollout ended [N, A]
+        self.dead: dict[str, Tensor] = {}  # agents dead at the end of the last rollout [N, A]
         for name, group in context.env.groups.items():
-            own = self.configs[name]
-            raw, sees = own.torso.encoder != "auto", own.critic.sees
+            settings = self.configs[name]
+            is_raw, sees = settings.torso.encoder != "auto", settings.critic.sees
             if sees != "own":
-                both, remembers = sees == "both", own.torso.memory.type != "none"
-                self.views[name] = CriticView(context.env, name, both, remembers, self.device, own.normalize_obs, raw)
+                extras = (sees == "both", settings.torso.memory.type != "none")
+                self.views[name] = CriticView(context.env, name, *extras, self.device, settings.normalize_obs, is_raw)
             critic_space = self.views[name].space if name in self.views else None
-            self.nets[name] = ActorCritic(group, own, critic_space).to(self.device)
-            self.optimizers[name] = optimizer(self.nets[name], own.optimizer, self.nets[name].parts())
-            self.nets[name].plain = plain(self.nets[name], context.kernels)
-            self.observers[name] = Observer(group.observation, self.device, own.normalize_obs, raw)
+            net = self.nets[name] = ActorCritic(group, settings, critic_space).to(self.device)
+            self.optimizers[name] = optimizer(net, settings.optimizer, net.parts())
+            if context.kernels == "numpy" and (kernel := actor_critic_kernel(net)):
+                self.kernels[name] = kernel
+            self.observers[name] = Observer(group.observation, self.device, settings.normalize_obs, is_raw)
             agents = len(group.agents)
             self.dead[name] = torch.zeros(context.num_envs, agents, dtype=torch.bool, device=self.device)
-            if own.normalize_reward:
-                self.reward_scales[name] = RewardScale(context.num_envs, agents, own.gamma, self.device)
-            if own.normalize_value:
+            if settings.normalize_reward:
+                self.reward_scales[name] = RewardScale(context.num_envs, agents, settings.gamma, self.device)
+            if settings.normalize_value:
                 self.value_scales[name] = ValueScale(self.device)
         normalisers: dict[str, Any] = {
             **self.observers,
@@ -112,11 +122,12 @@ class PPO:
         return {name: net.initial_carry(num_envs, len(groups[name].agents)) for name, net in self.nets.items()}
 
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
-        """Log-probabilities and values are computed at the update, in one batch, by the same networks.
+        """Choose actions. Log-probabilities and values are computed by the update in one batch, by the same networks.
 
-        Those that look at images have them from acting: there they are a head more, later a look at all images again.
+        Networks of images note them here: they cost one head more, and in the update a second pass over all images.
         """
-        return act(self.nets, self.observers, step, carry, mode, self.views, keep_outputs=mode.explore)
+        kernels, keep_outputs = self.kernels, mode.explore
+        return act(self.nets, kernels, self.observers, step, carry, mode, self.views, keep_outputs=keep_outputs)
 
     def deployed(self, group: str) -> Deployed:
         return deployed(self.nets[group], self.observers[group])
@@ -137,121 +148,136 @@ class PPO:
     # learning
 
     def update(self, store: RolloutStore, phase: PhaseInfo) -> Updated:
-        """Several epochs of minibatches over the rollout, group after group."""
+        """Learn from one rollout: several epochs of minibatches, group after group."""
         rollout = store.take()
         metrics: dict[str, Any] = {}
         updates = 0
-        in_turn = self.config.update == "sequential" and len(self.nets) > 1
-        moved: dict[str, Tensor] = {}  # team -> log of how much likelier its actions have become [T, N]
+        log_factors: dict[str, Tensor] = {}  # by team: log-likelihood ratio of the actions of its updated groups [T, N]
         for name in self._order():
             team = self.context.env.groups[name].team
-            samples = self._prepare(name, rollout, moved.get(team))
-            if not samples.weight.any():  # nobody of this group acted
+            samples = self._prepare(name, rollout, log_factors.get(team))
+            if not samples.weight.any():  # no agent of this group acted
                 continue
-            before = self._likelihood(name, rollout) if in_turn else None
-            done, group_metrics = self._fit(name, samples, phase)
-            updates += done
+            before = self._likelihood(name, rollout) if self._is_sequential else None
+            group_updates, group_metrics = self._fit(name, samples, phase)
+            updates += group_updates
             prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in group_metrics.items()}
             if before is not None:
-                moved[team] = moved.get(team, 0) + self._likelihood(name, rollout) - before
-            # only now, so that acting and learning saw this rollout through the same eyes
+                log_factors[team] = log_factors.get(team, 0) + self._likelihood(name, rollout) - before
+            # only now, so that this rollout was acted on and learned from with the same normalisation
             acted = self._tensor(rollout.groups[name]["active"])
             self.observers[name].learn(rollout.groups[name]["obs"], acted)
             if name in self.views:
-                seen = {group: data["obs"] for group, data in rollout.groups.items()}
-                self.views[name].learn(seen, rollout.state, acted)
+                self.views[name].learn(observations(rollout), rollout.state, acted)
         return Updated(updates, metrics)
 
+    @property
+    def _is_sequential(self) -> bool:
+        return self.config.update == "sequential" and len(self.nets) > 1
+
     def _order(self) -> list[str]:
-        """Whose turn it is to learn."""
+        """Return the groups in the order of their updates."""
         names = list(self.nets)
         if self.config.update == "together" or self.config.order == "fixed":
             return names
         return [names[index] for index in self.context.streams.numpy("order").permutation(len(names))]
 
     @torch.no_grad()
-    def _prepare(self, name: str, rollout: Rollout, moved: Tensor | None = None) -> Samples:
-        """Advantages and value targets [T, N, A], with the true ends of episodes; then cut into sequences."""
-        net, data, observer, config = self.nets[name], rollout.groups[name], self.observers[name], self.configs[name]
-        obs, action = observer(data["obs"]), self._tensor(data["action"])
-        critic_obs = self._critic_obs(
-            name, {group: each["obs"] for group, each in rollout.groups.items()}, rollout.state
-        )
-        mask = self._tensor(data["mask"]) if "mask" in data else None
+    def _prepare(self, name: str, rollout: Rollout, log_factor: Tensor | None = None) -> Samples:
+        """Return a group's samples, with advantages and value targets, cut into sequences."""
+        data, config = rollout.groups[name], self.configs[name]
+        obs, critic_obs = self._observe(name, observations(rollout), rollout.state)
         carry = map_tree(self._tensor, rollout.carry.get(name, {}))  # [before some steps, N, A, …]
-        acted = self._tensor(data["active"])
+        action, acted = self._tensor(data["action"]), self._tensor(data["active"])
+        mask = self._tensor(data["mask"]) if "mask" in data else None
         first = self._tensor(rollout.is_first)[..., None].expand(acted.shape)
-        alive = self._alive(name, first, self._tensor(data["died"])) & self._tensor(anyone(rollout))[..., None]
+        alive = self._alive(name, first, self._tensor(data["died"])) & self._tensor(anyone_acted(rollout))[..., None]
         reward, terminated = self._earned(name, rollout)
         done = terminated | self._tensor(rollout.truncated)[..., None]
-
-        if "output" in data:
-            judged = ActorCriticOutput(self._tensor(data["output"]), self._tensor(data["value"]), {})
-        else:
-            judged = net(obs, map_tree(lambda x: x[0], carry), first, True, critic_obs)
-        following = one_step(observer(rollout.after_obs[name]))
-        following_critic = one_step(self._critic_obs(name, rollout.after_obs, rollout.after_state))
-        last = net(following, map_tree(lambda x: x[-1], judged.carries), done[-1:], False, following_critic).value
-        value, next_value = judged.value.expand(acted.shape), torch.cat([judged.value[1:], last]).expand(acted.shape)
-        if len(rollout.final_index[0]):
-            ends = tuple(self._tensor(index) for index in rollout.final_index)
-            finals = one_step(observer(rollout.final_obs[name]))
-            finals_critic = one_step(self._critic_obs(name, rollout.final_obs, rollout.final_state))
-            before, next_value = map_tree(lambda x: x[ends], judged.carries), next_value.clone()
-            next_value[ends] = net(finals, before, torch.zeros_like(done[ends])[None], False, finals_critic).value[0]
-        old_value = value
-        if name in self.value_scales:
-            value, next_value = map(self.value_scales[name].to_returns, (value, next_value))
+        output, old_value, next_value = self._values(name, rollout, obs, critic_obs, carry, first, done)
+        value, scale = old_value, self.value_scales.get(name)
+        if scale is not None:
+            value, next_value = scale.to_returns(value), scale.to_returns(next_value)
         next_value = next_value.masked_fill(terminated, 0.0)
         if name in self.reward_scales:
             reward = self.reward_scales[name](reward, done, alive, first)
         advantage = gae(reward, value, next_value, done, config.gamma, config.gae_lambda)
         target = advantage + value
-        if name in self.value_scales:
-            self.value_scales[name].learn(target[alive])
-            target = self.value_scales[name].from_returns(target)
-        log_prob, _ = net.head.evaluate(judged.output, mask, action)
+        if scale is not None:
+            scale.learn(target[alive])
+            target = scale.from_returns(target)
+        steps = {
+            "obs": obs,
+            "critic_obs": critic_obs,
+            "first": first,
+            "action": action,
+            "mask": mask,
+            "factor": None if log_factor is None else log_factor.exp()[..., None].expand(acted.shape),
+            "advantage": advantage,
+            "target": target,
+            "old_value": old_value,
+            "old_log_prob": self.nets[name].head.evaluate(output, mask, action)[0],
+        }
+        return self._cut(name, steps, acted, alive, carry)
+
+    def _cut(self, name: str, steps: dict[str, Any], acted: Tensor, alive: Tensor, carry: Tree) -> Samples:
+        """Cut the steps of a rollout [T, N, A, …] into sequences [L, S, A, …]."""
         times, counts = self._sequences(name)
+        counts = counts[..., None, None]
+        sequences = map_tree(lambda x: None if x is None else x[times].flatten(1, 2), steps)
+        weight = (acted.float()[times] * counts).flatten(1, 2)
+        value_weight = weight if torch.equal(alive, acted) else (alive.float()[times] * counts).flatten(1, 2)
+        carry = map_tree(lambda x: x[[self.carry_at.index(t) for t in times[0].tolist()]].flatten(0, 1), carry)
+        return Samples(**sequences, weight=weight, value_weight=value_weight, carry=carry)
 
-        def cut(x: Tensor) -> Tensor:
-            return x[times].flatten(1, 2)
+    def _values(
+        self,
+        name: str,
+        rollout: Rollout,
+        obs: ObservationTensors,
+        critic_obs: ObservationTensors | None,
+        carry: Tree,
+        first: Tensor,
+        done: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the policy's output for every step, its value, and the value of the observation after it [T, N, A, …].
 
-        def counted(x: Tensor) -> Tensor:
-            return (x.float()[times] * counts[..., None, None]).flatten(1, 2)
+        The observation after the last step of an episode is its true final one.
+        """
+        net, data = self.nets[name], rollout.groups[name]
+        if "output" in data:  # noted while acting
+            result = ActorCriticOutput(self._tensor(data["output"]), self._tensor(data["value"]), {})
+        else:
+            result = net(obs, map_tree(lambda x: x[0], carry), first, True, critic_obs)
+        after, after_critic = map(one_step, self._observe(name, rollout.after_obs, rollout.after_state))
+        last = net(after, map_tree(lambda x: x[-1], result.carries), done[-1:], False, after_critic).value
+        value, next_value = result.value.expand(done.shape), torch.cat([result.value[1:], last]).expand(done.shape)
+        if len(rollout.final_index[0]):
+            ends = tuple(self._tensor(index) for index in rollout.final_index)
+            final, final_critic = map(one_step, self._observe(name, rollout.final_obs, rollout.final_state))
+            before, next_value = map_tree(lambda x: x[ends], result.carries), next_value.clone()
+            next_value[ends] = net(final, before, torch.zeros_like(done[ends])[None], False, final_critic).value[0]
+        return result.output, value, next_value
 
-        weight = counted(acted)
-        return Samples(
-            obs=map_tree(cut, obs),
-            critic_obs=None if critic_obs is None else map_tree(cut, critic_obs),
-            first=cut(first),
-            action=cut(action),
-            mask=None if mask is None else cut(mask),
-            weight=weight,
-            value_weight=weight if torch.equal(alive, acted) else counted(alive),
-            factor=None if moved is None else cut(moved.exp()[..., None].expand(acted.shape)),
-            advantage=cut(advantage),
-            target=cut(target),
-            old_value=cut(old_value),
-            old_log_prob=cut(log_prob),
-            carry=map_tree(lambda x: x[[self.carry_at.index(t) for t in times[0].tolist()]].flatten(0, 1), carry),
-        )
-
-    def _critic_obs(self, name: str, obs: dict[str, Tree], state: np.ndarray | None) -> ObservationTensors | None:
-        return self.views[name](obs, state) if name in self.views else None
+    def _observe(
+        self, name: str, obs: dict[str, Tree], state: np.ndarray | None
+    ) -> tuple[ObservationTensors, ObservationTensors | None]:
+        """Return the observations of a group's policy, and those of its critic if they differ."""
+        return self.observers[name](obs[name]), self.views[name](obs, state) if name in self.views else None
 
     def _earned(self, name: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Rewards [T, N, A], and where nothing follows: at the end, and at an agent's death if it is on its own."""
+        """Return rewards [T, N, A], and where no future counts: after an end, and after the death of a lone agent."""
         data, groups = rollout.groups[name], self.context.env.groups
         reward, over = self._tensor(data["reward"]), self._tensor(rollout.terminated)[..., None]
         if self.config.rewards == "own":
             return reward, over | self._tensor(data["died"])
         mates = [other for other, group in groups.items() if group.team == groups[name].team]
-        earned = torch.stack([self._tensor(rollout.groups[other]["reward"]).sum(-1) for other in mates]).sum(0)
-        return earned[..., None].expand(reward.shape), over.expand(reward.shape)
+        total = torch.stack([self._tensor(rollout.groups[other]["reward"]).sum(-1) for other in mates]).sum(0)
+        return total[..., None].expand(reward.shape), over.expand(reward.shape)
 
     def _alive(self, name: str, first: Tensor, died: Tensor) -> Tensor:
-        """Whose future is worth knowing [T, N, A]: not the dead's; with a team's rewards, everyone's."""
+        """Return whose values are learned [T, N, A]: not the dead's; with a team's rewards, everyone's."""
         if self.config.rewards == "team":
             return torch.ones_like(died)
         dead, alive = self.dead[name], torch.ones_like(died)
@@ -265,7 +291,7 @@ class PPO:
 
     @torch.no_grad()
     def _likelihood(self, name: str, rollout: Rollout) -> Tensor:
-        """Log-probability of what this group's agents did together, by its policy as it is now [T, N]."""
+        """Return the log-probability of the joint actions of this group by its present policy [T, N]."""
         net, data = self.nets[name], rollout.groups[name]
         carry = map_tree(lambda x: self._tensor(x[0]), rollout.carry.get(name, {}))
         acted = self._tensor(data["active"])
@@ -276,14 +302,15 @@ class PPO:
         return log_prob.masked_fill(~acted, 0.0).sum(-1)
 
     def _sequences(self, name: str) -> tuple[Tensor, Tensor]:
-        """Return a group's steps in each sequence [L, C], and which of them count (the others warm up the memory)."""
+        """Return the steps of each sequence [L, C] of a group, and which count: burn-in only warms up the memory."""
         length, burn_in = self.configs[name].sequence_length, self.configs[name].torso.memory.burn_in
         starts = torch.arange(0, self.config.n_steps, length, device=self.device)
-        # the first has nothing before it: it runs on a little instead, so that all are equally long
+        # the first sequence has no steps before it: it runs on a little instead, so that all are equally long
         times = (starts - burn_in).clamp(min=0) + torch.arange(length + burn_in, device=self.device)[:, None]
         return times, ((times >= starts) & (times < starts + length)).float()
 
     def _fit(self, name: str, samples: Samples, phase: PhaseInfo) -> tuple[int, dict[str, Tensor]]:
+        """Take the gradient steps of all epochs; return their number and the means of their figures."""
         config, optimizer = self.configs[name], self.optimizers[name]
         learning_rate = self._now(config.learning_rate, phase)
         objective = self._objective(config, phase)
@@ -305,7 +332,7 @@ class PPO:
         for part in norms[0] if norms else ():
             metrics[f"grad_norm/{part}"] = torch.stack([norm[part] for norm in norms]).mean()
         value = samples.old_value
-        if name in self.value_scales:  # which has moved since the critic spoke
+        if name in self.value_scales:  # which changed after the critic's estimate
             value = samples.target - samples.advantage / self.value_scales[name].deviation()
         metrics["explained_variance"] = explained_variance(value, samples.target, samples.value_weight)
         metrics["learning_rate"] = learning_rate
@@ -321,20 +348,30 @@ class PPO:
         return torch.tensor(value_at(schedule, phase.now, phase.horizon), device=self.device)
 
     def _gradients(self, name: str, samples: Samples, rows: Tensor, objective: ClippedObjective) -> Tensor:
-        """Leave the gradients of the objective on some of the samples with the parameters; its figures."""
-        net = self.nets[name]
-        if net.plain is not None:
-            return net.plain.gradients(samples, rows, objective)
-        loss, figures = self._compiled_loss(net, samples.rows(rows), objective)
+        """Set the parameters' gradients to those of `_loss` on the sequences `rows`; return its figures."""
+        if name in self.kernels:  # computes what `_loss` says, which was checked
+            return self.kernels[name].gradients(samples, rows, objective)
+        loss, figures = self._compiled_loss(self.nets[name], samples.rows(rows), objective)
         self.optimizers[name].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         return figures
 
     def _loss(self, net: ActorCritic, batch: Samples, objective: ClippedObjective) -> tuple[Tensor, Tensor]:
-        """The scalar to minimise, and the objective's figures. Entries of agents that did not act weigh nothing."""
-        judged = net(batch.obs, batch.carry, batch.first, critic_obs=batch.critic_obs)
-        log_prob, entropy = net.head.evaluate(judged.output, batch.mask, batch.action)
-        return objective.loss(log_prob, entropy, judged.value.expand(log_prob.shape), batch)
+        """Return the scalar to minimise, and the objective's figures. Agents that did not act weigh nothing."""
+        result = net(batch.obs, batch.carry, batch.first, critic_obs=batch.critic_obs)
+        log_prob, entropy = net.head.evaluate(result.output, batch.mask, batch.action)
+        return objective.loss(log_prob, entropy, result.value.expand(log_prob.shape), batch)
+
+    def loss_example(self, group: str, numbers: np.random.Generator) -> tuple[dict[str, Any], list[ActorCritic]] | None:
+        """Set the gradients of made-up samples as an update does; return figures and network. See `HandWritten`."""
+        net, view = self.nets[group], self.views.get(group)
+        if actor_critic_kernel(net) is None:
+            return None
+        agents, critic_agents = len(self.context.env.groups[group].agents), None if view is None else view.agents
+        samples = Samples(**example_samples(net, numbers, agents, critic_agents, self._is_sequential))
+        objective = self._objective(self.configs[group], PhaseInfo("train", "online", now=1, horizon=2))
+        figures = self._gradients(group, samples, torch.arange(samples.weight.shape[1]), objective)
+        return dict(zip(FIGURES, figures, strict=True)), [net]
 
     # phases and state
 
@@ -346,8 +383,9 @@ class PPO:
         return (Phase("train", (Hook("collect", steps=steps), Hook("update")), buffer="rollout"),)
 
     def load_weights(self, state: dict[str, Any]) -> None:
+        """Load networks and normalisers; of reward scales not the sums of episodes that were under way there."""
         self.parts.load_weights(state, skip=[f"normalisers.{name}.reward" for name in self.reward_scales])
-        for name, scale in self.reward_scales.items():  # the scale, not the sums of episodes that were under way there
+        for name, scale in self.reward_scales.items():
             if (saved := state["normalisers"].get(f"{name}.reward")) is not None:
                 scale.norm.load_state_dict(saved)
 
@@ -359,12 +397,17 @@ class PPO:
         self.dead = {name: dead.to(self.device) for name, dead in state["dead"].items()}
 
 
-def anyone(rollout: Rollout) -> np.ndarray:
-    """Where somebody acts [T, N]: not where an environment only waits to begin anew."""
-    found: np.ndarray = np.logical_or.reduce([data["active"].any(-1) for data in rollout.groups.values()])
-    return found
+def observations(rollout: Rollout) -> dict[str, Tree]:
+    """Return the observations of every group [T, N, A, …]."""
+    return {name: data["obs"] for name, data in rollout.groups.items()}
+
+
+def anyone_acted(rollout: Rollout) -> np.ndarray:
+    """Return where any agent acts [T, N]: not where an environment only waits for its reset."""
+    acted: np.ndarray = np.logical_or.reduce([data["active"].any(-1) for data in rollout.groups.values()])
+    return acted
 
 
 def one_step(obs: ObservationTensors | None) -> Any:
-    """A sequence of one step."""
+    """Return observations as a sequence of one step."""
     return None if obs is None else map_tree(lambda x: x[None], obs)

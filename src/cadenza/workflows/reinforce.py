@@ -18,7 +18,7 @@ from cadenza.config.schema import Hook, Phase
 from cadenza.data.episode_store import Episodes, EpisodeStore
 from cadenza.nets.actor_critic import ActorCritic, act, deployed
 from cadenza.nets.deployed import Deployed
-from cadenza.nets.numpy.actor_critic_kernel import plain
+from cadenza.nets.numpy.actor_critic_kernel import ActorCriticKernel, actor_critic_kernel
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import actor_critic_opinions
 from cadenza.nets.optimizers import Optimizer, optimizer
@@ -54,12 +54,14 @@ class Reinforce:
         self.context = context
         self.device = context.device
         self.nets: dict[str, ActorCritic] = {}
+        self.kernels: dict[str, ActorCriticKernel] = {}  # for acting, where they support the network
         self.optimizers: dict[str, Optimizer] = {}
         self.observers: dict[str, Observer] = {}
         for name, group in context.env.groups.items():
             self.nets[name] = ActorCritic(group, config).to(self.device)
             self.optimizers[name] = optimizer(self.nets[name], config.optimizer, self.nets[name].parts())
-            self.nets[name].plain = plain(self.nets[name], context.kernels)
+            if context.kernels == "numpy" and (kernel := actor_critic_kernel(self.nets[name])):
+                self.kernels[name] = kernel
             raw = config.torso.encoder != "auto"
             self.observers[name] = Observer(group.observation, self.device, config.normalize_obs, raw)
         self.parts = Parts(networks=self.nets, optimizers=self.optimizers, normalisers=self.observers)
@@ -72,7 +74,7 @@ class Reinforce:
 
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
         """Sample actions from the policy while exploring, else take the most likely ones."""
-        return act(self.nets, self.observers, step, carry, mode)
+        return act(self.nets, self.kernels, self.observers, step, carry, mode)
 
     # learning
 

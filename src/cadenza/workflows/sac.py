@@ -1,6 +1,8 @@
 """Soft Actor-Critic (Haarnoja et al. 2018, arXiv:1812.05905), with discrete actions too (Christodoulou 2019).
 
-Each group has a policy, critics and a temperature of its own, shared by its agents. Settings: `sac_config.py`.
+Each group has its own policy, critics and temperature, shared by its agents. Settings: `sac_config.py`. On a CPU, a
+hand-written kernel computes the gradients of `_critic_loss` and `_policy_loss` where it supports the networks; if one
+of them is edited or overridden, that is noticed before the first step and autograd computes both.
 Letters in shapes: B transitions, A agents of the group, E critics, n discrete actions.
 """
 
@@ -24,7 +26,8 @@ from cadenza.nets.deployed import Deployed
 from cadenza.nets.ensemble import Ensemble
 from cadenza.nets.heads import CategoricalHead, SquashedHead
 from cadenza.nets.mlp import MLP
-from cadenza.nets.numpy.sac_kernel import PlainSAC, plain_sac
+from cadenza.nets.numpy.actor_critic_kernel import fill_parameters
+from cadenza.nets.numpy.sac_kernel import SACKernel, example_batch, sac_kernel
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import action_mask, policy_opinion, to_numpy
 from cadenza.nets.optimizers import Optimizer, optimizer
@@ -52,6 +55,8 @@ SHARE = 0.98  # of the highest entropy that discrete actions can have
 
 
 class Policy(nn.Module):
+    """Maps observations to the input of the action head."""
+
     def __init__(self, group: GroupSpec, config: SACConfig) -> None:
         super().__init__()
         self.torso = Torso(group.observation, config.torso)
@@ -73,19 +78,20 @@ class Policy(nn.Module):
 
 
 class Critics(nn.Module):
-    """Of an action beside the observation [E, *], or of every discrete one [E, *, n]."""
+    """Map observations and continuous actions to values [E, *], or observations to those of all actions [E, *, n]."""
 
     def __init__(self, group: GroupSpec, config: SACConfig) -> None:
         super().__init__()
         self.torso = Torso(group.observation, config.torso)
-        beside = math.prod(group.action.shape) if isinstance(group.action, spaces.Box) else 0
-        outputs = 1 if beside else int(group.action.n)  # type: ignore[attr-defined]
-        inputs, extras = self.torso.features + beside, (config.layer_norm, config.dropout)
+        size = math.prod(group.action.shape) if isinstance(group.action, spaces.Box) else 0
+        outputs = 1 if size else int(group.action.n)  # type: ignore[attr-defined]
+        inputs, extras = self.torso.features + size, (config.layer_norm, config.dropout)
         self.critics = Ensemble(config.critics, inputs, outputs, config.critic, *extras)
 
     def forward(
         self, obs: ObservationTensors, action: Tensor | None, generator: torch.Generator | None = None
     ) -> Tensor:
+        """Return the values; `action` is on the scale [-1, 1], None if discrete. The generator enables dropout."""
         features, _ = self.torso(obs, {}, torch.empty(0))
         inputs = features if action is None else torch.cat([features, action], -1)
         values: Tensor = self.critics(inputs.flatten(0, -2), generator)
@@ -98,9 +104,9 @@ class Temperature(nn.Module):
 
     def __init__(self, group: GroupSpec, config: SACConfig) -> None:
         super().__init__()
-        learned = config.temperature == "auto"
-        self.fixed = None if learned else float(config.temperature)
-        self.log = nn.Parameter(torch.tensor(math.log(config.initial_temperature)), requires_grad=learned)
+        is_learned = config.temperature == "auto"
+        self.fixed = None if is_learned else float(config.temperature)
+        self.log = nn.Parameter(torch.tensor(math.log(config.initial_temperature)), requires_grad=is_learned)
         self.by_mask = config.target_entropy == "auto" and isinstance(group.action, spaces.Discrete)
         if config.target_entropy != "auto":
             self.target = config.target_entropy
@@ -109,8 +115,8 @@ class Temperature(nn.Module):
         else:
             self.target = -float(math.prod(group.action.shape or ()))
 
-    def wanted(self, mask: Tensor | None, weight: Tensor) -> float | Tensor:
-        """The entropy to hold; where actions are forbidden, of those that are left."""
+    def target_entropy(self, mask: Tensor | None, weight: Tensor) -> float | Tensor:
+        """Return the entropy that the temperature is learned for; with masks, that of the allowed actions."""
         if mask is None or not self.by_mask:
             return self.target
         return masked_mean(SHARE * mask.sum(-1).clamp(min=1).log(), weight)
@@ -121,19 +127,21 @@ class Temperature(nn.Module):
 
 @dataclass(frozen=True)
 class Batch:
-    """A group's transitions, [B, A, …]."""
+    """The transitions of a group, [B, A, …]."""
 
     obs: ObservationTensors
     action: Tensor
     reward: Tensor
     next_obs: ObservationTensors
-    goes_on: Tensor  # what the value of next_obs counts: 0 after an end, else the discount
+    goes_on: Tensor  # weight of the value of next_obs: 0 after an end, else the discount
     mask: Tensor | None
     next_mask: Tensor | None
     weight: Tensor  # 1 where the agent acted, else 0
 
 
 class SAC:
+    """Soft Actor-Critic, and its variants REDQ and DroQ."""
+
     hooks = ("update",)
 
     def __init__(self, config: SACConfig, context: Context) -> None:
@@ -144,7 +152,7 @@ class SAC:
         self.temperatures: dict[str, Temperature] = {}
         self.observers: dict[str, Observer] = {}
         self.optimizers: dict[str, Optimizer] = {}
-        self.plain: dict[str, PlainSAC] = {}  # by hand, where that can be
+        self.kernels: dict[str, SACKernel] = {}  # hand-written, where they support the networks
         self.updates = 0
         for name, group in context.env.groups.items():
             policy = self.policies[name] = Policy(group, config).to(self.device)
@@ -155,11 +163,11 @@ class SAC:
                 parts["temperature"] = self.temperatures[name]
             for part, net in parts.items():
                 self.optimizers[f"{name}.{part}"] = optimizer(net, config.optimizer)
-            target = self.targets[name] = Target(critics, self.optimizers[f"{name}.critics"])
+            self.targets[name] = Target(critics, self.optimizers[f"{name}.critics"])
             raw, scale = config.torso.encoder != "auto", config.normalize_obs
             self.observers[name] = Observer(group.observation, self.device, "static" if scale else False, raw)
-            if by_hand := plain_sac(policy, critics, target.net, config.policy_trusts, context.kernels):
-                self.plain[name] = by_hand
+            if context.kernels == "numpy" and (kernel := self._kernel(name)):
+                self.kernels[name] = kernel
         self.parts = Parts(
             policies=self.policies,
             critics=self.critics,
@@ -168,6 +176,11 @@ class SAC:
             optimizers=self.optimizers,
             normalisers=self.observers,
         )
+
+    def _kernel(self, name: str) -> SACKernel | None:
+        policy, critics, targets = self.policies[name], self.critics[name], self.targets[name].net
+        torsos, trusts = (policy.torso, critics.torso), self.config.policy_trusts
+        return sac_kernel(policy.head, policy.actor, critics.critics, targets.critics, torsos, trusts)
 
     # acting
 
@@ -182,11 +195,10 @@ class SAC:
 
     @torch.inference_mode()
     def _choose(self, name: str, step: Step, mode: Mode) -> np.ndarray:
-        """Actions [N, A, …], drawn at random or the most likely ones."""
         policy, observer, obs = self.policies[name], self.observers[name], step.obs[name]
-        if name in self.plain:
-            draw = mode.streams.numpy(f"act.{name}") if mode.explore else None
-            return self.plain[name].act(observer.vector(obs), draw)
+        if name in self.kernels:
+            generator = mode.streams.numpy(f"act.{name}") if mode.explore else None
+            return self.kernels[name].act(observer.vector(obs), generator)
         output = policy(observer(obs))
         mask = torch.from_numpy(step.mask[name]).to(self.device) if name in step.mask else None
         if mode.explore:
@@ -219,21 +231,21 @@ class SAC:
     # learning
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
-        """One gradient step of the critics, and in its turn of policy, temperature and targets; group after group."""
+        """Take a gradient step of the critics, and if due of policy, temperature and targets, group after group."""
         config = self.config
-        drawn = store.sample(config.batch_size, self.context.streams.numpy("replay"), config.n_step, config.gamma)
+        sampled = store.sample(config.batch_size, self.context.streams.numpy("replay"), config.n_step, config.gamma)
         metrics: dict[str, Any] = {}
         for name in self.policies:
-            if not drawn.groups[name]["active"].any():  # nobody of this group acted
+            if not sampled.groups[name]["active"].any():  # no agent of this group acted
                 continue
-            found = self._learn(name, self._batch(name, drawn), phase)
+            figures = self._learn(name, self._batch(name, sampled), phase)
             prefix = "train/" if len(self.policies) == 1 else f"train/{name}/"
-            metrics |= {prefix + key: value for key, value in found.items()}
+            metrics |= {prefix + key: value for key, value in figures.items()}
         self.updates += 1
         return Updated(1, metrics)
 
-    def _batch(self, name: str, drawn: Transitions) -> Batch:
-        data, observer = drawn.groups[name], self.observers[name]
+    def _batch(self, name: str, sampled: Transitions) -> Batch:
+        data, observer = sampled.groups[name], self.observers[name]
 
         def tensor(array: np.ndarray) -> Tensor:
             return torch.from_numpy(array).to(self.device)
@@ -244,7 +256,7 @@ class SAC:
             action=tensor(data["action"] if data["action"].dtype != np.float64 else data["action"].astype(np.float32)),
             reward=tensor(data["reward"]),
             next_obs=observer(data["next_obs"]),
-            goes_on=tensor(drawn.discount)[:, None] * (~over).float(),
+            goes_on=tensor(sampled.discount)[:, None] * (~over).float(),
             mask=tensor(data["mask"]) if "mask" in data else None,
             next_mask=tensor(data["next_mask"]) if "next_mask" in data else None,
             weight=tensor(data["active"]).float(),
@@ -263,10 +275,12 @@ class SAC:
             norm = optimizers[f"{name}.policy"].step(rate, config.max_grad_norm)["all"]
             metrics |= {"policy_loss": loss, "entropy": entropy, "grad_norm/policy": norm}
             if config.temperature == "auto":
-                # of its logarithm times how much entropy there is above what is asked for
+                # of the logarithm times the entropy above its target
                 gradient = self.temperatures[name].log.grad
                 assert gradient is not None
-                gradient.copy_(torch.as_tensor(entropy - self.temperatures[name].wanted(batch.mask, batch.weight)))
+                gradient.copy_(
+                    torch.as_tensor(entropy - self.temperatures[name].target_entropy(batch.mask, batch.weight))
+                )
                 temperature_rate = own_rate(config.temperature_learning_rate, rate, phase)
                 optimizers[f"{name}.temperature"].step(temperature_rate, config.max_grad_norm)
         if (self.updates + 1) % config.target_every == 0:
@@ -274,34 +288,34 @@ class SAC:
         return {**metrics, "temperature": temperature}
 
     def _critic_gradients(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Any, Any]:
-        """Leave the gradients with the critics; their loss, and the mean of their values."""
-        if name in self.plain:
-            return self.plain[name].critic_gradients(batch, float(temperature), self._noise(name, batch))
+        """Set the critics' gradients; return their loss and the mean of their values."""
+        if name in self.kernels:  # computes what `_critic_loss` says, which was checked
+            return self.kernels[name].critic_gradients(batch, float(temperature), self._noise(name, batch))
         loss, value = self._critic_loss(name, batch, temperature)
         self._backward(f"{name}.critics", self.critics[name], loss)
         return loss.detach(), value
 
     def _policy_gradients(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Any, Any]:
-        """Leave the gradients with the policy; its loss and its entropy."""
-        if name in self.plain:
-            return self.plain[name].policy_gradients(batch, float(temperature), self._noise(name, batch))
+        """Set the policy's gradients; return its loss and its entropy."""
+        if name in self.kernels:
+            return self.kernels[name].policy_gradients(batch, float(temperature), self._noise(name, batch))
         loss, entropy = self._policy_loss(name, batch, temperature)
         self._backward(f"{name}.policy", self.policies[name], loss)
         return loss.detach(), entropy
 
     def _backward(self, name: str, net: nn.Module, loss: Tensor) -> None:
-        """The gradients of these parameters alone."""
+        """Set the gradients of this network's parameters alone."""
         self.optimizers[name].zero_grad()
         loss.backward(inputs=[p for p in net.parameters() if p.requires_grad])  # type: ignore[no-untyped-call]
 
     def _noise(self, name: str, batch: Batch) -> np.ndarray:
-        """For an action of each row, as the head of the policy would draw it."""
+        """Return noise for an action of each row, as the head of the policy would draw it."""
         size = math.prod(self.context.env.groups[name].action.shape or ())
         noise = torch.empty(batch.reward.numel(), size)
         return noise.normal_(generator=self.context.streams.torch(f"policy.{name}", self.device)).numpy()
 
     def _actions(self, name: str, obs: ObservationTensors, mask: Tensor | None) -> tuple[Tensor | None, Tensor]:
-        """Of the policy: an action on the unit scale and its log-probability, or (None) those of all discrete ones."""
+        """Return an action on the scale [-1, 1] and its log-probability, or None and those of all discrete actions."""
         policy = self.policies[name]
         output = policy(obs)
         if isinstance(policy.head, SquashedHead):
@@ -309,38 +323,53 @@ class SAC:
         return None, policy.head.log_probs(output, mask)
 
     def _critic_loss(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the critics' loss, and the mean of their values."""
         head, noise = self.policies[name].head, self._dropout(name)
         with torch.no_grad():
             action, log_prob = self._actions(name, batch.next_obs, batch.next_mask)
-            following = self.targets[name].net(batch.next_obs, action, noise).amin(0)
+            next_value = self.targets[name].net(batch.next_obs, action, noise).amin(0)
             if action is not None:
-                following = following - temperature * log_prob
+                next_value = next_value - temperature * log_prob
             else:
-                following = mean_of(following, log_prob, temperature)
-            target = batch.reward + batch.goes_on * following
+                next_value = soft_value(next_value, log_prob, temperature)
+            target = batch.reward + batch.goes_on * next_value
         if isinstance(head, SquashedHead):
             value = self.critics[name](batch.obs, head.to_unit(batch.action), noise)
         else:
             values = self.critics[name](batch.obs, None, noise)
-            taken = (batch.action - head.start).long()[..., None].expand(*values.shape[:-1], 1)
-            value = values.gather(-1, taken).squeeze(-1)
+            index = (batch.action - head.start).long()[..., None].expand(*values.shape[:-1], 1)
+            value = values.gather(-1, index).squeeze(-1)
         loss = 0.5 * masked_mean((value - target).square().sum(0), batch.weight)
         return loss, masked_mean(value.detach().mean(0), batch.weight)
 
     def _policy_loss(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss, and the entropy of the policy."""
+        """Return the policy's loss and its entropy."""
         action, log_prob = self._actions(name, batch.obs, batch.mask)
         values = self.critics[name](batch.obs, action, self._dropout(name))
         value = values.amin(0) if self.config.policy_trusts == "min" else values.mean(0)
         if action is not None:
             loss, entropy = temperature * log_prob - value, -log_prob
         else:
-            loss = -mean_of(value.detach(), log_prob, temperature)
-            entropy = mean_of(torch.zeros_like(value), log_prob, torch.ones_like(temperature))
+            loss = -soft_value(value.detach(), log_prob, temperature)
+            entropy = soft_value(torch.zeros_like(value), log_prob, torch.ones_like(temperature))
         return masked_mean(loss, batch.weight), masked_mean(entropy.detach(), batch.weight)
 
     def _dropout(self, name: str) -> torch.Generator | None:
         return self.context.streams.torch(f"dropout.{name}", self.device) if self.config.dropout else None
+
+    def loss_example(self, group: str, numbers: np.random.Generator) -> tuple[dict[str, Any], list[nn.Module]] | None:
+        """Set the gradients of a made-up batch as an update does; return figures and networks. See `HandWritten`."""
+        policy, critics = self.policies[group], self.critics[group]
+        if self._kernel(group) is None:
+            return None
+        assert isinstance(policy.head, SquashedHead)
+        fill_parameters(numbers, policy, critics, self.targets[group].net)
+        agents, temperature = len(self.context.env.groups[group].agents), torch.tensor(0.3)
+        batch = Batch(**example_batch(policy.head, policy.torso.features, numbers, agents))
+        critic_loss, q_mean = self._critic_gradients(group, batch, temperature)
+        policy_loss, entropy = self._policy_gradients(group, batch, temperature)
+        figures = {"critic_loss": critic_loss, "q_mean": q_mean, "policy_loss": policy_loss, "entropy": entropy}
+        return figures, [critics, policy]
 
     # phases and state
 
@@ -349,6 +378,7 @@ class SAC:
         return {"replay": ReplayStore(config.buffer_size, num_envs, stack=stack, on_disk=config.buffer_on_disk)}
 
     def phases(self) -> tuple[Phase, ...]:
+        """Return a warm-up of random actions, and the phase that collects and updates."""
         collect = Hook("collect", steps=self.config.train_every)
         train = Phase("train", (collect, Hook("update", ratio=self.config.update_ratio)), buffer="replay")
         if not self.config.warmup_steps:
@@ -368,11 +398,11 @@ class SAC:
 
 
 def own_rate(schedule: Scheduled | None, common: float, phase: PhaseInfo) -> float:
-    """A part's own step size now, or that of all."""
+    """Return the present step size of a part: its own, or the common one."""
     return common if schedule is None else value_at(schedule, phase.now, phase.horizon)
 
 
-def mean_of(value: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
-    """What a policy expects of discrete actions [*, n] and of its own entropy; what it never does counts nothing."""
+def soft_value(value: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
+    """Return the mean over discrete actions [*, n] of value plus entropy; impossible actions count nothing."""
     probs = log_prob.exp()
     return (probs * (value - temperature * log_prob.masked_fill(probs == 0, 0.0))).sum(-1)

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from cadenza.config.networks import HeadConfig, MemoryConfig, MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.nets.actor_critic import ActorCritic
-from cadenza.nets.numpy.actor_critic_kernel import PlainActorCritic, plain
+from cadenza.nets.numpy.actor_critic_kernel import ActorCriticKernel, actor_critic_kernel
 from cadenza.nets.observe import VECTOR
 from cadenza.nets.optimizers import optimizer
 from cadenza.ops.surrogate import ClippedObjective
@@ -61,10 +61,10 @@ def network(
     return net
 
 
-def by_hand(net: ActorCritic) -> PlainActorCritic:
-    made = plain(net, "numpy")
-    assert made is not None
-    return made
+def by_hand(net: ActorCritic) -> ActorCriticKernel:
+    kernel = actor_critic_kernel(net)
+    assert kernel is not None
+    return kernel
 
 
 def samples(net: ActorCritic, action: spaces.Space[Any], masked: bool) -> Any:
@@ -230,8 +230,7 @@ UNFIT = {
 
 @pytest.mark.parametrize("case", UNFIT)
 def test_what_cannot_be_done_by_hand_is_left_to_torch(case: str) -> None:
-    assert plain(network(*UNFIT[case]), "numpy") is None
-    assert plain(network(SPACES["box"], Settings()), "torch") is None
+    assert actor_critic_kernel(network(*UNFIT[case])) is None
 
 
 def test_what_is_forbidden_is_never_drawn_and_moves_nothing() -> None:

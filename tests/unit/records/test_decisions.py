@@ -20,6 +20,8 @@ GOOD: dict[str, Any] = {
     "device": "cuda:1",
     "runtime.threads": 2,
     "runtime.kernels": "numpy",
+    "runtime.kernels.reason": "the loss was edited",
+    "runtime.loss": {"agent": [0.5, 2, None]},
     "runtime.compile": False,
     "runtime.tf32": True,
     "runtime.blas": "SkylakeX",
@@ -43,6 +45,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("runtime.threads", True, "a whole number from 1"),
     ("runtime.kernels", "nump9", "numpy or torch"),
     ("runtime.compile", 1, "true or false"),
+    ("runtime.loss", {"agent": ["0.5"]}, "lists of numbers"),
+    ("runtime.loss", [0.5], "lists of numbers"),
     ("environment.vectorize", "native", "an object of value, reason"),
     ("environment.vectorize", {"value": "natve", "reason": ""}, "an object of value, reason"),
     ("evaluation", {"environment.worker": 1}, "environment.vectorize, environment.workers"),
@@ -96,4 +100,4 @@ def test_1000_bit_flips_are_noticed_or_change_nothing(name: str, make_run: Any) 
 
 def test_words_and_logs_do_not_bind() -> None:
     logs = {"training.budgets", "device.changes", "runtime.blas_changes", "accepted"}
-    assert GOOD.keys() - binding(GOOD).keys() == {*logs, "debugger"}
+    assert GOOD.keys() - binding(GOOD).keys() == {*logs, "runtime.kernels.reason", "debugger"}

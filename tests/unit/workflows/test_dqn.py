@@ -225,7 +225,7 @@ def test_loss_and_gradient_equal_a_plain_implementation(warmed_up: Any, variant:
     settings = settings if variant != "no hidden layer" else settings[:-1]
     workflow, store = warmed_up("CartPole-v1:dqn", SHORT_EPISODES, *settings)
     plain = workflow.config.distribution == "none" and not workflow.config.noisy
-    assert ("agent" in workflow.plain) == (plain and kernels == "numpy")
+    assert ("agent" in workflow.kernels) == (plain and kernels == "numpy")
     sampled = check_an_update(workflow, store, beta=0.5)
     terminated = sampled.groups["agent"]["terminated"]
     assert 0 < terminated.sum() < len(terminated)

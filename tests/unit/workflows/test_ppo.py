@@ -120,10 +120,10 @@ def test_advantages_loss_and_gradients_equal_a_plain_implementation(collected: A
     expected = plain_loss(workflow, net, rollout, *flat)
     expected_gradients = torch.autograd.grad(expected, list(net.parameters()))
     every = torch.randperm(samples.weight.shape[1])
-    assert net.plain is not None
+    assert workflow.kernels
     for by_hand in (True, False):
         if not by_hand:
-            net.plain = None
+            workflow.kernels.clear()
         figures = workflow._gradients("agent", samples, every, workflow._objective(workflow.config, PHASE))
         assert 0 < float(figures[FIGURES.index("clip_fraction")]) < 1
         torch.testing.assert_close(figures[0], expected, atol=1e-5, rtol=1e-5)
@@ -191,11 +191,12 @@ def test_dead_agents_weigh_nothing_and_end_their_own_sum(collected: Any) -> None
     torch.testing.assert_close(samples.advantage[died], (reward - samples.old_value)[died])
     every, objective = torch.arange(samples.weight.shape[1]), workflow._objective(workflow.config, PHASE)
     net, found = workflow.nets["runner"], []
-    assert net.plain is not None
+    kernels = dict(workflow.kernels)
+    assert kernels
     for by_hand, of_the_dead in itertools.product((True, False), (0.0, 1e6)):
         samples.advantage[samples.weight == 0] = of_the_dead
         samples.target[samples.weight == 0] = of_the_dead
-        net.plain = net.plain if by_hand else None
+        workflow.kernels = kernels if by_hand else {}
         figures = workflow._gradients("runner", samples, every, objective)
         found.append((figures, [parameter.grad.clone() for parameter in net.parameters()]))
     for figures, gradients in found[1:]:

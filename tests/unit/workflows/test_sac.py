@@ -110,7 +110,7 @@ def test_gradients_by_hand_equal_those_of_autograd(warmed: Any, trusts: str, act
     for kernels in ("numpy", "torch"):
         made = f"algorithm.policy_trusts={trusts}", f"runtime.kernels={kernels}", "algorithm.critics=3"
         workflow, store = warmed("HalfCheetah-v5:sac", *settings, *made)
-        assert bool(workflow.plain) == (kernels == "numpy")
+        assert bool(workflow.kernels) == (kernels == "numpy")
         policy, critics, _ = parts_of(workflow)
         move_away(*parts_of(workflow))
         with torch.no_grad():
@@ -135,9 +135,9 @@ def test_actions_by_hand_are_the_policys(warmed: Any) -> None:
     vector = np.random.default_rng(0).standard_normal((5, 1, 17), np.float32)
     with torch.no_grad():
         expected = policy.head.mode(policy({VECTOR: torch.from_numpy(vector)}), None).numpy()
-    np.testing.assert_allclose(workflow.plain["agent"].act(vector, None), expected, atol=1e-6)
+    np.testing.assert_allclose(workflow.kernels["agent"].act(vector, None), expected, atol=1e-6)
     many = np.repeat(vector[:1], 20_000, 0)
-    drawn = np.arctanh(workflow.plain["agent"].act(many, np.random.default_rng(1)).clip(-1 + 1e-6, 1 - 1e-6))
+    drawn = np.arctanh(workflow.kernels["agent"].act(many, np.random.default_rng(1)).clip(-1 + 1e-6, 1 - 1e-6))
     with torch.no_grad():
         mean, log_std = policy({VECTOR: torch.from_numpy(vector[:1])}).chunk(2, -1)
         log_std = log_std + workflow.config.log_std_init
@@ -221,8 +221,10 @@ def test_where_actions_are_forbidden_less_entropy_is_asked_for(warmed: Any) -> N
     workflow, store = warmed("toy/masked:sac", "environment.kwargs={allowed: 2}", "algorithm.learning_rate=0.01")
     batch = batch_of(workflow, store)
     assert batch.mask.float().sum(-1).mean() == 2
-    assert float(workflow.temperatures["agent"].wanted(batch.mask, batch.weight)) == pytest.approx(0.98 * math.log(2))
-    assert workflow.temperatures["agent"].wanted(None, batch.weight) > 0.98 * math.log(2) + 0.1
+    assert float(workflow.temperatures["agent"].target_entropy(batch.mask, batch.weight)) == pytest.approx(
+        0.98 * math.log(2)
+    )
+    assert workflow.temperatures["agent"].target_entropy(None, batch.weight) > 0.98 * math.log(2) + 0.1
     for _ in range(150):
         workflow.update(store, PHASE)
     assert float(workflow.temperatures["agent"].now()) < 2

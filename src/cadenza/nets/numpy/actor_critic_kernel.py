@@ -1,10 +1,12 @@
-"""Plain actor-critics run and differentiated in NumPy: on a CPU its calls cost a fraction of torch's and of autograd's.
+"""Actor-critics of one group computed and differentiated with NumPy, which on a CPU costs a fraction of autograd.
 
-The modules of `actor_critic.py` own the parameters and are the reference: tests hold the two together.
+The modules of `actor_critic.py` own the parameters. The reference is the loss in the workflow's file: before a run
+begins, `engine/runtime.py` compares gradients and figures with autograd's on it. Arrays have the parameters' precision.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Protocol
@@ -16,19 +18,26 @@ from torch import Tensor, nn
 from cadenza.nets.actor_critic import ActorCritic
 from cadenza.nets.heads import LOG_2PI, CategoricalHead, GaussianHead
 from cadenza.nets.observe import VECTOR, ObservationTensors
-from cadenza.nets.torso import Encoder
+from cadenza.nets.torso import Encoder, Torso
 from cadenza.ops.surrogate import ClippedObjective, Experience
 
 Array = np.ndarray[Any, Any]
+EXAMPLES = 64  # rows of a made-up batch
 
 
 @cache
 def zeros(shape: tuple[int, ...]) -> Array:
-    """Comparing with these is several times quicker than with a single zero."""
+    """Return zeros, comparing with which is several times as fast as with a single zero."""
     return np.zeros(shape, np.float32)
 
 
-# what a module does, in place, and its slope as a function of the result
+@cache
+def ones(count: int) -> Array:
+    """Return a vector of ones."""
+    return np.ones(count, np.float32)
+
+
+# The function of a module, in place, and its derivative as a function of the result.
 ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Array], Any], Callable[[Array], Array]]] = {
     nn.Tanh: (lambda x: np.tanh(x, out=x), lambda y: 1 - y * y),
     nn.ReLU: (lambda x: np.maximum(x, zeros(x.shape), out=x), lambda y: y > 0),
@@ -49,7 +58,7 @@ class Samples(Experience, Protocol):
 
 
 class Rows:
-    """Some of the samples as arrays [B, …], the agents of each among the rows."""
+    """The samples at `index` as arrays [B, …], with the agents of each sample among the rows."""
 
     def __init__(self, samples: Samples, index: Array) -> None:
         def pick(x: Tensor) -> Array:
@@ -66,8 +75,11 @@ class Rows:
         self.factor = None if samples.factor is None else pick(samples.factor)
 
 
-class PlainActorCritic:
-    """Writes gradients where the parameters' own are: to be made after their optimizer, which settles that."""
+class ActorCriticKernel:
+    """Acts, and computes gradients of the clipped objective.
+
+    It reads parameters and writes gradients in place, so it is made after the optimizer, which moves both.
+    """
 
     def __init__(self, net: ActorCritic) -> None:
         shared = net.critic_torso is None
@@ -76,49 +88,56 @@ class PlainActorCritic:
         self.critic = Layers(net.critic if net.critic_torso is None else (*net.critic_torso.mix, *net.critic))
         self.head = HEADS[type(net.head)](net.head)
 
-    def act(self, vector: Array, mask: Array | None, draw: np.random.Generator | None) -> Array:
-        """Actions [N, A, …] for observations [N, A, F], drawn at random or the most likely ones."""
+    def act(self, vector: Array, mask: Array | None, generator: np.random.Generator | None) -> Array:
+        """Sample actions [N, A, …] for observations [N, A, F]; return the most likely ones without a generator."""
         output = self.actor(self.trunk(vector.reshape(-1, vector.shape[-1])))
         output = output.reshape(*vector.shape[:-1], -1)
-        return self.head.mode(output, mask) if draw is None else self.head.sample(output, mask, draw)
+        return self.head.mode(output, mask) if generator is None else self.head.sample(output, mask, generator)
 
-    @np.errstate(all="ignore")  # who diverges is told by the checks of the run
+    @np.errstate(all="ignore")  # divergence is reported by the checks of the run
     def gradients(self, samples: Samples, index: Tensor, objective: ClippedObjective) -> Tensor:
-        """Leave the gradients of the objective on some of the samples with the parameters; its figures."""
+        """Set the parameters' gradients to those of the objective on the samples at `index`; return its figures."""
         rows = Rows(samples, index.numpy())
         features = self.trunk(rows.obs)
         log_prob, entropy = self.head.evaluate(self.actor(features), rows.mask, rows.action)
         value = self.critic(features if rows.critic_obs is None else rows.critic_obs)[:, 0]
-        agents = len(log_prob) // len(value)  # that one value is for
+        agents = len(log_prob) // len(value)  # that share a value
         slopes, figures = objective.slopes(log_prob, entropy, value if agents == 1 else value.repeat(agents), rows)
         shared = bool(self.trunk.layers)
-        by_actor = self.actor.pull(self.head.pull(slopes.log_prob, slopes.entropy), shared)
-        by_value = slopes.value if agents == 1 else slopes.value.reshape(-1, agents).sum(1)
-        by_critic = self.critic.pull(by_value[:, None], shared)
+        actor_gradient = self.actor.backward(self.head.backward(slopes.log_prob, slopes.entropy), shared)
+        value_gradient = slopes.value if agents == 1 else slopes.value.reshape(-1, agents).sum(1)
+        critic_gradient = self.critic.backward(value_gradient[:, None], shared)
         if shared:
-            self.trunk.pull(by_actor + by_critic, further=False)
+            self.trunk.backward(actor_gradient + critic_gradient, to_input=False)
         return figures
 
 
-def plain(net: ActorCritic, kernels: str) -> PlainActorCritic | None:
-    """The network by hand, where that is asked for and can be: vectors, layers and a head known here, no memory."""
-    if kernels != "numpy":
-        return None
+def actor_critic_kernel(net: ActorCritic) -> ActorCriticKernel | None:
+    """Return the kernel of a network, or None where none supports it: images, memory, other layers or heads, CUDA."""
     torsos = [net.torso] if net.critic_torso is None else [net.torso, net.critic_torso]
-    if any(not isinstance(t.encoder, Encoder) or t.encoder.images or t.memory is not None for t in torsos):
-        return None
-    layers = [layer for part in (*(t.mix for t in torsos), net.actor, net.critic) for layer in part]
-    if type(net.head) not in HEADS or any(type(layer) not in (nn.Linear, *ACTIVATIONS) for layer in layers):
+    if not all(observes_vectors(torso) and torso.memory is None for torso in torsos) or type(net.head) not in HEADS:
         return None
     if isinstance(net.head, GaussianHead) and net.head.config.std == "state":
         return None
-    if any(p.device.type != "cpu" or p.dtype != torch.float32 for p in net.parameters()):
-        return None
-    return PlainActorCritic(net)
+    layers = [layer for part in (*(torso.mix for torso in torsos), net.actor, net.critic) for layer in part]
+    return ActorCriticKernel(net) if supports(layers, net) else None
+
+
+def observes_vectors(torso: Torso) -> bool:
+    """Return whether a torso receives vectors alone."""
+    return isinstance(torso.encoder, Encoder) and not torso.encoder.images
+
+
+def supports(layers: Iterable[nn.Module], *networks: nn.Module) -> bool:
+    """Return whether kernels have these kinds of layers, and the networks' parameters are on the CPU."""
+    parameters = [parameter for net in networks for parameter in net.parameters()]
+    return all(type(layer) in (nn.Linear, *ACTIVATIONS) for layer in layers) and all(
+        parameter.device.type == "cpu" and parameter.dtype in (torch.float32, torch.float64) for parameter in parameters
+    )
 
 
 class Layers:
-    """Linear layers with what comes after each; remembers its last call for `pull` and `climb`."""
+    """Linear layers, each with its activation; stores what its last call computed, for the gradients."""
 
     def __init__(self, modules: Iterable[nn.Module] = ()) -> None:
         self.layers: list[Layer] = []
@@ -129,36 +148,36 @@ class Layers:
                 gradients = module.weight.grad.numpy().T, module.bias.grad.numpy()
                 self.layers.append(Layer(module.weight.detach().numpy().T, module.bias.detach().numpy(), *gradients))
             else:
-                self.activate_with(module)
+                self.append_activation(module)
 
-    def activate_with(self, module: nn.Module) -> None:
-        """After the last layer so far."""
+    def append_activation(self, module: nn.Module) -> None:
+        """Apply an activation after the last layer."""
         self.layers[-1].activate, self.layers[-1].slope = ACTIVATIONS[type(module)]
 
     def __call__(self, x: Array) -> Array:
-        """[B, F] to [B, O]"""
+        """Return the output [B, O] for an input [B, F]."""
         for layer in self.layers:
             x = layer(x)
         return x
 
-    def pull(self, flow: Array, further: bool) -> Array:
-        """From the gradient by the output to those of the parameters; if `further`, to that by the input too."""
+    def backward(self, gradient: Array, to_input: bool) -> Array:
+        """Set the parameters' gradients from that by the output [B, O]; with `to_input`, return that by the input."""
         for index in reversed(range(len(self.layers))):
-            flow = self.layers[index].pull(flow, further or index > 0)
-        return flow
+            gradient = self.layers[index].backward(gradient, to_input or index > 0)
+        return gradient
 
-    def climb(self, rows: Array) -> Array:
-        """How the one output changes with the input, for these rows of the last call; the parameters are left alone."""
-        flow = np.ones((len(rows), 1), np.float32)
+    def input_gradient(self, rows: Array) -> Array:
+        """Return the gradient of the only output by the input, for rows of the last call."""
+        gradient = np.ones((len(rows), 1), self.layers[0].weight.dtype)
         for layer in reversed(self.layers):
             if layer.slope is not None:
-                flow = flow * layer.slope(layer.y[rows])
-            flow = layer.back(flow)
-        return flow
+                gradient = gradient * layer.slope(layer.y[rows])
+            gradient = layer.by_input(gradient)
+        return gradient
 
 
 class Layer:
-    """Arrays that belong to a module: weights [in, out] and biases, and their gradients."""
+    """Weights [in, out] and biases of a linear module, and their gradients, in its own memory."""
 
     activate: Callable[[Array], Any] | None = None
     slope: Callable[[Array], Array] | None = None
@@ -168,6 +187,7 @@ class Layer:
         self.weight_gradient, self.bias_gradient = weight_gradient, bias_gradient
 
     def __call__(self, x: Array) -> Array:
+        """Return the activations [B, out] for an input [B, in]."""
         y: Array = x @ self.weight
         y += self.bias
         if self.activate is not None:
@@ -175,72 +195,75 @@ class Layer:
         self.x, self.y = x, y
         return y
 
-    def pull(self, flow: Array, further: bool) -> Array:
+    def backward(self, gradient: Array, to_input: bool) -> Array:
+        """Set the parameters' gradients from that by the activations; with `to_input`, return that by the input."""
         if self.slope is not None:
-            flow = flow * self.slope(self.y)
-        np.matmul(self.x.T, flow, out=self.weight_gradient)
-        np.matmul(ones(len(flow)), flow, out=self.bias_gradient)  # a sum, by the quicker way
-        return self.back(flow) if further else flow
+            gradient = gradient * self.slope(self.y)
+        np.matmul(self.x.T, gradient, out=self.weight_gradient)
+        np.matmul(ones(len(gradient)), gradient, out=self.bias_gradient)  # faster than a sum
+        return self.by_input(gradient) if to_input else gradient
 
-    def back(self, flow: Array) -> Array:
-        """From the gradient by what was added up to that by the input."""
-        if self.weight.shape[1] == 1:  # a product of two vectors, which multiplying is quicker at
-            return flow * self.weight[:, 0]
-        return flow @ self.weight.T
-
-
-@cache
-def ones(count: int) -> Array:
-    return np.ones(count, np.float32)
+    def by_input(self, gradient: Array) -> Array:
+        """Return the gradient [B, in] by the input from that before the activation [B, out]."""
+        if self.weight.shape[1] == 1:  # faster than a product of two vectors
+            return gradient * self.weight[:, 0]
+        return gradient @ self.weight.T
 
 
 class Head(Protocol):
-    """As the module, `evaluate` on outputs [B, n] and `sample` and `mode` on [N, A, n].
-
-    `pull` goes from the gradients by what `evaluate` last told to the gradient by its output.
-    """
+    """An action head: `evaluate` for outputs [B, n], `sample` and `mode` for [N, A, n], as the module has them."""
 
     def evaluate(self, output: Array, mask: Array | None, action: Array) -> tuple[Array, Array]: ...
-    def pull(self, log_prob: Array, entropy: Array) -> Array: ...
-    def sample(self, output: Array, mask: Array | None, draw: np.random.Generator) -> Array: ...
+
+    def backward(self, log_prob: Array, entropy: Array) -> Array:
+        """Return the gradient by the output of the last `evaluate` from those by what it returned."""
+
+    def sample(self, output: Array, mask: Array | None, generator: np.random.Generator) -> Array: ...
+
     def mode(self, output: Array, mask: Array | None) -> Array: ...
 
 
 class Categorical:
+    """The head of discrete actions."""
+
     def __init__(self, head: CategoricalHead) -> None:
         self.start = head.start
 
     def _log_probs(self, output: Array, mask: Array | None) -> Array:
         if mask is not None:
-            output = np.where(mask, output, np.finfo(np.float32).min)
+            output = np.where(mask, output, np.finfo(output.dtype).min)
         shifted = output - output.max(-1, keepdims=True)
         return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))  # type: ignore[no-any-return]
 
     def evaluate(self, output: Array, mask: Array | None, action: Array) -> tuple[Array, Array]:
+        """Return log-probabilities of actions and entropies, [B]."""
         self.log_probs, self.mask = self._log_probs(output, mask), mask
         self.probs = np.exp(self.log_probs)
-        self.taken = (np.arange(len(action)), action - self.start)
+        self.index = (np.arange(len(action)), action - self.start)
         self.entropy = -(self.probs * self.log_probs).sum(-1)
-        return self.log_probs[self.taken], self.entropy
+        return self.log_probs[self.index], self.entropy
 
-    def pull(self, log_prob: Array, entropy: Array) -> Array:
-        flow = self.probs * (-log_prob[:, None] - entropy[:, None] * (self.log_probs + self.entropy[:, None]))
-        flow[self.taken] += log_prob
+    def backward(self, log_prob: Array, entropy: Array) -> Array:
+        """Return the gradient [B, n] by the output."""
+        gradient = self.probs * (-log_prob[:, None] - entropy[:, None] * (self.log_probs + self.entropy[:, None]))
+        gradient[self.index] += log_prob
         if self.mask is not None:
-            flow[~self.mask] = 0
-        return flow  # type: ignore[no-any-return]
+            gradient[~self.mask] = 0
+        return gradient  # type: ignore[no-any-return]
 
-    def sample(self, output: Array, mask: Array | None, draw: np.random.Generator) -> Array:
-        # a race, as in the module; NumPy's waiting times can be 0, at which even the impossible would win
-        waiting = np.maximum(draw.standard_exponential(output.shape, np.float32), np.finfo(np.float32).tiny)
+    def sample(self, output: Array, mask: Array | None, generator: np.random.Generator) -> Array:
+        """Return random actions [N, A]."""
+        # as in the module, by exponential waiting times; NumPy's can be 0, which even a forbidden action would win with
+        waiting = np.maximum(generator.standard_exponential(output.shape, np.float32), np.finfo(np.float32).tiny)
         return (np.exp(self._log_probs(output, mask)) / waiting).argmax(-1) + self.start  # type: ignore[no-any-return]
 
     def mode(self, output: Array, mask: Array | None) -> Array:
+        """Return the most likely actions [N, A]."""
         return self._log_probs(output, mask).argmax(-1) + self.start  # type: ignore[no-any-return]
 
 
 class Gaussian:
-    """With one standard deviation for all states."""
+    """The head of normal actions whose standard deviation is a parameter."""
 
     def __init__(self, head: GaussianHead) -> None:
         assert head.log_std.grad is not None
@@ -248,23 +271,80 @@ class Gaussian:
         self.log_std, self.log_std_gradient = head.log_std.detach().numpy(), head.log_std.grad.numpy()
 
     def evaluate(self, output: Array, mask: Array | None, action: Array) -> tuple[Array, Array]:
+        """Return log-probabilities of actions and entropies, [B]."""
         self.precision = np.exp(-self.log_std)
         self.noise = (action.reshape(output.shape) - output) * self.precision
-        log_prob = -(0.5 * (self.noise * self.noise + np.float32(LOG_2PI)) + self.log_std).sum(-1)
-        entropy = (self.log_std + np.float32(0.5 * (1 + LOG_2PI))).sum()
+        log_prob = -(0.5 * (self.noise * self.noise + LOG_2PI) + self.log_std).sum(-1)
+        entropy = (self.log_std + 0.5 * (1 + LOG_2PI)).sum()
         return log_prob, np.broadcast_to(entropy, len(output))
 
-    def pull(self, log_prob: Array, entropy: Array) -> Array:
-        pushed = log_prob[:, None] * self.noise
-        np.matmul(ones(len(pushed)), pushed * self.noise - (log_prob - entropy)[:, None], out=self.log_std_gradient)
-        return pushed * self.precision  # type: ignore[no-any-return]
+    def backward(self, log_prob: Array, entropy: Array) -> Array:
+        """Return the gradient [B, n] by the output; set that of the standard deviation."""
+        scaled = log_prob[:, None] * self.noise
+        np.matmul(ones(len(scaled)), scaled * self.noise - (log_prob - entropy)[:, None], out=self.log_std_gradient)
+        return scaled * self.precision  # type: ignore[no-any-return]
 
-    def sample(self, output: Array, mask: Array | None, draw: np.random.Generator) -> Array:
-        action: Array = output + np.exp(self.log_std) * draw.standard_normal(output.shape, np.float32)
+    def sample(self, output: Array, mask: Array | None, generator: np.random.Generator) -> Array:
+        """Return random actions [N, A, …]."""
+        action: Array = output + np.exp(self.log_std) * generator.standard_normal(output.shape, np.float32)
         return action.reshape(*output.shape[:-1], *self.shape)
 
     def mode(self, output: Array, mask: Array | None) -> Array:
+        """Return the most likely actions [N, A, …]."""
         return output.reshape(*output.shape[:-1], *self.shape)
 
 
 HEADS: dict[type[nn.Module], Callable[[Any], Head]] = {CategoricalHead: Categorical, GaussianHead: Gaussian}
+
+
+# made-up batches, on which `engine/runtime.py` compares kernels with autograd
+
+
+def fill_parameters(numbers: np.random.Generator, *networks: nn.Module) -> None:
+    """Overwrite the parameters, in place, with made-up numbers: outputs are then neither zero nor alike."""
+    for parameter in (parameter for net in networks for parameter in net.parameters()):
+        values = 4 * numbers.random(tuple(parameter.shape)) - 2
+        parameter.data.copy_(torch.as_tensor(values / math.sqrt(max(parameter.shape[-2:], default=1))))
+
+
+def spread(numbers: np.random.Generator, *shape: Any, reach: float = 20.0) -> Array:
+    """Return numbers of both signs and of many sizes up to `reach`, so that what is clipped anywhere shows."""
+    return reach * (2 * numbers.random(shape) - 1) ** 3
+
+
+def example_samples(
+    net: ActorCritic, numbers: np.random.Generator, agents: int, critic_agents: int | None, with_factor: bool
+) -> dict[str, Any]:
+    """Make up the network's parameters and samples [1, S, A, …]; return these by name, in torch's default precision.
+
+    `critic_agents` is A of the critic's observations, None where they are the policy's.
+    """
+    fill_parameters(numbers, net)
+    lead, dtype = (1, EXAMPLES, agents), torch.get_default_dtype()
+
+    def tensor(array: Array) -> Tensor:
+        return torch.as_tensor(array, dtype=dtype)
+
+    obs, critic_obs = {VECTOR: tensor(spread(numbers, *lead, net.torso.encoder.features, reach=3.0))}, None
+    if critic_agents is not None and net.critic_torso is not None:
+        shape = (1, EXAMPLES, critic_agents, net.critic_torso.encoder.features)
+        critic_obs = {VECTOR: tensor(spread(numbers, *shape, reach=3.0))}
+    first, mask, head = torch.zeros(lead, dtype=torch.bool), None, net.head
+    if isinstance(head, CategoricalHead):
+        index = torch.as_tensor((numbers.random(lead) * head.outputs).astype(np.int64))
+        mask = torch.as_tensor(numbers.random((*lead, head.outputs)) < 0.7).scatter(-1, index[..., None], True)
+        action = index + head.start
+    else:
+        assert isinstance(head, GaussianHead)
+        action = tensor(spread(numbers, *lead, *head.shape, reach=2.0))
+    with torch.no_grad():
+        output, _ = net.policy(obs, {}, first, carries=False)
+        log_prob, _ = head.evaluate(output, mask, action)
+    inputs = {"obs": obs, "critic_obs": critic_obs, "first": first, "action": action, "mask": mask, "carry": {}}
+    return {
+        **inputs,
+        **{name: tensor(numbers.random(lead) < 0.8) for name in ("weight", "value_weight")},
+        **{name: tensor(spread(numbers, *lead)) for name in ("advantage", "target", "old_value")},
+        "factor": tensor(np.exp(spread(numbers, *lead, reach=1.0))) if with_factor else None,
+        "old_log_prob": log_prob + tensor(spread(numbers, *lead, reach=3.0)),
+    }

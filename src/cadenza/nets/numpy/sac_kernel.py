@@ -1,8 +1,12 @@
-"""SAC's plain networks run and differentiated in NumPy, as `plain.py` does it; `workflows/sac.py` is the reference."""
+"""SAC's networks computed and differentiated with NumPy, as `actor_critic_kernel.py` does for PPO.
+
+The modules own the parameters; the reference are the losses of `workflows/sac.py`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,153 +14,176 @@ from torch import nn
 
 from cadenza.nets.ensemble import Ensemble
 from cadenza.nets.heads import LOG_2PI, SquashedHead
-from cadenza.nets.numpy.actor_critic_kernel import ACTIVATIONS, Array, Layer, Layers
+from cadenza.nets.numpy.actor_critic_kernel import (
+    EXAMPLES,
+    Array,
+    Layer,
+    Layers,
+    observes_vectors,
+    spread,
+    supports,
+)
 from cadenza.nets.observe import VECTOR
-from cadenza.nets.torso import Encoder, Torso
+from cadenza.nets.torso import Torso
 
-if TYPE_CHECKING:
-    from cadenza.workflows.sac import Batch, Critics, Policy
+LOG_2 = float(np.log(2))
+Batch = Any  # transitions [B, A, …], as in `workflows/sac.py`
 
 
-class Drawn(NamedTuple):
-    """Actions on the unit scale and their log-probability, with what they were drawn from."""
+class Sample(NamedTuple):
+    """Actions on the scale [-1, 1], with what their gradient needs."""
 
     action: Array
     log_prob: Array
-    spread: Array  # standard deviation times noise
-    free: Array  # where the deviation is within its bounds, so that it can move
+    deviation: Array  # standard deviation times noise
+    is_free: Array  # whether the log standard deviation is within its bounds
 
 
-class PlainSAC:
-    """Writes gradients where the parameters' own are: to be made after these are settled in one vector.
+class SACKernel:
+    """Acts, and computes gradients of both losses; it is made after the optimizers.
 
-    Rows are transitions, the agents of each among them.
+    Rows of arrays are the agents of all transitions.
     """
 
-    def __init__(self, policy: Policy, critics: Critics, targets: Critics, trusts: str) -> None:
-        assert isinstance(policy.head, SquashedHead)
-        self.head, self.trusts = policy.head, trusts
-        self.middle, self.reach = policy.head.middle.numpy(), policy.head.reach.numpy()
-        self.policy = Layers(policy.actor)
-        self.critics, self.targets = members(critics.critics), members(targets.critics)
+    def __init__(
+        self, head: SquashedHead, actor: Iterable[nn.Module], critics: Ensemble, targets: Ensemble, trusts: str
+    ) -> None:
+        self.head, self.trusts = head, trusts
+        self.middle, self.reach = head.middle.numpy(), head.reach.numpy()
+        self.policy = Layers(actor)
+        self.critics, self.targets = members(critics), members(targets)
 
-    def act(self, vector: Array, draw: np.random.Generator | None) -> Array:
-        """Actions [N, A, …] for observations [N, A, F], drawn at random or the most likely ones."""
+    def act(self, vector: Array, generator: np.random.Generator | None) -> Array:
+        """Sample actions [N, A, …] for observations [N, A, F]; return the most likely ones without a generator."""
         output = self.policy(vector.reshape(-1, vector.shape[-1]))
         inner, log_std, _ = self._normal(output)
-        if draw is not None:
-            inner = inner + np.exp(log_std) * draw.standard_normal(inner.shape, np.float32)
+        if generator is not None:
+            inner = inner + np.exp(log_std) * generator.standard_normal(inner.shape, np.float32)
         action: Array = self.middle + self.reach * np.tanh(inner)
         return action.reshape(*vector.shape[:-1], *self.head.shape)
 
-    @np.errstate(all="ignore")  # who diverges is told by the checks of the run
+    @np.errstate(all="ignore")  # divergence is reported by the checks of the run
     def critic_gradients(self, batch: Batch, temperature: float, noise: Array) -> tuple[float, float]:
-        """Leave the gradients of the critics' loss with their parameters; the loss, and the mean of the values."""
+        """Set the critics' gradients to those of their loss; return the loss and the mean of their values."""
         next_obs, share = rows(batch.next_obs[VECTOR]), shares(batch)
-        drawn = self._draw(next_obs, noise)
-        following = in_one([next_obs, drawn.action])
-        worth = np.min([target(following)[:, 0] for target in self.targets], 0)
-        goal = rows(batch.reward) + rows(batch.goes_on) * (worth - np.float32(temperature) * drawn.log_prob)
+        sample = self._sample(next_obs, noise)
+        inputs = np.concatenate([next_obs, sample.action], 1)
+        next_value = np.min([target(inputs)[:, 0] for target in self.targets], 0)
+        goal = rows(batch.reward) + rows(batch.goes_on) * (next_value - temperature * sample.log_prob)
         action = rows(batch.action)
-        seen = in_one([rows(batch.obs[VECTOR]), (action.reshape(len(action), -1) - self.middle) / self.reach])
+        unit_action = (action.reshape(len(action), -1) - self.middle) / self.reach
+        inputs = np.concatenate([rows(batch.obs[VECTOR]), unit_action], 1)
         loss = mean = 0.0
         for critic in self.critics:
-            value = critic(seen)[:, 0]
+            value = critic(inputs)[:, 0]
             error = value - goal
-            pushed = error * share
-            critic.pull(pushed[:, None], further=False)
-            loss += 0.5 * float(pushed @ error)
+            gradient = error * share
+            critic.backward(gradient[:, None], to_input=False)
+            loss += 0.5 * float(gradient @ error)
             mean += float(value @ share) / len(self.critics)
         return loss, mean
 
     @np.errstate(all="ignore")
     def policy_gradients(self, batch: Batch, temperature: float, noise: Array) -> tuple[float, float]:
-        """Leave the gradients of the policy's loss with its parameters; the loss, and the policy's entropy."""
-        obs, share, heat = rows(batch.obs[VECTOR]), shares(batch), np.float32(temperature)
-        drawn = self._draw(obs, noise)
-        seen = in_one([obs, drawn.action])
-        values = np.stack([critic(seen)[:, 0] for critic in self.critics])
-        climb = np.empty_like(seen)  # how the trusted value changes with what the critics see
-        if self.trusts == "min":
-            lowest = values.argmin(0)
-            value = values.min(0)
-            for index, critic in enumerate(self.critics):  # only the one that counts is asked
-                mine = np.flatnonzero(lowest == index)
-                climb[mine] = critic.climb(mine)
-        else:
-            value = values.mean(0)
-            everyone = np.arange(len(seen))
-            climb[:] = np.mean([critic.climb(everyone) for critic in self.critics], 0)
-        by_action = climb[:, obs.shape[1] :] * -share[:, None]
-        entropy_share = (heat * share)[:, None]
-        by_inner = by_action * (1 - drawn.action * drawn.action) + 2 * drawn.action * entropy_share
-        by_log_std = (by_inner * drawn.spread - entropy_share) * drawn.free
-        self.policy.pull(np.concatenate([by_inner, by_log_std], 1), further=False)
-        return float((heat * drawn.log_prob - value) @ share), -float(drawn.log_prob @ share)
+        """Set the policy's gradients to those of its loss; return the loss and the policy's entropy."""
+        obs, share = rows(batch.obs[VECTOR]), shares(batch)
+        sample = self._sample(obs, noise)
+        value, by_inputs = self._trusted_value(np.concatenate([obs, sample.action], 1))
+        by_action = by_inputs[:, obs.shape[1] :] * -share[:, None]
+        entropy_share = (temperature * share)[:, None]
+        by_inner = by_action * (1 - sample.action * sample.action) + 2 * sample.action * entropy_share
+        by_log_std = (by_inner * sample.deviation - entropy_share) * sample.is_free
+        self.policy.backward(np.concatenate([by_inner, by_log_std], 1), to_input=False)
+        return float((temperature * sample.log_prob - value) @ share), -float(sample.log_prob @ share)
+
+    def _trusted_value(self, inputs: Array) -> tuple[Array, Array]:
+        """Return the critics' lowest or mean value [B] for inputs [B, F], and its gradient [B, F] by them."""
+        values = np.stack([critic(inputs)[:, 0] for critic in self.critics])
+        every = np.arange(len(inputs))
+        if self.trusts == "mean":
+            return values.mean(0), np.mean([critic.input_gradient(every) for critic in self.critics], 0)
+        gradient, lowest = np.empty_like(inputs), values.argmin(0)
+        for index, critic in enumerate(self.critics):  # each only for the rows where it is the lowest
+            where = np.flatnonzero(lowest == index)
+            gradient[where] = critic.input_gradient(where)
+        return values.min(0), gradient
 
     def _normal(self, output: Array) -> tuple[Array, Array, Array]:
-        """(mean, log standard deviation, where that is within its bounds)"""
+        """Return mean, log standard deviation, and whether that is within its bounds."""
         mean, log_std = np.split(output, 2, -1)
-        log_std = log_std + np.float32(self.head.config.log_std_init)
-        held = log_std.clip(-20, 2)
-        return mean, held, held == log_std
+        log_std = log_std + self.head.config.log_std_init
+        bounded = log_std.clip(-20, 2)
+        return mean, bounded, bounded == log_std
 
-    def _draw(self, obs: Array, noise: Array) -> Drawn:
-        mean, log_std, free = self._normal(self.policy(obs))
-        spread = np.exp(log_std) * noise
-        inner = mean + spread
-        log_slope = 2 * (np.float32(np.log(2)) - inner - np.logaddexp(np.float32(0), -2 * inner))
-        log_prob = -(0.5 * (noise * noise + np.float32(LOG_2PI)) + log_std + log_slope).sum(-1)
-        return Drawn(np.tanh(inner), log_prob, spread, free)
+    def _sample(self, obs: Array, noise: Array) -> Sample:
+        mean, log_std, is_free = self._normal(self.policy(obs))
+        deviation = np.exp(log_std) * noise
+        inner = mean + deviation
+        log_slope = 2 * (LOG_2 - inner - np.logaddexp(0, -2 * inner))
+        log_prob = -(0.5 * (noise * noise + LOG_2PI) + log_std + log_slope).sum(-1)
+        return Sample(np.tanh(inner), log_prob, deviation, is_free)
 
 
 def members(ensemble: Ensemble) -> list[Layers]:
-    """Its networks one by one: large products gain nothing from being done together."""
-    made = []
+    """Return the networks of an ensemble; for products this large, one by one is as fast as batched."""
+    networks = []
     for index in range(len(ensemble.weights[0])):
         layers = Layers()
         for weight, bias in zip(ensemble.weights, ensemble.biases, strict=True):
             if layers.layers:
-                layers.activate_with(ensemble.activation)
+                layers.append_activation(ensemble.activation)
             assert weight.grad is not None
             assert bias.grad is not None
             values = weight.detach().numpy()[index], bias.detach().numpy()[index, 0]
             layers.layers.append(Layer(*values, weight.grad.numpy()[index], bias.grad.numpy()[index, 0]))
-        made.append(layers)
-    return made
+        networks.append(layers)
+    return networks
 
 
 def rows(x: torch.Tensor) -> Array:
+    """Return a tensor [B, A, …] as an array [B * A, …]."""
     return x.numpy().reshape(-1, *x.shape[2:])
 
 
 def shares(batch: Batch) -> Array:
-    """What each row counts in a mean over those who acted."""
+    """Return the weight of each row in a mean over the agents that acted."""
     weight = rows(batch.weight)
     return weight / max(float(weight.sum()), 1.0)
 
 
-def in_one(parts: list[Array]) -> Array:
-    return np.concatenate(parts, 1)
+def sac_kernel(
+    head: nn.Module,
+    actor: Iterable[nn.Module],
+    critics: Ensemble,
+    targets: Ensemble,
+    torsos: Iterable[Torso],
+    trusts: str,
+) -> SACKernel | None:
+    """Return the kernel of a policy and its critics, or None where none supports them.
+
+    There is none for images, torsos with layers, discrete actions, layer norm, dropout, other activations and CUDA.
+    """
+    if not isinstance(head, SquashedHead) or critics.scales or critics.dropout:
+        return None
+    if not all(observes_vectors(torso) and not len(torso.mix) for torso in torsos):
+        return None
+    layers = list(actor)
+    is_supported = supports([*layers, critics.activation], *layers, critics)
+    return SACKernel(head, layers, critics, targets, trusts) if is_supported else None
 
 
-def plain_sac(policy: Policy, critics: Critics, targets: Critics, trusts: str, kernels: str) -> PlainSAC | None:
-    """By hand, where that is asked for and can be: vectors, continuous actions, layers known here."""
-    if kernels != "numpy" or not isinstance(policy.head, SquashedHead):
-        return None
-    if not all(bare(net.torso) for net in (policy, critics)):
-        return None
-    ensemble = critics.critics
-    known: tuple[Any, ...] = (nn.Linear, *ACTIVATIONS)
-    if any(type(layer) not in known for layer in policy.actor) or type(ensemble.activation) not in known:
-        return None
-    if ensemble.scales or ensemble.dropout:
-        return None
-    if any(p.device.type != "cpu" or p.dtype != torch.float32 for net in (policy, critics) for p in net.parameters()):
-        return None
-    return PlainSAC(policy, critics, targets, trusts)
-
-
-def bare(torso: Torso) -> bool:
-    """Whether its features are the vector that was observed."""
-    return isinstance(torso.encoder, Encoder) and not torso.encoder.images and not len(torso.mix)
+def example_batch(head: SquashedHead, features: int, numbers: np.random.Generator, agents: int) -> dict[str, Any]:
+    """Make up transitions [B, A, …]; return them by name, in torch's default precision."""
+    lead, dtype = (EXAMPLES, agents), torch.get_default_dtype()
+    unit = 2 * numbers.random((*lead, len(head.middle))) - 1
+    arrays = {
+        "action": (head.middle.numpy() + head.reach.numpy() * unit).reshape(*lead, *head.shape),
+        "reward": spread(numbers, *lead),
+        "goes_on": numbers.random(lead) * (numbers.random(lead) < 0.8),
+        "weight": numbers.random(lead) < 0.8,
+        "obs": spread(numbers, *lead, features, reach=3.0),
+        "next_obs": spread(numbers, *lead, features, reach=3.0),
+    }
+    tensors = {name: torch.as_tensor(array, dtype=dtype) for name, array in arrays.items()}
+    vectors = {name: {VECTOR: tensors[name]} for name in ("obs", "next_obs")}
+    return {**tensors, **vectors, "mask": None, "next_mask": None}
