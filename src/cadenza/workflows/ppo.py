@@ -194,15 +194,15 @@ class PPO:
         first = self._tensor(rollout.is_first)[..., None].expand(acted.shape)
         alive = self._alive(name, first, self._tensor(data["died"])) & self._tensor(anyone_acted(rollout))[..., None]
         reward, terminated = self._earned(name, rollout)
-        done = terminated | self._tensor(rollout.truncated)[..., None]
-        output, old_value, next_value = self._values(name, rollout, obs, critic_obs, carry, first, done)
+        ended = terminated | self._tensor(rollout.truncated)[..., None]
+        output, old_value, next_value = self._values(name, rollout, obs, critic_obs, carry, first, ended)
         value, scale = old_value, self.value_scales.get(name)
         if scale is not None:
             value, next_value = scale.to_returns(value), scale.to_returns(next_value)
         next_value = next_value.masked_fill(terminated, 0.0)
         if name in self.reward_scales:
-            reward = self.reward_scales[name](reward, done, alive, first)
-        advantage = gae(reward, value, next_value, done, config.gamma, config.gae_lambda)
+            reward = self.reward_scales[name](reward, ended, alive, first)
+        advantage = gae(reward, value, next_value, ended, config.gamma, config.gae_lambda)
         target = advantage + value
         if scale is not None:
             scale.learn(target[alive])
@@ -239,7 +239,7 @@ class PPO:
         critic_obs: ObservationTensors | None,
         carry: Tree,
         first: Tensor,
-        done: Tensor,
+        ended: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the policy's output for every step, its value, and the value of the observation after it [T, N, A, …].
 
@@ -251,13 +251,13 @@ class PPO:
         else:
             result = net(obs, map_tree(lambda x: x[0], carry), first, True, critic_obs)
         after, after_critic = map(one_step, self._observe(name, rollout.after_obs, rollout.after_state))
-        last = net(after, map_tree(lambda x: x[-1], result.carries), done[-1:], False, after_critic).value
-        value, next_value = result.value.expand(done.shape), torch.cat([result.value[1:], last]).expand(done.shape)
+        last = net(after, map_tree(lambda x: x[-1], result.carries), ended[-1:], False, after_critic).value
+        value, next_value = result.value.expand(ended.shape), torch.cat([result.value[1:], last]).expand(ended.shape)
         if len(rollout.final_index[0]):
             ends = tuple(self._tensor(index) for index in rollout.final_index)
             final, final_critic = map(one_step, self._observe(name, rollout.final_obs, rollout.final_state))
             before, next_value = map_tree(lambda x: x[ends], result.carries), next_value.clone()
-            next_value[ends] = net(final, before, torch.zeros_like(done[ends])[None], False, final_critic).value[0]
+            next_value[ends] = net(final, before, torch.zeros_like(ended[ends])[None], False, final_critic).value[0]
         return result.output, value, next_value
 
     def _observe(
