@@ -35,8 +35,8 @@ SHORT = 12  # columns so narrow are never folded
 
 def say(text: object = "", err: bool = False, several: bool = False, end: str = "\n") -> None:
     """Print a line, or `several` lines, for people; escape whatever a terminal would obey."""
-    shown = printable_lines(str(text)) if several else printable(str(text))
-    print(shown, end=end, file=sys.stderr if err else sys.stdout, flush=err)
+    escaped = printable_lines(str(text)) if several else printable(str(text))
+    print(escaped, end=end, file=sys.stderr if err else sys.stdout, flush=err)
 
 
 def require_parent(option: str, path: Path | None) -> None:

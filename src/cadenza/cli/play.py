@@ -88,30 +88,31 @@ def play(
         return
     options = ScreenOptions(video, terminal, fps)
     if episode is not None:
-        shown = replay_episode(folder, episode, options, trust)
+        result = replay_episode(folder, episode, options, trust)
     else:
-        shown = play_policy(folder, episodes or 1, seed or 0, checkpoint, explore, options, trust)
-    report(folder.id, shown, json)
-    if shown.identical is False:
-        say(f"warning: {shown.source} did not repeat as recorded", err=True)
+        result = play_policy(folder, episodes or 1, seed or 0, checkpoint, explore, options, trust)
+    report(folder.id, result, json)
+    if result.identical is False:
+        say(f"warning: {result.source} did not repeat as recorded", err=True)
         raise typer.Exit(1)
 
 
-def report(run: str, shown: PlayResult, json: bool) -> None:
-    """Print the episodes that were shown."""
-    episodes = [episode.facts() for episode in shown.episodes]
+def report(run: str, result: PlayResult, json: bool) -> None:
+    """Print the episodes that were played, and where their video is."""
+    episodes = [episode.facts() for episode in result.episodes]
     if json:
-        result = {"run": run, "source": shown.source, "episodes": episodes, "video": shown.video and str(shown.video)}
-        print_json(result | ({} if shown.identical is None else {"identical": shown.identical}))
+        video = result.video and str(result.video)
+        identical = {} if result.identical is None else {"identical": result.identical}
+        print_json({"run": run, "source": result.source, "episodes": episodes, "video": video} | identical)
     else:
-        say(f"{run}, {shown.source}")
+        say(f"{run}, {result.source}")
         for facts in episodes:
             cut = "" if facts["ended"] else " (cut: it did not end)"
             say(f"{outcome(facts)}{cut}")
-    if shown.identical:
+    if result.identical:
         say("return and length are as recorded in training", err=True)
-    if shown.video is not None:
-        say(f"video: {shown.video}", err=True)
+    if result.video is not None:
+        say(f"video: {result.video}", err=True)
 
 
 def play_by_hand(
