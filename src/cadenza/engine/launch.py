@@ -214,7 +214,7 @@ def execute(run: Orchestrator, attachments: Attachments, first: bool, save_first
     try:
         run.write_status("running")
         unit, stop = run.decisions["training.unit"], run.signals.stop
-        run.tell(Started(run.folder, run.config, unit, run.clock.env_steps, stop))
+        run.tell(Started(run.folder, run.config, unit, run.clock.env_steps, stop, run.spec.competitive))
         if save_first:  # so that a kill in the first second loses neither the run nor its longer budget
             run.save(insist=True)
         console.start(headline(run, first), run.now, run.scheduler.progress)
@@ -283,5 +283,6 @@ def ending(run: Orchestrator, signal: str | None) -> list[str]:
     if latest is not None:
         solved = run.spec.return_threshold is not None and latest >= run.spec.return_threshold
         goal = f" (solved: threshold {run.spec.return_threshold:g})" if solved else ""
-        lines.append(f"evaluation {number(latest)}{goal}" + (f", best {number(best)}" if best is not None else ""))
+        highest = "" if best is None or run.spec.competitive else f", best {number(best)}"  # of opponents: the latest
+        lines.append(f"evaluation {number(latest)}{goal}{highest}")
     return [*lines, f"go on with: cadenza resume {run.folder.reference}"] if signal else lines

@@ -214,6 +214,15 @@ def test_an_evaluate_hook_saves_the_best_and_is_not_repeated_at_the_end(lab: Lab
     assert run.checkpoints.resolve("best").startswith(f"step-{8 * (best + 1):012d}")
 
 
+def test_of_equal_evaluations_the_latest_is_the_best(lab: Lab) -> None:
+    run = lab.start(configured("training.max_timesteps=24"))
+    for end in (8, 16):
+        run.run(until=lambda clock, end=end: clock.env_steps >= end)
+        run.scores.latest, run.scores.evaluated_at = 5.0, run.clock.position
+        run.save()
+    assert run.checkpoints.resolve("best").startswith("step-000000000016")
+
+
 def test_early_stopping_by_a_training_metric_ends_with_an_evaluation(lab: Lab) -> None:
     stop = "training.early_stop={metric: collect/return_mean, at_least: 0}"
     run = lab.start(configured(stop, "evaluation.at_end=true", "logging.every_steps=8", "training.max_timesteps=800"))
