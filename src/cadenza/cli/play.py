@@ -105,7 +105,7 @@ def report(run: str, result: PlayResult, json: bool) -> None:
         identical = {} if result.identical is None else {"identical": result.identical}
         print_json({"run": run, "source": result.source, "episodes": episodes, "video": video} | identical)
     else:
-        say(f"{run}, {result.source}")
+        say(result.title)
         for facts in episodes:
             cut = "" if facts["ended"] else " (cut: it did not end)"
             say(f"{outcome(facts)}{cut}")
@@ -146,9 +146,11 @@ def play_by_hand(
             require_trust_of_file(run)
         config, player, name = load(run), None, run
     else:
+        from cadenza.lab.checkpoint_list import title
         from cadenza.lab.playback import load_policy
 
-        player, _ = load_policy(folder, checkpoint or folder.best_or_last, trust)
+        player, loaded = load_policy(folder, checkpoint or folder.best_or_last, trust)
+        say(f"the other agents, if any, are played by {title(folder, loaded)}", err=True)
         config, name = player.config, folder.id
     return name, play_human(config, player, episodes or 1, seed or 0, agent, record, terminal, fps)
 
@@ -171,12 +173,14 @@ def report_game(name: str, game: Game, json: bool) -> None:
 
 def report_files(folder: RunFolder, seed: int, checkpoint: str | None, trust: bool, json: bool) -> None:
     """Write what a world model imagines, and print the files."""
+    from cadenza.lab.checkpoint_list import title
     from cadenza.lab.view.imagination import imagine_run
 
-    files = imagine_run(folder, seed, checkpoint or folder.best_or_last, trust)
+    name, files = imagine_run(folder, seed, checkpoint or folder.best_or_last, trust)
     if json:
-        print_json({"run": folder.id, "files": [str(path) for path in files]})
+        print_json({"run": folder.id, "checkpoint": name, "files": [str(path) for path in files]})
         return
+    say(title(folder, name), err=True)
     for path in files:
         say(path)
 

@@ -261,7 +261,8 @@ def headline(run: Orchestrator, first: bool) -> list[str]:
     what = f"{config.environment.id}:{config.variant}  seed {config.seed}  {tuned(config.experiment)}"
     lines = [what, f"run {run.folder.path}"]
     if first and config.training.init_from:
-        lines.append(f"starting from the weights of {config.training.init_from}")
+        source = run.decisions["training.init_from"]
+        lines.append(f"starting from the weights of {config.training.init_from} at {source}")
     if first and config.training.dataset:
         count = run.decisions["training.dataset"]["transitions"]
         lines.append(f"starting with {count} transitions of {config.training.dataset} in the replay")

@@ -128,7 +128,7 @@ def _summary(
 
 
 def _best(folder: RunFolder, evaluated: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the row of the best checkpoint (the newest where teams play each other), else the one highest in return."""
+    """Return the row of the best checkpoint (the newest where teams play each other), else of the best return."""
     name = validity.pointer(folder.checkpoints / "best") or ""
     rows = [row for row in evaluated if name.startswith(f"step-{row['env_steps']:012d}-")]
     return rows[-1] if rows else max(evaluated, key=lambda row: (row["eval/return_mean"], row["env_steps"]))

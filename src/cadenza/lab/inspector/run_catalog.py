@@ -11,8 +11,9 @@ from typing import Any
 
 from cadenza.base.files import SafePath
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError, NotFoundError
+from cadenza.lab import checkpoint_list
 from cadenza.lab.inspector.rows import curve, thinned
-from cadenza.records import alert_log, live_runs, validity
+from cadenza.records import alert_log, live_runs
 from cadenza.records.folder import RunFolder, run_ids
 from cadenza.records.index import entries
 from cadenza.records.lock import is_held
@@ -154,7 +155,7 @@ class Catalog:
             "metrics": names(folder),
             "settings": [[key, value] for key, value in leaves(folder.settings())],
             "decisions": [[key, value] for key, value in decisions.items()],
-            "checkpoints": checkpoints(folder),
+            "checkpoints": checkpoint_list.listed(folder)[::-1],
             "alerts": [one | {"line": _line(one)} for one in alert_log.read(folder.alerts)],
             "media": media(folder),
             "log": _tail(folder.log),
@@ -284,22 +285,6 @@ def numeric(rows: Sequence[Row]) -> list[str]:
     """Return the names of the numbers in rows, without env_steps, those of evaluations first."""
     names = {key for row in rows for key, value in row.items() if isinstance(value, int | float)}
     return sorted(names - {"env_steps"}, key=lambda name: (not name.startswith("eval/"), "/" not in name, name))
-
-
-def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the checkpoints, newest first, each with its size and the pointers to it."""
-    pointers: dict[str, list[str]] = {}
-    for pointer in ("last", "best"):
-        if (name := validity.pointer(folder.checkpoints / pointer)) is not None:
-            pointers.setdefault(name, []).append(pointer)
-    entries = []
-    for path in [path for path in folder.checkpoints.glob("step-*") if path.is_dir()][::-1]:
-        with suppress(OSError, ValueError, IndexError):
-            _, env_steps, updates = path.name.split("-")
-            size = sum(file.stat().st_size for file in path.glob("*"))
-            numbers = {"env_steps": int(env_steps), "updates": int(updates), "bytes": size}
-            entries.append({"name": path.name, **numbers, "pointers": pointers.get(path.name, [])})
-    return entries
 
 
 def media(folder: RunFolder) -> list[str]:

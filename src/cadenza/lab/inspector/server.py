@@ -23,8 +23,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from cadenza.base.json_text import dumps
 from cadenza.errors import CadenzaError, ConfigError, NotFoundError, StorageError
+from cadenza.lab import checkpoint_list
 from cadenza.lab.inspector.connections import Connections, HeadReader, HeadTooLargeError, refuse
-from cadenza.lab.inspector.run_catalog import Catalog, checkpoints
+from cadenza.lab.inspector.run_catalog import Catalog
 from cadenza.lab.inspector.sessions import CHILD, WAIT_SECONDS, WAITING, EpisodeSession, Sessions
 
 ADDRESS = "127.0.0.1"
@@ -404,7 +405,7 @@ def episode_of(inspector: Inspector, query: Query) -> tuple[Path, int, str]:
     """Return (run, number of the episode, checkpoint) of a query; a checkpoint that does not exist is refused."""
     folder = inspector.catalog.folder(text(query, "run"))
     checkpoint = text(query, "checkpoint", "")
-    if checkpoint not in ("", "best", "last", *(one["name"] for one in checkpoints(folder))):
+    if checkpoint not in ("", "best", "last", *(one["name"] for one in checkpoint_list.listed(folder))):
         raise NotFoundError(f"run {folder.id} has no checkpoint '{checkpoint}'")
     return folder.path, number(query, "episode"), checkpoint
 
