@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cadenza.base.text import command, shell
-from cadenza.cli.output import ConfigDir, Json, Overrides, Quiet, RunsDir, Trust, print_json, print_table, say
+from cadenza.cli.output import (
+    ConfigDir,
+    Json,
+    MaxTimesteps,
+    Overrides,
+    Quiet,
+    RunsDir,
+    Trust,
+    print_json,
+    print_table,
+    say,
+)
 
 if TYPE_CHECKING:
     from cadenza.lab.sweeps.jobs import Backend
@@ -50,9 +61,7 @@ def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A sweep file, or the name of a shipped one.")],
     overrides: Overrides = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Try so many values. Default: the file's.")] = None,
-    max_timesteps: Annotated[
-        int | None, typer.Option(min=1, help="Stop each run after so many env_steps. Default: the file's.")
-    ] = None,
+    max_timesteps: MaxTimesteps = None,
     jobs: Jobs = None,
     on: On = "local",
     config_dir: ConfigDir = None,

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.output import ConfigDir, Json, Overrides, Quiet, RunsDir, Spec, Trust, print_json, say
+from cadenza.cli.output import (
+    ConfigDir,
+    Json,
+    MaxTimesteps,
+    MaxUpdates,
+    Overrides,
+    Quiet,
+    RunsDir,
+    Spec,
+    Trust,
+    print_json,
+    say,
+)
 from cadenza.errors import CadenzaError, ConfigError
 
 if TYPE_CHECKING:
@@ -25,8 +37,8 @@ def train(
     overrides: Overrides = None,
     seed: Annotated[str | None, typer.Option(help="Train with this seed, or with several: 1,2,3.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Train so many seeds at the same time.")] = 1,
-    max_timesteps: Annotated[int | None, typer.Option(help="Stop after so many env_steps.")] = None,
-    max_updates: Annotated[int | None, typer.Option(help="Stop after so many gradient steps.")] = None,
+    max_timesteps: MaxTimesteps = None,
+    max_updates: MaxUpdates = None,
     name: Annotated[str | None, typer.Option(help="Name the run.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Tag the run, to find it by; repeatable.")] = None,
     init_from: Annotated[str | None, typer.Option(help="Start from the weights of this run.")] = None,

@@ -18,6 +18,7 @@ from cadenza.base.text import printable
 from cadenza.config import registry
 from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.checks import check_bounds, default, refuse_unused
+from cadenza.config.foreign_names import translate
 from cadenza.config.schema import RunConfig
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, nearest
 
@@ -95,6 +96,8 @@ def walk(cls: Any, where: str = "", data: Any = None, base: Any = None) -> Itera
 def suggest(key: str, keys: list[str]) -> str:
     """Return `; did you mean 'x'?` for a key with the same end or reading, else for a similar sibling or end."""
     parent, _, leaf = key.rpartition(".")
+    if (translated := translate(leaf, keys)) is not None and translated != key:
+        return f"; did you mean '{translated}'?"
     flat = key.replace(".", "_")
     same = [
         name for name in keys if name != key and (name.rpartition(".")[2] == leaf or name.replace(".", "_") == flat)

@@ -119,16 +119,20 @@ class Series:
 
 
 def select_runs(root: Path, refs: Sequence[str], filters: Filters = ()) -> list[RunFolder]:
-    """Return the runs that names, wildcards, specs and filters select, in this order and each once."""
-    folders: dict[Path, RunFolder] = {}
-    for ref in refs:
-        for folder in _matches(root, ref):
-            folders.setdefault(folder.path.resolve(), folder)
+    """Return the runs that names, wildcards and specs select, each once; filters narrow them, or select alone."""
+    if not refs and not filters:
+        raise NotFoundError("name the runs, or give a --filter KEY=VALUE")
+    folders = {folder.path.resolve(): folder for ref in refs for folder in _matches(root, ref)}
     if filters:
-        for row in sorted(indexed(root, filters), key=lambda row: str(row["created"])):
-            folders.setdefault((root / row["run"]).resolve(), RunFolder(root / row["run"]))
+        rows = sorted(indexed(root, filters), key=lambda row: str(row["created"]))
+        matching = {(root / row["run"]).resolve(): RunFolder(root / row["run"]) for row in rows}
+        elsewhere = [folder.id for path, folder in folders.items() if path.parent != root.resolve()]
+        if elsewhere:
+            raise ConfigError(f"--filter selects among the runs in {root}, and {elsewhere[0]} is not one of them")
+        folders = {path: folder for path, folder in folders.items() if path in matching} if refs else matching
     if not folders:
-        raise NotFoundError(f"no run in {root} matches" if filters else "name the runs, or give a --filter KEY=VALUE")
+        named = f" of {', '.join(refs)}" if refs else ""
+        raise NotFoundError(f"no run{named} in {root} matches --filter {' '.join(map(str, filters))}")
     return list(folders.values())
 
 

@@ -211,6 +211,18 @@ def test_labels_mean_the_same_in_every_environment() -> None:
     ]  # fmt: skip
 
 
+def test_a_filter_narrows_the_runs_that_are_named(root: Path, make_curve: Callable[..., RunFolder]) -> None:
+    other = make_curve([1.0], env="Acrobot-v1")
+    assert [folder.id for folder in select_runs(root, ["*"], ["environment=Acrobot-v1"])] == [other.id]
+    assert len(select_runs(root, ["CartPole*"], ["algorithm.gamma=0.9"])) == 3
+    with pytest.raises(NotFoundError, match=r"no run of Acrobot\* in .* matches --filter algorithm.gamma=0.9"):
+        select_runs(root, ["Acrobot*"], ["algorithm.gamma=0.9"])
+
+
+def test_a_metric_can_be_called_by_its_last_word(root: Path) -> None:
+    assert compare(everyone(root), ["return"]).metrics == ("eval/return_mean",)
+
+
 def test_trials_of_a_sweep_are_named_by_the_settings_that_differ_and_a_schedule_is_one() -> None:
     tags = ("sweep:lr-1234", "trial:1")
     groups = [head(name=f"lr {n}", tags=tags, lr=value) for n, value in enumerate(("lin_0.001", 0.001))]
