@@ -112,6 +112,11 @@ def visible(text: str) -> str:
     return printable(" ".join(text.splitlines()))
 
 
+def cut(text: str, limit: int) -> str:
+    """Return the text, cut to `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
 def width(cell: str) -> int:
     """Return the number of terminal columns that a text takes."""
     if cell.isascii():
