@@ -57,6 +57,11 @@ COMMANDS = {  # name -> what the module `cadenza.cli.<name>` calls it; in the or
     "trial": "trial",
 }
 HIDDEN = ("trial",)
+EXAMPLES = ("CartPole-v1:ppo", "Pendulum-v1:sac", "CartPole-v1:dqn", "FrozenLake-v1:qlearning", "skirmish/3m:mappo")
+TRY = {  # by the argument that is missing
+    "spec": f"SPEC is missing: try {', '.join(EXAMPLES)}; `cadenza envs` and `cadenza algorithms` list what there is",
+    "run": "RUN is missing: @last is the newest run, @best the one with the highest return; `cadenza list` lists all",
+}
 
 
 class Commands(TyperGroup):
@@ -216,6 +221,9 @@ def usage(problem: Any) -> str:
     option = getattr(problem, "option_name", None)
     if option is not None and takes_settings(problem.ctx) and (key := setting_for(option)) is not None:
         return f"no option {option}: settings are written without dashes, {key}=VALUE (see `{command} --help`)"
+    missing = getattr(getattr(problem, "param", None), "name", None) if "Missing" in problem.format_message() else None
+    if missing in TRY:
+        return f"{TRY[missing]} (see `{command} --help`)"
     return f"{one_line(problem.format_message()).rstrip('.')} (see `{command} --help`)"
 
 

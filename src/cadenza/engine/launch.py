@@ -266,6 +266,7 @@ def headline(run: Orchestrator, first: bool) -> list[str]:
     if first and config.training.dataset:
         count = run.decisions["training.dataset"]["transitions"]
         lines.append(f"starting with {count} transitions of {config.training.dataset} in the replay")
+    lines += [f"{name} is ignored (nohup): the run goes on when the terminal closes" for name in run.signals.ignored]
     return lines if first else [*lines, f"resumed at step {run.clock.env_steps}"]
 
 

@@ -12,10 +12,12 @@ import pytest
 import typer.models
 
 import cadenza.cli
+from cadenza.cli.main import EXAMPLES
 from cadenza.cli.output import amount, visible
 from cadenza.cli.seeds import last_result
 from cadenza.config.convert import walk
 from cadenza.config.foreign_names import FOREIGN
+from cadenza.config.load import load
 from cadenza.config.schema import RunConfig
 from cadenza.lab.sweeps.wandb_agent import PARAMETERS, SWEEP
 from harness import command
@@ -78,6 +80,13 @@ def test_every_foreign_name_stands_for_a_setting() -> None:
     data = [{"algorithm": {"name": name}} for name in algorithms]
     keys = {key for one in data for key, _, _ in walk(RunConfig, data=one)}
     assert [ours for targets in FOREIGN for ours in targets.split() if not {ours, f"algorithm.{ours}"} & keys] == []
+
+
+def test_a_command_without_its_spec_or_run_says_what_to_try() -> None:
+    for example in EXAMPLES:
+        load(example)
+    command.cadenza("train").refused(2, "SPEC is missing", *EXAMPLES, "cadenza envs")
+    command.cadenza("evaluate").refused(2, "RUN is missing", "@last", "cadenza list")
 
 
 def test_hidden_commands_are_not_suggested() -> None:
