@@ -16,7 +16,7 @@ from cadenza.cli.main import EXAMPLES
 from cadenza.cli.output import amount, visible
 from cadenza.cli.seeds import last_result
 from cadenza.config.convert import walk
-from cadenza.config.foreign_names import FOREIGN
+from cadenza.config.foreign_names import our_names
 from cadenza.config.load import load
 from cadenza.config.schema import RunConfig
 from cadenza.lab.sweeps.wandb_agent import PARAMETERS, SWEEP
@@ -79,7 +79,8 @@ def test_every_foreign_name_stands_for_a_setting() -> None:
     algorithms = ("ppo", "sac", "dqn", "tdmpc")
     data = [{"algorithm": {"name": name}} for name in algorithms]
     keys = {key for one in data for key, _, _ in walk(RunConfig, data=one)}
-    assert [ours for targets in FOREIGN for ours in targets.split() if not {ours, f"algorithm.{ours}"} & keys] == []
+    ours = {one for targets in our_names().values() for one in targets}
+    assert [one for one in ours if not {one, f"algorithm.{one}"} & keys] == []
 
 
 def test_a_command_without_its_spec_or_run_says_what_to_try() -> None:
