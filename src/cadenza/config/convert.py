@@ -18,7 +18,6 @@ from cadenza.base.text import printable
 from cadenza.config import registry
 from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.checks import check_bounds, default, refuse_unused
-from cadenza.config.foreign_names import translate
 from cadenza.config.schema import RunConfig
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, nearest
 
@@ -95,6 +94,8 @@ def walk(cls: Any, where: str = "", data: Any = None, base: Any = None) -> Itera
 
 def suggest(key: str, keys: list[str]) -> str:
     """Return `; did you mean 'x'?` for a key with the same end or reading, else for a similar sibling or end."""
+    from cadenza.config.foreign_names import translate
+
     parent, _, leaf = key.rpartition(".")
     if (translated := translate(leaf, keys)) is not None and translated != key:
         return f"; did you mean '{translated}'?"
