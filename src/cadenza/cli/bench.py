@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cadenza.cli.output import Json, Overrides, Spec, amount, print_json, print_table, require_parent, say
+from cadenza.cli.output import Json, Overrides, Spec, print_json, print_table, require_parent, say
+from cadenza.cli.train import positive
 from cadenza.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ Tasks = Annotated[
     list[str] | None, typer.Argument(metavar="TASK …", help="Names of tasks, or JSON files. Default: all tasks.")
 ]
 Timesteps = Annotated[
-    int | None, typer.Option(parser=amount, metavar="N", help="Train N env_steps. Default: the task's.")
+    int | None, typer.Option(parser=positive, metavar="N", help="Train N env_steps. Default: the task's.")
 ]
 Seconds = Annotated[float, typer.Option(min=0.01, help="How long to measure each part, about.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Use so many threads. Default: the task's, one.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import sys
 from collections.abc import Sequence
@@ -13,22 +12,6 @@ import typer
 
 from cadenza.base.text import lines as printable_lines
 from cadenza.base.text import printable
-
-UNITS = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000, "b": 1_000_000_000}
-
-
-def amount(text: str | int) -> int:
-    """Return a whole number above 0 that is written as 100000, 100_000, 1e5, 100k or 0.1M."""
-    plain = str(text).replace("_", "").lower()
-    unit = UNITS.get(plain[-1:], 1)
-    try:
-        value = float(plain[:-1] if unit > 1 else plain) * unit
-    except ValueError:
-        value = math.nan
-    if not (value >= 1 and value.is_integer()):
-        raise typer.BadParameter(f"'{text}' is not a whole number above 0, such as 100000, 100_000, 1e5 or 100k")
-    return round(value)
-
 
 Spec = Annotated[
     str, typer.Argument(metavar="SPEC", help="ENV:VARIANT, the name of an experiment, or a YAML or JSON file.")
@@ -43,10 +26,6 @@ Run = Annotated[str, typer.Argument(metavar="RUN", help="An id, a unique prefix,
 Checkpoint = Annotated[
     str | None, typer.Option(help="Load best, last, or a number of env_steps. Default: best, if there is one.")
 ]
-MaxTimesteps = Annotated[
-    int | None, typer.Option(parser=amount, metavar="N", help="Stop each run after N env_steps: 100000, 1e5, 100k.")
-]
-MaxUpdates = Annotated[int | None, typer.Option(parser=amount, metavar="N", help="Stop after N gradient steps.")]
 Filters = Annotated[
     list[str] | None, typer.Option("--filter", "-f", metavar="KEY=VALUE", help="Select runs, as `list` does.")
 ]

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.output import Json, MaxTimesteps, MaxUpdates, Quiet, Run, RunsDir, Trust, print_json
+from cadenza.cli.output import Json, Quiet, Run, RunsDir, Trust, print_json
+from cadenza.cli.train import MaxTimesteps, MaxUpdates
 
 
 def resume(

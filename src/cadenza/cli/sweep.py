@@ -18,7 +18,6 @@ from cadenza.base.text import command, shell
 from cadenza.cli.output import (
     ConfigDir,
     Json,
-    MaxTimesteps,
     Overrides,
     Quiet,
     RunsDir,
@@ -27,6 +26,7 @@ from cadenza.cli.output import (
     print_table,
     say,
 )
+from cadenza.cli.train import MaxTimesteps
 
 if TYPE_CHECKING:
     from cadenza.lab.sweeps.jobs import Backend

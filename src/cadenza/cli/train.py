@@ -9,23 +9,39 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.output import (
-    ConfigDir,
-    Json,
-    MaxTimesteps,
-    MaxUpdates,
-    Overrides,
-    Quiet,
-    RunsDir,
-    Spec,
-    Trust,
-    print_json,
-    say,
-)
+from cadenza.cli.output import ConfigDir, Json, Overrides, Quiet, RunsDir, Spec, Trust, print_json, say
 from cadenza.errors import CadenzaError, ConfigError
 
 if TYPE_CHECKING:
     from cadenza.config.schema import RunConfig
+
+UNITS = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000, "b": 1_000_000_000}
+
+
+def amount(text: str | int) -> int:
+    """Return a whole number that is written as 100000, 100_000, 1e5, 100k or 0.1M."""
+    plain = str(text).replace("_", "").lower()
+    unit = UNITS.get(plain[-1:], 1)
+    try:
+        value = int(plain) if plain.lstrip("-").isdecimal() else float(plain[:-1] if unit > 1 else plain) * unit
+        if value == int(value):
+            return int(value)
+    except (ValueError, OverflowError):
+        pass
+    raise typer.BadParameter(f"'{text}' is not a whole number, such as 100000, 100_000, 1e5 or 100k")
+
+
+def positive(text: str | int) -> int:
+    """Return an amount above 0."""
+    if (value := amount(text)) < 1:
+        raise typer.BadParameter(f"{value}: must be at least 1")
+    return value
+
+
+MaxTimesteps = Annotated[
+    int | None, typer.Option(parser=amount, metavar="N", help="Stop each run after N env_steps: 100000, 1e5, 100k.")
+]
+MaxUpdates = Annotated[int | None, typer.Option(parser=amount, metavar="N", help="Stop after N gradient steps.")]
 
 # The settings of `--debug`, which overrides may change: the beginning of the run, with a row for every cycle.
 DEBUG = ("debug.enabled=true", "logging.every_steps=1", "logging.every_updates=1", "evaluation.episodes=4")

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.output import ConfigDir, Json, MaxTimesteps, Overrides, Quiet, RunsDir, Spec, Trust
+from cadenza.cli.output import ConfigDir, Json, Overrides, Quiet, RunsDir, Spec, Trust
 from cadenza.cli.sweep import DryRun, Jobs, On, RetryFailed, SweepOptions, begin
+from cadenza.cli.train import MaxTimesteps
 
 
 def tune(

@@ -13,8 +13,9 @@ import typer.models
 
 import cadenza.cli
 from cadenza.cli.main import EXAMPLES
-from cadenza.cli.output import amount, visible
+from cadenza.cli.output import visible
 from cadenza.cli.seeds import last_result
+from cadenza.cli.train import amount
 from cadenza.config.convert import walk
 from cadenza.config.foreign_names import our_names
 from cadenza.config.load import load
@@ -49,10 +50,15 @@ def test_amounts_are_written_as_people_write_them(text: str) -> None:
     assert amount(text) == 100_000
 
 
-@pytest.mark.parametrize("text", ["0", "-3", "1.5", "x", "", "k", "nan", "inf", "1e999"])
+@pytest.mark.parametrize("text", ["1.5", "x", "", "-", "k", "nan", "inf", "1e999"])
 def test_an_amount_that_is_no_whole_number_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is not a whole number above 0"):
+    with pytest.raises(typer.BadParameter, match="is not a whole number"):
         amount(text)
+
+
+def test_an_amount_that_must_be_positive_is_refused() -> None:
+    command.cadenza("smoke", "--timesteps", "-3").refused(2, "--timesteps", "must be at least 1")
+    command.cadenza("train", "toy/identity:ppo", "--max-timesteps", "-1").refused(2, "training.max_timesteps=-1")
 
 
 @pytest.mark.parametrize(
