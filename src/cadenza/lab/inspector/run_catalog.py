@@ -81,8 +81,8 @@ class Catalog:
 
     # the table
 
-    def table(self, filters: Sequence[str], known: str) -> dict[str, Any]:
-        """Return every run that matches, or only the version where that is the one the page has (`known`)."""
+    def table(self, filters: Sequence[str], seen_version: str) -> dict[str, Any]:
+        """Return every run that matches, or only the version where that is the one the page has (`seen_version`)."""
         ids = run_ids(self.root)
         stamps = [(run, stamp(f"{self.root}/{run}")) for run in ids]
         stamps += [(run, stamp(str(folder.path))) for run, folder in self.others.items()]
@@ -91,7 +91,7 @@ class Catalog:
         listed = self._table[1]
         live = {run: _progress(self._folder(run)) for run in _maybe_alive(listed) if is_held(self._folder(run).path)}
         version = f"{hash((tuple(stamps), tuple(filters), tuple((run, one['done']) for run, one in live.items()))):x}"
-        if version == known:
+        if version == seen_version:
             return {"version": version}
         matching = {row["run"] for row in select(listed, list(filters), None, None)}
         rows = []
