@@ -46,6 +46,12 @@ class MissingExtraError(CadenzaError):
     exit_code = 69
 
 
+class HubError(CadenzaError):
+    """The Hugging Face Hub cannot be reached, or fails."""
+
+    exit_code = 69
+
+
 class LockedError(CadenzaError):
     """A run that another process has locked."""
 

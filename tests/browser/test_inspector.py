@@ -189,7 +189,7 @@ def test_stored_selections_of_deleted_runs_are_named_and_many_seeds_are_compared
     browser.run("location.reload()")
     browser.until("document.querySelector('nav')?.innerText.includes('Compare 2')")
     browser.key("c")
-    browser.until("document.querySelector('.comparison')?.innerText.includes('gone is not there any more')")
+    browser.until("document.querySelector('.comparison')?.innerText.includes('gone does not exist any more')")
     assert "Compare 1" in browser.run("document.querySelector('nav').innerText")
     many = f"""
         fetch('/api/compare?run={whole.id}').then((one) => one.json()).then((found) => {{

@@ -39,7 +39,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "seed twice": (["CartPole-v1:ppo", "--seed", "1,1"], ["--seed", "twice"]),
     "jobs": (["CartPole-v1:ppo", "--seed", "1,2", "--jobs", "0"], ["--jobs"]),
     "budget": (["CartPole-v1:ppo", "--max-timesteps", "0"], ["training.max_timesteps=0", "at least 1"]),
-    "budget that is no number": (["CartPole-v1:ppo", "--max-timesteps", "ten"], ["--max-timesteps", "integer"]),
+    "budget that is no number": (["CartPole-v1:ppo", "--max-timesteps", "ten"], ["--max-timesteps", "whole number"]),
     "no such file": (["nothing.yaml"], ["no file 'nothing.yaml'"]),
     "option": (["CartPole-v1:ppo", "--tags", "x"], ["--tags", "--tag", "cadenza train --help"]),
     "init-from": (["CartPole-v1:ppo", "--init-from", "none"], ["'none'"]),
@@ -112,7 +112,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     ("arguments", "words"),
     [
         (["trian", "CartPole-v1:ppo"], ["'trian'", "'train'"]),
-        (["train"], ["'SPEC'", "cadenza train --help"]),
+        (["train"], ["SPEC is missing", "cadenza train --help"]),
         (["config"], ["cadenza config --help"]),
         (["config", "explain", "algorithm.gama"], ["did you mean 'algorithm.gamma'?"]),
         (["config", "migrate", "nothing.yaml"], ["no file 'nothing.yaml'"]),

@@ -18,6 +18,9 @@ from harness.command import assert_same_end, last
 from harness.processes import call, start
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129, signal.SIGUSR1: 75}
+# children inherit it, so a run started by these tests could not be hung up
+IGNORED = pytest.mark.skipif(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, reason="SIGHUP is ignored, as by nohup")
+HANGUP = pytest.param(signal.SIGHUP, marks=IGNORED)
 STEPS = 8192
 LONG = [
     "toy/identity:ppo",
@@ -44,7 +47,9 @@ def arguments(root: Path, fresh: list[str]) -> list[str]:
     return ["resume", "@last"] if (root / "@last").exists() else ["train", *fresh]
 
 
-@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [HANGUP if number is signal.SIGHUP else number for number in CODES], ids=lambda number: number.name
+)
 def test_a_run_interrupted_many_times_equals_an_undisturbed_one(
     number: signal.Signals, undisturbed: RunFolder, tmp_path: Path
 ) -> None:
@@ -68,7 +73,7 @@ def test_a_run_interrupted_many_times_equals_an_undisturbed_one(
     assert_same_end(undisturbed, last(root))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGINT, HANGUP], ids=lambda number: number.name)
 def test_workers_do_not_outlive_an_interrupted_run(
     number: signal.Signals, undisturbed: RunFolder, tmp_path: Path
 ) -> None:
@@ -118,8 +123,15 @@ def test_nohup_is_respected() -> None:
         with Signals() as signals:
             signal.raise_signal(signal.SIGHUP)
             assert signals.requested is None
+            assert signals.ignored == ["SIGHUP"]
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_run_under_nohup_says_that_sighup_is_ignored(tmp_path: Path) -> None:
+    command = f"trap '' HUP; exec {sys.executable} -m cadenza train {' '.join([*LONG, '--max-timesteps', '256'])}"
+    ended = subprocess.run(["sh", "-c", f"{command} --runs-dir {tmp_path}"], capture_output=True, text=True, check=True)
+    assert "SIGHUP is ignored (nohup): the run goes on when the terminal closes" in ended.stderr
 
 
 def test_a_signal_before_the_first_step_is_handled(undisturbed: RunFolder, tmp_path: Path) -> None:
@@ -142,7 +154,7 @@ def test_an_interrupted_verify_reports_no_result(undisturbed: RunFolder, tmp_pat
     assert "Traceback" not in command.errors
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, HANGUP], ids=lambda number: number.name)
 def test_several_seeds_stop_together(number: signal.Signals, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     line = [sys.executable, "-m", "cadenza", "train", *LONG, "--max-timesteps", "4000000", "--seed", "1,2"]

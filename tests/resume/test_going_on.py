@@ -124,6 +124,15 @@ def test_best_is_restored_after_a_kill_between_the_save_and_its_pointer(tmp_path
         assert (last(root).checkpoints / "best").read_text() == (whole.checkpoints / "best").read_text()
 
 
+def test_resume_after_a_kill_says_how_much_is_done_again(tmp_path: Path) -> None:
+    rare = [*TOY, "checkpoint.every_steps=1024", "evaluation.every_steps=4096"]
+    assert call(["train", *rare], tmp_path, "run:task@26")[0] == -signal.SIGKILL
+    reached = read(last(tmp_path).metrics)[-1]["env_steps"]
+    said = cadenza("resume", "@last", "--runs-dir", tmp_path).succeeded().err
+    assert f"resumed at step 1024; {reached - 1024} env_steps after it were not saved and are done again" in said
+    assert "done again" not in cadenza("resume", "@last", "--runs-dir", tmp_path).succeeded().err
+
+
 def test_resuming_a_finished_run_changes_nothing(run: RunFolder, tmp_path: Path) -> None:
     rows = read(run.metrics)
     assert answer(tmp_path, "resume", "@last", "--quiet")["status"] == "finished"

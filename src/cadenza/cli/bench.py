@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from cadenza.cli.output import Json, Overrides, Spec, print_json, print_table, require_parent, say
+from cadenza.cli.train import positive
 from cadenza.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ SECONDS = "{:,.2f}"
 Tasks = Annotated[
     list[str] | None, typer.Argument(metavar="TASK …", help="Names of tasks, or JSON files. Default: all tasks.")
 ]
-Timesteps = Annotated[int | None, typer.Option(min=1, help="Train so many env_steps. Default: the task's.")]
+Timesteps = Annotated[
+    int | None, typer.Option(parser=positive, metavar="N", help="Train N env_steps. Default: the task's.")
+]
 Seconds = Annotated[float, typer.Option(min=0.01, help="How long to measure each part, about.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Use so many threads. Default: the task's, one.")]
 

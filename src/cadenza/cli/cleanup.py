@@ -43,21 +43,21 @@ def cleanup(
     if keep_best is None and keep_recent is None and not keep_tags:
         raise typer.BadParameter("say what to keep: --keep-best N, --keep-recent DAYS or --keep-tag TAG")
     rules = KeepRules(keep_best, keep_recent, tuple(keep_tags or ()), metric)
-    done = clean(runs_root(runs_dir), rules, filters or [], dry_run)
+    result = clean(runs_root(runs_dir), rules, filters or [], dry_run)
     if json:
-        print_json(done.plain())
+        print_json(result.plain())
     else:
-        report(done)
+        report(result)
 
 
-def report(done: CleanupResult) -> None:
+def report(result: CleanupResult) -> None:
     """Print what was freed, what stays and why, and the disk use before and after."""
     from cadenza.base.formatting import size
 
-    action = "would free" if done.dry_run else "freed"
-    if done.runs:
-        lines = [(run.id, run.outcome, size(run.bytes), size(run.freed) if run.freed else "") for run in done.runs]
+    action = "would free" if result.dry_run else "freed"
+    if result.runs:
+        lines = [(run.id, run.outcome, size(run.bytes), size(run.freed) if run.freed else "") for run in result.runs]
         print_table(("run", "", "on disk", action), lines, ("on disk", action))
-    touched = sum(run.freed > 0 for run in done.runs)
-    before, after = size(done.before), size(done.after)
-    say(f"{action} {size(done.freed)} of {touched} of {len(done.runs)} runs: {before} before, {after} after")
+    touched = sum(run.freed > 0 for run in result.runs)
+    before, after = size(result.before), size(result.after)
+    say(f"{action} {size(result.freed)} of {touched} of {len(result.runs)} runs: {before} before, {after} after")

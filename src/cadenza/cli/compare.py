@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 PAGES = (".html", ".htm")
 Runs = Annotated[
-    list[str] | None, typer.Argument(metavar="RUN …", help="Runs; a wildcard ('CartPole*') or a spec selects several.")
+    list[str] | None,
+    typer.Argument(metavar="RUN …", help="Runs; a wildcard ('CartPole*') or a spec selects several; --filter narrows."),
 ]
 Metrics = Annotated[
     str, typer.Option("--metrics", "-m", metavar="A,B", help="Compare these metrics. Default: eval/return_mean.")

@@ -89,8 +89,8 @@ def _print_block(explanation: Explanation) -> None:
     say(f"{explanation.key}: {explanation.doc}")
     width = max(len(part.key) for part in explanation.parts)
     for part in explanation.parts:
-        shown = f"{part.doc} …" if part.parts else f"{text(part.value)}  ({part.source})"
-        say(f"  {part.key:<{width}}  {shown}")
+        entry = f"{part.doc} …" if part.parts else f"{text(part.value)}  ({part.source})"
+        say(f"  {part.key:<{width}}  {entry}")
 
 
 def _print_key(explanation: Explanation) -> None:
@@ -99,6 +99,6 @@ def _print_key(explanation: Explanation) -> None:
     rows = {"value": text(explanation.value), "set by": explanation.source, "default": text(explanation.default)}
     rows |= {"type": explanation.type, "unit": explanation.unit, "meaning": explanation.doc}
     say(explanation.key)
-    for name, shown in rows.items():
-        if shown or name != "unit":
-            say(f"  {name:<8} {shown}")
+    for name, entry in rows.items():
+        if entry or name != "unit":
+            say(f"  {name:<8} {entry}")

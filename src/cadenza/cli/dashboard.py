@@ -32,10 +32,10 @@ def dashboard(
     if dry_run:
         print_json(dashboard.spec())
         return
-    done, address = set_up(dashboard, overwrite, select_latest)
+    outcome, address = set_up(dashboard, overwrite, select_latest)
     if json:
-        print_json({"done": done, "url": address, "metrics": list(dashboard.metrics)})
-    elif done == "kept":
+        print_json({"done": outcome, "url": address, "metrics": list(dashboard.metrics)})
+    elif outcome == "kept":
         say(f"{address} exists already and is unchanged (--overwrite replaces it)")
     else:
-        say(f"{address} {done}: {len(dashboard.metrics)} panels")
+        say(f"{address} {outcome}: {len(dashboard.metrics)} panels")

@@ -6,25 +6,31 @@ from typing import Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, print_json, print_table, say
+from cadenza.cli.output import Json, cut, print_json, print_table, say
 from cadenza.errors import NotFoundError, nearest
 
-HEAD = ("id", "family", "observation", "action", "max steps", "solved at", "resume by", "tuned variants")
+HEAD = ("id", "observation", "action", "max steps", "solved at", "resume by", "tuned variants")
+SPACE, VARIANTS = 17, 14  # characters of a cell where several environments are listed
+SUMMARY = 66  # characters
 
 
 def envs(
     filter: Annotated[
-        str, typer.Argument(metavar="[FILTER]", help="List only ids that contain this text, or this family.")
+        str, typer.Argument(metavar="[FILTER]", help="List the ids that contain this text, or those of this family.")
     ] = "",
     json: Json = False,
 ) -> None:
-    """List the environments: the ENV of a spec ENV:VARIANT.
+    """List the families of environments, or with a filter their ids: the ENV of a spec ENV:VARIANT.
 
-    Example: cadenza envs cartpole
+    Example: cadenza envs
+    Example: cadenza envs mujoco
+    Example: cadenza envs CartPole-v1
     """
     from cadenza.config.environments import families, unlisted
     from cadenza.envs.catalog import listing
 
+    if not filter and not json:
+        return print_families()
     rows, absent = listing(filter), unlisted(filter)
     if not rows and absent:
         raise next(iter(absent.values()))
@@ -33,16 +39,50 @@ def envs(
         raise NotFoundError(f"no environment matches '{filter}'{nearest(filter, names)} (`cadenza envs` lists all)")
     if json:
         print_json({"environments": rows})
+    elif len(rows) == 1:
+        print_table(("", ""), [(name, text) for name, text in _facts(rows[0]).items() if text])
     else:
-        print_table(HEAD, [_cells(row) for row in rows], right=("max steps", "solved at"))
+        lines = [_cells(row) for row in rows]
+        filled = [place for place in range(len(HEAD)) if any(line[place] for line in lines)]
+        head, lines = [HEAD[place] for place in filled], [[line[place] for place in filled] for line in lines]
+        print_table(head, lines, right=("max steps", "solved at"))
+        say(f"{len(rows)} environments; a whole id shows the spaces in full", err=True)
     for reason in (*absent.values(), *(row["error"] for row in rows if row["error"])):
         say(f"note: {reason}", err=True)
-    brief = {row["family"]: None for row in rows if not row["observation"] and not row["error"]}
-    if brief:
-        commands = " or ".join(f"`cadenza envs {family}`" for family in brief)
-        say(f"note: the spaces of large families are shown by {commands}", err=True)
+
+
+def print_families() -> None:
+    """Print a line per family: how many environments it has, one of them, and what it is or what it needs."""
+    from cadenza.config import registry
+    from cadenza.config.environments import families, unlisted
+    from cadenza.config.families import FAMILIES
+    from cadenza.envs.catalog import tuned_variants
+    from cadenza.errors import install
+
+    broken = registry.load_environments()
+    installed, absent, rows = families(), unlisted(), []
+    for name in dict.fromkeys((*FAMILIES, *installed)):
+        summary = FAMILIES[name].summary if name in FAMILIES else "registered by installed packages"
+        if name in absent:
+            extra = FAMILIES[name].extra
+            summary = f"needs {install(extra) if extra else 'an installation by hand: docs/environments.md'}"
+        ids = installed.get(name, [])
+        example = max(ids, key=lambda id: len(tuned_variants(id)), default="")
+        rows.append((name, str(len(ids) or "-"), example, cut(summary, SUMMARY)))
+    print_table(("family", "ids", "for example", ""), rows, right=("ids",))
+    for problem in broken.values():
+        say(f"note: {problem}", err=True)
+    say("`cadenza envs FAMILY` or `cadenza envs TEXT` lists ids with their spaces and tuned variants", err=True)
+
+
+def _facts(row: dict[str, Any]) -> dict[str, str]:
+    """Return everything about one environment, by the names of HEAD."""
+    names = ("id", "observation", "action", "max_episode_steps", "threshold", "restore", "variants")
+    texts = {key: ", ".join(value) if isinstance(value, list) else value for key, value in row.items()}
+    return {head: "" if texts[name] is None else f"{texts[name]}" for head, name in zip(HEAD, names, strict=True)}
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    texts = {key: ", ".join(value) if isinstance(value, list) else value for key, value in row.items()}
-    return ["" if text is None else f"{text}" for key, text in texts.items() if key != "error"]
+    facts = _facts(row)
+    limits = {"observation": SPACE, "action": SPACE, "tuned variants": VARIANTS}
+    return [cut(text, limits.get(name, len(text))) for name, text in facts.items()]

@@ -27,6 +27,7 @@ def evaluate(
 
     Example: cadenza evaluate @last --episodes 100 --checkpoint best
     """
+    from cadenza.lab.checkpoint_list import title
     from cadenza.lab.playback import evaluate_run
     from cadenza.records.folder import find, runs_root
 
@@ -41,7 +42,7 @@ def evaluate(
         return
     if not result["returns"]:
         return
-    say(f"{result['run']} at {result['checkpoint']}")
+    say(title(folder, result["checkpoint"]))
     spread = f"{result['return_mean']:.2f} ± {result['return_std']:.2f} (std)"
     say(f"return {spread} over {result['episodes']} episodes")
     say(f"min {result['return_min']:.2f}, max {result['return_max']:.2f}, length {result['length_mean']:.1f}")

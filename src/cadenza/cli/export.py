@@ -81,11 +81,14 @@ def export(
         from cadenza.tools.export import EpisodeSelection, export_dataset
 
         selection = None if episodes is None else EpisodeSelection(episodes, seed or 0, explore)
-        result = export_dataset(find(root, run), out, selection, checkpoint or "last", trust)
+        folder = find(root, run)
+        result = export_dataset(folder, out, selection, checkpoint or "last", trust)
         if json:
             print_json(result)
         else:
-            say(f"{out}: {counts(result)}")
+            from cadenza.lab.checkpoint_list import title
+
+            say(f"{out}: {counts(result)}; {title(folder, result['checkpoint'])}")
     else:
         if checkpoint is not None:
             raise typer.BadParameter(f"--checkpoint needs --format {', '.join(MODELS)}, or dataset with --episodes")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cadenza.cli.output import Json, RunsDir, print_json, print_table, say
+from cadenza.cli.output import Json, RunsDir, cut, print_json, print_table, say
 
 LONGEST, SHORTEST = 60, 8  # characters of a name
 NUMBERS = ("return", "env_steps", "time")
@@ -73,11 +73,7 @@ def _fitting(columns: list[str], lines: list[list[str]]) -> tuple[list[str], lis
         limit = min(limit, shutil.get_terminal_size().columns - sum(widths) + widths[place] - 2 * len(columns))
     if limit < SHORTEST:
         return [*columns[:place], *columns[place + 1 :]], [[*line[:place], *line[place + 1 :]] for line in lines]
-    return columns, [[*line[:place], _cut(line[place], limit), *line[place + 1 :]] for line in lines]
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return columns, [[*line[:place], cut(line[place], limit), *line[place + 1 :]] for line in lines]
 
 
 def _cell(row: dict[str, Any], column: str) -> str:

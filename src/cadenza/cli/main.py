@@ -57,6 +57,11 @@ COMMANDS = {  # name -> what the module `cadenza.cli.<name>` calls it; in the or
     "trial": "trial",
 }
 HIDDEN = ("trial",)
+EXAMPLES = ("CartPole-v1:ppo", "Pendulum-v1:sac", "CartPole-v1:dqn", "FrozenLake-v1:qlearning", "skirmish/3m:mappo")
+TRY = {  # by the argument that is missing
+    "spec": f"SPEC is missing: try {', '.join(EXAMPLES)}; `cadenza envs` and `cadenza algorithms` list what there is",
+    "run": "RUN is missing: @last is the newest run, @best the one with the highest return; `cadenza list` lists all",
+}
 
 
 class Commands(TyperGroup):
@@ -64,9 +69,11 @@ class Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)
+        self.commands: dict[str, Any] = {name: None for name in COMMANDS if name not in HIDDEN}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in HIDDEN:  # not among the commands that are listed and suggested
+            return load(cmd_name)
         if cmd_name in self.commands and self.commands[cmd_name] is None:
             self.commands[cmd_name] = load(cmd_name)
         return self.commands.get(cmd_name)
@@ -211,7 +218,30 @@ def no_memory(problem: BaseException) -> str:
 def usage(problem: Any) -> str:
     """Return click's message on one line, with the command whose help tells more."""
     command = problem.ctx.command_path if problem.ctx else "cadenza"
+    option = getattr(problem, "option_name", None)
+    if option is not None and takes_settings(problem.ctx) and (key := setting_for(option)) is not None:
+        return f"no option {option}: settings are written without dashes, {key}=VALUE (see `{command} --help`)"
+    missing = getattr(getattr(problem, "param", None), "name", None) if "Missing" in problem.format_message() else None
+    if missing in TRY:
+        return f"{TRY[missing]} (see `{command} --help`)"
     return f"{one_line(problem.format_message()).rstrip('.')} (see `{command} --help`)"
+
+
+def takes_settings(context: Any) -> bool:
+    """Return whether a command takes settings as `key=value`."""
+    return context is not None and any(parameter.name == "overrides" for parameter in context.command.params)
+
+
+def setting_for(option: str) -> str | None:
+    """Return the setting that an unknown option names, by its own name or that of another library."""
+    from cadenza.config.convert import walk
+    from cadenza.config.foreign_names import translate
+    from cadenza.config.schema import RunConfig
+
+    name = option.lstrip("-").replace("-", "_")
+    algorithms = [{"algorithm": {"name": algorithm}} for algorithm in ("ppo", "sac", "dqn")]
+    keys = dict.fromkeys(key for data in algorithms for key, _, _ in walk(RunConfig, data=data))
+    return translate(name, keys) or next((key for key in keys if name in (key, key.rpartition(".")[2])), None)
 
 
 def complain(text: object) -> None:

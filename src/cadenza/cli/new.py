@@ -66,11 +66,11 @@ def new(
     folder = out or Path(name)
     if folder.exists():
         raise typer.BadParameter(f"{folder} exists: give a new folder with --out")
-    written = write(kind, name, package, folder)
+    paths = write(kind, name, package, folder)
     if json:
-        print_json({"folder": str(folder.absolute()), "files": written})
+        print_json({"folder": str(folder.absolute()), "files": paths})
         return
-    for path in written:
+    for path in paths:
         say(folder / path)
     say(f"try it: cd {folder} && python -m pytest", err=True)
 
@@ -79,7 +79,7 @@ def check_free(kind: str, name: str, package: str) -> None:
     """Refuse a name that cadenza or an installed package uses already: specs would find that one."""
     from cadenza.config import registry
 
-    group, taken = KINDS[kind].group, camel(package) if kind == "wrapper" else package
+    group, registered = KINDS[kind].group, camel(package) if kind == "wrapper" else package
     names = {*entry_points(group=f"cadenza.{group}").names}
     if kind == "algorithm":
         settings = files("cadenza.conf").joinpath("algorithm").iterdir()
@@ -90,8 +90,8 @@ def check_free(kind: str, name: str, package: str) -> None:
         import gymnasium.wrappers
 
         names |= {*registry.wrappers(), *gymnasium.wrappers.__all__}
-    if taken in names:
-        raise typer.BadParameter(f"NAME {name}: '{taken}' is one of the {group} already; choose another name")
+    if registered in names:
+        raise typer.BadParameter(f"NAME {name}: '{registered}' is one of the {group} already; choose another name")
 
 
 def write(kind: str, name: str, package: str, folder: Path) -> list[str]:

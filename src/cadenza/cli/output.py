@@ -35,8 +35,8 @@ SHORT = 12  # columns so narrow are never folded
 
 def say(text: object = "", err: bool = False, several: bool = False, end: str = "\n") -> None:
     """Print a line, or `several` lines, for people; escape whatever a terminal would obey."""
-    shown = printable_lines(str(text)) if several else printable(str(text))
-    print(shown, end=end, file=sys.stderr if err else sys.stdout, flush=err)
+    escaped = printable_lines(str(text)) if several else printable(str(text))
+    print(escaped, end=end, file=sys.stderr if err else sys.stdout, flush=err)
 
 
 def require_parent(option: str, path: Path | None) -> None:
@@ -89,6 +89,11 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Seque
 def visible(text: str) -> str:
     """Return a text for a cell: on one line, without anything that a terminal would obey."""
     return printable(" ".join(text.splitlines()))
+
+
+def cut(text: str, limit: int) -> str:
+    """Return the text, cut to `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def width(cell: str) -> int:

@@ -88,30 +88,31 @@ def play(
         return
     options = ScreenOptions(video, terminal, fps)
     if episode is not None:
-        shown = replay_episode(folder, episode, options, trust)
+        result = replay_episode(folder, episode, options, trust)
     else:
-        shown = play_policy(folder, episodes or 1, seed or 0, checkpoint, explore, options, trust)
-    report(folder.id, shown, json)
-    if shown.identical is False:
-        say(f"warning: {shown.source} did not repeat as recorded", err=True)
+        result = play_policy(folder, episodes or 1, seed or 0, checkpoint, explore, options, trust)
+    report(folder.id, result, json)
+    if result.identical is False:
+        say(f"warning: {result.source} did not repeat as recorded", err=True)
         raise typer.Exit(1)
 
 
-def report(run: str, shown: PlayResult, json: bool) -> None:
-    """Print the episodes that were shown."""
-    episodes = [episode.facts() for episode in shown.episodes]
+def report(run: str, result: PlayResult, json: bool) -> None:
+    """Print the episodes that were played, and where their video is."""
+    episodes = [episode.facts() for episode in result.episodes]
     if json:
-        result = {"run": run, "source": shown.source, "episodes": episodes, "video": shown.video and str(shown.video)}
-        print_json(result | ({} if shown.identical is None else {"identical": shown.identical}))
+        video = result.video and str(result.video)
+        identical = {} if result.identical is None else {"identical": result.identical}
+        print_json({"run": run, "source": result.source, "episodes": episodes, "video": video} | identical)
     else:
-        say(f"{run}, {shown.source}")
+        say(result.title)
         for facts in episodes:
             cut = "" if facts["ended"] else " (cut: it did not end)"
             say(f"{outcome(facts)}{cut}")
-    if shown.identical:
+    if result.identical:
         say("return and length are as recorded in training", err=True)
-    if shown.video is not None:
-        say(f"video: {shown.video}", err=True)
+    if result.video is not None:
+        say(f"video: {result.video}", err=True)
 
 
 def play_by_hand(
@@ -145,9 +146,11 @@ def play_by_hand(
             require_trust_of_file(run)
         config, player, name = load(run), None, run
     else:
+        from cadenza.lab.checkpoint_list import title
         from cadenza.lab.playback import load_policy
 
-        player, _ = load_policy(folder, checkpoint or folder.best_or_last, trust)
+        player, loaded = load_policy(folder, checkpoint or folder.best_or_last, trust)
+        say(f"the other agents, if any, are played by {title(folder, loaded)}", err=True)
         config, name = player.config, folder.id
     return name, play_human(config, player, episodes or 1, seed or 0, agent, record, terminal, fps)
 
@@ -170,12 +173,14 @@ def report_game(name: str, game: Game, json: bool) -> None:
 
 def report_files(folder: RunFolder, seed: int, checkpoint: str | None, trust: bool, json: bool) -> None:
     """Write what a world model imagines, and print the files."""
+    from cadenza.lab.checkpoint_list import title
     from cadenza.lab.view.imagination import imagine_run
 
-    files = imagine_run(folder, seed, checkpoint or folder.best_or_last, trust)
+    name, files = imagine_run(folder, seed, checkpoint or folder.best_or_last, trust)
     if json:
-        print_json({"run": folder.id, "files": [str(path) for path in files]})
+        print_json({"run": folder.id, "checkpoint": name, "files": [str(path) for path in files]})
         return
+    say(title(folder, name), err=True)
     for path in files:
         say(path)
 

@@ -30,6 +30,7 @@ def publish(
 
     Example: cadenza publish @best me/cartpole-ppo --dry-run
     """
+    from cadenza.lab.checkpoint_list import title
     from cadenza.lab.view.publish import prepare
     from cadenza.records.folder import find, runs_root
     from cadenza.records.hub import check_repo, upload
@@ -46,21 +47,24 @@ def publish(
         prepared, name = out or Path(scratch, "run"), checkpoint or folder.best_or_last
         for problem in prepare(folder, place, prepared, name, trust, store_video=not dry_run):
             say(f"warning: {problem}", err=True)
+        published = pointer(SafePath(prepared) / "checkpoints" / "last") or ""
         files = {
             path.relative_to(prepared).as_posix(): path.stat().st_size
             for path in sorted(prepared.rglob("*"))
             if path.is_file()
         }
+        facts = {"run": folder.id, "checkpoint": published, "repo": place, "files": files}
         if dry_run:
             if json:
-                print_json({"run": folder.id, "repo": place, "files": files, "folder": out and str(out.absolute())})
+                print_json({**facts, "folder": out and str(out.absolute())})
                 return
+            say(title(folder, published), err=True)
             print_table(("file", "bytes"), [(name, f"{size:,}") for name, size in files.items()], ("bytes",))
             say((prepared / "README.md").read_text(), several=True)
             return
-        message = f"{folder.id} ({pointer(SafePath(prepared) / 'checkpoints' / 'last')})"
-        uploaded = upload(prepared, place, private, message)
+        uploaded = upload(prepared, place, private, f"{folder.id} ({published})")
     if json:
-        print_json({"run": folder.id, "repo": place, "files": files, **uploaded})
+        print_json({**facts, **uploaded})
     else:
-        say(f"{uploaded['url']}: {'published' if uploaded['changed'] else 'nothing has changed'}")
+        outcome = "published" if uploaded["changed"] else "nothing has changed"
+        say(f"{uploaded['url']}: {outcome}, {title(folder, published)}")

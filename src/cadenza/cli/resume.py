@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from cadenza.cli.output import Json, Quiet, Run, RunsDir, Trust, print_json
+from cadenza.cli.train import MaxTimesteps, MaxUpdates
 
 
 def resume(
     run: Run,
-    max_timesteps: Annotated[int | None, typer.Option(help="Set a new budget in env_steps.")] = None,
-    max_updates: Annotated[int | None, typer.Option(help="Set a new budget in gradient steps.")] = None,
+    max_timesteps: MaxTimesteps = None,
+    max_updates: MaxUpdates = None,
     device: Annotated[
         str | None, typer.Option(help="Move to another device; results are then no longer exact.")
     ] = None,

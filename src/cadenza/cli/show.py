@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from cadenza.cli.output import Json, Run, RunsDir, print_json, print_table, say
@@ -10,9 +9,7 @@ from cadenza.cli.output import Json, Run, RunsDir, print_json, print_table, say
 if TYPE_CHECKING:
     from cadenza.records.folder import RunFolder
 
-POINTERS = ("last", "best")
 CURVE = 30  # values in the curve of a metric
-CHECKPOINT = re.compile(r"step-(\d{12,})-\d{12,}")
 
 
 def show(run: Run, runs_dir: RunsDir = None, json: Json = False) -> None:
@@ -20,6 +17,7 @@ def show(run: Run, runs_dir: RunsDir = None, json: Json = False) -> None:
 
     Example: cadenza show @best:CartPole-v1:ppo
     """
+    from cadenza.lab.checkpoint_list import listed
     from cadenza.records import alert_log, metrics
     from cadenza.records.folder import find, runs_root
 
@@ -28,11 +26,11 @@ def show(run: Run, runs_dir: RunsDir = None, json: Json = False) -> None:
     facts, alerts = describe(folder), alert_log.read(folder.alerts)
     if json:
         latest = {"metrics": last, "alerts": alerts}
-        print_json(facts | {"checkpoints": checkpoints(folder)} | latest)
+        print_json(facts | {"checkpoints": listed(folder)} | latest)
         return
     _print_facts(facts)
     _print_settings(folder.settings())
-    _print_checkpoints(checkpoints(folder))
+    _print_checkpoints(listed(folder))
     _print_metrics(curves)
     for alert in alerts:
         say(f"{alert.get('severity')}: {alert_log.line(alert)}")
@@ -63,23 +61,6 @@ def describe(folder: RunFolder) -> dict[str, Any]:
         "git": manifest.get("git"),
         "versions": manifest.get("versions"),
     }
-
-
-def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return each checkpoint with its size and the pointers that name it, oldest first."""
-    from cadenza.records.validity import pointer
-
-    pointers = {which: pointer(folder.checkpoints / which) for which in POINTERS}
-    paths = [path for path in folder.checkpoints.glob("step-*") if CHECKPOINT.fullmatch(path.name) and path.is_dir()]
-    return [
-        {
-            "name": path.name,
-            "env_steps": int(path.name.split("-")[1]),
-            "bytes": sum(file.stat().st_size for file in path.glob("*")),
-            "pointers": [which for which in POINTERS if pointers[which] == path.name],
-        }
-        for path in paths
-    ]
 
 
 def _print_facts(facts: dict[str, Any]) -> None:

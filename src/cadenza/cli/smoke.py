@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from cadenza.cli.output import Json, print_json, print_table, say
+from cadenza.cli.train import positive
 from cadenza.errors import NotFoundError, nearest
 
 Work = Callable[[], None]
@@ -19,7 +20,7 @@ Work = Callable[[], None]
 
 def smoke(
     filter: Annotated[str, typer.Option(help="Try only names that contain this text.")] = "",
-    timesteps: Annotated[int, typer.Option(min=1, help="Train each for so many env_steps.")] = 100,
+    timesteps: Annotated[int, typer.Option(parser=positive, metavar="N", help="Train each for N env_steps.")] = 100,
     envs: Annotated[bool, typer.Option("--envs", help="Step every environment with random actions instead.")] = False,
     json: Json = False,
 ) -> None:

@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cadenza.base.text import command, shell
-from cadenza.cli.output import ConfigDir, Json, Overrides, Quiet, RunsDir, Trust, print_json, print_table, say
+from cadenza.cli.output import (
+    ConfigDir,
+    Json,
+    Overrides,
+    Quiet,
+    RunsDir,
+    Trust,
+    print_json,
+    print_table,
+    say,
+)
+from cadenza.cli.train import MaxTimesteps
 
 if TYPE_CHECKING:
     from cadenza.lab.sweeps.jobs import Backend
@@ -28,7 +39,7 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Train so many runs at the
 On = Annotated[str, typer.Option(help="Train on local, ray, or HOST:PORT of a Ray cluster.")]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Continue trials that have failed, too.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, show the trials, run nothing.")]
-SHOWN = 10
+BEST_TRIALS = 10  # printed at the end
 PLACES = ("local", "ray", "auto")  # auto: a Ray cluster that runs on this machine already
 
 
@@ -50,9 +61,7 @@ def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A sweep file, or the name of a shipped one.")],
     overrides: Overrides = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Try so many values. Default: the file's.")] = None,
-    max_timesteps: Annotated[
-        int | None, typer.Option(min=1, help="Stop each run after so many env_steps. Default: the file's.")
-    ] = None,
+    max_timesteps: MaxTimesteps = None,
     jobs: Jobs = None,
     on: On = "local",
     config_dir: ConfigDir = None,
@@ -187,7 +196,7 @@ def show_best(going: Sweep) -> None:
     from cadenza.lab.sweeps.sweep_report import trial_table
 
     ranked = going.journal.ranked(going.plan.file.objective.sign)
-    head, rows = trial_table(ranked[:SHOWN], going.plan.seeds)
+    head, rows = trial_table(ranked[:BEST_TRIALS], going.plan.seeds)
     print_table(head, rows, head)
 
 
@@ -202,23 +211,25 @@ class Progress:
         """Print the size of the sweep, and where it is stored."""
         if note:
             self._say(note)
-        done = f", {self.before} of them done before" if self.before else ""
-        self._say(f"sweep {self.plan.id}: {self.plan.total} trials{done}  ({folder})")
+        note_before = f", {self.before} of them done before" if self.before else ""
+        self._say(f"sweep {self.plan.id}: {self.plan.total} trials{note_before}  ({folder})")
 
     def over(self, trial: Trial) -> None:
         """Print a line for a trial that is over."""
         from cadenza.base.formatting import duration, number
         from cadenza.lab.sweeps.sweep_report import settings_text
 
-        done = len(self.journal.over)
+        count = len(self.journal.over)
         ranked = self.journal.ranked(self.plan.file.objective.sign)
         best = f"best {number(ranked[0].value)} in {ranked[0].number}" if ranked else "none finished"
-        rest = (time.monotonic() - self.start_time) / (done - self.before) * (self.plan.total - done)
-        left = f"  {duration(rest)} left" if done < self.plan.total else ""
+        rest = (time.monotonic() - self.start_time) / (count - self.before) * (self.plan.total - count)
+        remaining = f"  {duration(rest)} left" if count < self.plan.total else ""
         outcome = trial.message if trial.state == "failed" else f"{number(trial.value)}  ({best})"
         outcome += f"  {trial.message}" if trial.state == "finished" and trial.message else ""
         state = "" if trial.state == "finished" else f"{trial.state} "
-        self._say(f"[{done}/{self.plan.total}] trial {trial.number}: {state}{outcome}  {settings_text(trial)}{left}")
+        self._say(
+            f"[{count}/{self.plan.total}] trial {trial.number}: {state}{outcome}  {settings_text(trial)}{remaining}"
+        )
 
     def warn(self, text: str) -> None:
         """Print a warning."""
@@ -232,8 +243,8 @@ class Progress:
     def end(self, stopped: str | None, going: Sweep) -> None:
         """Print how to continue an interrupted sweep, or where the results of a finished one are."""
         if stopped:
-            done = f"{len(self.journal.over)} of {self.plan.total} trials done"
-            say(f"{stopped}: {done}, nothing is lost; continue with: {command(repeated_command())}", err=True)
+            progress = f"{len(self.journal.over)} of {self.plan.total} trials done"
+            say(f"{stopped}: {progress}, nothing is lost; continue with: {command(repeated_command())}", err=True)
         else:
             self._say(f"report {going.folder.report}")
             self._say(f"best   cadenza train {shell(str(going.folder.best))}")

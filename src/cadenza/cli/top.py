@@ -88,16 +88,16 @@ def _cells(run: Running) -> list[str]:
     from cadenza.base.eta import rate
     from cadenza.base.formatting import duration, number, sparkline
 
-    def shown(value: float | None) -> str:
+    def cell(value: float | None) -> str:
         return "" if value is None else number(value)
 
-    done = f"{run.done:,}" + (f" ({min(1.0, run.done / run.budget):.0%})" if run.budget else "")
-    left = "" if run.left is None else f"{run.phase + ' ' if run.phase else ''}{duration(run.left)}"
+    steps = f"{run.done:,}" + (f" ({min(1.0, run.done / run.budget):.0%})" if run.budget else "")
+    remaining = "" if run.left is None else f"{run.phase + ' ' if run.phase else ''}{duration(run.left)}"
     speed = rate(run.speed, run.speed_unit)
-    machine = [f"{run.cpu_percent:.0f}" if run.cpu_percent is not None else "", shown(run.memory_gb)]
+    machine = [f"{run.cpu_percent:.0f}" if run.cpu_percent is not None else "", cell(run.memory_gb)]
     gpu = f"{run.gpu_percent:.0f}" if run.gpu_percent is not None else ""
-    returns = [shown(run.latest_return), shown(run.best_return), sparkline(run.curve, 20)]
-    return [run.run, done, speed, left, *returns, *machine, gpu, str(run.alerts or "")]
+    returns = [cell(run.latest_return), cell(run.best_return), sparkline(run.curve, 20)]
+    return [run.run, steps, speed, remaining, *returns, *machine, gpu, str(run.alerts or "")]
 
 
 def _alerts(current: list[Running]) -> list[str]:

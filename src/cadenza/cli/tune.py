@@ -9,6 +9,7 @@ import typer
 
 from cadenza.cli.output import ConfigDir, Json, Overrides, Quiet, RunsDir, Spec, Trust
 from cadenza.cli.sweep import DryRun, Jobs, On, RetryFailed, SweepOptions, begin
+from cadenza.cli.train import MaxTimesteps
 
 
 def tune(
@@ -19,7 +20,7 @@ def tune(
     ] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Try so many values. Default: the file's, else 30.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Train each trial with these seeds: 1,2,3.")] = None,
-    max_timesteps: Annotated[int | None, typer.Option(min=1, help="Stop each run after so many env_steps.")] = None,
+    max_timesteps: MaxTimesteps = None,
     objective: Annotated[str | None, typer.Option(help="Maximise this metric. Default: eval/return_mean.")] = None,
     prune: Annotated[bool, typer.Option("--prune", help="End trials that fall behind the median.")] = False,
     jobs: Jobs = None,

@@ -32,6 +32,11 @@ class Rule:
     rows: int = setting(1, "consecutive rows in which the condition must hold", "rows", least=1)
     window: int = setting(20, "previous rows whose median rise and drop compare with", "rows", least=1)
     after: float = setting(0.0, "start of watching; up to 1: a share of the run", "env_steps or updates", least=0)
+    beside: str = setting("", "the rule waits while this metric of the same group is `negligible`")
+    negligible: float = setting(
+        0.001, "share of its highest value in the run below which `beside` counts as 0", above=0
+    )
+    opponents: bool = setting(True, "applies also where teams play each other, and returns are summed over them")
     times: int = setting(3, "largest number of alerts in a run, for each metric", least=1)
     severity: Literal["log", "alert", "stop"] = setting(
         "alert", "log: a line; alert: also a warning and a notification; stop: also save and interrupt the run"

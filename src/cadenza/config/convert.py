@@ -94,7 +94,11 @@ def walk(cls: Any, where: str = "", data: Any = None, base: Any = None) -> Itera
 
 def suggest(key: str, keys: list[str]) -> str:
     """Return `; did you mean 'x'?` for a key with the same end or reading, else for a similar sibling or end."""
+    from cadenza.config.foreign_names import translate
+
     parent, _, leaf = key.rpartition(".")
+    if (translated := translate(leaf, keys)) is not None and translated != key:
+        return f"; did you mean '{translated}'?"
     flat = key.replace(".", "_")
     same = [
         name for name in keys if name != key and (name.rpartition(".")[2] == leaf or name.replace(".", "_") == flat)

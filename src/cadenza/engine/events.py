@@ -24,6 +24,7 @@ class Started:
     unit: str  # of the run's budget: env_steps or updates
     env_steps: int  # so far: above 0 when resumed
     stop: Callable[..., None]  # takes a reason for status.json, too
+    opponents: bool = False  # teams play each other: returns are summed over them
 
 
 @dataclass(frozen=True)

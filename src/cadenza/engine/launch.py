@@ -136,6 +136,7 @@ def resume(
         attachments.check(longer)
         from cadenza.engine.build import assemble, build
         from cadenza.engine.resumption import edited_files, extend, move, record_changes, recorded_budget, restore
+        from cadenza.records.live_runs import latest, tail
 
         edited, moved_from = edited_files(folder), None
         if device is not None:
@@ -149,6 +150,7 @@ def resume(
             console.note(f"{change}: from here on no longer bit for bit the same", warning=True)
         run = build(assembly, folder, console, signals)
         attachments.attach(run)
+        reached = int(latest(tail(folder.metrics), run.decisions["training.unit"]) or 0)  # by the rows, before the cut
         restored, changes = restore(run, accept_changes, edited)
         extended, had_concluded = extend(run, recorded_budget(config, decisions))
         record_changes(run, changes, moved_from)
@@ -157,7 +159,7 @@ def resume(
         note_outlook(run)
         record_budget(run, had_concluded)
         attachments.listen(run)
-        return execute(run, attachments, not restored, save_first=not restored or extended or bool(changes))
+        return execute(run, attachments, not restored, not restored or extended or bool(changes), reached)
 
 
 def with_budget(config: RunConfig, max_timesteps: int | None, max_updates: int | None) -> RunConfig:
@@ -208,16 +210,21 @@ class Result:
         return place | {key: status.get(key) for key in keys}
 
 
-def execute(run: Orchestrator, attachments: Attachments, first: bool, save_first: bool = True) -> Result:
-    """Run the loop, and write to the folder how it ended, whatever happens; `first` if no checkpoint was restored."""
+def execute(
+    run: Orchestrator, attachments: Attachments, first: bool, save_first: bool = True, reached: int = 0
+) -> Result:
+    """Run the loop, and write to the folder how it ended, whatever happens.
+
+    `first` if no checkpoint was restored; `reached` is the progress, in units of the budget, of a run that was killed.
+    """
     console = run.console
     try:
         run.write_status("running")
         unit, stop = run.decisions["training.unit"], run.signals.stop
-        run.tell(Started(run.folder, run.config, unit, run.clock.env_steps, stop))
+        run.tell(Started(run.folder, run.config, unit, run.clock.env_steps, stop, run.spec.competitive))
         if save_first:  # so that a kill in the first second loses neither the run nor its longer budget
             run.save(insist=True)
-        console.start(headline(run, first), run.now, run.scheduler.progress)
+        console.start(headline(run, first, reached), run.now, run.scheduler.progress)
         signal = run.run()
         run.write_status(*(("interrupted", run.signals.why or signal) if signal else ("finished", "")))
     except BaseException as problem:
@@ -255,17 +262,22 @@ def open_display(attachments: Attachments, assembly: Assembly, folder: RunFolder
     return attachments.display(folder, unit, total)
 
 
-def headline(run: Orchestrator, first: bool) -> list[str]:
+def headline(run: Orchestrator, first: bool, reached: int = 0) -> list[str]:
     """Return the lines that a display shows first."""
+    unit = run.decisions["training.unit"]
+    repeated = reached - (run.clock.updates if unit == "updates" else run.clock.env_steps)
     config = run.config
     what = f"{config.environment.id}:{config.variant}  seed {config.seed}  {tuned(config.experiment)}"
     lines = [what, f"run {run.folder.path}"]
     if first and config.training.init_from:
-        lines.append(f"starting from the weights of {config.training.init_from}")
+        source = run.decisions["training.init_from"]
+        lines.append(f"starting from the weights of {config.training.init_from} at {source}")
     if first and config.training.dataset:
         count = run.decisions["training.dataset"]["transitions"]
         lines.append(f"starting with {count} transitions of {config.training.dataset} in the replay")
-    return lines if first else [*lines, f"resumed at step {run.clock.env_steps}"]
+    lines += [f"{name} is ignored (nohup): the run goes on when the terminal closes" for name in run.signals.ignored]
+    again = f"; {repeated:,} {unit} after it were not saved and are done again" if repeated > 0 else ""
+    return lines if first else [*lines, f"resumed at step {run.clock.env_steps}{again}"]
 
 
 def tuned(experiment: str | None) -> str:
@@ -283,5 +295,6 @@ def ending(run: Orchestrator, signal: str | None) -> list[str]:
     if latest is not None:
         solved = run.spec.return_threshold is not None and latest >= run.spec.return_threshold
         goal = f" (solved: threshold {run.spec.return_threshold:g})" if solved else ""
-        lines.append(f"evaluation {number(latest)}{goal}" + (f", best {number(best)}" if best is not None else ""))
+        highest = "" if best is None or run.spec.competitive else f", best {number(best)}"  # of opponents: the latest
+        lines.append(f"evaluation {number(latest)}{goal}{highest}")
     return [*lines, f"go on with: cadenza resume {run.folder.reference}"] if signal else lines

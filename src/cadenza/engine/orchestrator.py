@@ -390,8 +390,8 @@ class Orchestrator:
         latest, best = self.scores.latest, self.scores.best
         if latest is None or self.scores.evaluated_at != self.clock.position:
             return False
-        # what one team wins another loses: the sum over teams says nothing, and the newest counts as the best
-        return best is None or latest > best or self.spec.competitive
+        # of equals the latest is the best; what one team wins another loses, so there the latest always is
+        return best is None or latest >= best or self.spec.competitive
 
     def _save_if_best(self) -> None:
         if self._improved():

@@ -28,13 +28,16 @@ class Signals:
         self._why = ""
         self._pass_on = pass_on
         self._previous: dict[int, Any] = {}
+        self.ignored: list[str] = []  # signals that were ignored already and stay so: SIGHUP under nohup
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             for name in EXIT_CODES:
                 if hasattr(signal, name):  # Windows has neither SIGHUP nor SIGUSR1
                     number = getattr(signal, name)
-                    if name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN:  # else: under nohup
+                    if name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN:
+                        self.ignored.append(name)
+                    else:
                         self._previous[number] = signal.signal(number, self._handle)
         return self
 

@@ -154,25 +154,25 @@ def _clean_run(folder: RunFolder, reason: str | None, expected_stamp: str | None
     """
     total = disk_use(folder.path)
 
-    def kept(why: str) -> RunOutcome:
+    def keep(why: str) -> RunOutcome:
         return RunOutcome(folder.id, f"kept: {why}", total, is_kept=True)
 
     reason = "a link" if folder.path.is_symlink() else reason or _screen_problem(folder) or _runs_elsewhere(folder)
     if reason is not None:
-        return kept(reason)
+        return keep(reason)
     freeable = _disk_bytes(removable(folder.files))
     if not freeable:
         return RunOutcome(folder.id, "nothing left to free", total)
     in_use = f"in use by {describe(holder(folder.path))}"
     if dry_run:
-        return kept(in_use) if is_held(folder.path) else RunOutcome(folder.id, "would be cleaned", total, freeable)
+        return keep(in_use) if is_held(folder.path) else RunOutcome(folder.id, "would be cleaned", total, freeable)
     try:
         with RunLock(folder.path):
             if stamp(str(folder.path)) != expected_stamp:
-                return kept("changed meanwhile")
+                return keep("changed meanwhile")
             return RunOutcome(folder.id, "cleaned", total, _free(folder))
     except LockedError:
-        return kept(in_use)
+        return keep(in_use)
 
 
 def _screen_problem(folder: RunFolder) -> str | None:

@@ -4,6 +4,7 @@
 function showComparison(data, page) {
   const view = { metric: data.metrics[0], axis: data.x, seeds: true, hidden: new Set(), zoom: {} };
   const colour = Object.fromEntries(data.labels.map((entry) => [entry.label, entry.colour]));
+  const dash = Object.fromEntries(data.labels.map((entry) => [entry.label, entry.dash]));
   const W = 640, H = 360, EDGE = { left: 62, right: 14, top: 10, bottom: 44 };
 
   // A frame with axes; to(x, y) turns values into places on the picture.
@@ -97,7 +98,7 @@ function showComparison(data, page) {
         for (const seed of one.seeds) clip.append(make("path", { d: line(f, seed.x, seed.y), fill: "none", stroke, opacity: 0.3 }));
       }
       clip.append(make("path", { d: band(f, one.x, one.low, one.high), fill: stroke, opacity: 0.18 }));
-      clip.append(make("path", { d: line(f, one.x, one.y), fill: "none", stroke, "stroke-width": 2.5 }));
+      clip.append(make("path", { d: line(f, one.x, one.y), fill: "none", stroke, "stroke-width": 2.5, "stroke-dasharray": dash[one.label] }));
       if (one.x.length === 1) clip.append(make("circle", { cx: f.sx(one.x[0]), cy: f.sy(one.y[0]), r: 4, fill: stroke }));
     }
     f.svg.append(clip);
@@ -116,7 +117,7 @@ function showComparison(data, page) {
     const clip = within();
     for (const one of lines) {
       clip.append(make("path", { d: band(f, one.x, one.low, one.high), fill: colour[one.label], opacity: 0.15 }));
-      clip.append(make("path", { d: line(f, one.x, one.y), fill: "none", stroke: colour[one.label], "stroke-width": 2.2 }));
+      clip.append(make("path", { d: line(f, one.x, one.y), fill: "none", stroke: colour[one.label], "stroke-width": 2.2, "stroke-dasharray": dash[one.label] }));
     }
     f.svg.append(clip);
     figure.append(f.svg);
@@ -151,7 +152,7 @@ function showComparison(data, page) {
     const legend = make("span", { class: "legend" }, ...data.labels.map(({ label }) => make("button", {
       class: view.hidden.has(label) ? "off" : "", title: "show or hide",
       onclick: () => { view.hidden.has(label) ? view.hidden.delete(label) : view.hidden.add(label); render(); },
-    }, make("i", { style: `background:${colour[label]}` }), label)));
+    }, make("i", {}, make("svg", { viewBox: "0 0 44 5" }, make("line", { x2: 44, y1: 2.5, y2: 2.5, stroke: colour[label], "stroke-width": 2.5, "stroke-dasharray": dash[label] }))), label)));
     const reset = make("button", { onclick: () => { view.zoom = {}; render(); }, hidden: !Object.keys(view.zoom).length }, "whole range");
     return make("div", { class: "controls" }, legend, choice("metric", metrics, view.metric, (key) => { view.metric = key; }),
       choice("along", data.axes, view.axis, (key) => { view.axis = key; }), make("label", {}, seeds, " every seed"), reset);
@@ -163,7 +164,7 @@ function showComparison(data, page) {
     page.replaceChildren(
       controls(),
       make("div", { class: "panels" }, ...data.environments.map(curvePanel), profilePanel()),
-      make("p", {}, "Point at a curve for its values; pull over a stretch to look closer, double-click for all of it."),
+      make("p", {}, "Point at a curve for its values; drag to zoom, double-click to reset."),
       make("h2", {}, data.score === "final" ? "Final scores" : data.score === "best" ? "Best scores" : `Scores at step ${data.score}`),
       scoreTable(data.series, ["environment", "runs", "seeds"], ["min", "max"]),
       ...(data.overall ? [make("h2", {}, "All environments, scaled from the lowest score there (0) to the highest (1)"), scoreTable(data.overall, ["runs"], [])] : []),

@@ -17,6 +17,7 @@ from cadenza.lab.plots import AXIS_NAMES, look
 from cadenza.lab.series import Series
 
 SEED_POINTS = 500  # largest number of points of a seed's curve, so that the file can be sent by mail
+LINE_WIDTH = 2.5  # of a curve in the script
 SCRIPTS = ("plot.js", "comparison_page.js")
 START = 'showComparison(JSON.parse(document.getElementById("data").textContent), document.getElementById("page"));\n'
 LAYOUT = """
@@ -24,7 +25,7 @@ body { max-width: 76rem; }
 .controls { display: flex; flex-wrap: wrap; gap: .5rem 1.4rem; align-items: center; margin: 1rem 0; }
 .legend button { border: 0; background: none; font: inherit; cursor: pointer; padding: .1rem .5rem .1rem 0; }
 .legend button.off { opacity: .35; text-decoration: line-through; }
-.legend i { display: inline-block; width: 1.6rem; height: .28rem; margin-right: .4rem; vertical-align: middle; }
+.legend i { display: inline-block; width: 2.2rem; margin-right: .4rem; vertical-align: middle; }
 .panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem 1.5rem; }
 figure { margin: 0; position: relative; } figcaption { font-weight: 500; margin-bottom: .2rem; }
 svg { width: 100%; height: auto; display: block; touch-action: none; user-select: none; }
@@ -55,12 +56,19 @@ def content(result: Comparison, axis: str) -> dict[str, Any]:
     plain = result.plain(axis)
     for series, entry in zip(result.series, plain["series"], strict=True):
         entry["curves"] = {metric: _curves(result, series, metric) for metric in result.metrics}
-    plain["labels"] = [{"label": label, "colour": look(result, label)["color"]} for label in result.labels]
+    plain["labels"] = [{"label": label, **_look(result, label)} for label in result.labels]
     plain["axes"] = {name: AXIS_NAMES[name] for name in AXES if name == axis or _has_points(plain, name)}
     plain["profiles"] = {metric: _profiles(result, metric) for metric in result.metrics}
     plain["environments"] = result.environments
     plain["notes"] = result.notes_along("time")  # the reader can select that axis
     return plain
+
+
+def _look(result: Comparison, label: str) -> dict[str, str]:
+    """Return the colour of a label and its dashes as SVG's `stroke-dasharray`."""
+    style = look(result, label)
+    dashes = () if style["linestyle"] == "-" else style["linestyle"][1]
+    return {"colour": style["color"], "dash": " ".join(f"{LINE_WIDTH * length:g}" for length in dashes) or "none"}
 
 
 def _curves(result: Comparison, series: Series, metric: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from cadenza.base.formatting import number
 from cadenza.base.json_text import dumps
 from cadenza.lab.compare import Comparison, Estimate
 
+WIDE = 3  # columns of series, at most, where there are fewer settings
 HeadAndRows = tuple[list[str], list[list[str]]]
 
 
@@ -39,9 +40,15 @@ def overall_table(result: Comparison) -> HeadAndRows:
 
 
 def settings_table(result: Comparison) -> HeadAndRows:
-    """Return the settings that differ between the series, with their values; no rows if there are none."""
+    """Return the settings that differ between the series, with their values; no rows if there are none.
+
+    A row is a setting, or a series where there are more series than settings.
+    """
     differences = result.differences()
     labels = list(next(iter(differences.values()), {}))
+    if len(labels) > max(len(differences), WIDE):
+        rows = [[label, *(_value(values[label]) for values in differences.values())] for label in labels]
+        return ["runs", *differences], rows
     rows = [[key, *(_value(values[label]) for label in labels)] for key, values in differences.items()]
     return ["setting", *labels], rows
 

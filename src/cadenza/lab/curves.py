@@ -90,7 +90,7 @@ def _evaluations(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
             label="evaluation, worst to best episode",
         )
     axes.plot(steps, means, color=BLUE, linewidth=2, marker="o", markersize=4, label="evaluation, mean")
-    best = max(range(len(means)), key=means.__getitem__)
+    best = max(range(len(means)), key=lambda index: (means[index], index))  # of equals the latest, as in checkpoints
     axes.plot(steps[best], means[best], marker="o", markersize=9, markerfacecolor="none", color=BLUE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 # Most colour-blind readers can distinguish these, also in grey. After eight, the line style changes.
 COLOURS = ("#0b5cad", "#d1600a", "#12805c", "#b3224b", "#6d3fb5", "#5b6470", "#94740a", "#0f8fa8")
-STROKES = ("-", (0, (5, 2)), (0, (1, 1.5)))
+# Lengths of strokes and gaps, in widths of the line; none: a solid line.
+DASHES = ((), (5, 2), (1, 1.5), (6, 1.5, 1, 1.5), (10, 3), (4, 1.5, 1, 1.5, 1, 1.5))
 AXIS_NAMES = {"env_steps": "env_steps", "time": "wall time", "updates": "updates"}
 NAMES = {
     "eval/return_mean": "return of an episode (evaluation)",
@@ -26,6 +28,9 @@ NAMES = {
 FORMATS = (".png", ".svg", ".pdf")
 COLUMNS = 3  # largest number of panels in a row
 WIDTH, HEIGHT = 6.4, 3.8  # of a panel, in inches
+CHARACTER, LINE = 0.085, 0.23  # width and height of the legend's text, in inches
+TICK_LIMIT = 42  # characters of a line of a label beside the scores
+LEGEND_LIMIT = 54  # characters of a label in the legend
 
 
 def draw(result: Comparison, path: Path | SafePath, axis: str) -> None:
@@ -51,7 +56,8 @@ def _figure(result: Comparison, axis: str) -> Figure:
     rows_per_metric = math.ceil(len(result.environments) / across)
     rows = len(result.metrics) * rows_per_metric
     layout = ConstrainedLayoutEngine(hspace=0.06, wspace=0.04)
-    figure = Figure(figsize=(WIDTH * columns, HEIGHT * (rows + score_rows) + 0.5), dpi=130, layout=layout)
+    legend = LINE * (math.ceil(len(result.labels) / legend_columns(result, WIDTH * columns)) + 1)
+    figure = Figure(figsize=(WIDTH * columns, HEIGHT * (rows + score_rows) + legend), dpi=130, layout=layout)
     grid = figure.add_gridspec(rows + score_rows, columns * 2)  # half columns, so that any number of panels fits
     width = columns * 2 // across
     for metric_index, metric in enumerate(result.metrics):
@@ -67,9 +73,10 @@ def _figure(result: Comparison, axis: str) -> Figure:
 
 
 def look(result: Comparison, label: str) -> dict[str, Any]:
-    """Return the colour and the line style of a label."""
+    """Return the colour and the line style of a label, as arguments of a line; the first 48 labels all differ."""
     index = result.labels.index(label)
-    return {"color": COLOURS[index % len(COLOURS)], "linestyle": STROKES[index // len(COLOURS) % len(STROKES)]}
+    dashes = DASHES[index // len(COLOURS) % len(DASHES)]
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": (0, dashes) if dashes else "-"}
 
 
 def draw_curves(axes: Axes, result: Comparison, environment: str, metric: str, axis: str) -> None:
@@ -102,7 +109,8 @@ def draw_scores(axes: Axes, result: Comparison, metric: str) -> None:
         if estimate is not None:
             axes.barh(place, estimate.high - estimate.low, 0.5, left=estimate.low, color=colour, alpha=0.3)
             axes.plot([estimate.value] * 2, [place - 0.33, place + 0.33], color=colour, linewidth=2.5)
-    axes.set_yticks(range(len(labels)), [_shorten(label) for label in reversed(labels)])
+    names = ["\n".join(textwrap.wrap(_shorten(label, 2 * TICK_LIMIT), TICK_LIMIT)) for label in reversed(labels)]
+    axes.set_yticks(range(len(labels)), names, fontsize=10 if len(labels) < 8 else 7)
     axes.set_ylim(-0.6, len(labels) - 0.4)
     axes.set_xlim(*result.thresholds(metric)[[0, -1]])
     set_titles(axes, f"{_score_kind(result)}: IQM, 95 % interval, every seed", _score_name(result, metric), "")
@@ -135,10 +143,16 @@ def _legend(figure: Figure, result: Comparison) -> None:
     counts: dict[str, list[int]] = {}
     for series in result.series:
         counts.setdefault(series.label, []).append(len(result.scores(series, result.metrics[0])))
-    names = [f"{_shorten(label)} ({_seeds(counts[label])})" for label in result.labels]
+    names = [f"{_shorten(label, LEGEND_LIMIT)} ({_seeds(counts[label])})" for label in result.labels]
     lines = [Line2D([], [], linewidth=2.2, **look(result, label)) for label in result.labels]
-    columns = min(len(names), 4 if max(map(len, names)) < 30 else 2)
+    columns = min(len(names), legend_columns(result, figure.get_figwidth()))
     figure.legend(lines, names, loc="outside upper left", ncols=columns, frameon=False, labelcolor=INK, fontsize=11)
+
+
+def legend_columns(result: Comparison, width: float) -> int:
+    """Return how many columns of a legend fit into a figure of this width in inches, at most four."""
+    longest = max(min(len(label), LEGEND_LIMIT) for label in result.labels) + len(" (10 seeds)")
+    return max(1, min(4, int(width / (0.6 + CHARACTER * longest))))
 
 
 def _has_spread(result: Comparison) -> bool:
@@ -159,7 +173,7 @@ def _score_name(result: Comparison, metric: str) -> str:
     return f"{metric}, scaled per environment" if len(result.environments) > 1 else metric
 
 
-def _shorten(label: str, limit: int = 42) -> str:
+def _shorten(label: str, limit: int) -> str:
     label = printable(label)
     return label if len(label) <= limit else label[: limit - 1] + "…"
 

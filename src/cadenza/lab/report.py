@@ -11,7 +11,7 @@ from cadenza.base.json_text import dumps
 from cadenza.base.text import shell
 from cadenza.lab import charts, curves
 from cadenza.lab.html import Block, Code, Details, Heading, Media, Paragraph, Table, html, markdown
-from cadenza.records import alert_log, metrics
+from cadenza.records import alert_log, metrics, validity
 from cadenza.records.folder import RunFolder
 from cadenza.trees import leaves
 
@@ -122,9 +122,16 @@ def _summary(
         ("time", duration(seconds) + (f" ({number(steps / seconds)} steps/s)" if seconds else "")),
     ]
     if evaluated:
-        best = max(evaluated, key=lambda row: row["eval/return_mean"])
-        lines += [("final evaluation", _evaluation(evaluated[-1])), ("best evaluation", _evaluation(best))]
+        lines.append(("final evaluation", _evaluation(evaluated[-1])))
+        lines.append(("best evaluation", _evaluation(_best(folder, evaluated))))
     return lines
+
+
+def _best(folder: RunFolder, evaluated: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the row of the best checkpoint (the newest where teams play each other), else of the best return."""
+    name = validity.pointer(folder.checkpoints / "best") or ""
+    rows = [row for row in evaluated if name.startswith(f"step-{row['env_steps']:012d}-")]
+    return rows[-1] if rows else max(evaluated, key=lambda row: (row["eval/return_mean"], row["env_steps"]))
 
 
 def _evaluation(row: dict[str, Any]) -> str:

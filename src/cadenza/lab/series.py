@@ -34,6 +34,22 @@ Array = np.ndarray
 Flat = dict[str, Any]
 
 
+def short_schedules(settings: Flat) -> Flat:
+    """Return settings by dotted key in which a schedule is one value: `lin_0.001`, or `0.001..0.0001` and its span."""
+    schedules = {key.removesuffix(".schedule"): "" for key in settings if key.endswith(".schedule")}
+    for key in schedules:
+        first, last = settings.get(f"{key}.start_value", 0.0), settings.get(f"{key}.end_value", 0.0)
+        start, end = settings.get(f"{key}.start", 0.0), settings.get(f"{key}.end", 1.0)
+        span = "" if (start, end) == (0.0, 1.0) else f"[{_brief(start)},{_brief(end)}]"
+        text = f"lin_{_brief(first)}" if last == 0 else f"{_brief(first)}..{_brief(last)}"
+        schedules[key] = text + span
+    result: Flat = {}
+    for key, value in settings.items():
+        parent = key.rpartition(".")[0]
+        result[parent if parent in schedules else key] = schedules.get(parent, value)
+    return result
+
+
 @dataclass(frozen=True)
 class Member:
     """One run of a comparison."""
@@ -72,8 +88,16 @@ class Member:
 
     @cached_property
     def compared(self) -> Flat:
-        """The settings that distinguish one config from another, by dotted key."""
-        return {key: value for key, value in self.settings.items() if not key.startswith(IGNORED)}
+        """The settings that distinguish one config from another, by dotted key; a schedule is one, in short."""
+        return {key: value for key, value in short_schedules(self.settings).items() if not key.startswith(IGNORED)}
+
+    def has(self, key: str) -> bool:
+        """Return whether there is such a setting; `algorithm.learning_rate` is one even if it is a schedule."""
+        return key in self.compared or key in self.settings
+
+    def value(self, key: str) -> Any:
+        """Return the value of a setting, a schedule in short; None without it."""
+        return self.compared.get(key, self.settings.get(key))
 
     @property
     def steps(self) -> int:
@@ -95,16 +119,20 @@ class Series:
 
 
 def select_runs(root: Path, refs: Sequence[str], filters: Filters = ()) -> list[RunFolder]:
-    """Return the runs that names, wildcards, specs and filters select, in this order and each once."""
-    folders: dict[Path, RunFolder] = {}
-    for ref in refs:
-        for folder in _matches(root, ref):
-            folders.setdefault(folder.path.resolve(), folder)
+    """Return the runs that names, wildcards and specs select, each once; filters narrow them, or select alone."""
+    if not refs and not filters:
+        raise NotFoundError("name the runs, or give a --filter KEY=VALUE")
+    folders = {folder.path.resolve(): folder for ref in refs for folder in _matches(root, ref)}
     if filters:
-        for row in sorted(indexed(root, filters), key=lambda row: str(row["created"])):
-            folders.setdefault((root / row["run"]).resolve(), RunFolder(root / row["run"]))
+        rows = sorted(indexed(root, filters), key=lambda row: str(row["created"]))
+        matching = {(root / row["run"]).resolve(): RunFolder(root / row["run"]) for row in rows}
+        elsewhere = [folder.id for path, folder in folders.items() if path.parent != root.resolve()]
+        if elsewhere:
+            raise ConfigError(f"--filter selects among the runs in {root}, and {elsewhere[0]} is not one of them")
+        folders = {path: folder for path, folder in folders.items() if path in matching} if refs else matching
     if not folders:
-        raise NotFoundError(f"no run in {root} matches" if filters else "name the runs, or give a --filter KEY=VALUE")
+        named = f" of {', '.join(refs)}" if refs else ""
+        raise NotFoundError(f"no run{named} in {root} matches --filter {' '.join(map(str, filters))}")
     return list(folders.values())
 
 
@@ -132,7 +160,7 @@ def group_runs(members: list[Member], by: Sequence[str], notes: list[str]) -> li
     keys = [_check_key(key, members) for key in by] if by else distinguishing_keys(members)
     groups: dict[tuple[str, str], list[Member]] = {}
     for member in members:
-        identity = {key: member.settings.get(key) for key in keys} if by else member.compared
+        identity = {key: member.value(key) for key in keys} if by else member.compared
         groups.setdefault((member.environment, dumps([member.variant, identity])), []).append(member)
     labels = _labels(list(groups.values()), keys)
     all_series = [
@@ -145,7 +173,7 @@ def group_runs(members: list[Member], by: Sequence[str], notes: list[str]) -> li
 
 
 def _check_key(key: str, members: Sequence[Member]) -> str:
-    keys = {name for member in members for name in member.settings}
+    keys = {name for member in members for name in (*member.settings, *member.compared)}
     if key not in keys:
         raise ConfigError(f"--by {key}: unknown config key{nearest(key, keys)}")
     return key
@@ -170,20 +198,45 @@ def _labels(groups: Sequence[list[Member]], keys: Sequence[str]) -> list[str]:
     several_variants = len({group[0].variant for group in groups}) > 1
     last_parts = [key.rpartition(".")[2] for key in keys]
     short = {key: part if last_parts.count(part) == 1 else key for key, part in zip(keys, last_parts, strict=True)}
-    names = [{str(member.settings.get("name") or "") for member in group} for group in groups]
+    names = [_shared_name(group) for group in groups]
+    heads = [group[0] for group in groups]
+    selected = _label_keys(heads, keys)
     labels = []
-    for index, group in enumerate(groups):
-        head = group[0]
-        rivals = [other for rival, other in zip(groups, names, strict=True) if rival[0].environment == head.environment]
-        name = next(iter(names[index]))
-        if name and len(names[index]) == 1 and rivals.count({name}) == 1:
+    for name, head in zip(names, heads, strict=True):
+        rivals = [rival for rival, other in zip(names, heads, strict=True) if other.environment == head.environment]
+        if name and rivals.count(name) == 1:
             labels.append(name)
             continue
-        settings = [f"{short[key]}={_brief(head.settings[key])}" for key in keys if key in head.settings]
+        if several_variants and _number_of([other for other in heads if other.variant == head.variant], keys) == 1:
+            labels.append(head.variant)
+            continue
+        settings = [f"{short[key]}={_brief(head.value(key))}" for key in keys if key in selected and head.has(key)]
         parts = [head.variant] if several_variants or not settings else []
-        parts += settings[:LABEL_KEYS] + (["…"] if len(settings) > LABEL_KEYS else [])
-        labels.append(" ".join(parts))
-    return _unique(labels, [group[0] for group in groups], keys)
+        labels.append(" ".join([*parts, *settings, *(["…"] if len(selected) < len(keys) else [])]))
+    return _unique(labels, heads, keys)
+
+
+def _shared_name(group: Sequence[Member]) -> str:
+    """Return the name that a person gave to all runs of a group, or nothing; a sweep only numbers its trials."""
+    names = {str(member.settings.get("name") or "") for member in group}
+    swept = any(str(tag).startswith("sweep:") for member in group for tag in member.settings.get("tags") or ())
+    return names.pop() if len(names) == 1 and not swept else ""
+
+
+def _label_keys(heads: Sequence[Member], keys: Sequence[str]) -> list[str]:
+    """Return the settings that labels show: all if there are few, else as few as tell the groups apart."""
+    if len(keys) <= LABEL_KEYS:
+        return list(keys)
+    selected: list[str] = []
+    while _number_of(heads, selected) < _number_of(heads, keys):
+        rest = [key for key in keys if key not in selected]
+        selected.append(max(rest, key=lambda key: _number_of(heads, [*selected, key])))
+    return selected
+
+
+def _number_of(heads: Sequence[Member], keys: Sequence[str]) -> int:
+    """Return how many groups these settings tell apart."""
+    return len({(head.variant, dumps([head.value(key) for key in keys])) for head in heads})
 
 
 def _unique(labels: list[str], heads: Sequence[Member], keys: Sequence[str]) -> list[str]:
@@ -194,14 +247,15 @@ def _unique(labels: list[str], heads: Sequence[Member], keys: Sequence[str]) -> 
     unique = []
     for label, head in zip(labels, heads, strict=True):
         identities = numbers.setdefault(label, {})
-        identity = dumps([head.variant, {key: head.settings.get(key) for key in keys}])
+        identity = dumps([head.variant, {key: head.value(key) for key in keys}])
         number = identities.setdefault(identity, len(identities) + 1) if label in repeated else 1
         unique.append(label if number == 1 else f"{label} ({number})")
     return unique
 
 
 def _brief(value: Any) -> str:
-    return value if isinstance(value, str) else dumps(value)
+    text = value if isinstance(value, str) else dumps(value)
+    return min(text, f"{value:.4g}", key=len) if isinstance(value, float) else text
 
 
 def _without_repeats(group: Sequence[Member], label: str, notes: list[str]) -> list[Member]:

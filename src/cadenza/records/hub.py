@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cadenza.base.parsing import ParseError, json_data
-from cadenza.errors import ConfigError, MissingExtraError, NotFoundError, StorageError, install
+from cadenza.errors import ConfigError, HubError, MissingExtraError, NotFoundError, install
 
 REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 NEEDED = ("config.yaml", "manifest.json", "status.json", "decisions.json", "metrics.jsonl")  # in a published run
@@ -137,4 +137,5 @@ def _plain_errors(repo: str, revision: str = "") -> Iterator[None]:
             raise NotFoundError(f"{repo} has no revision '{revision}' on the Hub") from problem
         if name in ("RepositoryNotFoundError", "RevisionNotFoundError", "LocalEntryNotFoundError") and status == 404:
             raise NotFoundError(f"the Hub knows no {repo}, or does not show it to you") from problem
-        raise StorageError(f"the Hub did not answer as it should ({reason})") from problem
+        next_step = "check the network, HF_ENDPOINT and https://status.huggingface.co"
+        raise HubError(f"the Hub cannot be reached or fails for {repo} ({reason}): {next_step}") from problem

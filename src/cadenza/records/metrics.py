@@ -200,7 +200,8 @@ def resolve(name: str, stored: Iterable[str]) -> str:
     """Return the stored name for `name`, which may say `val/` or `test/` for `eval/`, and `train/` for `collect/`."""
     names = set(stored)
     prefix, slash, rest = name.partition("/")
-    for candidate in (name, ALIASES.get(prefix + slash, prefix + slash) + rest):
+    shorts = [] if slash else [f"{part}/{name}{end}" for part in ("eval", "collect", "train") for end in ("", "_mean")]
+    for candidate in (name, ALIASES.get(prefix + slash, prefix + slash) + rest, *shorts):
         if candidate in names:
             return candidate
     raise NotFoundError(f"unknown metric '{name}'{nearest(name, names)}")

@@ -17,7 +17,7 @@ from cadenza.records.metrics import resolve
 from cadenza.records.run_summary import COLUMNS, Row
 
 Filters = Mapping[str, Any] | Sequence[str]
-FILTER = re.compile(r"\s*([^=<>!]+?)\s*(!=|>=|<=|==?|<|>)\s*(.*?)\s*", re.DOTALL)
+FILTER = re.compile(r"\s*([^=<>!]+?)\s*(!=|>=|<=|==?|<|>)\s*((?![=<>!]).*?)\s*", re.DOTALL)
 ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     "<": operator.lt,

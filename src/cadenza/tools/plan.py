@@ -240,14 +240,14 @@ def warnings_of(config: RunConfig, phases: tuple[Phase, ...], expected: Forecast
     if (problem := no_updates_warning(config, phases)) is not None:
         warnings.append(problem)
     elif expected.beyond:
-        warnings.append(f"the budget ends before {named(expected.beyond)}")
+        warnings.append(f"the budget ends before {phase_names(expected.beyond)}")
     if expected.open:
-        unknown = f"{named(expected.open)} could not be measured, so the run's time is unknown"
+        unknown = f"{phase_names(expected.open)} could not be measured, so the run's time is unknown"
         warnings.append(f"{unknown}; --seconds N measures longer")
     return warnings
 
 
-def named(phases: list[str]) -> str:
+def phase_names(phases: list[str]) -> str:
     """Return `phase a` or `phases a, b`."""
     return f"phase{'s' * (len(phases) > 1)} {', '.join(phases)}"
 

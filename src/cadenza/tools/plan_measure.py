@@ -59,9 +59,10 @@ def measure(run: Orchestrator, seconds: float) -> Measured:
             run.scheduler.skip()
         marks.append(mark())
         reached = len(marks) > 1 and marks[-2].phase == main  # the phase that is most of the run
-        if done := reached and marks[-1].seconds >= seconds:
+        is_enough = reached and marks[-1].seconds >= seconds
+        if is_enough:
             resident.append(resident_beside(run.stores))
-        return done
+        return is_enough
 
     def stop() -> None:
         resident.append(resident_beside(run.stores))

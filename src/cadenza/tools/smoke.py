@@ -64,15 +64,15 @@ def try_experiment(name: str, timesteps: int, root: Path) -> None:
     if config.training.max_updates is not None and config.training.dataset is None:  # nothing to learn from
         config = replace(config, training=replace(config.training, dataset=str(random_episodes(config, root))))
     first = uninterrupted(train(config, root, ["cadenza", "smoke"], quiet=True))
-    done = first.summary()
-    if not done["updates"]:
-        raise CadenzaError(f"nothing was learned from {done['env_steps']} env_steps")
+    summary = first.summary()
+    if not summary["updates"]:
+        raise CadenzaError(f"nothing was learned from {summary['env_steps']} env_steps")
     budget = config.training.max_timesteps
-    more = {"max_timesteps": done["env_steps"] + 1} if budget else {"max_updates": done["updates"] + 1}
-    if not budget or done["env_steps"] >= budget:  # else its last phase was over, and nothing is left to resume
+    more = {"max_timesteps": summary["env_steps"] + 1} if budget else {"max_updates": summary["updates"] + 1}
+    if not budget or summary["env_steps"] >= budget:  # else its last phase was over, and nothing is left to resume
         after = uninterrupted(resume(first.folder, **more, quiet=True)).summary()
-        if after["env_steps"] <= done["env_steps"] and after["updates"] <= done["updates"]:
-            raise CadenzaError(f"the run did not continue when it was resumed at step {done['env_steps']}")
+        if after["env_steps"] <= summary["env_steps"] and after["updates"] <= summary["updates"]:
+            raise CadenzaError(f"the run did not continue when it was resumed at step {summary['env_steps']}")
     from cadenza.lab.playback import evaluate_run
 
     evaluate_run(first.folder, episodes=1, seed=0, checkpoint="last")

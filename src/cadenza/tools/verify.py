@@ -106,10 +106,10 @@ def launch(arguments: Sequence[str], root: Path, failpoint: str | None = None) -
     """Run a command quietly; return whether the failpoint killed it (it may finish before reaching it)."""
     environment = os.environ | {"CADENZA_FAILPOINT": failpoint or ""}
     command = [sys.executable, "-m", "cadenza", *arguments, "--runs-dir", str(root), "--quiet"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    killed = failpoint is not None and done.returncode == -signal.SIGKILL
-    if done.returncode and not killed:
-        raise CadenzaError(f"`cadenza {' '.join(arguments)}` ended with {done.returncode}: {done.stderr.strip()}")
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    killed = failpoint is not None and process.returncode == -signal.SIGKILL
+    if process.returncode and not killed:
+        raise CadenzaError(f"`cadenza {' '.join(arguments)}` ended with {process.returncode}: {process.stderr.strip()}")
     return killed
 
 

@@ -47,14 +47,22 @@ class MetricState:
 
 @dataclass
 class RuleChecker:
-    """The rules applied to the rows of a run, in order; `horizon` is the run's length in `unit`."""
+    """The rules applied to the rows of a run, in order; `horizon` is the run's length in `unit`.
+
+    Where teams play each other (`opponents`), rules that say `opponents: false` are left out.
+    """
 
     rules: Mapping[str, Rule]
     unit: str
     horizon: int
+    opponents: bool = False
     states: dict[tuple[str, str], MetricState] = field(default_factory=dict)  # by rule and metric
     rules_by_metric: dict[str, list[str]] = field(default_factory=dict)
+    peaks: dict[str, float] = field(default_factory=dict)  # highest values of the metrics that rules name in `beside`
     phase: str | None = None
+
+    def __post_init__(self) -> None:
+        self.rules = {name: rule for name, rule in self.rules.items() if rule.opponents or not self.opponents}
 
     def check(self, row: Mapping[str, Any]) -> list[Alert]:
         """Return the alerts that this row raises."""
@@ -67,7 +75,7 @@ class RuleChecker:
             if "/" not in key or isinstance(value, bool) or not isinstance(value, int | float):
                 continue
             for name in self._rules_for(key):
-                reason = self._new_violation(name, key, value, row[self.unit])
+                reason = self._new_violation(name, key, value, row)
                 if reason is not None:
                     alerts.append(self._alert(name, row, key, value, f"{key} is {number(value)}, {reason}"))
         return alerts
@@ -87,12 +95,13 @@ class RuleChecker:
         fact = {"rule": name, "severity": rule.severity, "metric": metric, "value": value, "what": what}
         return {**place, **fact, "explanation": rule.explanation, "hint": rule.hint}
 
-    def _new_violation(self, name: str, key: str, value: float, position: float) -> str | None:
+    def _new_violation(self, name: str, key: str, value: float, row: Mapping[str, Any]) -> str | None:
         """Return the reason for an alert if the rule has just been broken for `rule.rows` rows in succession."""
-        rule = self.rules[name]
+        rule, position = self.rules[name], row[self.unit]
         state = self.states.setdefault((name, key), MetricState(deque(maxlen=rule.window)))
         state.extend(value, position)
-        reason = self._violation(rule, state, value, position) if position >= self._amount(rule.after) else None
+        waits = self._is_negligible(rule, key, row) or position < self._amount(rule.after)
+        reason = None if waits else self._violation(rule, state, value, position)
         if reason is None or not (rule.rise or rule.drop):
             state.previous.append(value)  # a violation must not become part of the usual values
         state.streak = 0 if reason is None else state.streak + 1
@@ -100,6 +109,15 @@ class RuleChecker:
             return None
         state.alerts += 1
         return reason + (f" for {rule.rows} rows" if rule.rows > 1 else "")
+
+    def _is_negligible(self, rule: Rule, key: str, row: Mapping[str, Any]) -> bool:
+        """Return whether the metric `beside` a metric has fallen to a negligible share of its highest value."""
+        sibling = f"{key.rpartition('/')[0]}/{rule.beside}"
+        latest = row.get(sibling) if rule.beside else None
+        if not isinstance(latest, int | float):
+            return False
+        self.peaks[sibling] = max(abs(latest), self.peaks.get(sibling, 0.0))
+        return abs(latest) <= rule.negligible * self.peaks[sibling]
 
     def _violation(self, rule: Rule, state: MetricState, value: float, position: float) -> str | None:
         """Return why a value breaks a rule, or None."""
@@ -151,7 +169,7 @@ class Alerts:
     def _start(self, started: Started) -> None:
         self._folder, self._stop = started.folder, started.stop
         horizon = started.folder.read_decisions()["training.horizon"]
-        self._checker = RuleChecker(started.config.logging.alerts.watched(), started.unit, horizon)
+        self._checker = RuleChecker(started.config.logging.alerts.watched(), started.unit, horizon, started.opponents)
         rows = metrics.read(started.folder.metrics)
         self._all = [alert for row in rows for alert in self._checker.check(row)]
         self._position = rows[-1] if rows else {"env_steps": 0, "updates": 0}

@@ -12,8 +12,14 @@ import pytest
 import typer.models
 
 import cadenza.cli
+from cadenza.cli.main import EXAMPLES
 from cadenza.cli.output import visible
 from cadenza.cli.seeds import last_result
+from cadenza.cli.train import amount
+from cadenza.config.convert import walk
+from cadenza.config.foreign_names import our_names
+from cadenza.config.load import load
+from cadenza.config.schema import RunConfig
 from cadenza.lab.sweeps.wandb_agent import PARAMETERS, SWEEP
 from harness import command
 
@@ -37,6 +43,64 @@ def test_an_option_with_a_metavar_declares_its_flag() -> None:
                         has_flag = option.param_decls or option.default is not ...  # in Annotated, the first is there
                         assert has_flag or not alike, f"{function.__name__}: {name}"
     assert count > 100
+
+
+@pytest.mark.parametrize("text", ["100000", "100_000", "1e5", "100k", "0.1M"])
+def test_amounts_are_written_as_people_write_them(text: str) -> None:
+    assert amount(text) == 100_000
+
+
+@pytest.mark.parametrize("text", ["1.5", "x", "", "-", "k", "nan", "inf", "1e999"])
+def test_an_amount_that_is_no_whole_number_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not a whole number"):
+        amount(text)
+
+
+def test_an_amount_that_must_be_positive_is_refused() -> None:
+    command.cadenza("smoke", "--timesteps", "-3").refused(2, "--timesteps", "must be at least 1")
+    command.cadenza("train", "toy/identity:ppo", "--max-timesteps", "-1").refused(2, "training.max_timesteps=-1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("CartPole-v1:ppo", "--lr", "1"),
+            "no option --lr: settings are written without dashes, algorithm.learning_rate",
+        ),
+        (("CartPole-v1:ppo", "--gamma", "1"), "algorithm.gamma=VALUE"),
+        (("CartPole-v1:ppo", "--sed", "1"), "--seed"),
+        (("CartPole-v1:ppo", "lr=1"), "did you mean 'algorithm.learning_rate'?"),
+        (("CartPole-v1:ppo", "algorithm.clip_coef=1"), "did you mean 'algorithm.clip_range'?"),
+        (("CartPole-v1:ppo", "n_rollout_threads=1"), "did you mean 'environment.num_envs'?"),
+        (("CartPole-v1:dqn", "algorithm.learning_starts=1"), "did you mean 'algorithm.warmup_steps'?"),
+        (("Pendulum-v1:sac", "algorithm.ent_coef=1"), "did you mean 'algorithm.temperature'?"),
+    ],
+)
+def test_names_of_other_libraries_lead_to_ours(arguments: tuple[str, ...], message: str) -> None:
+    command.cadenza("train", *arguments).refused(2, message)
+
+
+def test_every_foreign_name_stands_for_a_setting() -> None:
+    algorithms = ("ppo", "sac", "dqn", "tdmpc")
+    data = [{"algorithm": {"name": name}} for name in algorithms]
+    keys = {key for one in data for key, _, _ in walk(RunConfig, data=one)}
+    ours = {one for targets in our_names().values() for one in targets}
+    assert [one for one in ours if not {one, f"algorithm.{one}"} & keys] == []
+
+
+def test_a_command_without_its_spec_or_run_says_what_to_try() -> None:
+    for example in EXAMPLES:
+        load(example)
+    command.cadenza("train").refused(2, "SPEC is missing", *EXAMPLES, "cadenza envs")
+    command.cadenza("evaluate").refused(2, "RUN is missing", "@last", "cadenza list")
+
+
+def test_hidden_commands_are_not_suggested() -> None:
+    outcome = command.cadenza("trail")
+    assert outcome.code == 2
+    assert "'train'" in outcome.err
+    assert "'trial'" not in outcome.err
 
 
 def test_control_characters_in_names_are_escaped() -> None:

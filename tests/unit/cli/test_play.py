@@ -57,7 +57,8 @@ def test_without_a_screen_a_video_is_written(folder: RunFolder) -> None:
     assert path.name == f"play-{name}-seed0.gif"
     assert str(path) in outcome.err
     lines = outcome.out.splitlines()
-    assert lines[0] == f"{folder.id}, {name}"
+    assert lines[0] == f"{folder.id} at {name} (last)"  # as `evaluate` says it
+    assert cadenza("evaluate", folder.path, "--episodes", 1).succeeded().out.startswith(lines[0] + "\n")
     assert [line.split(":")[0] for line in lines[1:]] == ["episode 0", "episode 1"]
     lengths = [int(line.split()[-1]) for line in lines[1:]]
     assert lines[1] == f"episode 0: return {lengths[0]:.2f}, length {lengths[0]}"  # a reward of 1 for each step

@@ -15,6 +15,7 @@ from cadenza.config.load import load
 from cadenza.config.registry import ALGORITHMS, Algorithm
 from cadenza.config.schema import RunConfig
 from cadenza.engine.build import assemble
+from cadenza.engine.clock import Clock
 from cadenza.engine.launch import check
 from cadenza.engine.orchestrator import Orchestrator
 from cadenza.errors import ConfigError, DivergenceError, StorageError
@@ -212,6 +213,19 @@ def test_an_evaluate_hook_saves_the_best_and_is_not_repeated_at_the_end(lab: Lab
     best = scores.index(max(scores))
     assert run.scores.best == scores[best]
     assert run.checkpoints.resolve("best").startswith(f"step-{8 * (best + 1):012d}")
+
+
+def has_reached(env_steps: int, clock: Clock) -> bool:
+    return clock.env_steps >= env_steps
+
+
+def test_of_equal_evaluations_the_latest_is_the_best(lab: Lab) -> None:
+    run = lab.start(configured("training.max_timesteps=24"))
+    for end in (8, 16):
+        run.run(until=partial(has_reached, end))
+        run.scores.latest, run.scores.evaluated_at = 5.0, run.clock.position
+        run.save()
+    assert run.checkpoints.resolve("best").startswith("step-000000000016")
 
 
 def test_early_stopping_by_a_training_metric_ends_with_an_evaluation(lab: Lab) -> None:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from cadenza.cli.main import run
+from cadenza.config.families import FAMILIES
 
 
 def test_envs_lists_the_ids_that_match_a_filter(capsys: pytest.CaptureFixture[str]) -> None:
@@ -15,6 +16,21 @@ def test_envs_lists_the_ids_that_match_a_filter(capsys: pytest.CaptureFixture[st
     assert "Pendulum" not in out
     assert run(["envs", "Pendulum"]) == 0
     assert "replay" in capsys.readouterr().out
+
+
+def test_envs_without_a_filter_is_a_line_for_each_family(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["envs"]) == 0
+    _, _, *lines = capsys.readouterr().out.rstrip().splitlines()
+    assert [line.split()[0] for line in lines][: len(FAMILIES)] == list(FAMILIES)
+    assert max(map(len, lines)) <= 120
+    assert lines[0].split()[:2] == ["classic", "6"]
+
+
+@pytest.mark.parametrize("family", ["classic", "mpe", "skirmish"])
+def test_the_table_of_a_family_fits_120_columns(family: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if run(["envs", family]) == 69:
+        pytest.skip("its extra is not installed")
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 120
 
 
 def test_envs_json_has_the_facts_of_every_row(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from cadenza.errors import ConfigError, NotFoundError
-from cadenza.lab import series
+from cadenza.lab import plots, series
 from cadenza.lab.compare import align, compare
+from cadenza.lab.comparison_page import content
+from cadenza.lab.comparison_tables import settings_table
 from cadenza.lab.series import select_runs
 from cadenza.lab.statistics import interval
 from cadenza.records.folder import RunFolder
@@ -187,15 +189,60 @@ def test_environments_are_paired_by_name(
     assert found.improvement("gamma=0.9", "gamma=0.99", "eval/return_mean") is None, "no environment has both"
 
 
-def test_shortened_labels_mean_the_same_in_every_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second of two equal labels must be the same config in every environment, in any order."""
+def head(environment: str = "A", **settings: Any) -> list[Any]:
+    """A series of one run that has only these settings."""
+    plain = {key.replace("__", "."): value for key, value in settings.items()}
+    return [
+        SimpleNamespace(environment=environment, variant="ppo", settings=plain, has=plain.__contains__, value=plain.get)
+    ]
+
+
+def test_labels_leave_settings_out_that_tell_nothing_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series, "LABEL_KEYS", 1)
-    keys = ["a", "b"]
-    told: list[Any] = []
-    for env, order in (("A", (1, 2)), ("B", (2, 1))):
-        told += [[SimpleNamespace(environment=env, variant="ppo", settings={"a": 0, "b": b})] for b in order]
-    labels = series._labels(told, keys)
-    assert labels == ["a=0 …", "a=0 … (2)", "a=0 … (2)", "a=0 …"]
+    groups = [head(a=0, b=1, c=n) for n in range(3)]
+    assert series._labels(groups, ["a", "b", "c"]) == ["c=0 …", "c=1 …", "c=2 …"]
+
+
+def test_labels_mean_the_same_in_every_environment() -> None:
+    """Of like-named ones the second must be the same everywhere, whatever came first."""
+    groups = [head(env, a=0, b=b) for env, order in (("A", (1, 2)), ("B", (2, 1))) for b in order]
+    assert series._unique(["a=0"] * 4, [group[0] for group in groups], ["a", "b"]) == [
+        "a=0", "a=0 (2)", "a=0 (2)", "a=0",
+    ]  # fmt: skip
+
+
+def test_a_filter_narrows_the_runs_that_are_named(root: Path, make_curve: Callable[..., RunFolder]) -> None:
+    other = make_curve([1.0], env="Acrobot-v1")
+    assert [folder.id for folder in select_runs(root, ["*"], ["environment=Acrobot-v1"])] == [other.id]
+    assert len(select_runs(root, ["CartPole*"], ["algorithm.gamma=0.9"])) == 3
+    with pytest.raises(NotFoundError, match=r"no run of Acrobot\* in .* matches --filter algorithm.gamma=0.9"):
+        select_runs(root, ["Acrobot*"], ["algorithm.gamma=0.9"])
+
+
+def test_a_metric_can_be_called_by_its_last_word(root: Path) -> None:
+    assert compare(everyone(root), ["return"]).metrics == ("eval/return_mean",)
+
+
+def test_trials_of_a_sweep_are_named_by_the_settings_that_differ_and_a_schedule_is_one() -> None:
+    tags = ("sweep:lr-1234", "trial:1")
+    groups = [head(name=f"lr {n}", tags=tags, lr=value) for n, value in enumerate(("lin_0.001", 0.001))]
+    assert series._labels(groups, ["lr"]) == ["lr=lin_0.001", "lr=0.001"]
+    long = {"lr.schedule": "linear", "lr.start_value": 0.1, "lr.end_value": 0.0, "lr.start": 0.0, "lr.end": 1.0}
+    assert series.short_schedules(long | {"gamma": 0.9}) == {"lr": "lin_0.1", "gamma": 0.9}
+    assert series.short_schedules(long | {"lr.end_value": 0.01, "lr.end": 0.5}) == {"lr": "0.1..0.01[0,0.5]"}
+
+
+def test_more_than_eight_series_differ_in_colour_or_stroke(
+    tmp_path: Path, make_curve: Callable[..., RunFolder]
+) -> None:
+    for n in range(10):
+        make_curve([float(n)], gamma=0.9 + n / 1000)
+    found = compare(everyone(tmp_path / "runs"))
+    assert len({str(plots.look(found, label)) for label in found.labels}) == 10
+    assert len({(one["colour"], one["dash"]) for one in content(found, "env_steps")["labels"]}) == 10
+    head, rows = settings_table(found)
+    assert head == ["runs", "algorithm.gamma"], "more series than settings: a row each"
+    assert len(rows) == 10
 
 
 def test_wall_time_of_different_machines_is_noted(root: Path) -> None:

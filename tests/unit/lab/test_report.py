@@ -63,6 +63,13 @@ def test_the_report_says_what_the_run_was_and_how_it_went(folder: RunFolder) -> 
     assert folder.curves.read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_best_evaluation_is_that_of_the_best_checkpoint(folder: RunFolder) -> None:
+    """Where teams play each other the newest checkpoint is the best, whatever the sum of their returns."""
+    folder.checkpoints.mkdir()
+    (folder.checkpoints / "best").path.write_text("step-000000004000-000000000080\n")
+    assert "| best evaluation | 90 ± 5 (from 81 to 99), at 4,000 env_steps |" in write_report(folder).read_text()
+
+
 def test_its_commands_find_the_run_from_where_it_was_made(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def named() -> set[str]:
         *_, commands = write_report(folder).read_text().split("```")[:-1]

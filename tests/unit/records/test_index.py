@@ -134,8 +134,9 @@ def test_unknown_columns_and_malformed_filters_are_said(root: Path) -> None:
         rows(root, ["algorithm.gama=1"])
     with pytest.raises(ConfigError, match="unknown column 'retrun'; did you mean 'return'"):
         rows(root, sort="retrun")
-    with pytest.raises(ConfigError, match="key=value"):
-        rows(root, ["seed"])
+    for text in ("seed", "return>>3", "return=>3", "seed===1"):
+        with pytest.raises(ConfigError, match="key=value"):
+            rows(root, [text])
 
 
 def test_keys_are_looked_up_before_any_run_is_left_out(root: Path) -> None:

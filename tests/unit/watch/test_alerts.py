@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cadenza.config.alert_rules import AlertsConfig, Rule, shipped_rules
+from cadenza.config.convert import build
 from cadenza.config.load import load
 from cadenza.errors import ConfigError
 from cadenza.records.alert_log import read
@@ -68,6 +69,35 @@ def test_lost_and_stall_alert_against_the_highest_value() -> None:
     assert alerts(stall, [1, 5, 5, 5, 5, 5, 5]) == []  # as good as it gets
     absolute = Rule(metric="train/kl", stall=2500)
     assert alerts(absolute, [5, 4, 4, 4]) == [(3, "train/kl is 4, no higher than 5 at step 0")]
+
+
+def test_a_critic_with_nothing_to_explain_raises_no_alert() -> None:
+    """When every episode returns the same, the explained variance is a ratio of rounding errors."""
+    rule = build(Rule, shipped_rules()["critic_explains_nothing"])
+
+    def reported(value_losses: list[float]) -> int:
+        checker = RuleChecker({"critic": rule}, "env_steps", 100_000)
+        rows = [
+            {"env_steps": 5000 * n, "updates": n, "train/a/explained_variance": -3.0, "train/a/value_loss": loss}
+            for n, loss in enumerate(value_losses)
+        ]
+        return sum(len(checker.check(row)) for row in rows)
+
+    assert reported([100.0, *[50.0] * 19]) == 1
+    assert reported([100.0, *[1e-5] * 19]) == 0
+    assert reported([100.0, *[1e-5] * 9, *[50.0] * 10]) == 1
+
+
+def test_where_teams_play_each_other_no_rule_looks_at_the_sum_of_their_returns() -> None:
+    rules = AlertsConfig().watched()
+    falling = [{"env_steps": 1000 * n, "updates": n, "eval/return_mean": 100.0 - n} for n in range(100)]
+
+    def reported(opponents: bool) -> set[str]:
+        checker = RuleChecker(rules, "env_steps", 100_000, opponents)
+        return {alert["rule"] for row in falling for alert in checker.check(row)}
+
+    assert reported(opponents=False) == {"return_collapsed", "no_progress"}
+    assert reported(opponents=True) == set()
 
 
 def test_every_shipped_rule_has_an_explanation_and_a_hint() -> None:

@@ -1,1 +1,1 @@
-"""The inspector: a web page on this machine alone, to look at runs, compare them and see their episodes again."""
+"""The inspector: a web page, served to this machine only, that shows runs, compares them and replays episodes."""

@@ -1,4 +1,4 @@
-"""Runs beside each other for the page, as `cadenza compare` has them; of long runs as many rows as a picture shows."""
+"""The comparison of runs as `cadenza compare` computes it, from a sample of the rows of long runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from cadenza.base.files import SafePath
 from cadenza.errors import ConfigError
 from cadenza.lab.compare import AXES, RETURN, compare_members
 from cadenza.lab.comparison_page import content
@@ -15,28 +14,25 @@ from cadenza.records import metrics
 from cadenza.records.folder import RunFolder
 from cadenza.records.metric_rows import Row, Rows
 
-BIG = 16 << 20  # bytes of metrics that are read whole
+WHOLE = 16 << 20  # bytes: larger files of metrics are sampled
 
 
-def comparison(folders: Sequence[RunFolder], wanted: Sequence[str], axis: str) -> dict[str, Any]:
+def comparison(folders: Sequence[RunFolder], names: Sequence[str], axis: str) -> dict[str, Any]:
+    """Return the content of the page for runs and metrics; `known` lists every metric that a run has."""
     if axis not in AXES:
-        raise ConfigError(f"axis '{axis}': there are {', '.join(AXES)}")
-    members = [_member(folder, [*wanted, RETURN]) for folder in folders]
-    result = compare_members(members, wanted)
-    known = sorted({name for member in members for name in metrics.numeric(member.rows) if "/" in name})
-    return content(result, axis) | {"known": known}
+        raise ConfigError(f"axis '{axis}': unknown (there are: {', '.join(AXES)})")
+    members = [_member(folder, [*names, RETURN]) for folder in folders]
+    available = sorted({name for member in members for name in metrics.numeric(member.rows) if "/" in name})
+    return content(compare_members(members, names), axis) | {"known": available}
 
 
-def _member(folder: RunFolder, wanted: Sequence[str]) -> Member:
-    if _size(folder.metrics) <= BIG:
+def _member(folder: RunFolder, names: Sequence[str]) -> Member:
+    """Read a run; of a large file a sample of the rows, and enough rows with each of the metrics."""
+    if not folder.metrics.exists() or folder.metrics.stat().st_size <= WHOLE:
         return Member.read(folder)
     with Rows(folder.metrics) as reader:
-        stretch = reader.part()
-        found: dict[Any, Row] = {}
-        for rows in [reader.sampled(stretch), *(reader.having(name, stretch) for name in dict.fromkeys(wanted))]:
-            found |= {(row.get("env_steps") or 0, row.get("updates") or 0): row for row in rows}
-    return replace(Member.read(folder, rows=False), rows=[found[at] for at in sorted(found)])
-
-
-def _size(path: SafePath) -> int:
-    return path.stat().st_size if path.exists() else 0
+        span = reader.part()
+        sample: dict[Any, Row] = {}
+        for rows in [reader.sampled(span), *(reader.having(name, span) for name in dict.fromkeys(names))]:
+            sample |= {(row.get("env_steps") or 0, row.get("updates") or 0): row for row in rows}
+    return replace(Member.read(folder, rows=False), rows=[sample[at] for at in sorted(sample)])

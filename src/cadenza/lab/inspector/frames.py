@@ -1,4 +1,4 @@
-"""Frames of one episode: copied while it goes on, stacked for the policy, and as what a page shows of them."""
+"""Frames of an episode: copies, batches for the policy, and the numbers and pictures that a page shows."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ def size(frame: Frame) -> int:
 
 
 def stack(*arrays: np.ndarray) -> np.ndarray:
+    """Stack leaves of trees along a new first axis."""
     return np.stack(arrays)
 
 
 def as_step(frames: list[Frame], is_first: bool) -> Step:
-    """Stack N consecutive frames as the step of N environments; `is_first`: an episode begins with the first."""
+    """Stack N consecutive frames as the step of N environments; `is_first` marks the first as an episode's start."""
 
     def column(name: str, default: Callable[[np.ndarray], np.ndarray]) -> Any:
-        """Stack a field, with defaults in frames that lack it; None where all do."""
+        """Stack a field, with defaults in frames that lack it; return None if all lack it."""
         parts = [getattr(frame, name) for frame in frames]
         example = next((part for part in parts if part is not None), None)
         if example is None:
@@ -73,13 +74,13 @@ def describe_action(space: spaces.Space[Any]) -> dict[str, Any]:
 
 
 def first_numbers(obs: Any) -> list[list[Any]]:
-    """List the first numbers of observations [N, A, …] without images, [N][A][n]."""
+    """Return the first numbers of observations [N, A, …], without images, as lists [N][A][n]."""
     parts = [x.reshape(*x.shape[:2], -1) for _, x in leaves(obs) if not (x.dtype == np.uint8 and x.ndim > 3)]
     return rounded(np.concatenate(parts, -1)[..., :NUMBERS]) if parts else []
 
 
 def rounded(x: np.ndarray) -> Any:
-    """List numbers with the five digits that a page shows."""
+    """Return numbers as lists, rounded to the five digits that a page shows."""
     if x.dtype.kind in "biu":
         return x.tolist()
     wide = x.astype(np.float64)
@@ -96,7 +97,7 @@ def image_of(obs: Any) -> np.ndarray | None:
 
 
 def as_image(leaf: np.ndarray) -> np.ndarray | None:
-    """Return bytes of an image [H, W, C], [C, H, W] or [H, W] as [H, W, 3], the newest of a stack; None for others."""
+    """Return an image of bytes ([H, W, C], [C, H, W] or [H, W]) as [H, W, 3], the newest of a stack; else None."""
     if leaf.dtype != np.uint8 or leaf.ndim not in (2, 3) or min(sorted(leaf.shape)[-2:]) < 8:
         return None
     if leaf.ndim == 2:

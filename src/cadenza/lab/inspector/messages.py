@@ -1,4 +1,4 @@
-"""What the inspector and the child that plays an episode send each other: a length, a JSON head, perhaps a picture."""
+"""Messages between the inspector and the child that plays an episode: length, JSON head, and perhaps a picture."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import IO, Any, Literal
 
 from cadenza.base.json_text import dumps
 
-NEAR = 60  # steps ahead that are reached sooner than by playing the episode from its beginning
+NEAR = 60  # steps ahead to which it is faster to play on than to begin the episode again
 
 
 @dataclass(frozen=True)
 class State:
-    """Changed entries of what a page shows about the whole episode."""
+    """Changed entries of the state that a page shows of the whole episode."""
 
     changes: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What follows the steps, or the opinions about them, that were sent before."""
+    """The next rows of the table of steps, or of the policy's opinions about them."""
 
     table: Literal["steps", "opinions"]
     rows: list[dict[str, Any]]
@@ -39,17 +39,17 @@ class Advantages:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a step: the `frame`, what the agent has `seen`, or a `dream`."""
+    """A picture of a step: the rendered `frame`, the observed image (`seen`), or a `dream`."""
 
     what: str
     step: int
     content: bytes
-    evenly: bool = False  # one of those that stay, evenly over the episode
+    evenly: bool = False  # one of the pictures at equal distances, which are not dropped
 
 
 @dataclass(frozen=True)
 class Dream:
-    """What a world model predicted from a step on, beside what happened."""
+    """The predictions of a world model from a step on, beside what happened."""
 
     step: int
     begin: int
@@ -60,7 +60,7 @@ class Dream:
 
 @dataclass(frozen=True)
 class Request:
-    """Pictures from `begin` to `end`, or what a model imagines at `begin`; the child sends it back when it is done."""
+    """A request for the pictures from `begin` to `end`, or for a dream at `begin`; the child returns it when done."""
 
     what: Literal["show", "imagine"]
     begin: int
@@ -72,12 +72,13 @@ KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in (State, Rows,
 
 
 def send(stream: IO[bytes], message: Message) -> None:
+    """Write a message and flush the stream."""
     content = message.content if isinstance(message, Picture) else b""
     head = {"kind": type(message).__name__, "bytes": len(content), **vars(message)}
     head.pop("content", None)
     try:
         text = json.dumps(head, allow_nan=False).encode()
-    except (ValueError, TypeError):  # NaN or arrays somewhere in it: rare, and slow to look for
+    except (ValueError, TypeError):  # NaN or arrays in it: rare, and slow to search for
         text = dumps(head).encode()
     stream.write(len(text).to_bytes(4, "big") + text + content)
     stream.flush()
@@ -99,7 +100,7 @@ def receive(stream: IO[bytes]) -> Iterator[Message]:
 
 
 class Requests:
-    """Requests of the parent, read by a thread, so that work on an old one can stop when a new one comes."""
+    """The queue of the parent's requests, read by a thread, so that a new one can interrupt the work on an old one."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._queue: deque[Request | None] = deque()  # None: the parent has closed the stream
@@ -118,7 +119,7 @@ class Requests:
             self._change.notify()
 
     def next(self) -> Request | None:
-        """Wait for a request; None once the parent is gone."""
+        """Wait for a request and return it, or None once the parent is gone."""
         with self._change:
             self._change.wait_for(lambda: self._queue)
             return self._queue.popleft()
@@ -128,9 +129,9 @@ class Requests:
             return bool(self._queue)
 
     def superseded(self, at: int, showing: bool = False) -> bool:
-        """Whether the newest request is about a step that is not on the way from `at` on.
+        """Return whether the newest request is for a step that playing on from `at` does not soon reach.
 
-        While `showing` pictures from `at` on, only a request for pictures can be.
+        While `showing` pictures from `at` on, every request of another kind supersedes that.
         """
         with self._change:
             if not self._queue:

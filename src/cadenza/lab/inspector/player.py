@@ -1,7 +1,7 @@
-"""A recorded episode, played again from its seed and actions by a child: `python -m cadenza.lab.inspector.player`.
+"""The child process that replays a recorded episode from its seed and actions.
 
-It plays the episode and sends what happened, then what the policy makes of it. Then it answers requests: pictures of
-steps, and what a world model imagines at one.
+Runs as `python -m cadenza.lab.inspector.player`. It sends the steps of the episode, then the policy's opinions about
+them. Then it answers requests: for pictures of steps, and for what a world model imagines at a step.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from cadenza.trees import leaves, map_tree
 from cadenza.types import Credit, Environment, Episode, Explains, Frame, Imagines, Mode, Opinion, Workflow
 
 PICTURES = 300  # sent without a request, evenly over the episode
-WITH_STEPS = 8  # one in so many of these comes with the steps, the others when there is nothing else to do
+WITH_STEPS = 8  # every 8th of these is sent with the steps, the others when there is nothing else to do
 PIECE = 100  # steps sent, and judged, together
-HELD = 96 << 20  # bytes of frames that wait to be judged; beyond that steps are played once more
+CACHE_BYTES = 96 << 20  # of frames that wait to be judged; steps beyond that are played a second time
 CONTEXT, HORIZON = 20, 15  # steps that a world model observes before it imagines, and that it then imagines
-SHOWN = 3  # of those it observed
-NAMED = 512  # actions whose names are sent, at most
+CONTEXT_SHOWN = 3  # of the observed steps, how many are shown
+MAX_NAMES = 512  # of actions
 
 
 class EpisodePlayer:
-    """The episode on its environment; `at` is the number of its actions taken."""
+    """An episode on its environment; `at` is the number of actions executed."""
 
     def __init__(self, folder: RunFolder, number: int, trust: bool, sink: Callable[[Message], None]) -> None:
         self.folder, self.trust, self.send = folder, trust, sink
@@ -58,29 +58,35 @@ class EpisodePlayer:
         self.env = environment(self.config.environment)
         self.stride = max(1, -(-self.episode.length // PICTURES))
         self.renders = True
-        self.missing = {*range(0, self.episode.length, self.stride), self.episode.length}  # pictures to be sent unasked
+        self.missing = {
+            *range(0, self.episode.length, self.stride),
+            self.episode.length,
+        }  # pictures to send without a request
         self.at, self.frame = 0, self.env.reset(self.episode.seed)
         self.terminated = False
         self.notes: list[str] = []
-        self.held: dict[int, list[Frame]] = {}  # frames that wait to be judged, by the first step of their piece
+        self.cache: dict[int, list[Frame]] = {}  # frames that wait to be judged, by the first step of their piece
         self.workflow: Workflow | None = None
 
-    # moving
+    # position
 
     def restart(self) -> Frame:
+        """Go to the first step."""
         self.at, self.frame = 0, self.env.reset(self.episode.seed)
         return self.frame
 
     def actions(self, step: int) -> dict[str, np.ndarray]:
+        """Return the recorded actions of a step, by group."""
         return {group: actions[step] for group, actions in self.episode.actions.items()}
 
     def advance(self) -> Frame:
+        """Execute the next recorded action."""
         self.frame = self.env.step(self.actions(self.at))
         self.at += 1
         return self.frame
 
     def seek(self, step: int, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Go to a step, from the beginning if it lies behind; return False if `stop` said to leave off before."""
+        """Go to a step, from the beginning if it has been passed; return False if `stop` ended that before."""
         if step < self.at:
             if stop():
                 return False
@@ -105,21 +111,22 @@ class EpisodePlayer:
             self.advance()
 
     def steps_in(self, begin: int, frames: list[Frame]) -> list[Frame]:
-        """Return the frames that the steps of a piece begin with; the episode's end is a step, too, without actions."""
+        """Return the frame each step of a piece begins with; the episode's end counts as a step without an action."""
         return frames if begin + len(frames) > self.episode.length else frames[:-1]
 
     def note(self, text: str) -> None:
+        """Add a line to the notes that the page shows."""
         self.notes.append(text)
         self.send(State({"notes": self.notes}))
 
-    # what happened
+    # steps
 
-    def play(self, hold: bool) -> None:
-        """Send observations, actions and rewards of every step, and some pictures; `hold` frames for the policy."""
+    def play(self, cache: bool) -> None:
+        """Send observations, actions and rewards of every step, and some pictures; `cache` frames for the policy."""
         self.send(State({"stage": "playing", "facts": self.facts()}))
         sums = {group: np.zeros(reward.shape, np.float64) for group, reward in self.frame.reward.items()}
         self.restart()
-        room = HELD if hold else 0
+        room = CACHE_BYTES if cache else 0
         for begin in range(0, self.episode.length, PIECE):
             frames = self.piece(begin, pictures=True)
             self.send(Rows("steps", self.rows(begin, frames)))
@@ -128,7 +135,7 @@ class EpisodePlayer:
                     sums[group] += reward
             room -= sum(map(size, frames)) if room > 0 else 0
             if room > 0:
-                self.held[begin] = frames
+                self.cache[begin] = frames
         self.send_pictures()  # of the end
         self.terminated = self.frame.terminated
         same = all(np.array_equal(sums[group], values) for group, values in self.episode.returns.items())
@@ -136,13 +143,13 @@ class EpisodePlayer:
         self.send(State({"stage": "judging", "identical": bool(any(end.values()) and same), **end}))
 
     def rows(self, begin: int, frames: list[Frame]) -> list[dict[str, Any]]:
-        """Return the steps of a piece for the page: observations, the actions then taken, and their rewards."""
+        """Return the steps of a piece for the page: observations, actions and their rewards."""
         rows: list[dict[str, Any]] = [{} for _ in self.steps_in(begin, frames)]
         for group, actions in self.episode.actions.items():
-            taken = actions[begin : begin + len(frames) - 1]
+            piece = actions[begin : begin + len(frames) - 1]
             table = {
                 "obs": first_numbers(map_tree(stack, *(frame.obs[group] for frame in frames))),
-                "action": rounded(taken.reshape(*taken.shape[:2], -1)[..., :NUMBERS]),
+                "action": rounded(piece.reshape(*piece.shape[:2], -1)[..., :NUMBERS]),
                 "reward": rounded(np.stack([frame.reward[group] for frame in frames[1:]])),
             }
             if any(frame.active for frame in frames):
@@ -152,6 +159,7 @@ class EpisodePlayer:
         return rows
 
     def facts(self) -> dict[str, Any]:
+        """Return what the page shows of the episode as a whole."""
         return {
             "length": self.episode.length,
             "seed": self.episode.seed,
@@ -163,7 +171,7 @@ class EpisodePlayer:
                 name: {
                     "agents": list(group.agents),
                     "team": group.team,
-                    "action": describe_action(group.action) | {"names": list(group.action_names[:NAMED])},
+                    "action": describe_action(group.action) | {"names": list(group.action_names[:MAX_NAMES])},
                     "sees": [list(leaf.shape[1:]) for _, leaf in leaves(self.frame.obs[name])],
                 }
                 for name, group in self.env.spec.groups.items()
@@ -173,7 +181,7 @@ class EpisodePlayer:
     # pictures
 
     def send_pictures(self) -> None:
-        """Send what the environment looks like now, and the first image that an agent sees."""
+        """Send the rendered environment at the current step, and the first image that an agent observes."""
         self.missing.discard(self.at)
         evenly = self.at % self.stride == 0
         if self.renders and (rendered := self.render()) is not None:
@@ -185,25 +193,26 @@ class EpisodePlayer:
             self.missing.clear()
 
     def render(self) -> np.ndarray | None:
+        """Render the current step; return None from the first failure on, which is noted."""
         problem = "this environment renders no pictures"
         try:
             if (rendered := self.env.render()) is not None:
                 return rendered
         except NotImplementedError:
             pass
-        except Exception as error:  # a graphics library's: numbers are still worth showing
+        except Exception as error:  # of a graphics library; the numbers can still be shown
             problem = f"it cannot be rendered here ({type(error).__name__}: {error})"
         self.renders = False
         self.note(problem)
         return None
 
     def send_missing(self, stop: Callable[[], bool]) -> None:
-        """Send one of the missing pictures: the next one from here, so that little is played again."""
+        """Send the next missing picture after the current step, so that little is played twice."""
         if self.seek(min(self.missing, key=lambda step: (step < self.at, step)), stop):
             self.send_pictures()
 
     def show(self, begin: int, end: int, requests: Requests) -> None:
-        """Send the pictures of some steps, until a request supersedes that."""
+        """Send the pictures of the steps from `begin` to `end`, until another request supersedes that."""
         if not self.seek(begin, lambda: requests.superseded(begin)):
             return
         while True:
@@ -215,7 +224,7 @@ class EpisodePlayer:
     # the policy
 
     def judge(self, checkpoint: str) -> None:
-        """Send what the policy with the weights of a checkpoint makes of every step."""
+        """Send what the policy of a checkpoint computes for every step: values, probabilities, advantages."""
         from cadenza.base.streams import EVALUATION, Streams
         from cadenza.lab.playback import load_policy
 
@@ -230,15 +239,15 @@ class EpisodePlayer:
         values: dict[str, list[np.ndarray]] = {}
         frames_after: list[Frame] = []
         for begin in range(0, self.episode.length, PIECE):
-            frames = self.held.pop(begin, None) or self.piece(begin)
+            frames = self.cache.pop(begin, None) or self.piece(begin)
             steps = self.steps_in(begin, frames)
             at = np.arange(begin, begin + len(steps)).clip(max=self.episode.length - 1)
-            taken = {group: actions[at] for group, actions in self.episode.actions.items()}
-            explained = workflow.explain(as_step(steps, begin == 0), carry, replace(mode, forced=taken))
+            actions = {group: recorded[at] for group, recorded in self.episode.actions.items()}
+            explained = workflow.explain(as_step(steps, begin == 0), carry, replace(mode, forced=actions))
             carry = explained.carry
             rows: list[dict[str, dict[str, Any]]] = [{group: {} for group in explained.opinions} for _ in steps]
             for group, opinion in explained.opinions.items():
-                for key, column in columns(opinion, group, taken[group].shape[:2]).items():
+                for key, column in columns(opinion, group, actions[group].shape[:2]).items():
                     for row, value in zip(rows, rounded(column), strict=True):
                         row[group][key] = value
                     if key == "value":
@@ -252,7 +261,7 @@ class EpisodePlayer:
         self.send(State({"credit": {group: one._asdict() for group, one in credit.items()}}))
 
     def rewards(self, group: str, credit: Credit, frames: list[Frame]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rewards [T, A] that a group's values are of, and the steps that nothing follows."""
+        """Return the rewards [T, A] that the values of a group predict, and where they end (no bootstrap) [T, A]."""
         groups = self.env.spec.groups
         if credit.team:
             mates = [other for other in groups if groups[other].team == groups[group].team]
@@ -268,13 +277,13 @@ class EpisodePlayer:
     # a world model
 
     def imagine(self, step: int, requests: Requests) -> None:
-        """Send what the model reconstructs of the steps up to one, and imagines of those after it by actions alone."""
+        """Send the model's reconstruction of the steps up to one, and its prediction of those after it from actions."""
         assert isinstance(self.workflow, Imagines)
         begin, end = max(0, step - CONTEXT + 1), min(step + HORIZON, self.episode.length)
         if not self.seek(max(0, begin - 1), lambda: requests.superseded(step)):
             return
         imagination = self.workflow.imagine(self.sequence(begin, end), step - begin + 1, seed=step)
-        skip = max(0, step - begin + 1 - SHOWN)
+        skip = max(0, step - begin + 1 - CONTEXT_SHOWN)
         both = [{key: x[0, skip:] for key, x in obs.items()} for obs in (imagination.obs, imagination.predicted_obs)]
         strips = [[as_image(x) for part in obs.values() if part.ndim == 4 for x in part] for obs in both]
         strips = [[image for image in strip if image is not None] for strip in strips]
@@ -286,7 +295,7 @@ class EpisodePlayer:
         self.send(Dream(step, begin + skip, end, numbers, rewards))
 
     def sequence(self, begin: int, end: int) -> Any:
-        """Return steps as a replay would hold them, with the row before them, which only leads to the first."""
+        """Return steps as a replay stores them, preceded by the row that leads to the first."""
         from cadenza.data.batches import Sequences
 
         blank_action = {group: np.zeros_like(actions[0]) for group, actions in self.episode.actions.items()}
@@ -339,7 +348,7 @@ class EpisodePlayer:
 
 
 def environment(config: Any) -> Environment:
-    """Make an environment that renders pictures if it can."""
+    """Make the environment, with rendering where it is possible."""
     try:
         return make_visible(config)
     except CadenzaError:
@@ -347,22 +356,22 @@ def environment(config: Any) -> Environment:
 
 
 def columns(opinion: Opinion, group: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Return what an opinion says, by name; an array that is not [N, A, …] is refused."""
-    stated = {name: np.asarray(x, np.float64) for name, x in vars(opinion).items() if x is not None}
-    for name, x in stated.items():
+    """Return the arrays of an opinion by name; one that is not [N, A, …] is refused."""
+    arrays = {name: np.asarray(x, np.float64) for name, x in vars(opinion).items() if x is not None}
+    for name, x in arrays.items():
         if x.shape[:2] != shape or x.ndim != (2 if name in ("value", "reward") else 3):
             raise ConfigError(f"explain: {name} of group {group} has the shape {x.shape}, not [N, A, …] = {shape}")
-    return stated
+    return arrays
 
 
 def advantages(value: np.ndarray, reward: np.ndarray, over: np.ndarray, credit: Credit) -> np.ndarray:
-    """Return generalised advantage estimates [T, A] of values [T + 1, A]; nothing follows where it is `over` [T, A]."""
+    """Return generalised advantage estimates [T, A] from values [T + 1, A]; no bootstrap where `over` [T, A]."""
     import torch
 
     from cadenza.ops.returns import gae
 
     reward = np.clip(reward / credit.reward_scale, -credit.reward_clip, credit.reward_clip)
-    if credit.on_arrival:  # a step earns what led to it; a final state is worth the reward for getting there
+    if credit.on_arrival:  # a state's value includes the reward for reaching it
         before = np.concatenate([np.zeros_like(reward[:1]), reward[:-1]])
         reward = before + credit.gamma * np.where(over, reward, 0.0)
     arrays = (np.asarray(reward, np.float64), value[:-1], np.where(over, 0.0, value[1:]))
@@ -371,22 +380,23 @@ def advantages(value: np.ndarray, reward: np.ndarray, over: np.ndarray, credit: 
 
 
 def main(run: str, number: str, checkpoint: str, trust: str) -> None:
+    """Play the episode and serve the parent, with messages on standard output."""
     stream = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no message
+    os.dup2(2, 1)  # libraries print to stderr instead, as stdout carries the messages
     with contextlib.suppress(OSError):
         os.nice(5)
     sink = partial(send, stream)
     try:
         player = EpisodePlayer(RunFolder(Path(run)), int(number), trust == "trust", sink)
-        player.play(hold=bool(checkpoint))
+        player.play(cache=bool(checkpoint))
         if checkpoint:
             try:
                 player.judge(checkpoint)
             except BrokenPipeError:
                 raise
-            except Exception as problem:  # an algorithm of somebody else's, maybe: what happened is still worth seeing
-                player.note(f"the policy cannot be asked ({type(problem).__name__}: {problem})")
-        player.held.clear()
+            except Exception as problem:  # perhaps of an outside algorithm; the steps can still be shown
+                player.note(f"the policy cannot be evaluated ({type(problem).__name__}: {problem})")
+        player.cache.clear()
         sink(State({"stage": "ready"}))
         player.serve(Requests(sys.stdin.buffer))
     except BrokenPipeError:

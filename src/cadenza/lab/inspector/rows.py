@@ -1,4 +1,4 @@
-"""Curves of metrics for a picture: as many points as it shows."""
+"""Curves of metrics, thinned to as many points as a picture shows."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ Points = tuple[list[float], list[float]]
 
 
 def curve(rows: Sequence[Row], name: str, axis: str, points: int = POINTS) -> Points:
-    """A metric along an axis, where both are numbers; of many points those that shape the picture."""
+    """Return the points (x, y) of a metric along an axis where both are numbers, thinned to about `points`."""
     pairs = [(row.get(axis), row.get(name)) for row in rows]
-    kept = [(float(x), float(y)) for x, y in pairs if _plain(x) and _plain(y)]  # type: ignore[arg-type]
-    return thinned([x for x, _ in kept], [y for _, y in kept], points)
+    numbers = [(float(x), float(y)) for x, y in pairs if _is_number(x) and _is_number(y)]  # type: ignore[arg-type]
+    return thinned([x for x, _ in numbers], [y for _, y in numbers], points)
 
 
-def _plain(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def thinned(x: list[float], y: list[float], points: int) -> Points:
-    """Of each share of the axis the first, lowest, highest and last point: no spike is lost."""
+    """Select of each share of the axis the first, lowest, highest and last point, so that no spike is lost."""
     if len(x) <= points:
         return x, y
     low, high = x[0], x[-1]
     shares = max(1, points // 4)
     edges = [bisect_left(x, low + (high - low) * share / shares) for share in range(shares)] + [len(x)]
-    keep: list[int] = []
+    selection: list[int] = []
     for begin, end in pairwise(edges):
         if end > begin:
             inside = range(begin, end)
-            keep += sorted({begin, min(inside, key=y.__getitem__), max(inside, key=y.__getitem__), end - 1})
-    return [x[i] for i in keep], [y[i] for i in keep]
+            selection += sorted({begin, min(inside, key=y.__getitem__), max(inside, key=y.__getitem__), end - 1})
+    return [x[i] for i in selection], [y[i] for i in selection]

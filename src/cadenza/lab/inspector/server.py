@@ -1,4 +1,4 @@
-"""The inspector's web server: this machine alone, by a token, reading only. Answers are JSON, pictures and the page."""
+"""The inspector's web server. It serves this machine only, asks for a token, and changes nothing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -22,20 +23,24 @@ from urllib.parse import parse_qs, urlsplit
 
 from cadenza.base.json_text import dumps
 from cadenza.errors import CadenzaError, ConfigError, NotFoundError, StorageError
-from cadenza.lab.inspector.connections import Connections, HeadReader, HeadTooLarge, refuse
-from cadenza.lab.inspector.run_catalog import Catalog, checkpoints
+from cadenza.lab import checkpoint_list
+from cadenza.lab.inspector.connections import Connections, HeadReader, HeadTooLargeError, refuse
+from cadenza.lab.inspector.run_catalog import Catalog
 from cadenza.lab.inspector.sessions import CHILD, WAIT_SECONDS, WAITING, EpisodeSession, Sessions
 
 ADDRESS = "127.0.0.1"
 NAMES = (ADDRESS, "localhost")
-PORT = 8765  # the first that is tried
-USUAL_PORT = 80  # which browsers leave out of Host and Origin
+PORT = 8765  # the default
+HTTP_PORT = 80  # browsers omit it in Host and Origin
 PAGE = {
     "index.html": "text/html",
     "style.css": "text/css",
     **dict.fromkeys(("app.js", "chart.js", "runs.js", "run.js", "episode.js", "compare.js"), "text/javascript"),
 }
-SHARED = {"plot.js": "text/javascript", "comparison_page.js": "text/javascript"}  # of lab/: comparisons as a file
+SHARED = {
+    "plot.js": "text/javascript",
+    "comparison_page.js": "text/javascript",
+}  # in lab/: also used by comparisons that are written to a file
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -49,16 +54,16 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-LONGEST_FILM = 1 << 28  # bytes of a file that is shown whole
-MOST_RUNS = 200  # in one comparison, or of which small curves are asked for at once
+MAX_MEDIA_BYTES = 1 << 28  # of a video or picture
+MAX_RUNS = 200  # in one comparison, or in one request for sparklines
 NICENESS = 5
-TEXT_LIMIT = 32_768  # characters of an address: as many runs as can be compared
+MAX_ADDRESS = 32_768  # characters, enough to name MAX_RUNS runs
 
 Query = dict[str, list[str]]
 
 
 class Inspector(ThreadingHTTPServer):
-    """Listens on the loopback interface from the moment it is made."""
+    """The server, which listens on the loopback interface as soon as it is constructed."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -68,19 +73,20 @@ class Inspector(ThreadingHTTPServer):
         self.token = secrets.token_urlsafe(24)
         self.static = {f"/static/{name}": (read(name), kind) for name, kind in (PAGE | SHARED).items()}
         self.connections = Connections()
-        self.busy = threading.Lock()  # comparisons one after the other: each takes all of a core
+        self.busy = threading.Lock()  # one comparison at a time, as each keeps a core busy
         super().__init__((ADDRESS, bindable(port)), Handler)
         self.names = hosts(self.server_port)
 
     def address(self, view: str = "") -> str:
+        """Return the address to open, with the token."""
         return f"http://{ADDRESS}:{self.server_port}/?token={self.token}{view}"
 
     @property
     def cookie(self) -> str:
-        return f"cadenza-{self.server_port}"  # cookies know no ports
+        return f"cadenza-{self.server_port}"  # a cookie is sent to every port of a host
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own, if there is room for one more connection."""
+        """Answer in a new thread if there is room for one more connection, else refuse it."""
         if self.connections.admit(request):
             super().process_request(request, client_address)
         else:
@@ -94,7 +100,7 @@ class Inspector(ThreadingHTTPServer):
             self.connections.release(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that closes a tab in the middle of an answer is no error."""
+        """Print the traceback, unless a browser only closed a tab in the middle of an answer."""
         if not isinstance(sys.exc_info()[1], OSError):
             traceback.print_exc()
 
@@ -104,12 +110,12 @@ class Inspector(ThreadingHTTPServer):
 
 
 def hosts(port: int) -> set[str]:
-    """What a browser may call this server."""
-    return {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == USUAL_PORT else set())
+    """Return the values of Host under which a browser may reach this server."""
+    return {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == HTTP_PORT else set())
 
 
 def bindable(port: int | None) -> int:
-    """The port asked for, else the usual one, else any that is free."""
+    """Return the requested port if it is free; without a request the default, or 0 (any) if that is taken."""
     import socket
 
     with socket.socket() as probe:
@@ -125,12 +131,13 @@ def bindable(port: int | None) -> int:
 
 
 def read(name: str) -> bytes:
+    """Read a file of the page."""
     folder = files("cadenza.lab.inspector").joinpath("page") if name in PAGE else files("cadenza.lab")
     return folder.joinpath(name).read_bytes()
 
 
 def serve(inspector: Inspector) -> None:
-    """Until Ctrl-C; gently, so that a run that trains here is not disturbed."""
+    """Serve until Ctrl-C, at a low priority so that training runs are not slowed down."""
     with suppress(OSError, AttributeError):
         os.nice(NICENESS)
     try:
@@ -140,6 +147,8 @@ def serve(inspector: Inspector) -> None:
 
 
 class Handler(BaseHTTPRequestHandler):
+    """Checks each request and answers it with the page, JSON or a picture."""
+
     server: Inspector
     protocol_version = "HTTP/1.1"
     server_version = "cadenza"
@@ -152,37 +161,36 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(self._head)
 
     def handle_one_request(self) -> None:
-        self.server.connections.waits(self.connection)
+        self.server.connections.mark_idle(self.connection)
         self._head.begin()
         try:
             super().handle_one_request()
-        except HeadTooLarge:
+        except HeadTooLargeError:
             self.requestline, self.request_version, self.command = "", "HTTP/1.1", "GET"
             self.close_connection = True
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of the request is too large")
 
     def parse_request(self) -> bool:
-        whole = super().parse_request()
-        self.server.connections.works(self.connection)
+        valid = super().parse_request()
+        self.server.connections.mark_busy(self.connection)
         self.connection.settimeout(self.timeout)
-        return whole
+        return valid
 
     def do_GET(self) -> None:
-        if len(self.path) > TEXT_LIMIT:
+        if len(self.path) > MAX_ADDRESS:
             return self._refuse(HTTPStatus.REQUEST_URI_TOO_LONG, "the address is too long")
         try:
             url = urlsplit(self.path)
             query = parse_qs(url.query, keep_blank_values=True)
         except ValueError:
             return self._refuse(HTTPStatus.BAD_REQUEST, "the address cannot be read")
-        arriving = url.path == "/" and self._same(query.get("token", [""])[0])
-        problem = self._stranger(arriving)
-        if problem:
-            return self._refuse(HTTPStatus.FORBIDDEN, problem)
+        has_token = url.path == "/" and self._is_token(query.get("token", [""])[0])
+        if refusal := self._refusal(has_token):
+            return self._refuse(HTTPStatus.FORBIDDEN, refusal)
         if url.path == "/":
             page, kind = self.server.static["/static/index.html"]
             cookie = f"{self.server.cookie}={self.server.token}; Path=/; HttpOnly; SameSite=Strict"
-            return self._send(page, kind, headers={"Set-Cookie": cookie} if arriving else {})
+            return self._send(page, kind, headers={"Set-Cookie": cookie} if has_token else {})
         if url.path in self.server.static:
             return self._send(*self.server.static[url.path])
         if url.path == "/favicon.ico":
@@ -191,41 +199,41 @@ class Handler(BaseHTTPRequestHandler):
         if answer is None:
             return self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
         try:
-            found = answer(self.server, query)
-            content = b"" if isinstance(found, Picture) else dumps(found).encode(errors="replace")
-        except NotFoundError as wrong:
-            return self._refuse(HTTPStatus.NOT_FOUND, one_line(wrong))
-        except Gone as wrong:
-            return self._refuse(HTTPStatus.GONE, one_line(wrong))
-        except (CadenzaError, ValueError, KeyError) as wrong:
-            return self._refuse(HTTPStatus.BAD_REQUEST, one_line(wrong))
-        except OSError as wrong:
-            return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, wrong.strerror or one_line(wrong))
-        except Exception as wrong:  # files of a run may hold anything: the others are still to be seen
-            reason = f"this cannot be shown ({type(wrong).__name__}: {one_line(wrong)})"
+            result = answer(self.server, query)
+            content = b"" if isinstance(result, Media) else dumps(result).encode(errors="replace")
+        except NotFoundError as problem:
+            return self._refuse(HTTPStatus.NOT_FOUND, one_line(problem))
+        except GoneError as problem:
+            return self._refuse(HTTPStatus.GONE, one_line(problem))
+        except (CadenzaError, ValueError, KeyError) as problem:
+            return self._refuse(HTTPStatus.BAD_REQUEST, one_line(problem))
+        except OSError as problem:
+            return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, problem.strerror or one_line(problem))
+        except Exception as problem:  # files of a run may hold anything; the other runs can still be shown
+            reason = f"this cannot be shown ({type(problem).__name__}: {one_line(problem)})"
             return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
-        if isinstance(found, Picture) and not found.content:
+        if isinstance(result, Media) and not result.content:
             return self._send(b"", "text/plain", HTTPStatus.NO_CONTENT)
-        if isinstance(found, Picture):
-            return self._send(found.content, found.kind, headers={"X-Step": str(found.step)})
+        if isinstance(result, Media):
+            return self._send(result.content, result.kind, headers={"X-Step": str(result.step)})
         return self._send(content, "application/json")
 
     def _only_get(self) -> None:
-        self.close_connection = True  # whatever was sent along is not read
-        self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "the inspector only shows: GET")
+        self.close_connection = True  # the body of the request is not read
+        self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "the inspector answers GET only")
 
-    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _only_get
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _only_get  # noqa: N815
 
-    def _stranger(self, arriving: bool) -> str:
-        """Why a request is not answered: another site's page, or a name that was made to point here."""
+    def _refusal(self, has_token: bool) -> str:
+        """Return why a request is refused: it comes from another site, or by a name that points here; else ""."""
         if self.headers.get("Host", "") not in self.server.names:
             return "another host"
         origin = self.headers.get("Origin")
         if origin is not None and origin not in {f"http://{name}" for name in self.server.names}:
             return "another origin"
-        if self.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none") and not arriving:
-            return "asked for by another site"
-        if arriving or self._same(self._cookie()):
+        if self.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none") and not has_token:
+            return "requested by another site"
+        if has_token or self._is_token(self._cookie()):
             return ""
         return "open the address that `cadenza inspect` printed: it holds the token"
 
@@ -236,7 +244,7 @@ class Handler(BaseHTTPRequestHandler):
                 return value
         return ""
 
-    def _same(self, token: str) -> bool:
+    def _is_token(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self.server.token.encode())
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
@@ -247,35 +255,41 @@ class Handler(BaseHTTPRequestHandler):
     ) -> None:
         self.send_response(status)
         text = kind.startswith("text/") or kind == "application/json"
-        own = {"Content-Type": f"{kind}; charset=utf-8" if text else kind, "Content-Length": str(len(content))}
-        for name, value in {**HEADERS, **own, **(headers or {})}.items():
+        described = {"Content-Type": f"{kind}; charset=utf-8" if text else kind, "Content-Length": str(len(content))}
+        for name, value in {**HEADERS, **described, **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: addresses with tokens belong into no log."""
+        """Log nothing, since addresses contain the token."""
 
 
-class Gone(CadenzaError):
-    """An episode that was open and is not any more; the page then opens it again, where somebody looks at it."""
+class GoneError(CadenzaError):
+    """The episode was closed; the page opens it again if it is still being looked at."""
 
 
-class Picture:
-    def __init__(self, content: bytes, kind: str, step: int = 0) -> None:
-        self.content, self.kind, self.step = content, kind, step
+@dataclass(frozen=True)
+class Media:
+    """A picture or video as an answer, with its MIME type; no content means that there is none."""
+
+    content: bytes
+    kind: str
+    step: int = 0
 
 
-# what can be asked for
+# queries
 
 
 def one_line(problem: BaseException) -> str:
+    """Return the message of an error without line breaks."""
     text = problem.args[0] if isinstance(problem, KeyError) and problem.args else problem
     return " ".join(str(text).split("\n"))
 
 
 def text(query: Query, name: str, otherwise: str | None = None) -> str:
+    """Return a value of the query; without `otherwise` it is required."""
     if name in query:
         return query[name][0]
     if otherwise is None:
@@ -284,14 +298,17 @@ def text(query: Query, name: str, otherwise: str | None = None) -> str:
 
 
 def number(query: Query, name: str, otherwise: int | None = None) -> int:
-    given = text(query, name, None if otherwise is None else str(otherwise))
-    if not given.isascii() or not given.isdigit() or len(given) > 15:
+    value = text(query, name, None if otherwise is None else str(otherwise))
+    if not value.isascii() or not value.isdigit() or len(value) > 15:
         raise ConfigError(f"'{name}' must be a whole number")
-    return int(given)
+    return int(value)
 
 
 def real(query: Query, name: str) -> float | None:
     return float(query[name][0]) if name in query else None
+
+
+# answers
 
 
 def runs(inspector: Inspector, query: Query) -> Any:
@@ -299,7 +316,7 @@ def runs(inspector: Inspector, query: Query) -> Any:
 
 
 def sparks(inspector: Inspector, query: Query) -> Any:
-    return inspector.catalog.sparks(query.get("run", [])[:MOST_RUNS])
+    return inspector.catalog.sparks(query.get("run", [])[:MAX_RUNS])
 
 
 def run(inspector: Inspector, query: Query) -> Any:
@@ -307,12 +324,12 @@ def run(inspector: Inspector, query: Query) -> Any:
 
 
 def stand(inspector: Inspector, query: Query) -> Any:
-    """What is new of a run that trains: where it stands, and by what its curves went on since a byte of its rows."""
-    found = inspector.catalog.stand(text(query, "run"))
-    version = f"{hash(dumps(found)):x}"
-    answer: dict[str, Any] = (
-        {"version": version} if version == text(query, "known", "") else found | {"version": version}
-    )
+    """Return the news of a training run: its progress, and its curves from a byte of its rows on."""
+    progress = inspector.catalog.progress(text(query, "run"))
+    version = f"{hash(dumps(progress)):x}"
+    answer: dict[str, Any] = {"version": version}
+    if version != text(query, "known", ""):
+        answer |= progress
     begin = number(query, "begin", 0)
     if query.get("metric"):
         new = inspector.catalog.curves(
@@ -325,21 +342,23 @@ def stand(inspector: Inspector, query: Query) -> Any:
 
 def curves(inspector: Inspector, query: Query) -> Any:
     span = (real(query, "low"), real(query, "high"))
-    axis, wanted = text(query, "axis", "env_steps"), query.get("metric", [])
+    axis, metrics = text(query, "axis", "env_steps"), query.get("metric", [])
     return inspector.catalog.curves(
-        text(query, "run"), wanted, axis, *span, number(query, "begin", 0), "quick" in query
+        text(query, "run"), metrics, axis, *span, number(query, "begin", 0), "quick" in query
     )
 
 
 def sources(inspector: Inspector, query: Query) -> Any:
-    """Where each value of the config came from, by a child of its own."""
+    """Return the source of each value of the config, which a child process finds out."""
     run = str(inspector.catalog.folder(text(query, "run")).path.absolute())
     command = [*CHILD, "cadenza.lab.inspector.setting_sources", run, *(["trust"] if inspector.trust else [])]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_SECONDS, check=False)
-        return json.loads(done.stdout.splitlines()[-1])
+        child = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_SECONDS, check=False
+        )
+        return json.loads(child.stdout.splitlines()[-1])
     except (ValueError, IndexError, subprocess.TimeoutExpired):
-        raise CadenzaError("where its values came from cannot be told") from None
+        raise CadenzaError("the sources of its values cannot be determined") from None
 
 
 def episodes(inspector: Inspector, query: Query) -> Any:
@@ -351,8 +370,8 @@ def episodes(inspector: Inspector, query: Query) -> Any:
 def episode(inspector: Inspector, query: Query) -> Any:
     which = episode_of(inspector, query)
     if "progress" in query:
-        known = inspector.sessions.find(*which)
-        return {"stage": "closed"} if known is None else known.progress()
+        current = inspector.sessions.find(*which)
+        return {"stage": "closed"} if current is None else current.progress()
     session = inspector.sessions.open(*which)
     return WAITING if session is None else session.outline()
 
@@ -363,10 +382,11 @@ def steps(inspector: Inspector, query: Query) -> Any:
 
 
 def picture(inspector: Inspector, query: Query) -> Any:
-    found = open_session(inspector, query).picture(text(query, "what"), number(query, "step"), "near" not in query)
-    if found is None:
-        return Picture(b"", "")
-    return Picture(found[1], "image/png" if found[1].startswith(b"\x89PNG") else "image/jpeg", found[0])
+    match = open_session(inspector, query).picture(text(query, "what"), number(query, "step"), "near" not in query)
+    if match is None:
+        return Media(b"", "")
+    step, content = match
+    return Media(content, "image/png" if content.startswith(b"\x89PNG") else "image/jpeg", step)
 
 
 def dream(inspector: Inspector, query: Query) -> Any:
@@ -374,16 +394,18 @@ def dream(inspector: Inspector, query: Query) -> Any:
 
 
 def open_session(inspector: Inspector, query: Query) -> EpisodeSession:
-    found = inspector.sessions.find(*episode_of(inspector, query))
-    if found is None:
-        raise Gone("the episode was closed to make room for others")
-    return found
+    """Return the open episode that a query names; one that was closed is an error of its own."""
+    session = inspector.sessions.find(*episode_of(inspector, query))
+    if session is None:
+        raise GoneError("the episode was closed to make room for others")
+    return session
 
 
 def episode_of(inspector: Inspector, query: Query) -> tuple[Path, int, str]:
+    """Return (run, number of the episode, checkpoint) of a query; a checkpoint that does not exist is refused."""
     folder = inspector.catalog.folder(text(query, "run"))
     checkpoint = text(query, "checkpoint", "")
-    if checkpoint not in ("", "best", "last", *(one["name"] for one in checkpoints(folder))):
+    if checkpoint not in ("", "best", "last", *(one["name"] for one in checkpoint_list.listed(folder))):
         raise NotFoundError(f"run {folder.id} has no checkpoint '{checkpoint}'")
     return folder.path, number(query, "episode"), checkpoint
 
@@ -391,25 +413,25 @@ def episode_of(inspector: Inspector, query: Query) -> tuple[Path, int, str]:
 def compare(inspector: Inspector, query: Query) -> Any:
     from cadenza.lab.inspector.comparison import comparison
 
-    wanted, chosen, missing = list(dict.fromkeys(query.get("run", []))), [], []
-    if not 0 < len(wanted) <= MOST_RUNS:
-        raise ConfigError(f"choose 1 to {MOST_RUNS} runs to compare")
-    for one in wanted:
+    names, folders, missing = list(dict.fromkeys(query.get("run", []))), [], []
+    if not 0 < len(names) <= MAX_RUNS:
+        raise ConfigError(f"choose 1 to {MAX_RUNS} runs to compare")
+    for name in names:
         try:
-            chosen.append(inspector.catalog.folder(one))
-        except NotFoundError:  # chosen a while ago, maybe, and deleted since
-            missing.append(one)
-    if not chosen:
+            folders.append(inspector.catalog.folder(name))
+        except NotFoundError:  # perhaps deleted since the page listed it
+            missing.append(name)
+    if not folders:
         raise NotFoundError(f"no run '{missing[0]}'")
     with inspector.busy:
-        found = comparison(chosen, query.get("metric", []), text(query, "axis", "env_steps"))
-    found["notes"] += [f"{one} is not there any more" for one in missing]
-    return found | {"missing": missing}
+        result = comparison(folders, query.get("metric", []), text(query, "axis", "env_steps"))
+    result["notes"] += [f"{name} does not exist any more" for name in missing]
+    return result | {"missing": missing}
 
 
 def media(inspector: Inspector, query: Query) -> Any:
     path, kind = inspector.catalog.media_file(text(query, "run"), text(query, "name"))
-    return Picture(path.read_bytes(LONGEST_FILM), kind)
+    return Media(path.read_bytes(MAX_MEDIA_BYTES), kind)
 
 
 ANSWERS: dict[str, Callable[[Inspector, Query], Any]] = {

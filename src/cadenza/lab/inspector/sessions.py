@@ -1,4 +1,4 @@
-"""Episodes that pages look at: a child process for each, what it has sent so far, and bounds on all of it."""
+"""The episodes that are open in pages: a child process for each, the messages it has sent, and limits on both."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 
 from cadenza.lab.inspector.messages import Advantages, Dream, Message, Picture, Request, Rows, State, receive, send
 
-OPEN = 2  # episodes open together; the one not looked at for longest makes room
-LOOKED_AT = 3.0  # seconds after a page last asked: it asks more often than that while the episode is played
-PICTURE_BYTES = 48 << 20  # of the pictures on request that each holds
-AHEAD = 40  # steps whose pictures are requested with one, as the page will play on
+MAX_OPEN = 2  # episodes at a time; the least recently used makes room
+IN_USE_SECONDS = 3.0  # after a page's last request; it polls more often while the episode is played
+PICTURE_BYTES = 48 << 20  # of requested pictures, per episode
+AHEAD = 40  # steps whose pictures are requested along with one, as the page will play on
 WAIT_SECONDS = 60.0
-FACTS_SECONDS = 2.0  # that an answer waits for a child to start
-CHILD = (sys.executable, "-P", "-m")  # nothing that lies in the current folder takes a module's place
+FACTS_SECONDS = 2.0  # to wait for a child to start
+CHILD = (sys.executable, "-P", "-m")  # -P: files in the current folder are not imported
 WAITING: dict[str, Any] = {"notes": [], "stage": "waiting", "facts": None, "done": 0, "judged": 0, "series": {}}
 TRIES = 3  # requests for a picture: another request may have come in between
 
 
 class EpisodeSession:
-    """One episode. A thread takes in what the child sends; the answers to pages read it."""
+    """One open episode. A thread stores the child's messages; answers to pages read them."""
 
     def __init__(self, run: Path, episode: int, checkpoint: str, trust: bool) -> None:
         arguments = [str(run.absolute()), str(episode), checkpoint, "trust" if trust else ""]
@@ -35,21 +35,22 @@ class EpisodeSession:
         )
         self._change = threading.Condition()
         self.last_look = time.monotonic()
-        self._requests: list[Request] = []  # that are not done
-        self._looking = 0  # at the step whose picture was asked for last
+        self._requests: list[Request] = []  # that are not answered yet
+        self._looking = 0  # the step whose picture was requested last
         self.facts: dict[str, Any] | None = None
         self.tables: dict[str, list[dict[str, Any]]] = {"steps": [], "opinions": []}
         self.advantages: dict[str, list[list[float]]] = {}
         self.state: dict[str, Any] = {"notes": [], "stage": "starting"}
         self.dreams: dict[int, Dream] = {}
         self._pictures: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._on_request = 0  # bytes of the pictures that are no `evenly` ones, the first to go
+        self._on_request = 0  # bytes of the pictures that are not `evenly`; they are dropped first
         self._evenly: set[tuple[str, int]] = set()
         threading.Thread(target=self._listen, daemon=True).start()
 
     # messages of the child
 
     def _listen(self) -> None:
+        """Store messages until the child ends."""
         stream = self._child.stdout
         assert stream is not None
         try:
@@ -99,7 +100,7 @@ class EpisodeSession:
     # answers to pages
 
     def outline(self) -> dict[str, Any]:
-        """Return the progress, and the numbers of every step that plots need, by group and agent."""
+        """Return the progress and, by group, the numbers of every step that are plotted."""
         with self._change:
             self._change.wait_for(lambda: self.facts is not None or "failed" in self.state, FACTS_SECONDS)
             series: dict[str, Any] = {}
@@ -120,24 +121,24 @@ class EpisodeSession:
             return {**self.state, "done": len(self.tables["steps"]), "judged": len(self.tables["opinions"])}
 
     def window(self, begin: int, end: int) -> dict[str, Any]:
-        """Return the steps from `begin` to `end`, and the opinions about them."""
+        """Return the steps from `begin` to `end`, and the policy's opinions about them."""
         with self._change:
             return {"begin": begin, **{name: rows[begin:end] for name, rows in self.tables.items()}}
 
     def picture(self, what: str, step: int, exact: bool) -> tuple[int, bytes] | None:
-        """Return the step's picture, requested if it is `exact`; else the nearest before it, with its step."""
+        """Return (step, picture): of this step if it is `exact` and can be had, else of the nearest step before it."""
         with self._change:
             if self.facts is None or not 0 <= step <= self.facts["length"]:
                 return None
             key, tries = (what, step), 0
             self._looking = step if exact else self._looking
             while exact and key not in self._pictures and not self.over and tries < TRIES:
-                if not self._on_its_way(step):
+                if not self._is_requested(step):
                     if tries and abs(step - self._looking) > AHEAD:  # the page is elsewhere by now
                         break
                     self._send(Request("show", step, min(step + AHEAD, self.facts["length"])))
                     tries += 1
-                self._change.wait_for(lambda: key in self._pictures or not self._on_its_way(step), WAIT_SECONDS)
+                self._change.wait_for(lambda: key in self._pictures or not self._is_requested(step), WAIT_SECONDS)
             if key not in self._pictures:
                 before = [at for other, at in self._pictures if other == what and at <= step]
                 if not before:
@@ -157,8 +158,8 @@ class EpisodeSession:
                 )
             return vars(self.dreams[step]) if step in self.dreams else {"problem": "nothing was imagined"}
 
-    def _on_its_way(self, step: int) -> bool:
-        """Whether a picture of the step is requested."""
+    def _is_requested(self, step: int) -> bool:
+        """Return whether a picture of the step has been requested."""
         return not self.over and any(one.begin <= step <= one.end for one in self._requests if one.what == "show")
 
     def _send(self, request: Request) -> None:
@@ -178,9 +179,10 @@ class EpisodeSession:
     @property
     def in_use(self) -> bool:
         """Whether the episode is being played while a page waits for it."""
-        return self.state["stage"] not in ("ready", "closed") and time.monotonic() - self.last_look < LOOKED_AT
+        return self.state["stage"] not in ("ready", "closed") and time.monotonic() - self.last_look < IN_USE_SECONDS
 
     def close(self) -> None:
+        """Kill the child."""
         self._child.kill()
         self._child.wait()
         with suppress(OSError):
@@ -197,7 +199,7 @@ class Sessions:
         self._lock = threading.RLock()
 
     def find(self, run: Path, episode: int, checkpoint: str) -> EpisodeSession | None:
-        """Return the episode if it is open; a page that asks for progress must not start it again."""
+        """Return the episode if it is open; asking for progress must not start it again."""
         key = (run, episode, checkpoint)
         with self._lock:
             session = self._open.get(key)
@@ -207,7 +209,7 @@ class Sessions:
             return session
 
     def open(self, run: Path, episode: int, checkpoint: str) -> EpisodeSession | None:
-        """Return the episode, started if it is not open or its child has ended; None while there is no room for it."""
+        """Return the episode, and start it unless its child is alive; return None while there is no room for it."""
         key = (run, episode, checkpoint)
         with self._lock:
             session = self.find(*key)
@@ -215,7 +217,7 @@ class Sessions:
                 return session
             if session is not None:
                 self._open.pop(key).close()
-            while len(self._open) >= OPEN:
+            while len(self._open) >= MAX_OPEN:
                 idle = next((other for other, one in self._open.items() if not one.in_use), None)
                 if idle is None:
                     return None
@@ -224,6 +226,7 @@ class Sessions:
             return self._open[key]
 
     def close(self) -> None:
+        """Close every episode."""
         with self._lock:
             for session in self._open.values():
                 session.close()

@@ -1,6 +1,6 @@
-"""Find where each value of a run's config came from.
+"""Find the source of each value of a run's config.
 
-Runs as a child, `python -m cadenza.lab.inspector.setting_sources RUN`, since composing with Hydra is slow.
+Runs as a child process, `python -m cadenza.lab.inspector.setting_sources RUN`, since composing with Hydra is slow.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ OPTIONS = {
     "--debug": "debug.enabled",
 }
 CONFIG_DIR = "--config-dir"
-FOR_HYDRA = re.compile(r"hydra\b")  # `hydra.searchpath` imports the packages that it names
+FOR_HYDRA = re.compile(r"hydra\b")  # `hydra.searchpath` imports packages
 
 
 def origins(folder: RunFolder, trust: bool = False) -> dict[str, Any]:
-    """By dotted key its source, type, unit and meaning; `note` says why that is only a guess, where it is."""
+    """Return by dotted key the source, type, unit and doc of each value; `note` says why sources are uncertain."""
     stored, manifest = folder.settings(), folder.read_manifest()
     if not trust:
         require_trust(stored, manifest, folder.path)
-    listed = manifest.get("command")
-    command = [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
-    told: dict[str, Any] = {}
+    stored_command = manifest.get("command")
+    command = [text for text in stored_command if isinstance(text, str)] if isinstance(stored_command, list) else []
+    keys: dict[str, Any] = {}
     layers: list[Layer] = []
     today: dict[str, Any] = {}
     note = ""
@@ -53,66 +53,67 @@ def origins(folder: RunFolder, trust: bool = False) -> dict[str, Any]:
         layers, today = _composed(str(manifest.get("spec")), command, stored, trust)
     except CadenzaError as problem:
         note = f"its spec is not composed here ({problem})"
-    named = {text.partition("=")[0] for text in command}
-    by_option = {key: option for option, key in OPTIONS.items() if option in named}
-    known = {key: (hint, field) for key, hint, field in walk(RunConfig, data=stored)}
+    options = {text.partition("=")[0] for text in command}
+    by_option = {key: option for option, key in OPTIONS.items() if option in options}
+    fields = {key: (hint, field) for key, hint, field in walk(RunConfig, data=stored)}
     for key, value in leaves(stored):
         name = key
-        while name not in known and name:
+        while name not in fields and name:
             name = name.rpartition(".")[0]
-        hint, field = known.get(name, (None, None))
+        hint, field = fields.get(name, (None, None))
         source = source_of(key, layers) if layers else ""
         if key in by_option:
             source = f"command line: {by_option[key]}"
         elif key in today and dumps(today[key]) != dumps(value):
-            source = "stored with the run; today's files say otherwise"
-        told[key] = {
+            source = "stored with the run; today's files give another value"
+        keys[key] = {
             "source": source,
             "set": bool(source) and source != NOBODY,
             "type": "" if hint is None else describe(hint),
             "unit": "" if field is None else field.metadata.get("unit", ""),
             "doc": "" if field is None else field.metadata.get("doc", ""),
         }
-    return {"keys": told, "note": note}
+    return {"keys": keys, "note": note}
 
 
 def _composed(
     spec: str, command: Sequence[str], stored: dict[str, Any], trust: bool
 ) -> tuple[list[Layer], dict[str, Any]]:
-    """What today's files make of the run's spec and command, which its author wrote: unlike a config they are unsigned.
+    """Compose the run's spec and command with today's files; return the layers and the values by dotted key.
 
-    Without trust nothing is imported but what the config names, and no file is read but cadenza's own.
+    Unlike a config, spec and command are not signed. So without `trust` nothing is imported except what the config
+    names, and no file is read except cadenza's own.
     """
-    given, config_dir = changes(list(command)), next(_values(CONFIG_DIR, command), None)
+    settings, config_dir = changes(list(command)), next(_values(CONFIG_DIR, command), None)
     if not trust:
         path = Path(spec)
         if path.suffix in (".yaml", ".yml", ".json") or path.exists():
             raise ConfigError(f"'{spec}' is a file, which is read with --trust only")
         if config_dir is not None:
             raise ConfigError(f"{CONFIG_DIR} {config_dir} is read with --trust only")
-        for setting in given:
+        for setting in settings:
             if FOR_HYDRA.match(setting) or "../" in setting or any(calls(setting)):
                 raise ConfigError(f"'{setting}' is honoured with --trust only")
         env, _, variant = split(spec)
         _require_named([part for part in (env, variant) if ":" in part], stored)
     folder = None if config_dir is None else Path(config_dir)
     if not trust:
-        _require_named(code_named(compose(spec, given, folder).data), stored)
-    composed = resolve(spec, given, folder, trace=True)
+        _require_named(code_named(compose(spec, settings, folder).data), stored)
+    composed = resolve(spec, settings, folder, trace=True)
     return composed.layers, dict(leaves(to_dict(composed.config)))
 
 
-def _require_named(wanted: Sequence[str], stored: dict[str, Any]) -> None:
-    """The config's own code was found to be trusted; other code was not."""
-    named = code_named(migrate(stored))
-    strange = [path for path in wanted if path not in named]
-    if strange:
-        listed = ", ".join(f"'{path}'" for path in strange)
+def _require_named(paths: Sequence[str], stored: dict[str, Any]) -> None:
+    """Refuse import paths that the config, whose code is trusted, does not name."""
+    trusted = code_named(migrate(stored))
+    others = [path for path in paths if path not in trusted]
+    if others:
+        listed = ", ".join(f"'{path}'" for path in others)
         raise ConfigError(f"it would import {listed}, which its config does not name: that takes --trust")
 
 
 def _values(option: str, command: Sequence[str]) -> Iterator[str]:
-    """What is given for an option, as `--option value` or `--option=value`."""
+    """Yield the values of an option, from `--option value` and `--option=value`."""
     for text, following in zip(command, [*command[1:], ""], strict=True):
         name, equals, value = text.partition("=")
         if name == option:
@@ -121,7 +122,7 @@ def _values(option: str, command: Sequence[str]) -> Iterator[str]:
 
 if __name__ == "__main__":
     try:
-        found = origins(RunFolder(Path(sys.argv[1])), trust=sys.argv[2:] == ["trust"])
+        result = origins(RunFolder(Path(sys.argv[1])), trust=sys.argv[2:] == ["trust"])
     except CadenzaError as problem:
-        found = {"keys": {}, "note": str(problem)}
-    sys.stdout.write(dumps(found) + "\n")
+        result = {"keys": {}, "note": str(problem)}
+    sys.stdout.write(dumps(result) + "\n")

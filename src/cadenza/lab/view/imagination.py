@@ -27,8 +27,8 @@ PLAY_STEPS = 400  # of the policy, where there is no replay
 CURVES = 6  # numbers of an observation that are plotted, at most
 
 
-def imagine_run(folder: RunFolder, seed: int, checkpoint: str, trust: bool = False) -> list[SafePath]:
-    """Let the policy of a checkpoint play, and write what its model imagines (`cadenza play --imagine`)."""
+def imagine_run(folder: RunFolder, seed: int, checkpoint: str, trust: bool = False) -> tuple[str, list[SafePath]]:
+    """Let the policy of a checkpoint play; return the checkpoint's name, and the files with what its model imagines."""
     player, name = load_policy(folder, checkpoint, trust)
     workflow, config = player.workflow, player.config
     replay = workflow.stores().get("replay")
@@ -46,7 +46,8 @@ def imagine_run(folder: RunFolder, seed: int, checkpoint: str, trust: bool = Fal
             step, carry = after, acted.carry
     finally:
         env.close()
-    return record_imagination(workflow, {"replay": store}, folder.outlet / "videos", f"imagination-{name}-seed{seed}")
+    videos, title = folder.outlet / "videos", f"imagination-{name}-seed{seed}"
+    return name, record_imagination(workflow, {"replay": store}, videos, title)
 
 
 def record_imagination(

@@ -17,6 +17,7 @@ from cadenza.envs.catalog import make
 from cadenza.envs.display import has_display, prepare_pygame
 from cadenza.envs.seeds import PLAY, EpisodeSeeds
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError, EnvironmentFault
+from cadenza.lab import checkpoint_list
 from cadenza.lab.view.terminal import Terminal
 from cadenza.lab.view.video import Screen, VideoPath, open_video
 from cadenza.lab.view.window import ClosedByUserError, Window
@@ -63,6 +64,7 @@ class PlayResult:
     """The episodes that were played, and the video of them."""
 
     source: str  # the checkpoint or the recorded episode
+    title: str  # the run and the source, for people
     episodes: list[PlayedEpisode]
     video: VideoPath | None
     identical: bool | None = None  # whether a recorded episode was repeated exactly
@@ -81,18 +83,18 @@ def play_policy(
     from cadenza.lab.playback import load_policy
 
     player, name = load_policy(folder, checkpoint or folder.best_or_last, trust)
-    seeds, played = EpisodeSeeds(seed, PLAY), []
+    seeds, played, title = EpisodeSeeds(seed, PLAY), [], checkpoint_list.title(folder, name)
     default = folder.outlet / "videos" / f"play-{name}-seed{seed}.gif"
     with (
         closing(make_visible(player.config.environment)) as env,
-        screen_for(env, options or ScreenOptions(), default, folder.id) as screen,
+        screen_for(env, options or ScreenOptions(), default, title) as screen,
         suppress(ClosedByUserError),
     ):
         for number in range(episodes):
             player.reset()
             episode = play_episode(env, number, seeds(0, number), lambda _, frame: player.act(frame, explore), screen)
             played.append(episode)
-    return PlayResult(name, played, screen.path)
+    return PlayResult(name, title, played, screen.path)
 
 
 def replay_episode(folder: RunFolder, k: int, options: ScreenOptions | None = None, trust: bool = False) -> PlayResult:
@@ -104,21 +106,22 @@ def replay_episode(folder: RunFolder, k: int, options: ScreenOptions | None = No
         return {group: actions[step] for group, actions in episode.actions.items()}
 
     default, source = folder.outlet / "videos" / f"episode-{k}.gif", f"episode {k}"
+    title = f"{folder.id}, {source}"
     with (
         closing(make_visible(config.environment)) as env,
-        screen_for(env, options or ScreenOptions(), default, folder.id) as screen,
+        screen_for(env, options or ScreenOptions(), default, title) as screen,
     ):
         try:
             played = play_episode(env, k, episode.seed, recorded_actions, screen, episode.length)
         except ClosedByUserError:
-            return PlayResult(source, [], None)
+            return PlayResult(source, title, [], None)
         except CadenzaError:
             raise
         except Exception as problem:  # the environment's own, of actions that it does not have
             reason = f"{type(problem).__name__}: {problem}"
             raise CheckpointError(f"{source} of {folder.id} cannot be played again ({reason})") from problem
     same = all(np.array_equal(played.returns[group], values) for group, values in episode.returns.items())
-    return PlayResult(source, [played], screen.path, same and played.ended and played.length == episode.length)
+    return PlayResult(source, title, [played], screen.path, same and played.ended and played.length == episode.length)
 
 
 def record_video(folder: RunFolder, checkpoint: str, trust: bool = False, path: VideoPath | None = None) -> VideoPath:

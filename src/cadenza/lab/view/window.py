@@ -64,8 +64,8 @@ class Window:
         self._handle_events()
         while wait and not self._tapped:
             self._handle(pygame.event.wait())
-        held = pygame.key.get_pressed()
-        keys = self._tapped | {key for key in KEYS if held[pygame.key.key_code(key)]}
+        down = pygame.key.get_pressed()
+        keys = self._tapped | {key for key in KEYS if down[pygame.key.key_code(key)]}
         self._tapped = set()
         return frozenset(keys)
 

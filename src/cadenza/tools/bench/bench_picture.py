@@ -41,14 +41,14 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    shown = [panel for panel in panels(result) if panel.names]
-    if not shown:
+    pictured = [panel for panel in panels(result) if panel.names]
+    if not pictured:
         return
-    heights = [HEAD + ROW * len(panel.names) for panel in shown]
+    heights = [HEAD + ROW * len(panel.names) for panel in pictured]
     room = ConstrainedLayoutEngine(h_pad=0.14, w_pad=0.1)
     figure = Figure(figsize=(WIDTH, sum(heights) + 0.35), dpi=150, layout=room)
-    grid = figure.subplots(len(shown), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
-    for axes, panel in zip(grid[:, 0], shown, strict=True):
+    grid = figure.subplots(len(pictured), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
+    for axes, panel in zip(grid[:, 0], pictured, strict=True):
         bars(axes, panel)
         dress(axes, panel)
     machine = result["machine"]
@@ -65,20 +65,20 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
 
 def panels(result: Mapping[str, Any]) -> list[Panel]:
     """Return a panel of speeds for each task, and one of times to solve it where the task has a goal."""
-    shown = []
+    entries = []
     for name, outcome in result["tasks"].items():
         task = outcome["task"]
         work = f"{task['env']}, {task['work']}, {task['threads']} thread"
         work += "s" if task["threads"] > 1 else ""
         speed = f"{work}: env_steps per second of training; pale: once warm"
-        shown.append(Panel(name, speed, "env_steps_per_s", "steady_env_steps_per_s", outcome))
+        entries.append(Panel(name, speed, "env_steps_per_s", "steady_env_steps_per_s", outcome))
         if task["solved_at"] is not None:
             until = f"until 100 episodes have a mean of {task['solved_at']:g}"
             goal = f"{task['env']}, the same: seconds from starting the process {until}"
             never = [peer for peer, figures in outcome["summary"].items() if median(figures, "solved_s") is None]
             goal += f"; never: {', '.join(never)}" if never else ""
-            shown.append(Panel(f"{name}, time to solved", goal, "solved_s", None, outcome, more_is_better=False))
-    return shown
+            entries.append(Panel(f"{name}, time to solved", goal, "solved_s", None, outcome, more_is_better=False))
+    return entries
 
 
 def bars(axes: Axes, panel: Panel) -> None:

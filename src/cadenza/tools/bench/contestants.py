@@ -123,8 +123,8 @@ def packages(python: str, contestants: Sequence[Contestant]) -> list[str]:
     """Return the contestants' packages that an interpreter can find, without importing them."""
     command = [python, "-c", PROBE, *(peer.package for peer in contestants)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return list(json.loads(done.stdout))
+        probe = subprocess.run(command, capture_output=True, text=True, check=True)
+        return list(json.loads(probe.stdout))
     except (OSError, subprocess.CalledProcessError, ValueError) as problem:
         raise NotFoundError(f"--python {python}: cannot be run as a Python ({problem})") from None
 

@@ -118,7 +118,7 @@ def test_an_episode_sent_in_pieces_is_the_same(whole: RunFolder, held: int, monk
     """The frames were stored for the policy, or played once more."""
     in_one = play_and_judge(whole)
     monkeypatch.setattr(player, "PIECE", 5)
-    monkeypatch.setattr(player, "HELD", held)
+    monkeypatch.setattr(player, "CACHE_BYTES", held)
     in_pieces = play_and_judge(whole)
     for table in ("steps", "opinions"):
         assert [len(piece) for piece in in_one.pieces(table)] == [17]
@@ -133,7 +133,7 @@ def test_an_episode_sent_in_pieces_is_the_same(whole: RunFolder, held: int, monk
 def play_and_judge(folder: RunFolder) -> Sent:
     sent = Sent()
     playing = EpisodePlayer(folder, 1, False, sent)
-    playing.play(hold=True)
+    playing.play(cache=True)
     playing.judge("last")
     playing.env.close()
     return sent
@@ -161,7 +161,7 @@ def test_every_step_of_a_rendered_run_gets_its_pictures(command: list[str], pict
     train(tmp_path, *command, *quick).succeeded()
     sent = Sent()
     playing = EpisodePlayer(last(tmp_path), 1, False, sent)
-    playing.play(hold=True)
+    playing.play(cache=True)
     playing.judge("last")
     assert sent.state["identical"]
     length = playing.episode.length
@@ -188,7 +188,7 @@ def test_advantages_are_of_the_rewards_that_are_learned_from_and_end_with_a_life
     train(tmp_path, f"skirmish/3m:{algorithm}", *sizes, *quick).succeeded()
     sent = Sent()
     playing = EpisodePlayer(last(tmp_path), 1, False, sent)
-    playing.play(hold=True)
+    playing.play(cache=True)
     playing.judge("last")
     (group,), episode, config = playing.env.spec.groups, playing.episode, playing.config.algorithm
     env, frames = make(playing.config.environment), []

@@ -28,7 +28,7 @@ def test_curves_contain_only_numbers() -> None:
 
 def test_a_long_run_that_only_learns_is_compared_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without collection has env_steps of 0 in every row."""
-    monkeypatch.setattr(comparison, "BIG", 0)
+    monkeypatch.setattr(comparison, "WHOLE", 0)
     folder = create(tmp_path, load("toy/identity:ppo"), ["test"])
     rows = ({"env_steps": 0, "updates": 10 * i, "eval/return_mean": float(i)} for i in range(50))
     folder.metrics.path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -322,7 +322,7 @@ def test_damaged_and_deleted_runs_are_answered_in_one_line(whole: RunFolder, tmp
             assert client.send(f"/api/{what}?run=gone")[0] == 404, what
         found = client.ask("compare", run=["gone", whole.id])
         assert found["missing"] == ["gone"]
-        assert found["notes"][-1] == "gone is not there any more"
+        assert found["notes"][-1] == "gone does not exist any more"
 
 
 def test_comparing_too_many_runs_is_refused(client: Client) -> None:
@@ -467,7 +467,7 @@ def test_a_new_connection_is_refused_where_all_are_busy() -> None:
     try:
         assert all(pool.admit(ours) for ours, _ in pairs[:2])
         for ours, _ in pairs[:2]:
-            pool.works(ours)
+            pool.mark_busy(ours)
         assert not pool.admit(pairs[2][0])
         connections.refuse(pairs[2][0])
         assert pairs[2][1].recv(1000) == connections.REFUSAL

@@ -53,7 +53,7 @@ def test_an_episode_that_a_page_waits_for_is_not_closed_for_another(whole: RunFo
     first.state["stage"] = second.state["stage"] = "playing"
     assert open_ones.open(whole.path, 2, "") is None
     assert open_ones.open(whole.path, 1, "") is second
-    first.last_look -= sessions.LOOKED_AT  # its page was closed
+    first.last_look -= sessions.IN_USE_SECONDS  # its page was closed
     third = open_ones.open(whole.path, 2, "")
     assert third is not None
     assert first._child.returncode is not None, "its process was not taken leave of"
@@ -135,17 +135,17 @@ def test_the_memory_of_steps_that_wait_for_judgement_is_bounded(
     def held(hold: bool) -> list[int]:
         playing = EpisodePlayer(whole, 1, False, Sent())
         playing.play(hold)
-        found = list(playing.held)
+        found = list(playing.cache)
         if hold:
             playing.judge("last")
-            assert not playing.held
+            assert not playing.cache
         playing.env.close()
         return found
 
     assert held(hold=False) == []
     assert held(hold=True) == [0, 4, 8, 12]
     one = EpisodePlayer(whole, 1, False, Sent()).frame.obs["agent"].nbytes
-    monkeypatch.setattr(player, "HELD", 10 * one + 1)  # two pieces of five frames
+    monkeypatch.setattr(player, "CACHE_BYTES", 10 * one + 1)  # two pieces of five frames
     assert held(hold=True) == [0, 4]
 
 
@@ -285,7 +285,7 @@ def test_advantages_count_rewards_where_the_values_do(variant: str, arrival: boo
     train(tmp_path, f"toy/identity_box:{variant}", *sizes, *only_random, "--max-timesteps", "40").succeeded()
     sent = Sent()
     playing = EpisodePlayer(last(tmp_path), 0, False, sent)
-    playing.play(hold=True)
+    playing.play(cache=True)
     playing.judge("last")
     value = [step["agent"]["value"] for step in sent.rows("opinions")]
     (found,) = (message.values for message in sent.of(Advantages))

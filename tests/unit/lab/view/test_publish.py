@@ -230,7 +230,7 @@ def test_invalid_repositories_and_tokens_are_refused(
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     cadenza("publish", trained.path, "me/other").refused(2, "hf auth login")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    cadenza("publish", trained.path, "me/other").refused(74, "the Hub")
+    cadenza("publish", trained.path, "me/other").refused(69, "the Hub cannot be reached")
 
 
 def test_a_published_run_that_names_code_needs_trust(trained: RunFolder, hub: Hub, tmp_path: Path) -> None:

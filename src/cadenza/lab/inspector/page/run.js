@@ -73,7 +73,7 @@ async function curves(body, run, detail, keys, only = null) {
   const smooth = make("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: state.smooth, "aria-label": "smoothing", oninput: (event) => { state.smooth = Number(event.target.value); amount.textContent = state.smooth; keep("smooth", state.smooth); draw(); } });
   const whole = make("button", { onclick: () => zoom(null), hidden: true }, "whole run");
   const panel = make("details", { class: "picker", open: kept("picker", false), ontoggle: (event) => keep("picker", event.target.open) }, make("summary", {}, "metrics ", picked), search, list);
-  body.replaceChildren(make("div", { class: "tools" }, make("label", {}, "along ", axis), make("label", {}, "smoothing ", smooth, " ", amount), whole, make("span", { class: "faint hint" }, "pull over a chart to look closer, double-click for all of it")), panel, note, grid);
+  body.replaceChildren(make("div", { class: "tools" }, make("label", {}, "along ", axis), make("label", {}, "smoothing ", smooth, " ", amount), whole, make("span", { class: "faint hint" }, "drag to zoom, double-click to reset")), panel, note, grid);
 
   function drawChoices() {
     const wanted = search.value.toLowerCase();
