@@ -35,7 +35,7 @@ from cadenza.config.spec import (
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
 
 MARKS = "from_environment"  # the setting that lists the keys whose value came from an environment variable
-SHIPPED = "cadenza/conf/experiment/"  # the folder of the experiments that are part of cadenza
+SHIPPED = "cadenza/conf/"  # the folder of the settings of algorithms and of the experiments that are part of cadenza
 
 
 @dataclass
@@ -123,7 +123,7 @@ def _grammar(value: Any) -> str:
 def resolve(
     spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None, *, trace: bool = False
 ) -> Composed:
-    """Return what `compose` returns, without settings of a shipped experiment that have no effect any more.
+    """Return what `compose` returns, without settings of cadenza's own files that have no effect any more.
 
     These belong to a part that an override has replaced. Building the config finds them.
     """
