@@ -6,7 +6,7 @@ A decorator's name is known in a process that has imported its module; `plugins:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
@@ -37,6 +37,15 @@ def check_name(kind: str, name: str, key: str, builtin: Iterable[str] = ()) -> N
     known = [*builtin, *names(kind)]
     listed = f"{'one of ' if len(known) > 1 else ''}{', '.join(known)}, or " if known else ""
     raise ConfigError(f"{key}={name!r}: must be {listed}an import path `package.module:name`{nearest(name, known)}")
+
+
+def split_entry(entry: Any, key: str) -> tuple[str, dict[str, Any]]:
+    """Return id and arguments of `{id: Name, its arguments}`, for which `Name` is short."""
+    arguments = dict(entry) if isinstance(entry, Mapping) else {"id": entry}
+    id = arguments.pop("id", None)
+    if not isinstance(id, str) or not id:
+        raise ConfigError(f"{key}={entry!r}: must be a name, or a mapping with an id, e.g. {{id: my:Part}}")
+    return id, arguments
 
 
 def load(kind: str, name: str) -> Any:

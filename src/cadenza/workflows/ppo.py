@@ -339,7 +339,7 @@ class PPO:
     # phases and state
 
     def stores(self) -> dict[str, Store]:
-        return {"rollout": RolloutStore(self.config.n_steps, self.carry_at)}
+        return {"rollout": self.context.store("rollout", RolloutStore, self.config.n_steps, self.carry_at)}
 
     def phases(self) -> tuple[Phase, ...]:
         steps = self.config.n_steps * self.context.num_envs
