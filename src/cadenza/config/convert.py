@@ -223,7 +223,7 @@ def _convert_dataclass(cls: Any, value: Any, where: str, base: Any = None) -> An
 
 
 def _defaults(usual: Any, item: Any) -> Any:
-    """Return the block that stands for the settings that `item` leaves out: its default, unless that knows a better one."""
+    """Return the block that stands for what `item` leaves out: its default, unless that knows a better one."""
     exchange = getattr(usual, "defaults_for", None)
     return usual if exchange is None or not isinstance(item, Mapping) else exchange(item)
 
