@@ -11,7 +11,7 @@ from harness.page_snippets import command, script
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"# (\w+\.py)\n")
+FILE = re.compile(r"# (\w+\.(?:py|yaml))\n")
 
 
 def install(points: dict[str, dict[str, str]], folder: Path) -> None:
@@ -43,7 +43,7 @@ assert run(["--help"]) == 0
 
 def test_every_snippet_works(tmp_path: Path) -> None:
     blocks = BLOCK.findall(PAGE.read_text())
-    assert {kind for kind, _ in blocks} == {"python", "console", "toml"}
+    assert {kind for kind, _ in blocks} == {"python", "console", "toml", "yaml"}
     for kind, text in blocks:
         if kind == "toml":
             points = tomllib.loads(text)["project"]["entry-points"]

@@ -18,6 +18,7 @@ from cadenza.base.text import printable
 from cadenza.config import registry
 from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.checks import check_bounds, default, refuse_unused
+from cadenza.config.plugins import import_plugins
 from cadenza.config.schema import RunConfig
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
 
@@ -197,6 +198,8 @@ def _convert_dataclass(cls: Any, value: Any, where: str, base: Any = None) -> An
     value = _expand(cls, value, where)
     if not isinstance(value, Mapping):
         raise _refusal(cls, value, where)
+    if cls is RunConfig:
+        import_plugins(value.get("plugins"))
     prefix, settings = f"{where}." if where else "", {field.name: field for field in fields(cls) if field.init}
     hints = {**_hints(cls), "algorithm": _algorithm(value)} if cls is RunConfig else _hints(cls)
     for name in value:

@@ -18,6 +18,7 @@ from cadenza.base.text import lines
 from cadenza.config.convert import build, suggest, to_dict, walk
 from cadenza.config.interpolation import bounded, from_environment
 from cadenza.config.migrate import migrate
+from cadenza.config.plugins import import_plugins, plugins_of
 from cadenza.config.registry import ALGORITHMS
 from cadenza.config.schema import SCHEMA_VERSION, RunConfig
 from cadenza.config.spec import (
@@ -146,8 +147,9 @@ def compose(
 ) -> Composed:
     """Return the plain data of a spec with its overrides and, with `trace`, its layers.
 
-    No code that the data names is imported.
+    No code that the data names is imported but `plugins`, which may register what the spec names.
     """
+    import_plugins(plugins_of(overrides))
     if config_dir is not None and not config_dir.is_dir():
         raise NotFoundError(f"no folder '{config_dir}'")
     base = base_of(spec, config_dir)

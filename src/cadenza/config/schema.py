@@ -313,6 +313,9 @@ class RunConfig:
     name: str = setting("", "name of the run, shown by `cadenza list`")
     tags: tuple[str, ...] = setting((), "words to find the run by")
     experiment: str | None = setting(None, "the tuned experiment that this config comes from; null: untuned")
+    plugins: tuple[str, ...] = setting(
+        (), "modules to import first, whose decorators register algorithms, networks and other parts", sparse=True
+    )
     from_environment: tuple[str, ...] = setting(
         (), "keys whose value came from an environment variable (`${oc.env:…}`): never published", sparse=True
     )

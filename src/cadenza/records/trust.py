@@ -45,12 +45,13 @@ def imports_named(config: dict[str, Any]) -> list[str]:
     environment, algorithm = (_block(config, name) for name in SIGNED)
     places = [environment.get("id"), algorithm.get("name")]
     places += [one.get("id") if isinstance(one, dict) else one for one in _entries(config)]
+    plugins = _plugins(config)
     with contextlib.suppress(CadenzaError):
         if ":" not in str(algorithm.get("name")):
             registry.algorithm(str(algorithm.get("name")))  # imports that of another package, for its settings
     choices = {key for key, hint, _ in walk(RunConfig, data=config) if is_choice(hint)}
     parts = [text for key, text in _texts(algorithm, "algorithm") if key not in {"algorithm.name", *choices}]
-    return [str(place) for place in (*places, *parts) if ":" in str(place)]
+    return [*plugins, *(str(place) for place in (*places, *parts) if ":" in str(place))]
 
 
 def files_named(config: dict[str, Any]) -> list[str]:
@@ -92,6 +93,7 @@ def signatures(stored: dict[str, Any]) -> list[str]:
     try:
         blocks = {block: stored.get(block) for block in SIGNED}
         single = {f"{block}.{key}": _block(stored, block).get(key) for block, key in SIGNED_KEYS}
+        single["plugins"] = _plugins(stored)
         signed = canonical(blocks | {key: value for key, value in single.items() if value})
     except TypeError:  # YAML has dates and the like, which no config of cadenza holds
         return []
@@ -168,6 +170,12 @@ def _run_beside(path: Path) -> dict[str, Any] | None:
 def _block(config: dict[str, Any], name: str) -> dict[str, Any]:
     block = config.get(name)
     return block if isinstance(block, dict) else {}
+
+
+def _plugins(config: dict[str, Any]) -> list[str]:
+    """Return the modules that a config would import; making the typed config refuses anything but a list of names."""
+    modules = config.get("plugins")
+    return [module for module in modules if isinstance(module, str)] if isinstance(modules, list) else []
 
 
 def _entries(config: dict[str, Any]) -> Iterator[Any]:

@@ -235,6 +235,7 @@ KEYS = [
     "algorithm.torso",
     "logging.sinks",
     "training.buffers",
+    "plugins",
 ]
 
 
