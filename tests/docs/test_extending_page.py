@@ -24,15 +24,13 @@ def install(points: dict[str, dict[str, str]], folder: Path) -> None:
 
 
 TRY_ENTRY_POINTS = """
-from importlib.metadata import entry_points
+from importlib.metadata import distribution
 
 from cadenza.cli.main import run
 from cadenza.config.load import load
 
-for group in {entry.group for entry in entry_points() if entry.dist.name == "page"}:
-    for entry in entry_points(group=group):
-        if entry.dist.name == "page":
-            entry.load()
+for entry in distribution("page").entry_points:
+    entry.load()
 load("mine/walk:climb", ["environment.wrappers=[Hurry]", "logging.sinks=[table]", "training.buffers.rollout=clipped"])
 parts = ["torso.encoder=fourier", "optimizer.name=lion", "learning_rate=cosine"]
 load("CartPole-v1:ppo", [f"algorithm.{part}" for part in parts])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from cadenza.config.plugins import check_name
@@ -22,7 +22,37 @@ class MLPConfig:
 
 
 @dataclass(frozen=True)
-class CriticConfig(MLPConfig):
+class NetworkConfig(MLPConfig):
+    """Fully connected layers, or a network of yours in their place."""
+
+    network: str = setting(
+        "mlp",
+        "mlp, or a network of yours, `package.module:Class` or a registered name, made with its inputs and outputs",
+        sparse=True,
+    )
+    kwargs: Mapping[str, Any] = setting(doc="keyword arguments for a network of yours", factory=dict, sparse=True)
+
+    def __post_init__(self) -> None:
+        check_name("network", self.network, "network", ("mlp",))
+        if self.network == "mlp":
+            if self.kwargs:
+                raise ConfigError("kwargs need a network of yours, and network is mlp")
+            return
+        unused = [key for key in ("hidden_sizes", "activation") if getattr(self, key) != getattr(MLPConfig(), key)]
+        if unused:
+            keys = " and ".join(unused)
+            raise UnusedError(f"{keys}: no effect with a network of yours; put what it takes into kwargs", unused)
+
+    def defaults_for(self, values: Mapping[str, Any]) -> NetworkConfig:
+        """Return the settings that stand for those that `values` leave out: a network of yours has none of an MLP's."""
+        layers = MLPConfig()
+        if values.get("network", self.network) == "mlp":
+            return self
+        return replace(self, hidden_sizes=layers.hidden_sizes, activation=layers.activation)
+
+
+@dataclass(frozen=True)
+class CriticConfig(NetworkConfig):
     """The layers of a critic, and its input."""
 
     sees: Literal["own", "state", "both"] = setting(

@@ -23,7 +23,7 @@ from cadenza.data.replay import ReplayStore
 from cadenza.nets.deployed import Deployed
 from cadenza.nets.ensemble import Ensemble
 from cadenza.nets.heads import CategoricalHead, SquashedHead
-from cadenza.nets.mlp import MLP
+from cadenza.nets.mlp import MLP, network
 from cadenza.nets.numpy.sac_kernel import PlainSAC, plain_sac
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import action_mask, policy_opinion, to_numpy
@@ -61,8 +61,8 @@ class Policy(nn.Module):
         else:
             assert isinstance(group.action, spaces.Discrete)
             self.head = CategoricalHead(group.action)
-        self.actor = MLP(self.torso.features, self.head.outputs, config.actor)
-        for layer in self.actor:
+        self.actor = network(self.torso.features, self.head.outputs, config.actor)
+        for layer in self.actor if isinstance(self.actor, MLP) else ():
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()  # torch's own start, as in the authors' code
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from cadenza.nets.actor_critic import ActorCritic
 from cadenza.nets.heads import LOG_2PI, CategoricalHead, GaussianHead
+from cadenza.nets.mlp import MLP
 from cadenza.nets.observe import VECTOR, ObservationTensors
 from cadenza.nets.torso import Encoder
 from cadenza.ops.surrogate import ClippedObjective, Experience
@@ -106,6 +107,8 @@ def plain(net: ActorCritic, kernels: str) -> PlainActorCritic | None:
         return None
     torsos = [net.torso] if net.critic_torso is None else [net.torso, net.critic_torso]
     if any(not isinstance(t.encoder, Encoder) or t.encoder.images or t.memory is not None for t in torsos):
+        return None
+    if not isinstance(net.actor, MLP) or not isinstance(net.critic, MLP):
         return None
     layers = [layer for part in (*(t.mix for t in torsos), net.actor, net.critic) for layer in part]
     if type(net.head) not in HEADS or any(type(layer) not in (nn.Linear, *ACTIVATIONS) for layer in layers):

@@ -10,6 +10,7 @@ from torch import nn
 
 from cadenza.nets.ensemble import Ensemble
 from cadenza.nets.heads import LOG_2PI, SquashedHead
+from cadenza.nets.mlp import MLP
 from cadenza.nets.numpy.actor_critic_kernel import ACTIVATIONS, Array, Layer, Layers
 from cadenza.nets.observe import VECTOR
 from cadenza.nets.torso import Encoder, Torso
@@ -144,7 +145,7 @@ def plain_sac(policy: Policy, critics: Critics, targets: Critics, trusts: str, k
     """By hand, where that is asked for and can be: vectors, continuous actions, layers known here."""
     if kernels != "numpy" or not isinstance(policy.head, SquashedHead):
         return None
-    if not all(bare(net.torso) for net in (policy, critics)):
+    if not isinstance(policy.actor, MLP) or not all(bare(net.torso) for net in (policy, critics)):
         return None
     ensemble = critics.critics
     known: tuple[Any, ...] = (nn.Linear, *ACTIVATIONS)
