@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cadenza.api import Run, load, runs, train
+    from cadenza.api import Run, build, compare, evaluate, load, runs, train, verify
     from cadenza.config.plugins import (
         register_buffer,
         register_network,
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Run",
+    "build",
+    "compare",
+    "evaluate",
     "events",
     "load",
     "register_algorithm",
@@ -31,10 +34,14 @@ __all__ = [
     "register_wrapper",
     "runs",
     "train",
+    "verify",
 ]
 
 _ORIGINS = {
     "Run": "cadenza.api",
+    "build": "cadenza.api",
+    "compare": "cadenza.api",
+    "evaluate": "cadenza.api",
     "events": "cadenza.engine",
     "load": "cadenza.api",
     "register_algorithm": "cadenza.config.registry",
@@ -47,6 +54,7 @@ _ORIGINS = {
     "register_wrapper": "cadenza.config.registry",
     "runs": "cadenza.api",
     "train": "cadenza.api",
+    "verify": "cadenza.api",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,24 @@ def test_public_names_are_few_and_there() -> None:
     for name in cadenza.__all__:
         assert getattr(cadenza, name).__doc__
     assert set(cadenza.__all__) <= set(dir(cadenza))
+
+
+def test_two_runs_are_evaluated_verified_and_compared(tmp_path: Path) -> None:
+    runs = [cadenza.train("toy/identity:ppo", runs_dir=tmp_path, seed=seed, **SMALL) for seed in (0, 1)]
+    assert cadenza.evaluate(runs[0].id, episodes=2, runs_dir=tmp_path) == runs[0].evaluate(episodes=2)
+    report = cadenza.verify(runs[0])
+    assert (report["identical"], report["first_difference"]) == (True, None)
+    comparison = cadenza.compare(runs[0], runs[1].id, runs[0], runs_dir=tmp_path)
+    (series,) = comparison.series
+    assert len(series.members) == 2
+    assert comparison.plain() == cadenza.compare("toy/identity:ppo", runs_dir=tmp_path).plain()
+
+
+def test_build_returns_the_parts_of_a_run_and_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with contextlib.closing(cadenza.build("toy/identity:ppo", **SMALL)) as parts:
+        assert parts.config.algorithm.name == "ppo"
+        assert list(parts.stores) == ["rollout"]
+        assert parts.env is not None
+        assert parts.workflow.hooks == ("update",)
+    assert list(tmp_path.iterdir()) == []
