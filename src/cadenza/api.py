@@ -178,8 +178,9 @@ def compare(
 ) -> Comparison:
     """Compare runs: names, wildcards, specs (`"CartPole-v1:ppo"`) or `Run` objects.
 
-    They are grouped by their settings, or by those in `by` alone. `score` says which value of a run counts: its last, its best, or the one at a number of env_steps. The result's
-    `plain()` is what `cadenza compare --json` prints; its `series`, `estimate` and `improvement` are the parts.
+    They are grouped by their settings, or by those in `by` alone. `score` says which value of a run counts: its last,
+    its best, or the one at a number of env_steps. The result's `plain()` is what `cadenza compare --json` prints; its
+    `series`, `estimate` and `improvement` are the parts.
     """
     from cadenza.lab.compare import compare as compared
     from cadenza.lab.series import select_runs
