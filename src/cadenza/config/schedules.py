@@ -48,7 +48,8 @@ class Schedule:
     @cached_property
     def rule(self) -> Callable[..., Any]:
         """The function behind a schedule of yours."""
-        return plugins.load("schedule", self.schedule)
+        rule: Callable[..., Any] = plugins.load("schedule", self.schedule)
+        return rule
 
     @property
     def ends(self) -> tuple[float, float]:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "my_parts", raising=False)
-    tables = [registry.ALGORITHMS, registry.ENVIRONMENTS, *plugins._registered.values()]
+    tables: list[dict[str, Any]] = [registry.ALGORITHMS, registry.ENVIRONMENTS, *plugins._registered.values()]
     before = [dict(table) for table in tables]
     yield tmp_path
     sys.modules.pop("my_parts", None)

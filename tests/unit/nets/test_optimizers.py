@@ -278,7 +278,7 @@ class Replacing(torch.optim.Optimizer):
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 1.0})
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
             for p in group["params"]:
                 state = self.state[p]

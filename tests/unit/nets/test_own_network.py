@@ -36,6 +36,7 @@ class Flattening(Gated):
 def test_a_network_of_a_user_is_made_with_inputs_outputs_and_kwargs() -> None:
     net = network(4, 2, NetworkConfig(network=f"{__name__}:Gated", kwargs={"units": 5}))
     assert net(torch.zeros(7, 3, 4)).shape == (7, 3, 2)
+    assert isinstance(net, Gated)
     assert net.last.in_features == 5
 
 

@@ -71,6 +71,8 @@ class PlainActorCritic:
     """Writes gradients where the parameters' own are: to be made after their optimizer, which settles that."""
 
     def __init__(self, net: ActorCritic) -> None:
+        assert isinstance(net.actor, MLP)
+        assert isinstance(net.critic, MLP)
         shared = net.critic_torso is None
         self.trunk = Layers(net.torso.mix if shared else ())
         self.actor = Layers(net.actor if shared else (*net.torso.mix, *net.actor))

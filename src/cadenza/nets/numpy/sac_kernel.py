@@ -36,6 +36,7 @@ class PlainSAC:
 
     def __init__(self, policy: Policy, critics: Critics, targets: Critics, trusts: str) -> None:
         assert isinstance(policy.head, SquashedHead)
+        assert isinstance(policy.actor, MLP)
         self.head, self.trusts = policy.head, trusts
         self.middle, self.reach = policy.head.middle.numpy(), policy.head.reach.numpy()
         self.policy = Layers(policy.actor)
