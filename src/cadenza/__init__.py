@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cadenza.api import Run, build, compare, evaluate, load, runs, train, verify
+    from cadenza.api import Run, build, compare, evaluate, load, runs, sweep, train, tune, verify
     from cadenza.config.plugins import (
         register_buffer,
         register_network,
@@ -33,7 +33,9 @@ __all__ = [
     "register_sink",
     "register_wrapper",
     "runs",
+    "sweep",
     "train",
+    "tune",
     "verify",
 ]
 
@@ -53,7 +55,9 @@ _ORIGINS = {
     "register_environment": "cadenza.config.registry",
     "register_wrapper": "cadenza.config.registry",
     "runs": "cadenza.api",
+    "sweep": "cadenza.api",
     "train": "cadenza.api",
+    "tune": "cadenza.api",
     "verify": "cadenza.api",
 }
 

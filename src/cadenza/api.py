@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cadenza.engine.launch import Result
     from cadenza.lab.compare import Comparison
     from cadenza.lab.playback import Player
+    from cadenza.lab.sweeps.sweep_file import SweepFile
 
 
 @dataclass(frozen=True)
@@ -257,6 +258,86 @@ class Policy:
 
 def _root(runs_dir: Path | str | None) -> Path:
     return runs_root(Path(runs_dir) if runs_dir is not None else None)
+
+
+def sweep(
+    file: str | Path,
+    *,
+    trials: int | None = None,
+    max_timesteps: int | None = None,
+    jobs: int | None = None,
+    runs_dir: Path | str | None = None,
+    quiet: bool = True,
+    trust: bool = False,
+    **overrides: Any,
+) -> dict[str, Any]:
+    """Run or continue the sweep in a file; return what `cadenza sweep --json` prints: `best`, `trials` and others."""
+    from cadenza.lab.sweeps.sweep_file import read
+    from cadenza.records.trust import require_trust_of_file
+
+    if not trust:
+        require_trust_of_file(str(file))
+    settings = read(Path(file), trials=trials, max_timesteps=max_timesteps, parallel_jobs=jobs)
+    return _conduct(settings, overrides, runs_dir, quiet, trust, ["cadenza", "sweep", str(file)])
+
+
+def tune(
+    spec: str | Path,
+    space: str | Path | None = None,
+    *,
+    trials: int | None = None,
+    seeds: Sequence[int] = (),
+    max_timesteps: int | None = None,
+    objective: str | None = None,
+    jobs: int | None = None,
+    runs_dir: Path | str | None = None,
+    quiet: bool = True,
+    trust: bool = False,
+    **overrides: Any,
+) -> dict[str, Any]:
+    """Search for good settings with Optuna; return what `cadenza tune --json` prints: `best`, `trials` and others.
+
+    Called again, it continues where it was. Without a `space` it searches the algorithm's shipped one.
+    """
+    from cadenza.lab.sweeps.sweep_file import read_space
+    from cadenza.records.trust import require_trust_of_file
+
+    if space is not None and not trust:
+        require_trust_of_file(str(space))
+    file = read_space(
+        None if space is None else Path(space),
+        str(spec),
+        None,
+        trials=trials,
+        seeds=list(seeds) or None,
+        max_timesteps=max_timesteps,
+        objective=objective,
+        parallel_jobs=jobs,
+    )
+    return _conduct(file, overrides, runs_dir, quiet, trust, ["cadenza", "tune", str(spec)])
+
+
+def _conduct(
+    file: SweepFile,
+    overrides: Mapping[str, Any],
+    runs_dir: Path | str | None,
+    quiet: bool,
+    trust: bool,
+    command: list[str],
+) -> dict[str, Any]:
+    """Run or continue a sweep on this machine; an interrupt is raised once its runs are saved."""
+    from cadenza.cli.sweep import SweepOptions, conduct, require_extras
+    from cadenza.config.load import override
+    from cadenza.lab.sweeps.sweep_plan import plan
+    from cadenza.lab.sweeps.sweep_report import result
+
+    require_extras(file, "local")
+    settings = [override(key, value) for key, value in overrides.items()]
+    options = SweepOptions("local", None, _root(runs_dir), trust, False, False, quiet, True)
+    going, _, stopped = conduct(plan(file, settings, None, trust), options, [*command, *settings])
+    if stopped:
+        raise KeyboardInterrupt(f"sweep {going.plan.id} was stopped by {stopped}; call it again to continue")
+    return result(going)
 
 
 def _run(run: str | Path | Run, runs_dir: Path | str | None) -> Run:

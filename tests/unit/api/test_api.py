@@ -174,3 +174,21 @@ def test_build_returns_the_parts_of_a_run_and_leaves_no_run(tmp_path: Path, monk
         assert parts.env is not None
         assert parts.workflow.hooks == ("update",)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_returns_its_best_trial_and_continues(tmp_path: Path) -> None:
+    file = tmp_path / "rates.yaml"
+    file.write_text("base: toy/identity:ppo\nseeds: [0]\nsweep: {algorithm.learning_rate: [0.001, 0.01]}\n")
+    first = cadenza.sweep(file, runs_dir=tmp_path / "runs", **SMALL)
+    assert (first["status"], len(first["trials"])) == ("finished", 2)
+    assert first["best"]["value"] == max(trial["value"] for trial in first["trials"])
+    assert cadenza.sweep(file, runs_dir=tmp_path / "runs", **SMALL) == first
+
+
+def test_tune_returns_its_best_trial(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    space = tmp_path / "space.yaml"
+    space.write_text("algorithm.learning_rate: {min: 0.0001, max: 0.01, log: true}\n")
+    result = cadenza.tune("toy/identity:ppo", space, trials=2, seeds=[0], runs_dir=tmp_path / "runs", **SMALL)
+    assert (result["status"], len(result["trials"])) == ("finished", 2)
+    assert 0.0001 <= result["best"]["params"]["algorithm.learning_rate"] <= 0.01
