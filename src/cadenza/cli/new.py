@@ -70,8 +70,8 @@ def new(
     if not {*kinds} <= {*KINDS}:
         from cadenza.errors import nearest
 
-        known = (*KINDS, PACKAGE)
-        raise typer.BadParameter(f"KIND {kind}: unknown{nearest(kind, known)} (there are: {', '.join(known)})")
+        choices = (*KINDS, PACKAGE)
+        raise typer.BadParameter(f"KIND {kind}: unknown{nearest(kind, choices)} (there are: {', '.join(choices)})")
     package = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name) or keyword.iskeyword(package) or name.endswith(("-", "_")):
         raise typer.BadParameter(f"NAME {name}: must be lower case letters, digits and dashes, as in my-walker")

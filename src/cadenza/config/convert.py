@@ -198,8 +198,8 @@ def _convert_dataclass(cls: Any, value: Any, where: str, base: Any = None) -> An
     value = _expand(cls, value, where)
     if not isinstance(value, Mapping):
         raise _refusal(cls, value, where)
-    if cls is RunConfig:
-        import_plugins(value.get("plugins"))
+    if cls is RunConfig and "plugins" in value:
+        import_plugins(value["plugins"])
     prefix, settings = f"{where}." if where else "", {field.name: field for field in fields(cls) if field.init}
     hints = {**_hints(cls), "algorithm": _algorithm(value)} if cls is RunConfig else _hints(cls)
     for name in value:

@@ -149,7 +149,8 @@ def compose(
 
     No code that the data names is imported but `plugins`, which may register what the spec names.
     """
-    import_plugins(plugins_of(overrides))
+    if any("plugins=" in text for text in overrides):
+        import_plugins(plugins_of(overrides))
     if config_dir is not None and not config_dir.is_dir():
         raise NotFoundError(f"no folder '{config_dir}'")
     base = base_of(spec, config_dir)

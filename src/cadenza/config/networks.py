@@ -33,11 +33,11 @@ class NetworkConfig(MLPConfig):
     kwargs: Mapping[str, Any] = setting(doc="keyword arguments for a network of yours", factory=dict, sparse=True)
 
     def __post_init__(self) -> None:
-        check_name("network", self.network, "network", ("mlp",))
         if self.network == "mlp":
             if self.kwargs:
                 raise ConfigError("kwargs need a network of yours, and network is mlp")
             return
+        check_name("network", self.network, "network", ("mlp",))
         unused = [key for key in ("hidden_sizes", "activation") if getattr(self, key) != getattr(MLPConfig(), key)]
         if unused:
             keys = " and ".join(unused)
@@ -116,8 +116,9 @@ class TorsoConfig:
     shared: bool = setting(True, "one torso for policy and value; false: one each")
 
     def __post_init__(self) -> None:
-        check_name("network", self.encoder, "encoder", ("auto",))
-        if self.encoder == "auto" and self.kwargs:
+        if self.encoder != "auto":
+            check_name("network", self.encoder, "encoder", ("auto",))
+        elif self.kwargs:
             raise ConfigError("kwargs need an encoder of yours, and torso.encoder is auto")
 
 
@@ -155,8 +156,8 @@ class OptimizerConfig:
     kwargs: Mapping[str, Any] = setting(doc="keyword arguments for an optimizer of yours", factory=dict, sparse=True)
 
     def __post_init__(self) -> None:
-        check_name("optimizer", self.name, "name", OPTIMIZERS)
         if not self.builtin:
+            check_name("optimizer", self.name, "name", OPTIMIZERS)
             self._refuse_unused()
             return
         if self.kwargs:

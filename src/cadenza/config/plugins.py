@@ -34,9 +34,9 @@ def check_name(kind: str, name: str, key: str, builtin: Iterable[str] = ()) -> N
     """Refuse a name that is no import path, no registered name and not `builtin`; nothing is imported."""
     if name in builtin or ":" in name or name in names(kind):
         return
-    known = [*builtin, *names(kind)]
-    listed = f"{'one of ' if len(known) > 1 else ''}{', '.join(known)}, or " if known else ""
-    raise ConfigError(f"{key}={name!r}: must be {listed}an import path `package.module:name`{nearest(name, known)}")
+    choices = [*builtin, *names(kind)]
+    listed = f"{'one of ' if len(choices) > 1 else ''}{', '.join(choices)}, or " if choices else ""
+    raise ConfigError(f"{key}={name!r}: must be {listed}an import path `package.module:name`{nearest(name, choices)}")
 
 
 def split_entry(entry: Any, key: str) -> tuple[str, dict[str, Any]]:

@@ -84,8 +84,8 @@ def load_object(path: str | type) -> Any:
         return path
     module, _, name = path.partition(":")
     try:
-        found = importlib.import_module(module)
-        return operator.attrgetter(name)(found) if name else found
+        imported = importlib.import_module(module)
+        return operator.attrgetter(name)(imported) if name else imported
     except Exception as problem:  # whatever a user's module may raise
         raise ConfigError(f"cannot import '{path}': {_reason(problem)}") from problem
 

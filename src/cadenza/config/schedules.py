@@ -35,8 +35,8 @@ class Schedule:
     kwargs: Mapping[str, Any] = setting(doc="keyword arguments for a rule of yours", factory=dict, sparse=True)
 
     def __post_init__(self) -> None:
-        plugins.check_name("schedule", self.schedule, "schedule", ("linear",))
         if self.schedule != "linear":
+            plugins.check_name("schedule", self.schedule, "schedule", ("linear",))
             if replace(self, schedule="linear", kwargs={}) != Schedule():
                 raise ConfigError(f"start_value, end_value, start and end belong to linear, not to {self.schedule}")
             return
@@ -64,13 +64,13 @@ class Schedule:
 
         `lin_X` goes from X to 0 over the whole run; the name of a rule is a schedule by this rule.
         """
-        if isinstance(value, str) and (":" in value or value in plugins.names("schedule")):
-            return {"schedule": value}
         if isinstance(value, str) and value.startswith("lin_"):
             try:
                 return {"schedule": "linear", "start_value": float(value[4:]), "end_value": 0.0}
             except ValueError:
                 raise ConfigError(f"'{value}' is no schedule; write lin_ and a number, e.g. lin_0.001") from None
+        if isinstance(value, str) and (":" in value or value in plugins.names("schedule")):
+            return {"schedule": value}
         return value
 
 

@@ -43,7 +43,7 @@ class StoreMaker:
         """Refuse names in the config that are none of the workflow's stores, and stores that it makes by itself."""
         for name in self._buffers:
             if name not in names:
-                known = f"{nearest(name, names)} (known: {', '.join(names)})"
-                raise ConfigError(f"training.buffers.{name}: {algorithm} has no such store{known}")
+                hint = f"{nearest(name, names)} (known: {', '.join(names)})"
+                raise ConfigError(f"training.buffers.{name}: {algorithm} has no such store{hint}")
             if name not in self._made:
                 raise ConfigError(f"training.buffers.{name}: {algorithm} does not make it with context.store(…)")
