@@ -5,22 +5,60 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cadenza.api import Run, load, runs, train
+    from cadenza.api import Run, build, compare, evaluate, load, runs, sweep, train, tune, verify
+    from cadenza.config.plugins import (
+        register_buffer,
+        register_network,
+        register_optimizer,
+        register_schedule,
+        register_sink,
+    )
     from cadenza.config.registry import register_algorithm, register_environment, register_wrapper
     from cadenza.engine import events
 
 __version__ = "0.1.0"
-__all__ = ["Run", "events", "load", "register_algorithm", "register_environment", "register_wrapper", "runs", "train"]
+__all__ = [
+    "Run",
+    "build",
+    "compare",
+    "evaluate",
+    "events",
+    "load",
+    "register_algorithm",
+    "register_buffer",
+    "register_environment",
+    "register_network",
+    "register_optimizer",
+    "register_schedule",
+    "register_sink",
+    "register_wrapper",
+    "runs",
+    "sweep",
+    "train",
+    "tune",
+    "verify",
+]
 
 _ORIGINS = {
     "Run": "cadenza.api",
+    "build": "cadenza.api",
+    "compare": "cadenza.api",
+    "evaluate": "cadenza.api",
     "events": "cadenza.engine",
     "load": "cadenza.api",
     "register_algorithm": "cadenza.config.registry",
+    "register_buffer": "cadenza.config.plugins",
+    "register_network": "cadenza.config.plugins",
+    "register_optimizer": "cadenza.config.plugins",
+    "register_schedule": "cadenza.config.plugins",
+    "register_sink": "cadenza.config.plugins",
     "register_environment": "cadenza.config.registry",
     "register_wrapper": "cadenza.config.registry",
     "runs": "cadenza.api",
+    "sweep": "cadenza.api",
     "train": "cadenza.api",
+    "tune": "cadenza.api",
+    "verify": "cadenza.api",
 }
 
 

@@ -1,12 +1,12 @@
-"""The Python interface: `train`, `load`, `runs`, and the methods of a run."""
+"""The Python interface: `train`, `build`, `load`, `evaluate`, `verify`, `compare`, `runs`, and the methods of a run."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cadenza.errors import ConfigError
 from cadenza.records.folder import RunFolder, find, runs_root
@@ -16,9 +16,13 @@ from cadenza.types import SINGLE_GROUP, Frame
 if TYPE_CHECKING:
     import gymnasium
 
+    from cadenza.config.schema import RunConfig
+    from cadenza.engine.build import Assembly
     from cadenza.engine.events import Listener
     from cadenza.engine.launch import Result
+    from cadenza.lab.compare import Comparison
     from cadenza.lab.playback import Player
+    from cadenza.lab.sweeps.sweep_file import SweepFile
 
 
 @dataclass(frozen=True)
@@ -110,18 +114,84 @@ def train(
     Gymnasium can make copies. Overrides have dotted keys: `train("CartPole-v1:ppo", **{"algorithm.gamma": 0.98})`.
     A stored config from elsewhere that names code needs `trust`.
     """
-    from cadenza.config.load import load as load_config
-    from cadenza.config.load import override
     from cadenza.lab.session import train as launch
-    from cadenza.records.trust import require_trust_of_file
 
     listeners = _listeners(on_event)
-    spec, implied, notes = _spec(str(env) if isinstance(env, Path) else env, algorithm)
-    if not trust:
-        require_trust_of_file(spec)
-    settings = [override(key, value) for key, value in (implied | overrides).items()]
-    command = ["cadenza.train", spec, *settings]
-    return _outcome(launch(load_config(spec, settings), _root(runs_dir), command, quiet, listeners, notes))
+    config, arguments, notes = _config(env, algorithm, trust, overrides)
+    command = ["cadenza.train", *arguments]
+    return _outcome(launch(config, _root(runs_dir), command, quiet, listeners, notes))
+
+
+def build(
+    env: str | Path | Callable[..., Any] | gymnasium.Env[Any, Any],
+    algorithm: str | type | None = None,
+    *,
+    trust: bool = False,
+    **overrides: Any,
+) -> Assembly:
+    """Build the parts of a run, which has no folder and does not begin, from the arguments of `train`.
+
+    They are `config`, `spec` (of the environment), `env`, `workflow`, `stores`, `phases`, `evaluator`, `streams` and
+    `decisions`. Close them when done: `with contextlib.closing(cadenza.build("CartPole-v1:ppo")) as parts`.
+    """
+    from cadenza.engine.build import assemble
+    from cadenza.engine.launch import checked_environment
+
+    config, _, _ = _config(env, algorithm, trust, overrides)
+    with checked_environment(config) as first:
+        return assemble(config, first.spec, {}, first=first)
+
+
+def evaluate(
+    run: str | Path | Run,
+    episodes: int = 20,
+    seed: int = 0,
+    checkpoint: str | int = "last",
+    runs_dir: Path | str | None = None,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Measure the policy of a run; return `return_mean`, `returns` and others, as `cadenza evaluate --json` prints."""
+    return _run(run, runs_dir).evaluate(episodes, seed, checkpoint, trust)
+
+
+def verify(
+    run: str | Path | Run, steps: int | None = None, runs_dir: Path | str | None = None, trust: bool = False
+) -> dict[str, Any]:
+    """Repeat a run, up to `steps` env_steps, and compare bit for bit.
+
+    Return `identical`, `first_difference` and `made_with`, as `cadenza verify --json` prints them.
+    """
+    from tempfile import TemporaryDirectory
+
+    from cadenza.tools.verify import repeat
+
+    with TemporaryDirectory(prefix="cadenza-verify-") as scratch:
+        difference, versions = repeat(_run(run, runs_dir).folder, Path(scratch), steps, trust)
+    return {"identical": difference is None, "first_difference": difference, "made_with": versions}
+
+
+def compare(
+    *runs: str | Path | Run,
+    metrics: Sequence[str] = (),
+    score: Literal["final", "best"] | int = "final",
+    by: Sequence[str] = (),
+    runs_dir: Path | str | None = None,
+) -> Comparison:
+    """Compare runs: names, wildcards, specs (`"CartPole-v1:ppo"`) or `Run` objects.
+
+    They are grouped by their settings, or by those in `by` alone. `score` says which value of a run counts: its last,
+    its best, or the one at a number of env_steps. The result's `plain()` is what `cadenza compare --json` prints; its
+    `series`, `estimate` and `improvement` are the parts.
+    """
+    from cadenza.lab.compare import compare as compared
+    from cadenza.lab.series import select_runs
+
+    root = _root(runs_dir)
+    folders = [
+        folder for run in runs for folder in ([run.folder] if isinstance(run, Run) else select_runs(root, [str(run)]))
+    ]
+    unique = {folder.path.resolve(): folder for folder in folders}
+    return compared(unique.values(), metrics, str(score), by)
 
 
 def load(
@@ -131,7 +201,7 @@ def load(
 
     A checkpoint is `last`, `best` or a number of env_steps.
     """
-    return (run if isinstance(run, Run) else Run.find(run, runs_dir)).load(checkpoint, trust)
+    return _run(run, runs_dir).load(checkpoint, trust)
 
 
 def runs(
@@ -188,6 +258,104 @@ class Policy:
 
 def _root(runs_dir: Path | str | None) -> Path:
     return runs_root(Path(runs_dir) if runs_dir is not None else None)
+
+
+def sweep(
+    file: str | Path,
+    *,
+    trials: int | None = None,
+    max_timesteps: int | None = None,
+    jobs: int | None = None,
+    runs_dir: Path | str | None = None,
+    quiet: bool = True,
+    trust: bool = False,
+    **overrides: Any,
+) -> dict[str, Any]:
+    """Run or continue the sweep in a file; return what `cadenza sweep --json` prints: `best`, `trials` and others."""
+    from cadenza.lab.sweeps.sweep_file import read
+    from cadenza.records.trust import require_trust_of_file
+
+    if not trust:
+        require_trust_of_file(str(file))
+    settings = read(Path(file), trials=trials, max_timesteps=max_timesteps, parallel_jobs=jobs)
+    return _conduct(settings, overrides, runs_dir, quiet, trust, ["cadenza", "sweep", str(file)])
+
+
+def tune(
+    spec: str | Path,
+    space: str | Path | None = None,
+    *,
+    trials: int | None = None,
+    seeds: Sequence[int] = (),
+    max_timesteps: int | None = None,
+    objective: str | None = None,
+    jobs: int | None = None,
+    runs_dir: Path | str | None = None,
+    quiet: bool = True,
+    trust: bool = False,
+    **overrides: Any,
+) -> dict[str, Any]:
+    """Search for good settings with Optuna; return what `cadenza tune --json` prints: `best`, `trials` and others.
+
+    Called again, it continues where it was. Without a `space` it searches the algorithm's shipped one.
+    """
+    from cadenza.lab.sweeps.sweep_file import read_space
+    from cadenza.records.trust import require_trust_of_file
+
+    if space is not None and not trust:
+        require_trust_of_file(str(space))
+    file = read_space(
+        None if space is None else Path(space),
+        str(spec),
+        None,
+        trials=trials,
+        seeds=list(seeds) or None,
+        max_timesteps=max_timesteps,
+        objective=objective,
+        parallel_jobs=jobs,
+    )
+    return _conduct(file, overrides, runs_dir, quiet, trust, ["cadenza", "tune", str(spec)])
+
+
+def _conduct(
+    file: SweepFile,
+    overrides: Mapping[str, Any],
+    runs_dir: Path | str | None,
+    quiet: bool,
+    trust: bool,
+    command: list[str],
+) -> dict[str, Any]:
+    """Run or continue a sweep on this machine; an interrupt is raised once its runs are saved."""
+    from cadenza.cli.sweep import SweepOptions, conduct, require_extras
+    from cadenza.config.load import override
+    from cadenza.lab.sweeps.sweep_plan import plan
+    from cadenza.lab.sweeps.sweep_report import result
+
+    require_extras(file, "local")
+    settings = [override(key, value) for key, value in overrides.items()]
+    options = SweepOptions("local", None, _root(runs_dir), trust, False, False, quiet, True)
+    going, _, stopped = conduct(plan(file, settings, None, trust), options, [*command, *settings])
+    if stopped:
+        raise KeyboardInterrupt(f"sweep {going.plan.id} was stopped by {stopped}; call it again to continue")
+    return result(going)
+
+
+def _run(run: str | Path | Run, runs_dir: Path | str | None) -> Run:
+    return run if isinstance(run, Run) else Run.find(run, runs_dir)
+
+
+def _config(
+    env: Any, algorithm: str | type | None, trust: bool, overrides: Mapping[str, Any]
+) -> tuple[RunConfig, list[str], tuple[str, ...]]:
+    """Return the config of these arguments, the spec and settings that make it, and notes about the environment."""
+    from cadenza.config.load import load, override
+    from cadenza.records.trust import require_trust_of_file
+
+    spec, implied, notes = _spec(str(env) if isinstance(env, Path) else env, algorithm)
+    if not trust:
+        require_trust_of_file(spec)
+    settings = [override(key, value) for key, value in (implied | dict(overrides)).items()]
+    return load(spec, settings), [spec, *settings], notes
 
 
 def _listeners(on_event: Any) -> list[Listener]:

@@ -269,6 +269,8 @@ class Context:
     streams: Streams  # named random generators, part of the run's state
     kernels: str = "torch"  # or "numpy": the hand-written kernels (`nets/numpy/`), where they support the networks
     compiled: Callable[[Any], Any] = lambda function: function  # applies torch's compiler if the run uses it
+    # `store(name, Store, *arguments)` makes a store, or the one that `training.buffers` names in its place
+    store: Callable[..., Any] = lambda name, default, *arguments, **settings: default(*arguments, **settings)
     captured: Callable[[Any], Any] = lambda function: function  # captures a CUDA graph (`nets/cuda_graph.py`)
 
 

@@ -16,7 +16,7 @@ assert pytest.main(["-q", "-p", "no:cacheprovider", "-c", "pyproject.toml"]) == 
 """
 
 
-@pytest.mark.parametrize("kind", ["algorithm", "env", "wrapper"])
+@pytest.mark.parametrize("kind", ["algorithm", "env", "wrapper", "network", "buffer", "sink"])
 def test_a_new_package_passes_its_own_test(kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "somewhere"
     cadenza("new", kind, f"fresh-{kind}", "--out", folder).succeeded()
@@ -24,6 +24,14 @@ def test_a_new_package_passes_its_own_test(kind: str, tmp_path: Path) -> None:
     (named,) = (value for group in points.values() for value in group.values())
     assert named == f"fresh_{kind}.{kind}:Fresh{kind.capitalize()}"
     script(TEST, folder)
+
+
+def test_a_new_package_of_all_kinds_passes_its_own_tests(tmp_path: Path) -> None:
+    cadenza("new", "package", "fresh-lab", "--out", tmp_path / "lab").succeeded()
+    points = tomllib.loads((tmp_path / "lab" / "pyproject.toml").read_text())["project"]["entry-points"]
+    kinds = ("algorithms", "buffers", "environments", "networks", "sinks", "wrappers")
+    assert sorted(points) == [f"cadenza.{kind}" for kind in kinds]
+    script(TEST, tmp_path / "lab")
 
 
 def test_invalid_names_and_targets_of_new_are_refused_in_one_line(tmp_path: Path) -> None:

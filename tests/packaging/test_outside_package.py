@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -97,13 +98,50 @@ def test_an_outside_sink_receives_every_row(tmp_path: Path) -> None:
     assert (counts["Started"], counts["Row"], counts["Ended"]) == (1, len(read(run.metrics)), 1)
 
 
+PARTS = [
+    "outside/corridor-v1:dqn",
+    "algorithm.torso.encoder=waves",
+    "algorithm.optimizer={name: signs, kwargs: {decay: 0.8}}",
+    "algorithm.learning_rate=halving",
+    "training.buffers={replay: {id: clipped, limit: 0.5}}",
+    "algorithm.warmup_steps=64",
+    "checkpoint.every_steps=80",
+    "evaluation.episodes=2",
+    "--max-timesteps",
+    "1200",
+]
+
+
+def test_a_run_with_outside_parts_is_killed_and_resumes_exactly(installed: Path, tmp_path: Path) -> None:
+    whole = uninterrupted(PARTS, tmp_path / "whole")
+    root = tmp_path / "killed"
+    for kill in KILLS:
+        arguments = ["resume", "@last"] if (root / "@last").exists() else ["train", *PARTS]
+        code, errors = call(arguments, root, kill, installed)
+        assert code == -signal.SIGKILL, errors
+    assert call(["resume", "@last"], root, packages=installed)[0] == 0
+    assert compare(whole, find(root, "@last")) is None
+
+
+def test_outside_commands_are_listed_and_run(tmp_path: Path) -> None:
+    described = cadenza("--help").stdout
+    assert re.search(r"count-runs +Print the number of runs\.", described)
+    assert re.search(r"unfinished +\(cannot be loaded", described)
+    counted = cadenza("count-runs", "--runs-dir", tmp_path)
+    assert (counted.returncode, counted.stdout) == (0, "0\n")
+    broken = cadenza("unfinished", "--anything")
+    assert broken.returncode == 2
+    assert broken.stderr.startswith("error: entry point 'unfinished = outside_lab.nowhere:command' in cadenza.commands")
+    assert "No such command 'count-run'" in cadenza("count-run").stderr
+
+
 def test_errors_of_an_outside_package_are_reported_like_built_in_ones(installed: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (["outside/corridr:climb"], "unknown environment 'outside/corridr'; did you mean 'outside/corridor-v1'?"),
         (["outside/corridor:clim"], "unknown algorithm 'clim'; did you mean 'climb'?"),
         (["outside/corridor:climb", "algorithm.nois=1"], "'algorithm.nois'; did you mean 'algorithm.noise'?"),
         (["outside/corridor:climb", "environment.wrappers=[Mirored]"], "did you mean 'Mirrored'?"),
-        (["outside/corridor:climb", "logging.sinks=[taly]"], "must be one of tally, or an import path"),
+        (["outside/corridor:climb", "logging.sinks=[taly]"], "must be tally, or an import path"),
         (["toy/identity:climb"], "climb takes Box observations and Discrete actions; toy/identity has others"),
     ):
         code, errors = call(["train", *arguments], tmp_path, packages=installed)

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from importlib import import_module
 from inspect import getdoc
@@ -65,23 +65,61 @@ TRY = {  # by the argument that is missing
 
 
 class Commands(TyperGroup):
-    """The group of all commands. It imports a command's module when the command is called or listed."""
+    """The group of all commands. It imports a command's module when the command is called or listed.
+
+    Other packages add commands by entry points, which are looked for when a command is not ours and in the list of all.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands: dict[str, Any] = {name: None for name in COMMANDS if name not in HIDDEN}
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        names = [name for name in COMMANDS if name not in HIDDEN]
+        return [*names, *(name for name in sorted(package_commands()) if name not in COMMANDS)]
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in HIDDEN:  # not among the commands that are listed and suggested
             return load(cmd_name)
-        if cmd_name in self.commands and self.commands[cmd_name] is None:
-            self.commands[cmd_name] = load(cmd_name)
-        return self.commands.get(cmd_name)
+        if cmd_name not in COMMANDS and cmd_name not in package_commands():
+            return None
+        if self.commands.get(cmd_name) is None:
+            self.commands[cmd_name] = load(cmd_name) if cmd_name in COMMANDS else load_package_command(cmd_name)
+        return self.commands[cmd_name]
+
+
+def package_commands() -> Collection[str]:
+    """Return the names of commands that other packages add; none of them is imported."""
+    from cadenza.config import plugins
+
+    return plugins.entries("command")
 
 
 def load(name: str) -> Any:
     """Import a command and return it as click's."""
-    command = getattr(import_module(f"cadenza.cli.{name}"), COMMANDS[name])
+    return as_click(name, getattr(import_module(f"cadenza.cli.{name}"), COMMANDS[name]))
+
+
+def load_package_command(name: str) -> Any:
+    """Import the command of another package; one that cannot be imported raises the reason when it is called."""
+    from cadenza.config import plugins
+
+    try:
+        return as_click(name, plugins.load("command", name))
+    except Exception as problem:  # typer's, of a signature that it cannot read, too
+        error = problem if isinstance(problem, CadenzaError) else ConfigError(f"command {name}: {problem}")
+
+    def broken() -> None:
+        raise error
+
+    command = as_click(name, broken)
+    command.help = command.short_help = "(cannot be loaded: call it to see why)"
+    command.context_settings |= {"ignore_unknown_options": True, "allow_extra_args": True}
+    return command
+
+
+def as_click(name: str, command: Any) -> Any:
+    """Return a function with typer's annotations, or a typer application, as click's command."""
     group = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     if isinstance(command, typer.Typer):
         group.add_typer(command, name=name)

@@ -38,35 +38,51 @@ KINDS = {
     "wrapper": Kind(
         "wrappers", "A wrapper of your own.", "$Class", "cadenza train CartPole-v1:ppo 'environment.wrappers=[$Class]'"
     ),
+    "network": Kind(
+        "networks",
+        "An encoder of your own.",
+        "$package",
+        "cadenza train CartPole-v1:ppo algorithm.torso.encoder=$package",
+    ),
+    "buffer": Kind(
+        "buffers", "A replay of your own.", "$package", "cadenza train CartPole-v1:dqn training.buffers.replay=$package"
+    ),
+    "sink": Kind(
+        "sinks", "A metric sink of your own.", "$package", "cadenza train CartPole-v1:ppo 'logging.sinks=[$package]'"
+    ),
 }
+PACKAGE = "package"  # all of these in one package
 
 
 def new(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join((*KINDS, PACKAGE))}.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="The package's name in lower case, as my-walker.")],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write to this new folder. Default: ./NAME.")] = None,
     json: Json = False,
 ) -> None:
-    """Write a package for your own algorithm, env or wrapper.
+    """Write a package for your own algorithm, env, wrapper, network, buffer or sink, or for all of them.
 
     The package works as it is, and has a test that passes.
 
     Example: cadenza new algorithm my-gradient
     """
-    if kind not in KINDS:
+    kinds = list(KINDS) if kind == PACKAGE else [kind]
+    if not {*kinds} <= {*KINDS}:
         from cadenza.errors import nearest
 
-        raise typer.BadParameter(f"KIND {kind}: unknown{nearest(kind, KINDS)} (there are: {', '.join(KINDS)})")
+        choices = (*KINDS, PACKAGE)
+        raise typer.BadParameter(f"KIND {kind}: unknown{nearest(kind, choices)} (there are: {', '.join(choices)})")
     package = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name) or keyword.iskeyword(package) or name.endswith(("-", "_")):
         raise typer.BadParameter(f"NAME {name}: must be lower case letters, digits and dashes, as in my-walker")
-    check_free(kind, name, package)
+    for one in kinds:
+        check_free(one, name, package)
     if find_spec(package) is not None:
         raise typer.BadParameter(f"NAME {name}: a module '{package}' exists already; choose another name")
     folder = out or Path(name)
     if folder.exists():
         raise typer.BadParameter(f"{folder} exists: give a new folder with --out")
-    paths = write(kind, name, package, folder)
+    paths = write(kinds, name, package, folder)
     if json:
         print_json({"folder": str(folder.absolute()), "files": paths})
         return
@@ -86,7 +102,7 @@ def check_free(kind: str, name: str, package: str) -> None:
         names |= {*registry.ALGORITHMS, *(path.name.removesuffix(".yaml") for path in settings)}
     elif kind == "env":
         names |= {*registry.FAMILIES}
-    else:
+    elif kind == "wrapper":
         import gymnasium.wrappers
 
         names |= {*registry.wrappers(), *gymnasium.wrappers.__all__}
@@ -94,26 +110,33 @@ def check_free(kind: str, name: str, package: str) -> None:
         raise typer.BadParameter(f"NAME {name}: '{registered}' is one of the {group} already; choose another name")
 
 
-def write(kind: str, name: str, package: str, folder: Path) -> list[str]:
+def write(kinds: list[str], name: str, package: str, folder: Path) -> list[str]:
     """Write the package's files from their skeletons; return their paths."""
-    entry, module = KINDS[kind], kind
-    words = {"name": name, "package": package, "module": module, "Class": camel(package), "group": entry.group}
-    for key in ("description", "registered", "command"):
-        words[key] = Template(getattr(entry, key)).substitute(words)
-    skeletons = {
-        "pyproject.toml": "pyproject.toml.txt",
-        "README.md": "readme.md.txt",
-        f"src/{package}/{module}.py": f"{kind}.py.txt",
-        f"tests/test_{module}.py": f"test_{kind}.py.txt",
-    }
-    texts = {f"src/{package}/__init__.py": f'"""{entry.description}"""\n'}
-    for path, skeleton in skeletons.items():
-        text = files("cadenza.skeletons").joinpath(skeleton).read_text(encoding="utf-8")
-        texts[path] = Template(text).substitute(words)
+    words = {"name": name, "package": package, "Class": camel(package)}
+    single = KINDS[kinds[0]].description if len(kinds) == 1 else "Parts of your own."
+    points, commands, texts = [], [], {f"src/{package}/__init__.py": f'"""{single}"""\n'}
+    for kind in kinds:
+        entry = KINDS[kind]
+        own = {**words, "module": kind, "description": entry.description}
+        own["registered"] = Template(entry.registered).substitute(own)
+        points.append(
+            f'[project.entry-points."cadenza.{entry.group}"]\n"{own["registered"]}" = "{package}.{kind}:{own["Class"]}"'
+        )
+        commands.append(Template(entry.command).substitute(own))
+        texts[f"src/{package}/{kind}.py"] = skeleton(f"{kind}.py.txt", own)
+        texts[f"tests/test_{kind}.py"] = skeleton(f"test_{kind}.py.txt", own)
+    words |= {"description": single, "points": "\n\n".join(points), "commands": "\n".join(commands)}
+    texts["pyproject.toml"] = skeleton("pyproject.toml.txt", words)
+    texts["README.md"] = skeleton("readme.md.txt", words)
     for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
     return sorted(texts)
+
+
+def skeleton(name: str, words: dict[str, str]) -> str:
+    """Return the text of a skeleton with these words in it."""
+    return Template(files("cadenza.skeletons").joinpath(name).read_text(encoding="utf-8")).substitute(words)
 
 
 def camel(package: str) -> str:

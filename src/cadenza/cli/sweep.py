@@ -89,25 +89,40 @@ def sweep(
 
 def begin(file: SweepFile, overrides: list[str], options: SweepOptions) -> None:
     """Plan a sweep, run or continue it, and report its results."""
-    from cadenza.engine.signals import EXIT_CODES, Signals
-    from cadenza.lab.sweeps.journal import Journal
-    from cadenza.lab.sweeps.sweep_loop import Sweep, conclude, create_folder, predecessor
+    from cadenza.engine.signals import EXIT_CODES
     from cadenza.lab.sweeps.sweep_plan import plan as make_plan
-    from cadenza.lab.sweeps.sweep_report import result, write_report
-    from cadenza.records.folder import runs_root
+    from cadenza.lab.sweeps.sweep_report import result
 
     require_extras(file, options.on)
     plan = make_plan(file, overrides, options.config_dir, options.trust)
-    root = runs_root(options.runs_dir).absolute()
     if options.dry_run:
         show_plan(plan, options.json)
         return
+    going, progress, stopped = conduct(plan, options, repeated_command())
+    if options.json:
+        print_json(result(going))
+    elif going.journal.ranked(plan.file.objective.sign):
+        show_best(going)
+    progress.end(stopped, going)
+    if stopped:
+        raise typer.Exit(EXIT_CODES[stopped])
+
+
+def conduct(plan: Plan, options: SweepOptions, command: list[str]) -> tuple[Sweep, Progress, str | None]:
+    """Run or continue a sweep, whose report names the `command`; return it, and the signal that stopped it."""
+    from cadenza.engine.signals import Signals
+    from cadenza.lab.sweeps.journal import Journal
+    from cadenza.lab.sweeps.sweep_loop import Sweep, conclude, create_folder, predecessor
+    from cadenza.lab.sweeps.sweep_report import write_report
+    from cadenza.records.folder import runs_root
+
+    root = runs_root(options.runs_dir).absolute()
     folder = create_folder(plan, root)
     with locked(folder.path):
         journal = Journal(folder.journal)
         if options.retry_failed:
             journal.retry()
-        backend = open_backend(options.on, min(file.parallel_jobs, plan.total * len(plan.seeds)))
+        backend = open_backend(options.on, min(plan.file.parallel_jobs, plan.total * len(plan.seeds)))
         progress = Progress(plan, journal, options.quiet)
         going = Sweep(plan, root, folder, journal, backend, progress.over, progress.warn)
         progress.start(folder.path, "" if journal.trials else predecessor(plan, folder))
@@ -117,16 +132,9 @@ def begin(file: SweepFile, overrides: list[str], options: SweepOptions) -> None:
         finally:
             backend.close()
             journal.close()
-        write_report(going, repeated_command())
-        best = conclude(going)
-    stopped = signals.requested
-    if options.json:
-        print_json(result(going))
-    elif best is not None:
-        show_best(going)
-    progress.end(stopped, going)
-    if stopped:
-        raise typer.Exit(EXIT_CODES[stopped])
+        write_report(going, command)
+        conclude(going)
+    return going, progress, signals.requested
 
 
 @contextmanager

@@ -29,7 +29,8 @@ def check_bounds(bounds: Bounds | None, value: Any, key: str) -> None:
     elif isinstance(value, Schedule):
         first, last = ends(value)
         for name, number in (("start_value", first), ("end_value", last)):
-            _refuse_outside(bounds, number, f"{key}.{name}", with_ends=first != last)
+            part = f"{key}.{name}" if value.schedule == "linear" else f"{key} ({value.schedule})"
+            _refuse_outside(bounds, number, part, with_ends=first != last)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         _refuse_outside(bounds, value, key)
 
@@ -42,7 +43,7 @@ def _refuse_outside(bounds: Bounds, value: float, key: str, with_ends: bool = Fa
 
 def ends(value: float | Schedule) -> tuple[float, float]:
     """Return the first and the last value of a number that may be a schedule."""
-    return (value.start_value, value.end_value) if isinstance(value, Schedule) else (value, value)
+    return value.ends if isinstance(value, Schedule) else (value, value)
 
 
 def refuse_unused(config: Any, where: str) -> None:

@@ -18,8 +18,9 @@ from cadenza.base.text import printable
 from cadenza.config import registry
 from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.checks import check_bounds, default, refuse_unused
+from cadenza.config.plugins import import_plugins
 from cadenza.config.schema import RunConfig
-from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, nearest
+from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
 
 T = TypeVar("T")
 
@@ -201,6 +202,8 @@ def _convert_dataclass(cls: Any, value: Any, where: str, base: Any = None) -> An
     value = _expand(cls, value, where)
     if not isinstance(value, Mapping):
         raise _refusal(cls, value, where)
+    if cls is RunConfig and "plugins" in value:
+        import_plugins(value["plugins"])
     prefix, settings = f"{where}." if where else "", {field.name: field for field in fields(cls) if field.init}
     hints = {**_hints(cls), "algorithm": _algorithm(value)} if cls is RunConfig else _hints(cls)
     for name in value:
@@ -213,7 +216,7 @@ def _convert_dataclass(cls: Any, value: Any, where: str, base: Any = None) -> An
             raise ConfigError(f"{prefix}{name} is missing: {describe(hint)}")
         item = value[name] if name in value else to_dict(usual)  # a default must fit its type, too, to be read back
         if is_dataclass(hint) and type(usual) is hint:
-            values[name] = _convert_dataclass(hint, item, f"{prefix}{name}", usual)
+            values[name] = _convert_dataclass(hint, item, f"{prefix}{name}", _defaults(usual, item))
         else:
             values[name] = _convert(hint, item, f"{prefix}{name}")
         check_bounds(field.metadata.get("bounds"), values[name], f"{prefix}{name}")
@@ -224,6 +227,12 @@ def _convert_dataclass(cls: Any, value: Any, where: str, base: Any = None) -> An
     except ConfigError as problem:
         raise _with_place(problem, where, settings) from None
     return built
+
+
+def _defaults(usual: Any, item: Any) -> Any:
+    """Return the block that stands for what `item` leaves out: its default, unless that knows a better one."""
+    exchange = getattr(usual, "defaults_for", None)
+    return usual if exchange is None or not isinstance(item, Mapping) else exchange(item)
 
 
 def _expand(cls: Any, value: Any, where: str) -> Any:
@@ -242,7 +251,10 @@ def _with_place(problem: ConfigError, where: str, names: Any) -> ConfigError:
     if not where or f"{where}." in message or message.startswith(where):
         return problem
     starts_with_key = re.split(r"\W", message, maxsplit=1)[0] in names
-    return ConfigError(f"{where}.{message}" if starts_with_key else f"{where}: {message}")
+    placed = f"{where}.{message}" if starts_with_key else f"{where}: {message}"
+    if isinstance(problem, UnusedError):
+        return UnusedError(placed, [f"{where}.{key}" for key in problem.keys])
+    return ConfigError(placed)
 
 
 def _convert_choice(hint: Any, value: Any, where: str) -> Any:

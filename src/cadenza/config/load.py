@@ -18,6 +18,7 @@ from cadenza.base.text import lines
 from cadenza.config.convert import build, suggest, to_dict, walk
 from cadenza.config.interpolation import bounded, from_environment
 from cadenza.config.migrate import migrate
+from cadenza.config.plugins import import_plugins, plugins_of
 from cadenza.config.registry import ALGORITHMS
 from cadenza.config.schema import SCHEMA_VERSION, RunConfig
 from cadenza.config.spec import (
@@ -35,7 +36,7 @@ from cadenza.config.spec import (
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
 
 MARKS = "from_environment"  # the setting that lists the keys whose value came from an environment variable
-SHIPPED = "cadenza/conf/experiment/"  # the folder of the experiments that are part of cadenza
+SHIPPED = "cadenza/conf/"  # the folder of the settings of algorithms and of the experiments that are part of cadenza
 
 
 @dataclass
@@ -123,7 +124,7 @@ def _grammar(value: Any) -> str:
 def resolve(
     spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None, *, trace: bool = False
 ) -> Composed:
-    """Return what `compose` returns, without settings of a shipped experiment that have no effect any more.
+    """Return what `compose` returns, without settings of cadenza's own files that have no effect any more.
 
     These belong to a part that an override has replaced. Building the config finds them.
     """
@@ -146,8 +147,10 @@ def compose(
 ) -> Composed:
     """Return the plain data of a spec with its overrides and, with `trace`, its layers.
 
-    No code that the data names is imported.
+    No code that the data names is imported but `plugins`, which may register what the spec names.
     """
+    if any("plugins=" in text for text in overrides):
+        import_plugins(plugins_of(overrides))
     if config_dir is not None and not config_dir.is_dir():
         raise NotFoundError(f"no folder '{config_dir}'")
     base = base_of(spec, config_dir)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from cadenza.config.plugins import check_name
 from cadenza.config.setting import setting
-from cadenza.errors import ConfigError
+from cadenza.errors import ConfigError, UnusedError
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 
@@ -21,7 +22,37 @@ class MLPConfig:
 
 
 @dataclass(frozen=True)
-class CriticConfig(MLPConfig):
+class NetworkConfig(MLPConfig):
+    """Fully connected layers, or a network of yours in their place."""
+
+    network: str = setting(
+        "mlp",
+        "mlp, or a network of yours, `package.module:Class` or a registered name, made with its inputs and outputs",
+        sparse=True,
+    )
+    kwargs: Mapping[str, Any] = setting(doc="keyword arguments for a network of yours", factory=dict, sparse=True)
+
+    def __post_init__(self) -> None:
+        if self.network == "mlp":
+            if self.kwargs:
+                raise ConfigError("kwargs need a network of yours, and network is mlp")
+            return
+        check_name("network", self.network, "network", ("mlp",))
+        unused = [key for key in ("hidden_sizes", "activation") if getattr(self, key) != getattr(MLPConfig(), key)]
+        if unused:
+            keys = " and ".join(unused)
+            raise UnusedError(f"{keys}: no effect with a network of yours; put what it takes into kwargs", unused)
+
+    def defaults_for(self, values: Mapping[str, Any]) -> NetworkConfig:
+        """Return the settings that stand for those that `values` leave out: a network of yours has none of an MLP's."""
+        layers = MLPConfig()
+        if values.get("network", self.network) == "mlp":
+            return self
+        return replace(self, hidden_sizes=layers.hidden_sizes, activation=layers.activation)
+
+
+@dataclass(frozen=True)
+class CriticConfig(NetworkConfig):
     """The layers of a critic, and its input."""
 
     sees: Literal["own", "state", "both"] = setting(
@@ -73,7 +104,9 @@ class TorsoConfig:
     """The network from an observation to the features that policy and value share."""
 
     encoder: str = setting(
-        "auto", "auto: a CNN for images, everything else as one vector; or a module of yours, `package.module:Class`"
+        "auto",
+        "auto: a CNN for images, everything else as one vector; or a module of yours, `package.module:Class` or a "
+        "registered name",
     )
     kwargs: Mapping[str, Any] = setting(doc="keyword arguments for an encoder of yours", factory=dict)
     cnn: CNNConfig = setting(doc="for images", factory=CNNConfig)
@@ -83,9 +116,9 @@ class TorsoConfig:
     shared: bool = setting(True, "one torso for policy and value; false: one each")
 
     def __post_init__(self) -> None:
-        if self.encoder != "auto" and ":" not in self.encoder:
-            raise ConfigError(f"encoder={self.encoder}: must be auto, or an import path `package.module:Class`")
-        if self.encoder == "auto" and self.kwargs:
+        if self.encoder != "auto":
+            check_name("network", self.encoder, "encoder", ("auto",))
+        elif self.kwargs:
             raise ConfigError("kwargs need an encoder of yours, and torso.encoder is auto")
 
 
@@ -100,11 +133,17 @@ class HeadConfig:
     squash: bool = setting(False, "map actions through tanh into the bounds of the action space, instead of clipping")
 
 
+OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "laprop")
+
+
 @dataclass(frozen=True)
 class OptimizerConfig:
     """The optimizer, without its learning rate."""
 
-    name: Literal["adam", "adamw", "sgd", "rmsprop", "laprop"] = setting("adam", "the algorithm")
+    name: Literal["adam", "adamw", "sgd", "rmsprop", "laprop"] | str = setting(
+        "adam",
+        "the algorithm; or one with torch's interface, `package.module:Class` (torch.optim:RAdam) or a registered name",
+    )
     eps: float = setting(1e-5, "added to the denominator (all but sgd)", least=0)
     betas: tuple[float, float] = setting(
         (0.9, 0.999), "adam, adamw, laprop: decay of the averages of gradients and squares", least=0, below=1
@@ -114,8 +153,36 @@ class OptimizerConfig:
     alpha: float = setting(0.99, "rmsprop: decay of the average of squares", least=0, below=1)
     agc: float = setting(0.0, "largest norm of a tensor's gradient per norm of the tensor; 0: any", least=0)
     warmup: int = setting(0, "laprop: updates over which the steps grow to their full size", "updates", least=0)
+    kwargs: Mapping[str, Any] = setting(doc="keyword arguments for an optimizer of yours", factory=dict, sparse=True)
 
     def __post_init__(self) -> None:
+        if not self.builtin:
+            check_name("optimizer", self.name, "name", OPTIMIZERS)
+            self._refuse_unused()
+            return
+        if self.kwargs:
+            raise ConfigError(f"kwargs belong to an optimizer of yours, not to {self.name}")
         for key, users in {"momentum": ("sgd", "rmsprop"), "warmup": ("laprop",)}.items():
             if getattr(self, key) and self.name not in users:
                 raise ConfigError(f"{key} belongs to {' and '.join(users)}, not to {self.name}")
+
+    @property
+    def builtin(self) -> bool:
+        """Whether this is one of cadenza's own optimizers."""
+        return self.name in OPTIMIZERS
+
+    def defaults_for(self, values: Mapping[str, Any]) -> OptimizerConfig:
+        """Return what stands for the settings that `values` leave out, where these are an algorithm's defaults.
+
+        An optimizer of yours takes nothing from what the algorithm's usual one is tuned to.
+        """
+        return self if values.get("name", self.name) in OPTIMIZERS else OptimizerConfig()
+
+    def _refuse_unused(self) -> None:
+        if "lr" in self.kwargs:
+            raise ConfigError("kwargs.lr: the step size is the algorithm's learning_rate")
+        for field in fields(self):
+            key = field.name
+            if key not in ("name", "agc", "kwargs") and getattr(self, key) != field.default:
+                advice = f"put what {self.name} takes into kwargs"
+                raise UnusedError(f"{key} belongs to cadenza's own optimizers: {advice}", [key])

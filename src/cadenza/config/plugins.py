@@ -1,38 +1,121 @@
-"""Stores, sinks, optimizers, schedules and commands of other packages, by import path or by entry point."""
+"""Parts of other packages: by import path `package.module:name`, by entry point, or registered by a decorator.
+
+A decorator's name is known in a process that has imported its module; `plugins: [my_pkg]` in a config imports it.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 from cadenza.config import registry
 from cadenza.errors import ConfigError, nearest
 
-GROUPS = {kind: f"cadenza.{kind}s" for kind in ("command", "optimizer", "schedule", "sink", "store")}
+GROUPS = {kind: f"cadenza.{kind}s" for kind in ("buffer", "command", "network", "optimizer", "schedule", "sink")}
+Part = TypeVar("Part")
+
+_registered: dict[str, dict[str, Any]] = {kind: {} for kind in GROUPS}
 
 
-@functools.cache  # a search takes milliseconds, and a schedule is looked up at every update
+@functools.cache  # a search takes milliseconds
 def entries(kind: str) -> dict[str, EntryPoint]:
     """Return the entry points of a kind by name; nothing is imported."""
     return {entry.name: entry for entry in entry_points(group=GROUPS[kind])}
 
 
+def names(kind: str) -> list[str]:
+    """Return the names of a kind that decorators and entry points make known."""
+    return sorted({*_registered[kind], *entries(kind)})
+
+
 def check_name(kind: str, name: str, key: str, builtin: Iterable[str] = ()) -> None:
-    """Refuse a name that is no import path, no entry point and not `builtin`; nothing is imported."""
-    if ":" in name or name in builtin or name in entries(kind):
+    """Refuse a name that is no import path, no registered name and not `builtin`; nothing is imported."""
+    if name in builtin or ":" in name or name in names(kind):
         return
-    names = [*builtin, *sorted(entries(kind))]
-    listed = f"one of {', '.join(names)}, or " if names else ""
-    raise ConfigError(f"{key}={name!r}: must be {listed}an import path `package.module:name`{nearest(name, names)}")
+    choices = [*builtin, *names(kind)]
+    listed = f"{'one of ' if len(choices) > 1 else ''}{', '.join(choices)}, or " if choices else ""
+    raise ConfigError(f"{key}={name!r}: must be {listed}an import path `package.module:name`{nearest(name, choices)}")
+
+
+def split_entry(entry: Any, key: str) -> tuple[str, dict[str, Any]]:
+    """Return id and arguments of `{id: Name, its arguments}`, for which `Name` is short."""
+    arguments = dict(entry) if isinstance(entry, Mapping) else {"id": entry}
+    id = arguments.pop("id", None)
+    if not isinstance(id, str) or not id:
+        raise ConfigError(f"{key}={entry!r}: must be a name, or a mapping with an id, e.g. {{id: my:Part}}")
+    return id, arguments
 
 
 def load(kind: str, name: str) -> Any:
-    """Return what an import path or an entry point of that kind names; it must be callable."""
-    plugin = registry.load_own(name) if ":" in name else registry.load_entry(entries(kind)[name])
+    """Return what an import path or a name of that kind stands for; it must be callable."""
+    if ":" in name:
+        plugin = registry.load_own(name)
+    elif name in _registered[kind]:
+        plugin = _registered[kind][name]
+    else:
+        plugin = registry.load_entry(entries(kind)[name])
     if not callable(plugin):
         raise ConfigError(
             f"'{name}' names a value of type {type(plugin).__name__}: a {kind} must be a class or a function"
         )
     return plugin
+
+
+def _register(kind: str, name: str) -> Callable[[Part], Part]:
+    if ":" in name or not name:
+        raise ConfigError(f"{kind} '{name}': must be a name without ':'")
+
+    def register(part: Part) -> Part:
+        _registered[kind][name] = part
+        return part
+
+    return register
+
+
+def register_buffer(name: str) -> Callable[[Part], Part]:
+    """Register a store under a name for `training.buffers`: `@register_buffer("recent")`."""
+    return _register("buffer", name)
+
+
+def register_network(name: str) -> Callable[[Part], Part]:
+    """Register a network under a name for `algorithm.torso.encoder` and other places that take a network."""
+    return _register("network", name)
+
+
+def register_optimizer(name: str) -> Callable[[Part], Part]:
+    """Register an optimizer with torch's interface under a name for `algorithm.optimizer.name`."""
+    return _register("optimizer", name)
+
+
+def register_schedule(name: str) -> Callable[[Part], Part]:
+    """Register a rule for numbers that change over a run, such as learning rates: `rule(now, horizon)`."""
+    return _register("schedule", name)
+
+
+def register_sink(name: str) -> Callable[[Part], Part]:
+    """Register a listener of runs under a name for `logging.sinks`."""
+    return _register("sink", name)
+
+
+def import_plugins(modules: Any) -> None:
+    """Import the modules that `plugins` in a config lists; those in the current folder are found, too."""
+    for module in modules if isinstance(modules, list | tuple) else ():  # else making the config refuses it
+        if not isinstance(module, str) or not all(part.isidentifier() for part in module.split(".")):
+            raise ConfigError(f"plugins: {module!r} must be the name of a module, as my_package.parts")
+        try:
+            registry.load_own(module)
+        except ConfigError as problem:
+            raise ConfigError(f"plugins: {problem}") from problem.__cause__
+
+
+def plugins_of(overrides: Iterable[str]) -> list[Any]:
+    """Return the modules that overrides `plugins=[my_pkg]` name."""
+    texts = [text.lstrip("+").removeprefix("plugins=") for text in overrides if text.lstrip("+").startswith("plugins=")]
+    if not texts:
+        return []
+    import yaml
+
+    lists = [yaml.safe_load(text) for text in texts]
+    return [module for modules in lists if isinstance(modules, list) for module in modules]

@@ -79,12 +79,13 @@ FROM_PYTHON = "python/"  # prefix of ids of environments passed to `cadenza.trai
 
 
 def load_object(path: str | type) -> Any:
-    """Return the object that an import path `package.module:name` names; any other object is returned as it is."""
+    """Return the object that `package.module:name` names, or the module `package.module`; return others as they are."""
     if not isinstance(path, str):
         return path
     module, _, name = path.partition(":")
     try:
-        return operator.attrgetter(name)(importlib.import_module(module))
+        imported = importlib.import_module(module)
+        return operator.attrgetter(name)(imported) if name else imported
     except Exception as problem:  # whatever a user's module may raise
         raise ConfigError(f"cannot import '{path}': {_reason(problem)}") from problem
 

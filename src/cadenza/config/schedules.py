@@ -1,12 +1,22 @@
-"""Numbers that change over a run: `lin_0.001`, or `{schedule: linear, start_value:, end_value:, start:, end:}`."""
+"""Numbers that change over a run.
+
+`lin_0.001`, `{schedule: linear, start_value:, end_value:, start:, end:}`, or a rule of yours, `my_rates:cosine` or
+`{schedule: my_rates:cosine, kwargs: {peak: 0.001}}`: a function `rule(now, horizon, **kwargs)` that returns a number.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+from cadenza.config import plugins
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
+
+IMAGINED_HORIZON = 1_000_000  # of the run in which a rule of yours is asked for its first and its last value
 
 
 @dataclass(frozen=True)
@@ -15,24 +25,52 @@ class Schedule:
 
     plain: ClassVar[str] = "a schedule such as lin_0.001"
 
-    schedule: Literal["linear"] = setting("linear", "shape of the change")
+    schedule: Literal["linear"] | str = setting(
+        "linear", "shape of the change; or a rule of yours, `package.module:rule` or a registered name"
+    )
     start_value: float = setting(0.0, "value until `start`")
     end_value: float = setting(0.0, "value from `end` on")
     start: float = setting(0.0, "beginning of the change: a fraction of the run up to 1, env_steps above 1", least=0)
     end: float = setting(1.0, "end of the change: a fraction of the run up to 1, env_steps above 1", least=0)
+    kwargs: Mapping[str, Any] = setting(doc="keyword arguments for a rule of yours", factory=dict, sparse=True)
 
     def __post_init__(self) -> None:
+        if self.schedule != "linear":
+            plugins.check_name("schedule", self.schedule, "schedule", ("linear",))
+            if replace(self, schedule="linear", kwargs={}) != Schedule():
+                raise ConfigError(f"start_value, end_value, start and end belong to linear, not to {self.schedule}")
+            return
+        if self.kwargs:
+            raise ConfigError("kwargs belong to a rule of yours, and the schedule is linear")
         if (self.start > 1) == (self.end > 1) and self.start >= self.end:
             raise ConfigError(f"a schedule must end after it starts (start={self.start:g}, end={self.end:g})")
 
+    @cached_property
+    def rule(self) -> Callable[..., Any]:
+        """The function behind a schedule of yours."""
+        rule: Callable[..., Any] = plugins.load("schedule", self.schedule)
+        return rule
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The first and the last value; of a rule of yours, those of an imagined run."""
+        if self.schedule == "linear":
+            return self.start_value, self.end_value
+        return value_at(self, 0, IMAGINED_HORIZON), value_at(self, IMAGINED_HORIZON, IMAGINED_HORIZON)
+
     @classmethod
     def parse(cls, value: Any) -> Any:
-        """Return the settings that `lin_X` stands for (X to 0 over the whole run); return other values as they are."""
+        """Return the settings that a short form stands for, others as they are.
+
+        `lin_X` goes from X to 0 over the whole run; the name of a rule is a schedule by this rule.
+        """
         if isinstance(value, str) and value.startswith("lin_"):
             try:
                 return {"schedule": "linear", "start_value": float(value[4:]), "end_value": 0.0}
             except ValueError:
                 raise ConfigError(f"'{value}' is no schedule; write lin_ and a number, e.g. lin_0.001") from None
+        if isinstance(value, str) and (":" in value or value in plugins.names("schedule")):
+            return {"schedule": value}
         return value
 
 
@@ -43,9 +81,24 @@ def value_at(value: Scheduled, now: int, horizon: int) -> float:
     """Return the value at the time `now` of a run of length `horizon` (both in env_steps, or both in updates)."""
     if not isinstance(value, Schedule):
         return float(value)
+    if value.schedule != "linear":
+        return _by_rule(value, now, horizon)
     start, end = (edge if edge > 1 else edge * horizon for edge in (value.start, value.end))
     if now <= start:
         return value.start_value
     if now >= end:
         return value.end_value
     return value.start_value + (value.end_value - value.start_value) * (now - start) / (end - start)
+
+
+def _by_rule(schedule: Schedule, now: int, horizon: int) -> float:
+    """Return what a user's rule makes of the present progress; refuse anything but a finite number."""
+    rule = schedule.rule
+    try:
+        number = rule(now, horizon, **schedule.kwargs)
+    except Exception as problem:
+        call = f"{schedule.schedule}(now={now}, horizon={horizon})"
+        raise ConfigError(f"schedule {call} failed ({type(problem).__name__}: {problem})") from problem
+    if isinstance(number, bool) or not hasattr(number, "__float__") or not math.isfinite(number):
+        raise ConfigError(f"schedule {schedule.schedule}(now={now}, horizon={horizon}) is {number!r}: no finite number")
+    return float(number)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from cadenza.config import plugins
 from cadenza.config.alert_rules import AlertsConfig
 from cadenza.config.algorithm_settings import AlgorithmSettings
-from cadenza.config.plugins import check_name
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, nearest
 
@@ -184,11 +184,20 @@ class TrainingConfig:
     phases: tuple[Phase, ...] | None = setting(None, "curriculum; null: the algorithm's own")
     early_stop: EarlyStop | None = setting(None, "end early when a metric reaches a value")
     init_from: str | None = setting(None, "folder of a run whose weights this one starts from")
+    buffers: Mapping[str, Any] = setting(
+        doc="stores of yours in place of the algorithm's: {replay: {id: Name, its arguments}}, or a name alone; "
+        "an import path `package.module:Store` or a registered name",
+        factory=dict,
+        sparse=True,
+    )
     dataset: str | None = setting(None, "initial content of the replay: a folder, or minari:ID (docs/offline.md)")
 
     def __post_init__(self) -> None:
         if self.phases is not None and not self.phases:
             raise ConfigError("training.phases is empty: give at least one phase, or null for the algorithm's own")
+        for name, entry in self.buffers.items():
+            id, _ = plugins.split_entry(entry, f"training.buffers.{name}")
+            plugins.check_name("buffer", id, f"training.buffers.{name}")
         names = [phase.name for phase in self.phases or ()]
         if len(names) != len(set(names)):
             raise ConfigError(f"training.phases: names must differ, got {', '.join(names)}")
@@ -251,18 +260,14 @@ class LoggingConfig:
     sinks: tuple[Any, ...] = setting(
         (),
         "sinks of other packages: {id: Name, its arguments}, or a name alone; an import path `package.module:Sink` or "
-        "an entry point's name",
+        "a registered name",
         sparse=True,
     )
 
     def __post_init__(self) -> None:
         for sink in self.sinks:
-            name = sink.get("id") if isinstance(sink, Mapping) else sink
-            if not isinstance(name, str):
-                raise ConfigError(
-                    f"logging.sinks={sink!r}: must be a name, or a mapping with an id, e.g. {{id: my:Sink}}"
-                )
-            check_name("sink", name, "logging.sinks")
+            id, _ = plugins.split_entry(sink, "logging.sinks")
+            plugins.check_name("sink", id, "logging.sinks")
 
 
 @dataclass(frozen=True)
@@ -308,6 +313,9 @@ class RunConfig:
     name: str = setting("", "name of the run, shown by `cadenza list`")
     tags: tuple[str, ...] = setting((), "words to find the run by")
     experiment: str | None = setting(None, "the tuned experiment that this config comes from; null: untuned")
+    plugins: tuple[str, ...] = setting(
+        (), "modules to import first, whose decorators register algorithms, networks and other parts", sparse=True
+    )
     from_environment: tuple[str, ...] = setting(
         (), "keys whose value came from an environment variable (`${oc.env:…}`): never published", sparse=True
     )

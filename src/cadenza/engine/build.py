@@ -33,6 +33,7 @@ from cadenza.types import Context, EnvSpec, Sealing, Store, VectorEnv, Workflow
 
 if TYPE_CHECKING:
     from cadenza.data.datasets import Dataset
+    from cadenza.data.exchange import StoreMaker
 
 ENGINE_HOOKS = ("collect", "evaluate")
 LONGEST_REASON = 200  # characters of torch's message about weights that do not fit: it names every one
@@ -85,11 +86,14 @@ def assemble(
     check_loss(config, spec, decisions)  # before the run's own generators are seeded: it uses the global ones
     streams = Streams(config.seed)
     streams.seed_globals()
-    workflow = build_workflow(config, spec, streams, decisions)
+    maker = store_maker(config.training)
+    workflow = build_workflow(config, spec, streams, decisions, maker)
     if fresh and config.training.init_from:
         screen(Path(config.training.init_from))
         load_initial_weights(workflow, RunFolder(Path(config.training.init_from)), decisions)
     stores = workflow.stores()
+    if maker is not None:
+        maker.check(config.algorithm.name, stores)
     phases = resolve_phases(config.training.phases, workflow, stores, decisions, fresh)
     decide_budget(config.training, phases, decisions)
     datasets = {} if dataset is None else {replay_for(dataset, config, phases, stores): dataset}
@@ -156,7 +160,13 @@ def resolve_device(name: str) -> str:
     return name
 
 
-def build_workflow(config: RunConfig, spec: EnvSpec, streams: Streams, decisions: Mapping[str, Any]) -> Workflow:
+def build_workflow(
+    config: RunConfig,
+    spec: EnvSpec,
+    streams: Streams,
+    decisions: Mapping[str, Any],
+    maker: StoreMaker | None = None,
+) -> Workflow:
     """Make the algorithm of a config, with fresh weights drawn from `streams`."""
     config.algorithm.check(spec, config.environment.num_envs)
     captured: Any = unchanged
@@ -173,7 +183,18 @@ def build_workflow(config: RunConfig, spec: EnvSpec, streams: Streams, decisions
         compiled=compiled if decisions["runtime.compile"] else unchanged,
         captured=captured,
     )
+    if maker is not None:
+        context = replace(context, store=maker)
     return workflow_class(config.algorithm.name)(config.algorithm, context)
+
+
+def store_maker(training: TrainingConfig) -> StoreMaker | None:
+    """Return what makes the stores of a workflow, where the config names stores of other packages."""
+    if not training.buffers:
+        return None
+    from cadenza.data.exchange import StoreMaker
+
+    return StoreMaker(training.buffers)
 
 
 def uses_cuda_graphs(config: RunConfig, decisions: Mapping[str, Any]) -> bool:

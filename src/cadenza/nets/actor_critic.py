@@ -15,7 +15,7 @@ from cadenza.config.networks import HeadConfig, MLPConfig, TorsoConfig
 from cadenza.nets.critic_view import CriticView
 from cadenza.nets.deployed import Deployed
 from cadenza.nets.heads import action_head
-from cadenza.nets.mlp import MLP
+from cadenza.nets.mlp import network
 from cadenza.nets.observe import ObservationTensors, Observer, images
 from cadenza.nets.torso import Torso
 from cadenza.trees import map_tree
@@ -56,11 +56,11 @@ class ActorCritic(nn.Module):
         super().__init__()
         self.head = action_head(group.action, config.head)
         self.torso = Torso(group.observation, config.torso)
-        self.actor = MLP(self.torso.features, self.head.outputs, config.actor, output_gain=0.01)
+        self.actor = network(self.torso.features, self.head.outputs, config.actor, output_gain=0.01)
         self.critic_torso = None
         if critic_space is not None or not config.torso.shared:
             self.critic_torso = Torso(critic_space or group.observation, config.torso)
-        self.critic = MLP((self.critic_torso or self.torso).features, 1, config.critic)
+        self.critic = network((self.critic_torso or self.torso).features, 1, config.critic)
         # policy and value share the CNN's features, which are too expensive to compute twice
         self.shares_images = bool(images(group.observation)) and not self.has_memory and self.critic_torso is None
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from cadenza.config.networks import MLPConfig
+from cadenza.config.networks import MLPConfig, NetworkConfig
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -28,6 +28,15 @@ class MLP(nn.Sequential):
     def __init__(self, inputs: int, outputs: int, config: MLPConfig, output_gain: float = 1.0) -> None:
         last = config.hidden_sizes[-1] if config.hidden_sizes else inputs
         super().__init__(*hidden_layers(inputs, config), orthogonal(nn.Linear(last, outputs), output_gain))
+
+
+def network(inputs: int, outputs: int, config: MLPConfig, output_gain: float = 1.0) -> nn.Module:
+    """Return the network that the settings name: [*, inputs] to [*, outputs]."""
+    if not isinstance(config, NetworkConfig) or config.network == "mlp":
+        return MLP(inputs, outputs, config, output_gain)
+    from cadenza.nets.own_network import own_network
+
+    return own_network(inputs, outputs, config)
 
 
 def hidden_layers(inputs: int, config: MLPConfig) -> nn.Sequential:

@@ -71,10 +71,14 @@ class Optimizer:
         if self.config.agc:
             for block in blocks.values():
                 block.clip_adaptively(self.config.agc)
-        state = {kind: [block.state[kind] for block in blocks.values()] for kind in self.kinds}
-        rate = learning_rate if isinstance(learning_rate, Tensor) else self._rate.fill_(learning_rate)
-        self._move([block.values for block in blocks.values()], gradients, state, rate)
+        self._move_blocks(list(blocks.values()), learning_rate)
         return {**dict(zip(blocks, norms, strict=True)), "all": whole}
+
+    def _move_blocks(self, blocks: list[Block], learning_rate: float | Tensor) -> None:
+        """Move the parameters of some blocks by their gradients."""
+        state = {kind: [block.state[kind] for block in blocks] for kind in self.kinds}
+        rate = learning_rate if isinstance(learning_rate, Tensor) else self._rate.fill_(learning_rate)
+        self._move([block.values for block in blocks], [block.gradient for block in blocks], state, rate)
 
     def _move(
         self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: Tensor
@@ -128,6 +132,13 @@ class Block:
                 gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
                 parameter.grad = gradient
         return self.gradient
+
+    def gather_values(self) -> None:
+        """Copy values that an optimizer put elsewhere back into the vector, into which kernels and targets look."""
+        for parameter, values in zip(self.parameters, self._values, strict=True):
+            if parameter.data_ptr() != values.data_ptr():
+                values.copy_(parameter.data)
+                parameter.data = values
 
     def clip_adaptively(self, share: float, smallest: float = 1e-3) -> None:
         """Clip the norm of each gradient to `share` of its parameter's norm (AGC, Brock et al. 2021, arXiv:2102.06171).
@@ -258,4 +269,8 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": Adam, "adamw": Adam, "sgd": SG
 
 def optimizer(net: nn.Module, config: OptimizerConfig, parts: Mapping[str, nn.Module] | None = None) -> Optimizer:
     """Make the optimizer of a network, or of some of its parts."""
+    if not config.builtin:
+        from cadenza.nets.torch_optimizer import TorchOptimizer
+
+        return TorchOptimizer(net, config, parts)
     return OPTIMIZERS[config.name](net, config, parts)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cadenza.config.networks import MLPConfig, TorsoConfig
-from cadenza.config.registry import load_own
+from cadenza.config.plugins import load
 from cadenza.errors import ConfigError
 from cadenza.nets.cnn import CNN
 from cadenza.nets.memory import Memory
@@ -63,7 +63,7 @@ def own_encoder(space: spaces.Space[Any], config: TorsoConfig) -> nn.Module:
 
     It is called with a batch of observations and returns float32 [*, `features`], the same for equal observations.
     """
-    create, where = load_own(config.encoder), f"algorithm.torso.encoder={config.encoder}"
+    create, where = load("network", config.encoder), f"algorithm.torso.encoder={config.encoder}"
     try:
         inspect.signature(create).bind(space, **config.kwargs)
     except TypeError as problem:

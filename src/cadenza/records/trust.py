@@ -31,6 +31,7 @@ KEY_BYTES = 32
 REMEDY = "add --trust if you trust its author"
 ELSEWHERE = "XDG_STATE_HOME takes another place"
 SIGNED = ("environment", "algorithm")  # the blocks whose settings are used by the code they name
+SIGNED_KEYS = (("logging", "sinks"), ("training", "buffers"))  # where they are set
 SEPARATORS = ("/", "\\")
 
 
@@ -40,31 +41,29 @@ def code_named(config: dict[str, Any]) -> list[str]:
 
 
 def imports_named(config: dict[str, Any]) -> list[str]:
-    """Return every import path that may be used: of environment, wrappers, sinks, and algorithm with its settings."""
+    """Return every import path that may be used: of environment, wrappers, sinks, stores, and in the algorithm."""
     environment, algorithm = (_block(config, name) for name in SIGNED)
     places = [environment.get("id"), algorithm.get("name")]
-    for listed in (environment.get("wrappers"), _sinks(config)):
-        if isinstance(listed, list):  # else building the typed config refuses it
-            places += [one.get("id") if isinstance(one, dict) else one for one in listed]
+    places += [one.get("id") if isinstance(one, dict) else one for one in _entries(config)]
+    plugins = _plugins(config)
     with contextlib.suppress(CadenzaError):
         if ":" not in str(algorithm.get("name")):
             registry.algorithm(str(algorithm.get("name")))  # imports that of another package, for its settings
     choices = {key for key, hint, _ in walk(RunConfig, data=config) if is_choice(hint)}
     parts = [text for key, text in _texts(algorithm, "algorithm") if key not in {"algorithm.name", *choices}]
-    return [str(place) for place in (*places, *parts) if ":" in str(place)]
+    return [*plugins, *(str(place) for place in (*places, *parts) if ":" in str(place))]
 
 
 def files_named(config: dict[str, Any]) -> list[str]:
-    """Return arguments of the environment, wrappers and sinks that may be files: a scenario can start programs."""
+    """Return arguments of environment, wrappers, sinks and stores that may be files: a scenario can start programs."""
     return [text for key, text in _arguments(config) if key.endswith("path") or _may_be_a_file(text)]
 
 
 def _arguments(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the texts among the arguments of the environment, wrappers and sinks, and names that are no identifiers."""
+    """Yield the texts among the arguments of environment, wrappers, sinks and stores, and names that no code has."""
     environment = _block(config, "environment")
-    lists = [listed for listed in (environment.get("wrappers"), _sinks(config)) if isinstance(listed, list)]
-    entries = [one for listed in lists for one in listed if isinstance(one, dict)]
-    # the id of a wrapper or sink is an import, not an argument
+    entries = [one for one in _entries(config) if isinstance(one, dict)]
+    # the id of a wrapper, sink or store is an import, not an argument
     keywords = [{name: value for name, value in entry.items() if name != "id"} for entry in entries]
     for arguments in (environment.get("kwargs"), *keywords):
         if not isinstance(arguments, dict):
@@ -93,7 +92,9 @@ def signatures(stored: dict[str, Any]) -> list[str]:
         return []
     try:
         blocks = {block: stored.get(block) for block in SIGNED}
-        signed = canonical(blocks | ({"logging.sinks": _sinks(stored)} if _sinks(stored) else {}))
+        single = {f"{block}.{key}": _block(stored, block).get(key) for block, key in SIGNED_KEYS}
+        single["plugins"] = _plugins(stored)
+        signed = canonical(blocks | {key: value for key, value in single.items() if value})
     except TypeError:  # YAML has dates and the like, which no config of cadenza holds
         return []
     return [hmac.new(_key(), signed.encode(), "sha256").hexdigest()]
@@ -171,8 +172,18 @@ def _block(config: dict[str, Any], name: str) -> dict[str, Any]:
     return block if isinstance(block, dict) else {}
 
 
-def _sinks(config: dict[str, Any]) -> Any:
-    return _block(config, "logging").get("sinks")
+def _plugins(config: dict[str, Any]) -> list[str]:
+    """Return the modules that a config would import; making the typed config refuses anything but a list of names."""
+    modules = config.get("plugins")
+    return [module for module in modules if isinstance(module, str)] if isinstance(modules, list) else []
+
+
+def _entries(config: dict[str, Any]) -> Iterator[Any]:
+    """Yield each `Name` and `{id: Name, its arguments}` of wrappers, sinks and stores."""
+    for block, key in (("environment", "wrappers"), *SIGNED_KEYS):
+        entries = _block(config, block).get(key)
+        if isinstance(entries, list | dict):  # else building the typed config refuses it
+            yield from entries.values() if isinstance(entries, dict) else entries
 
 
 def _texts(tree: Any, where: str) -> Iterator[tuple[str, str]]:

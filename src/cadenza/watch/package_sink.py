@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cadenza.config.plugins import load
+from cadenza.config.plugins import load, split_entry
 from cadenza.engine.events import Event, Listener
 from cadenza.errors import ConfigError, explanation
 
@@ -14,8 +14,7 @@ class PackageSink:
     """A sink that another package provides. An error during the run ends the sink, not the run."""
 
     def __init__(self, entry: str | Mapping[str, Any]) -> None:
-        arguments = dict(entry) if isinstance(entry, Mapping) else {"id": entry}
-        self._name = arguments.pop("id")
+        self._name, arguments = split_entry(entry, "logging.sinks")
         self._early: list[str] = []  # warnings from before the run had a console
         self._warn: Callable[[str], object] = self._early.append
         try:

@@ -28,8 +28,9 @@ class WorkflowContents:
             if parameters:
                 self.groups[path] = parameters
         in_modules = {id(parameter) for group in self.groups.values() for parameter in group.values()}
-        self.optimizers = {path: part for path, part in parts if is_optimizer(part)}
-        inside_optimizers = tuple(f"{path}." for path in self.optimizers)
+        optimizers = {path: part for path, part in parts if is_optimizer(part)}
+        inside_optimizers = tuple(f"{path}." for path in optimizers)
+        self.optimizers = {path: one for path, one in optimizers.items() if not path.startswith(inside_optimizers)}
         for path, part in parts:  # parameters outside modules, such as a temperature
             if is_leaf(part) and id(part) not in in_modules and not path.startswith(inside_optimizers):
                 self.groups[path] = {"": part}

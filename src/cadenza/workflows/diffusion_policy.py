@@ -266,7 +266,8 @@ class DiffusionPolicy:
 
     def stores(self) -> dict[str, Store]:
         config, num_envs, stack = self.config, self.context.num_envs, self.context.env.frame_stack
-        return {"replay": ReplayStore(config.buffer_size, num_envs, stack=stack, on_disk=config.buffer_on_disk)}
+        size, on_disk = config.buffer_size, config.buffer_on_disk
+        return {"replay": self.context.store("replay", ReplayStore, size, num_envs, stack=stack, on_disk=on_disk)}
 
     def phases(self) -> tuple[Phase, ...]:
         return (Phase("clone", (Hook("update", times=CYCLE),), type="offline", buffer="replay"),)

@@ -284,7 +284,11 @@ class DQN:
     def stores(self) -> dict[str, Store]:
         config, num_envs, stack = self.config, self.context.num_envs, self.context.env.frame_stack
         size, alpha, on_disk = config.buffer_size, config.priority_alpha, config.buffer_on_disk
-        return {"replay": ReplayStore(size, num_envs, alpha=alpha, stack=stack, on_disk=on_disk)}
+        return {
+            "replay": self.context.store(
+                "replay", ReplayStore, size, num_envs, alpha=alpha, stack=stack, on_disk=on_disk
+            )
+        }
 
     def phases(self) -> tuple[Phase, ...]:
         """Return a warm-up of random actions, and the phase that collects and updates."""

@@ -384,8 +384,8 @@ class Dreamer:
     def stores(self) -> dict[str, Store]:
         config, num_envs, stack = self.config, self.context.num_envs, self.context.env.frame_stack
         latents = (DETER, STOCH) if config.stored_latents else ()
-        store = ReplayStore(config.buffer_size, num_envs, stack=stack, on_disk=config.buffer_on_disk, revisable=latents)
-        return {"replay": store}
+        options = {"stack": stack, "on_disk": config.buffer_on_disk, "revisable": latents}
+        return {"replay": self.context.store("replay", ReplayStore, config.buffer_size, num_envs, **options)}
 
     def phases(self) -> tuple[Phase, ...]:
         config = self.config

@@ -18,9 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cadenza.config.registry import load_own
 from cadenza.config.schedules import Scheduled, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.rollout import Rollout, RolloutStore
+from cadenza.errors import ConfigError
 from cadenza.nets.actor_critic import ActorCritic, ActorCriticOutput, act, deployed
 from cadenza.nets.critic_view import CriticView
 from cadenza.nets.deployed import Deployed
@@ -82,6 +84,7 @@ class PPO:
         self.optimizers: dict[str, Optimizer] = {}
         self.observers: dict[str, Observer] = {}
         self.views: dict[str, CriticView] = {}  # of critics that observe something other than the policy
+        self.estimators = {name: advantage_estimator(settings.advantage) for name, settings in self.configs.items()}
         self.reward_scales: dict[str, RewardScale] = {}
         self.value_scales: dict[str, ValueScale] = {}
         self.dead: dict[str, Tensor] = {}  # agents dead at the end of the last rollout [N, A]
@@ -202,7 +205,7 @@ class PPO:
         next_value = next_value.masked_fill(terminated, 0.0)
         if name in self.reward_scales:
             reward = self.reward_scales[name](reward, ended, alive, first)
-        advantage = gae(reward, value, next_value, ended, config.gamma, config.gae_lambda)
+        advantage = self.estimators[name](reward, value, next_value, ended, config.gamma, config.gae_lambda)
         target = advantage + value
         if scale is not None:
             scale.learn(target[alive])
@@ -376,7 +379,7 @@ class PPO:
     # phases and state
 
     def stores(self) -> dict[str, Store]:
-        return {"rollout": RolloutStore(self.config.n_steps, self.carry_at)}
+        return {"rollout": self.context.store("rollout", RolloutStore, self.config.n_steps, self.carry_at)}
 
     def phases(self) -> tuple[Phase, ...]:
         steps = self.config.n_steps * self.context.num_envs
@@ -411,3 +414,19 @@ def anyone_acted(rollout: Rollout) -> np.ndarray:
 def one_step(obs: ObservationTensors | None) -> Any:
     """Return observations as a sequence of one step."""
     return None if obs is None else map_tree(lambda x: x[None], obs)
+
+
+def advantage_estimator(name: str) -> Callable[..., Tensor]:
+    """Return the estimator of advantages with the arguments of `gae`; refuse one that does not return [T, N, A]."""
+    if name == "gae":
+        return gae
+    estimate: Callable[..., Tensor] = load_own(name)
+    trial = torch.zeros(3, 2, 1)
+    try:
+        result = estimate(trial, trial, trial, trial.bool(), 0.99, 0.95)
+    except Exception as problem:  # whatever a user's function may raise
+        reason = f"{type(problem).__name__}: {problem}"
+        raise ConfigError(f"algorithm.advantage={name} cannot be called as gae is ({reason})") from problem
+    if not isinstance(result, Tensor) or result.shape != trial.shape:
+        raise ConfigError(f"algorithm.advantage={name} must return a tensor of the shape of the rewards, [T, N, A]")
+    return estimate

@@ -207,7 +207,7 @@ class QLearning:
     # phases and state
 
     def stores(self) -> dict[str, Store]:
-        return {"rollout": RolloutStore(self.config.n_steps)}
+        return {"rollout": self.context.store("rollout", RolloutStore, self.config.n_steps)}
 
     def phases(self) -> tuple[Phase, ...]:
         steps = self.config.n_steps * self.context.num_envs

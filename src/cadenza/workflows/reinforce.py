@@ -178,7 +178,7 @@ class Reinforce:
     # phases and state
 
     def stores(self) -> dict[str, Store]:
-        return {"episodes": EpisodeStore()}
+        return {"episodes": self.context.store("episodes", EpisodeStore)}
 
     def phases(self) -> tuple[Phase, ...]:
         collect = Hook("collect", episodes=self.config.episodes_per_update)

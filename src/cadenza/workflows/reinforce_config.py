@@ -7,7 +7,7 @@ from typing import Literal
 
 from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.checks import check_actor_critic
-from cadenza.config.networks import HeadConfig, MLPConfig, OptimizerConfig, TorsoConfig
+from cadenza.config.networks import HeadConfig, NetworkConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
@@ -37,8 +37,8 @@ class ReinforceConfig(AlgorithmSettings):
         False, "put observations on one scale: rolling (or true) by their statistics so far, static by their bounds"
     )
     torso: TorsoConfig = setting(doc="from observations to features", factory=TorsoConfig)
-    actor: MLPConfig = setting(doc="policy network", factory=MLPConfig)
-    critic: MLPConfig = setting(doc="network of the baseline, if there is one", factory=MLPConfig)
+    actor: NetworkConfig = setting(doc="policy network", factory=NetworkConfig)
+    critic: NetworkConfig = setting(doc="network of the baseline, if there is one", factory=NetworkConfig)
     head: HeadConfig = setting(doc="distribution of continuous actions", factory=HeadConfig)
 
     def __post_init__(self) -> None:

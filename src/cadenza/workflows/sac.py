@@ -25,7 +25,7 @@ from cadenza.data.replay import ReplayStore
 from cadenza.nets.deployed import Deployed
 from cadenza.nets.ensemble import Ensemble
 from cadenza.nets.heads import CategoricalHead, SquashedHead
-from cadenza.nets.mlp import MLP
+from cadenza.nets.mlp import MLP, network
 from cadenza.nets.numpy.actor_critic_kernel import fill_parameters
 from cadenza.nets.numpy.sac_kernel import SACKernel, example_batch, sac_kernel
 from cadenza.nets.observe import ObservationTensors, Observer
@@ -66,8 +66,8 @@ class Policy(nn.Module):
         else:
             assert isinstance(group.action, spaces.Discrete)
             self.head = CategoricalHead(group.action)
-        self.actor = MLP(self.torso.features, self.head.outputs, config.actor)
-        for layer in self.actor:
+        self.actor = network(self.torso.features, self.head.outputs, config.actor)
+        for layer in self.actor if isinstance(self.actor, MLP) else ():
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()  # torch's own start, as in the authors' code
 
@@ -180,6 +180,8 @@ class SAC:
     def _kernel(self, name: str) -> SACKernel | None:
         policy, critics, targets = self.policies[name], self.critics[name], self.targets[name].net
         torsos, trusts = (policy.torso, critics.torso), self.config.policy_trusts
+        if not isinstance(policy.actor, MLP):
+            return None
         return sac_kernel(policy.head, policy.actor, critics.critics, targets.critics, torsos, trusts)
 
     # acting
@@ -375,7 +377,8 @@ class SAC:
 
     def stores(self) -> dict[str, Store]:
         config, num_envs, stack = self.config, self.context.num_envs, self.context.env.frame_stack
-        return {"replay": ReplayStore(config.buffer_size, num_envs, stack=stack, on_disk=config.buffer_on_disk)}
+        size, on_disk = config.buffer_size, config.buffer_on_disk
+        return {"replay": self.context.store("replay", ReplayStore, size, num_envs, stack=stack, on_disk=on_disk)}
 
     def phases(self) -> tuple[Phase, ...]:
         """Return a warm-up of random actions, and the phase that collects and updates."""

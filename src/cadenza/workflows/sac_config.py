@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cadenza.config.checks import check_actions, check_encoder, check_single_transitions, refuse_memory
-from cadenza.config.networks import MLPConfig, OptimizerConfig, TorsoConfig
+from cadenza.config.networks import MLPConfig, NetworkConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.replay_settings import OffPolicySettings
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
@@ -47,7 +47,7 @@ class SACConfig(OffPolicySettings):
     dropout: float = setting(0.0, "dropout rate in the critics during updates", least=0, below=1)
     normalize_obs: bool = setting(False, "map observations from their bounds to [-1, 1]")
     torso: TorsoConfig = setting(doc="from observations to features, for policy and critics each", factory=TorsoConfig)
-    actor: MLPConfig = setting(doc="policy network", factory=_mlp)
+    actor: NetworkConfig = setting(doc="policy network", factory=lambda: NetworkConfig((256, 256), "relu"))
     critic: MLPConfig = setting(doc="network of each critic", factory=_mlp)
 
     def __post_init__(self) -> None:

@@ -330,11 +330,10 @@ class WorldModels:
 
     def stores(self) -> dict[str, Store]:
         config, num_envs, stack = self.config, self.context.num_envs, self.context.env.frame_stack
-        stores: dict[str, Store] = {
-            "replay": ReplayStore(config.buffer_size, num_envs, stack=stack, on_disk=config.buffer_on_disk)
-        }
+        make, size, on_disk = self.context.store, config.buffer_size, config.buffer_on_disk
+        stores: dict[str, Store] = {"replay": make("replay", ReplayStore, size, num_envs, stack=stack, on_disk=on_disk)}
         if self.evolution is not None:
-            stores["trials"] = TrialStore(num_envs)
+            stores["trials"] = make("trials", TrialStore, num_envs)
         return stores
 
     def phases(self) -> tuple[Phase, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,46 @@ def test_a_policy_respects_masks_and_bounds(tmp_path: Path) -> None:
 
 
 def test_public_names_are_few_and_there() -> None:
-    assert len(cadenza.__all__) <= 8
+    assert len(cadenza.__all__) <= 20
     for name in cadenza.__all__:
         assert getattr(cadenza, name).__doc__
     assert set(cadenza.__all__) <= set(dir(cadenza))
+
+
+def test_two_runs_are_evaluated_verified_and_compared(tmp_path: Path) -> None:
+    runs = [cadenza.train("toy/identity:ppo", runs_dir=tmp_path, seed=seed, **SMALL) for seed in (0, 1)]
+    assert cadenza.evaluate(runs[0].id, episodes=2, runs_dir=tmp_path) == runs[0].evaluate(episodes=2)
+    report = cadenza.verify(runs[0])
+    assert (report["identical"], report["first_difference"]) == (True, None)
+    comparison = cadenza.compare(runs[0], runs[1].id, runs[0], runs_dir=tmp_path)
+    (series,) = comparison.series
+    assert len(series.members) == 2
+    assert comparison.plain() == cadenza.compare("toy/identity:ppo", runs_dir=tmp_path).plain()
+
+
+def test_build_returns_the_parts_of_a_run_and_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with contextlib.closing(cadenza.build("toy/identity:ppo", **SMALL)) as parts:
+        assert parts.config.algorithm.name == "ppo"
+        assert list(parts.stores) == ["rollout"]
+        assert parts.env is not None
+        assert parts.workflow.hooks == ("update",)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_returns_its_best_trial_and_continues(tmp_path: Path) -> None:
+    file = tmp_path / "rates.yaml"
+    file.write_text("base: toy/identity:ppo\nseeds: [0]\nsweep: {algorithm.learning_rate: [0.001, 0.01]}\n")
+    first = cadenza.sweep(file, runs_dir=tmp_path / "runs", **SMALL)
+    assert (first["status"], len(first["trials"])) == ("finished", 2)
+    assert first["best"]["value"] == max(trial["value"] for trial in first["trials"])
+    assert cadenza.sweep(file, runs_dir=tmp_path / "runs", **SMALL) == first
+
+
+def test_tune_returns_its_best_trial(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    space = tmp_path / "space.yaml"
+    space.write_text("algorithm.learning_rate: {min: 0.0001, max: 0.01, log: true}\n")
+    result = cadenza.tune("toy/identity:ppo", space, trials=2, seeds=[0], runs_dir=tmp_path / "runs", **SMALL)
+    assert (result["status"], len(result["trials"])) == ("finished", 2)
+    assert 0.0001 <= result["best"]["params"]["algorithm.learning_rate"] <= 0.01

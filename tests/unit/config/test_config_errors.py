@@ -56,7 +56,7 @@ BAD_OVERRIDES = [
         "algorithm.torso.memory.sequence_length and burn_in need a memory, and type is none",
     ),
     ("algorithm.optimizer.momentum=0.5", "algorithm.optimizer.momentum belongs to sgd and rmsprop, not to adam"),
-    ("algorithm.torso.encoder=cnn", "algorithm.torso.encoder=cnn: must be auto, or an import path"),
+    ("algorithm.torso.encoder=cnn", "algorithm.torso.encoder='cnn': must be auto, or an import path"),
     ("algorithm.name=a2c", "algorithm.name=a2c: the spec says ppo; write ENV:a2c instead"),
     ("algorithm.torso.memory.size=0", "algorithm.torso.memory.size=0: must be at least 1"),
     ("algorithm.name=pp0", "algorithm.name='pp0': unknown algorithm 'pp0'; did you mean 'ppo'?"),

@@ -14,6 +14,7 @@ import yaml
 from cadenza.config import load as load_module
 from cadenza.config.convert import config_hash, to_dict
 from cadenza.config.load import dump, load, read, resolve
+from cadenza.config.networks import OptimizerConfig
 from cadenza.config.schedules import Schedule
 from cadenza.config.schema import RunConfig
 from cadenza.config.spec import experiments
@@ -416,3 +417,11 @@ def test_a_config_is_composed_and_built_once(monkeypatch: pytest.MonkeyPatch) ->
     counted(load_module, "build")
     load("CartPole-v1:ppo", ["algorithm.gamma=0.9"])
     assert calls == ["_compose", "build"]
+
+
+@pytest.mark.parametrize("spec", ["CartPole-v1:a2c", "CartPole-v1:dreamer_v3"])
+def test_an_optimizer_of_a_user_takes_nothing_from_the_shipped_settings_of_another(spec: str) -> None:
+    config = load(spec, ["algorithm.optimizer.name=torch.optim:RAdam"])
+    assert config.algorithm.optimizer == OptimizerConfig("torch.optim:RAdam")
+    with pytest.raises(ConfigError, match=r"algorithm\.optimizer\.eps belongs to cadenza's own optimizers"):
+        load(spec, ["algorithm.optimizer.name=torch.optim:RAdam", "algorithm.optimizer.eps=0.1"])

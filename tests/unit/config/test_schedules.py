@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from cadenza.config import plugins
 from cadenza.config.convert import build
 from cadenza.config.schedules import Schedule, value_at
 from cadenza.errors import ConfigError
@@ -47,8 +48,10 @@ def test_short_form_goes_to_zero_over_the_whole_run() -> None:
         ("lin_", "rate: 'lin_' is no schedule"),
         ("lin_fast", "rate: 'lin_fast' is no schedule"),
         ("lin_nan", "rate.start_value=nan: must be finite"),
-        ({"schedule": "cosine"}, "rate.schedule='cosine': must be linear"),
+        ({"schedule": "cosine"}, "rate.schedule='cosine': must be linear, or an import path"),
         ({"start": 0.5, "end": 0.2}, "rate: a schedule must end after it starts"),
+        ({"kwargs": {"peak": 1}}, "rate.kwargs belong to a rule of yours, and the schedule is linear"),
+        ({"schedule": "math:gcd", "end": 0.5}, "rate.start_value, end_value, start and end belong to linear"),
         ({"start": -1}, "rate.start=-1: must be at least 0"),
     ],
 )
@@ -56,3 +59,29 @@ def test_mistakes_name_the_place(value: object, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build(Schedule, value, where="rate")
     assert str(caught.value).startswith(message)
+
+
+def halved(now: int, horizon: int, first: float = 1.0) -> float:
+    return first * 0.5 ** (now / horizon)
+
+
+def test_a_rule_of_a_user_by_path_and_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(plugins._registered["schedule"], "halved", halved)
+    for text in (f"{__name__}:halved", "halved"):
+        schedule = build(Schedule, text, where="rate")
+        assert [value_at(schedule, now, 1000) for now in (0, 1000, 2000)] == [1.0, 0.5, 0.25]
+        assert schedule.ends == (1.0, 0.5)
+    assert value_at(Schedule("halved", kwargs={"first": 4.0}), 1000, 1000) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("builtins:print", {}, r"is None: no finite number"),
+        (f"{__name__}:halved", {"last": 1}, r"failed \(TypeError"),
+        ("math:nothing", {}, "cannot import 'math:nothing'"),
+    ],
+)
+def test_a_rule_that_returns_no_number_is_refused(name: str, kwargs: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        value_at(Schedule(name, kwargs=kwargs), 0, 1_000_000)

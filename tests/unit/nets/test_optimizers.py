@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from cadenza.config import plugins
 from cadenza.config.networks import OptimizerConfig
 from cadenza.errors import ConfigError
 from cadenza.nets.optimizers import optimizer
@@ -51,6 +52,10 @@ OURS = {
     "rmsprop": OptimizerConfig("rmsprop"),
     "rmsprop momentum": OptimizerConfig("rmsprop", momentum=0.9, alpha=0.9),
 }
+OWN = {
+    "torch's RAdam": OptimizerConfig("torch.optim:RAdam", kwargs={"weight_decay": 0.1}),
+    "torch's Adafactor": OptimizerConfig("torch.optim:Adafactor"),  # with a state for rows and one for columns
+}
 LAPROP = {"laprop": OptimizerConfig("laprop", eps=1e-20, agc=0.3, warmup=5)}  # torch has none
 
 
@@ -70,10 +75,10 @@ def test_each_equals_torchs_over_a_schedule(which: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("which", [*OURS, *LAPROP])
+@pytest.mark.parametrize("which", [*OURS, *LAPROP, *OWN])
 def test_each_goes_on_after_a_restore(which: str) -> None:
     whole, first, second = network(), network(), network()
-    one, two, three = (optimizer(net, {**OURS, **LAPROP}[which]) for net in (whole, first, second))
+    one, two, three = (optimizer(net, {**OURS, **LAPROP, **OWN}[which]) for net in (whole, first, second))
     train(whole, lambda k: one.step(rate(k)), range(10))
     train(first, lambda k: two.step(rate(k)), range(4))
     second.load_state_dict(first.state_dict())
@@ -236,3 +241,92 @@ def test_a_gradient_is_held_to_a_share_of_its_tensor_and_one_of_zeros_stays() ->
 def test_warm_up_belongs_to_laprop() -> None:
     with pytest.raises(ConfigError, match="warmup belongs to laprop, not to adam"):
         OptimizerConfig(warmup=10)
+
+
+def test_an_optimizer_of_a_user_steps_as_it_does_alone() -> None:
+    ours, theirs = network(), network()
+    mine = optimizer(ours, OWN["torch's RAdam"])
+    reference = torch.optim.RAdam(theirs.parameters(), weight_decay=0.1)
+
+    def step_theirs(k: int) -> None:
+        reference.param_groups[0]["lr"] = float(rate(k))
+        reference.step()
+
+    train(ours, lambda k: mine.step(rate(k)), range(20))
+    train(theirs, step_theirs, range(20))
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert mine.state_dict()["state"].keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+
+def test_an_optimizer_of_a_user_leaves_idle_parts_and_their_gradients_alone() -> None:
+    net = network()
+    radam = optimizer(net, OWN["torch's RAdam"], {"first": net[0], "rest": net[2]})
+    (net(torch.ones(8, 3)) ** 2).mean().backward()
+    before = [p.clone() for p in net.parameters()]
+    gradients = [p.grad.clone() for p in net.parameters()]
+    radam.step(0.1, only=["rest"])
+    moved = [not torch.equal(p, old) for p, old in zip(net.parameters(), before, strict=True)]
+    assert moved == [False, False, True, True]
+    for p, gradient in zip(net.parameters(), gradients, strict=True):
+        assert torch.equal(p.grad, gradient)
+
+
+class Replacing(torch.optim.Optimizer):
+    """Puts new tensors where the parameters were, and counts steps in 64 bits."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 1.0})
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                state["count"] = state.get("count", torch.zeros((), dtype=torch.int64)) + 1
+                p.data = p.data - group["lr"] * p.grad / state["count"]
+
+
+def test_values_that_an_optimizer_puts_elsewhere_reach_kernels_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(plugins._registered["optimizer"], "replacing", Replacing)
+    net, same = network(), network()
+    config = OptimizerConfig("replacing")
+    one, two = optimizer(net, config), optimizer(same, config)
+    view = net[0].weight.detach().numpy()  # as a kernel on NumPy holds it
+    train(net, lambda k: one.step(0.1), range(3))
+    assert (view == net[0].weight.detach().numpy()).all()
+    assert torch.equal(one.blocks["net"].values, torch.cat([p.flatten() for p in net.parameters()]))
+    same.load_state_dict(net.state_dict())
+    two.load_state_dict(one.state_dict())
+    assert two.state_dict()["state"]["0.weight"]["count"].dtype == torch.int64
+    train(net, lambda k: one.step(0.1), range(3, 5))
+    train(same, lambda k: two.step(0.1), range(3, 5))
+    for a, b in zip(net.parameters(), same.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("torch.optim:LBFGS", {}, "cannot make a step from gradients alone"),
+        ("torch.optim:RAdam", {"speed": 1}, "cannot be made with its kwargs"),
+        ("torch.nn:Identity", {}, "must be a torch.optim.Optimizer, not a Identity"),
+        ("torch.optim:Sgd", {}, "cannot import 'torch.optim:Sgd'"),
+    ],
+)
+def test_an_optimizer_that_cannot_work_is_refused(name: str, kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        optimizer(network(), OptimizerConfig(name, kwargs=kwargs))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "radam"}, "'radam': must be one of adam, adamw, sgd, rmsprop, laprop, or an import path"),
+        ({"name": "torch.optim:RAdam", "eps": 0.1}, "eps belongs to cadenza's own optimizers"),
+        ({"name": "torch.optim:RAdam", "kwargs": {"lr": 0.1}}, "the step size is the algorithm's learning_rate"),
+        ({"kwargs": {"lr": 0.1}}, "kwargs belong to an optimizer of yours, not to adam"),
+    ],
+)
+def test_settings_without_effect_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        OptimizerConfig(**settings)

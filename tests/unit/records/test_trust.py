@@ -61,6 +61,9 @@ PLACES = {
     "algorithm.name": PATH,
     "algorithm.torso.encoder": PATH,
     "algorithm.torso.kwargs": {"inner": [PATH]},
+    "algorithm.optimizer.name": PATH,
+    "algorithm.learning_rate": {"schedule": PATH},
+    "training.buffers": {"rollout": {"id": PATH}},
     "logging.sinks": ["named", {"id": PATH}],
 }
 
@@ -201,7 +204,7 @@ def test_trusting_a_run_once_is_not_trusting_it_for_ever(tmp_path: Path, monkeyp
         folder.read_config()
 
 
-@pytest.mark.parametrize("key", [key for key in PLACES if key != "algorithm.torso.kwargs"])
+@pytest.mark.parametrize("key", [key for key in PLACES if key not in ("algorithm.torso.kwargs", "training.buffers")])
 def test_an_upgrade_imports_nothing_either(key: str, canary: Path, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(placed(key, PLACES[key]) | {"schema_version": 0, "max_updates": 5}))
@@ -231,6 +234,8 @@ KEYS = [
     "environment.wrappers",
     "algorithm.torso",
     "logging.sinks",
+    "training.buffers",
+    "plugins",
 ]
 
 

@@ -17,6 +17,7 @@ from cadenza.config.explain import NOBODY, source_of
 from cadenza.config.interpolation import calls
 from cadenza.config.load import compose, resolve
 from cadenza.config.migrate import migrate
+from cadenza.config.plugins import plugins_of
 from cadenza.config.schema import RunConfig
 from cadenza.config.spec import Layer, split
 from cadenza.errors import CadenzaError, ConfigError
@@ -94,6 +95,7 @@ def _composed(
         for setting in settings:
             if FOR_HYDRA.match(setting) or "../" in setting or any(calls(setting)):
                 raise ConfigError(f"'{setting}' is honoured with --trust only")
+        _require_named(plugins_of(settings), stored)
         env, _, variant = split(spec)
         _require_named([part for part in (env, variant) if ":" in part], stored)
     folder = None if config_dir is None else Path(config_dir)

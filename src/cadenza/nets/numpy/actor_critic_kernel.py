@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from cadenza.nets.actor_critic import ActorCritic
 from cadenza.nets.heads import LOG_2PI, CategoricalHead, GaussianHead
+from cadenza.nets.mlp import MLP
 from cadenza.nets.observe import VECTOR, ObservationTensors
 from cadenza.nets.torso import Encoder, Torso
 from cadenza.ops.surrogate import ClippedObjective, Experience
@@ -82,6 +83,8 @@ class ActorCriticKernel:
     """
 
     def __init__(self, net: ActorCritic) -> None:
+        assert isinstance(net.actor, MLP)
+        assert isinstance(net.critic, MLP)
         shared = net.critic_torso is None
         self.trunk = Layers(net.torso.mix if shared else ())
         self.actor = Layers(net.actor if shared else (*net.torso.mix, *net.actor))
@@ -115,6 +118,8 @@ class ActorCriticKernel:
 def actor_critic_kernel(net: ActorCritic) -> ActorCriticKernel | None:
     """Return the kernel of a network, or None where none supports it: images, memory, other layers or heads, CUDA."""
     torsos = [net.torso] if net.critic_torso is None else [net.torso, net.critic_torso]
+    if not isinstance(net.actor, MLP) or not isinstance(net.critic, MLP):
+        return None
     if not all(observes_vectors(torso) and torso.memory is None for torso in torsos) or type(net.head) not in HEADS:
         return None
     if isinstance(net.head, GaussianHead) and net.head.config.std == "state":

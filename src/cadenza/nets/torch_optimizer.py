@@ -1,0 +1,119 @@
+"""Optimizers of other packages with the interface of `torch.optim.Optimizer`, behind that of `nets/optimizers.py`."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cadenza.config import plugins
+from cadenza.config.networks import OptimizerConfig
+from cadenza.errors import ConfigError
+from cadenza.nets.optimizers import Block, Optimizer
+
+SAVED = (Tensor, bool, int, float, str, type(None))  # what a checkpoint holds besides dicts, lists and tuples of them
+
+
+class TorchOptimizer(Optimizer):
+    """A torch optimizer on the parameters themselves, with one parameter group for each part.
+
+    The step size of each step is its groups' `lr`. State: torch's, by the names of parameters instead of numbers.
+    """
+
+    def __init__(self, net: nn.Module, config: OptimizerConfig, parts: Mapping[str, nn.Module] | None = None) -> None:
+        super().__init__(net, config, parts)
+        check_works(config)
+        self._torch = create(config, [{"params": block.parameters} for block in self.blocks.values()])
+        self._names = [name for block in self.blocks.values() for name in block.names]
+
+    def _move_blocks(self, blocks: list[Block], learning_rate: float | Tensor) -> None:
+        idle = [parameter for block in self.blocks.values() if block not in blocks for parameter in block.parameters]
+        gradients = [parameter.grad for parameter in idle]
+        for parameter in idle:
+            parameter.grad = None  # torch skips those
+        for group in self._torch.param_groups:
+            group["lr"] = float(learning_rate)
+        with torch.no_grad():
+            self._torch.step()
+        for parameter, gradient in zip(idle, gradients, strict=True):
+            parameter.grad = gradient
+        for block in blocks:
+            block.gather_values()
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self._torch.state_dict()
+        named = {self._names[key] if isinstance(key, int) else key: value for key, value in state["state"].items()}
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in state["param_groups"]]
+        return {**state, "state": named, "param_groups": groups}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        numbers = {name: number for number, name in enumerate(self._names)}
+        now = self._torch.state_dict()["param_groups"]
+        state = copy.deepcopy(state)
+        self._torch.load_state_dict(
+            {
+                **state,
+                "state": {numbers.get(key, key): value for key, value in state["state"].items()},
+                "param_groups": [
+                    {**group, "params": own["params"]} for group, own in zip(state["param_groups"], now, strict=True)
+                ],
+            }
+        )
+        self._restore_types(state["state"])
+
+    def _restore_types(self, stored: Mapping[str, Any]) -> None:
+        """Bring state back to the dtypes it was stored in: torch's loading casts it to those of the parameters."""
+        for block in self.blocks.values():
+            for parameter, name in zip(block.parameters, block.names, strict=True):
+                state = self._torch.state[parameter]
+                for key, value in stored.get(name, {}).items():
+                    if isinstance(value, Tensor) and value.dtype != state[key].dtype:
+                        state[key] = value.to(state[key].device)
+
+
+def create(config: OptimizerConfig, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """Make the optimizer that the settings name; refuse what is none."""
+    make = plugins.load("optimizer", config.name)
+    arguments = dict(config.kwargs)
+    try:
+        rate = inspect.signature(make).parameters.get("lr")
+        if rate is not None and rate.default is rate.empty:
+            arguments["lr"] = 1e-3  # until the first step sets it
+        made = make(groups, **arguments)
+    except Exception as problem:  # whatever a user's class may raise
+        reason = f"{type(problem).__name__}: {problem}"
+        raise ConfigError(f"optimizer '{config.name}' cannot be made with its kwargs ({reason})") from problem
+    if not isinstance(made, torch.optim.Optimizer):
+        raise ConfigError(f"optimizer '{config.name}' must be a torch.optim.Optimizer, not a {type(made).__name__}")
+    if any("lr" not in group for group in made.param_groups):
+        raise ConfigError(
+            f"optimizer '{config.name}' has no lr in its groups: algorithm.learning_rate would do nothing"
+        )
+    return made
+
+
+def check_works(config: OptimizerConfig) -> None:
+    """Refuse an optimizer that cannot make a step from gradients alone, or whose state cannot be saved."""
+    where = f"optimizer '{config.name}'"
+    weight = nn.Parameter(torch.ones(2, 2))
+    trial = create(config, [{"params": [weight]}])
+    weight.grad = torch.ones(2, 2)
+    try:
+        with torch.no_grad():
+            trial.step()
+    except Exception as problem:
+        reason = f"{type(problem).__name__}: {problem}"
+        raise ConfigError(f"{where} cannot make a step from gradients alone ({reason})") from problem
+    _refuse_unsaved(trial.state_dict(), where)
+
+
+def _refuse_unsaved(tree: Any, where: str) -> None:
+    if isinstance(tree, dict | list | tuple):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            _refuse_unsaved(part, where)
+    elif not isinstance(tree, SAVED):
+        raise ConfigError(f"{where} has a {type(tree).__name__} in its state: a checkpoint holds tensors and numbers")

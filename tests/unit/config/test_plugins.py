@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cadenza
+from cadenza.config import plugins, registry
+from cadenza.config.convert import build
+from cadenza.config.load import load
+from cadenza.config.schema import RunConfig
+from cadenza.errors import ConfigError
+from cadenza.records.trust import code_named
+
+PARTS = """
+import gymnasium
+import torch
+
+import cadenza
+from cadenza.workflows.ppo import PPO
+from cadenza.workflows.ppo_config import PPOConfig
+
+cadenza.register_algorithm("my_ppo", config=PPOConfig)(PPO)
+cadenza.register_environment("mine/pole")(lambda: gymnasium.make("CartPole-v1"))
+cadenza.register_optimizer("my_adam")(torch.optim.Adam)
+
+
+@cadenza.register_schedule("steady")
+def steady(now, horizon):
+    return 0.001
+
+
+@cadenza.register_sink("silent")
+def silent(warn):
+    return lambda event: None
+
+
+@cadenza.register_network("flat")
+class Flat(torch.nn.Module):
+    def __init__(self, space):
+        super().__init__()
+        self.features = space.shape[0]
+
+    def forward(self, obs):
+        return obs["vector"]
+"""
+CONFIG = """
+plugins: [my_parts]
+spec: mine/pole:my_ppo
+algorithm: {optimizer: {name: my_adam}, learning_rate: steady, torso: {encoder: flat}}
+logging: {sinks: [silent]}
+training: {max_timesteps: 1024}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, with a module that registers parts; what it registers is forgotten afterwards."""
+    (tmp_path / "my_parts.py").write_text(PARTS)
+    (tmp_path / "mine.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "my_parts", raising=False)
+    tables: list[dict[str, Any]] = [registry.ALGORITHMS, registry.ENVIRONMENTS, *plugins._registered.values()]
+    before = [dict(table) for table in tables]
+    yield tmp_path
+    sys.modules.pop("my_parts", None)
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, which knows of no decorator yet."""
+    return subprocess.run([sys.executable, "-m", "cadenza", *arguments], capture_output=True, text=True, env=os.environ)
+
+
+def test_decorated_parts_in_yaml_train_and_resume_in_another_process(folder: Path) -> None:
+    trained = command("train", "mine.yaml", "--quiet", "--runs-dir", "runs")
+    assert trained.returncode == 0, trained.stderr
+    resumed = command("resume", "@last", "--max-timesteps", "2048", "--quiet", "--runs-dir", "runs")
+    assert resumed.returncode == 0, resumed.stderr
+    config = cadenza.Run.find("@last", "runs").folder.read_config()
+    assert (config.plugins, config.algorithm.name) == (("my_parts",), "my_ppo")
+
+
+def test_decorated_parts_on_the_command_line(folder: Path) -> None:
+    config = load("mine/pole:my_ppo", ["plugins=[my_parts]", "algorithm.optimizer.name=my_adam"])
+    assert (config.environment.id, config.algorithm.optimizer.name) == ("mine/pole", "my_adam")
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        ("[my_prts]", "plugins: cannot import 'my_prts': No module named 'my_prts'"),
+        ("['my parts']", "plugins: 'my parts' must be the name of a module"),
+        ("my_parts", "plugins='my_parts': must be a list of words"),
+    ],
+)
+def test_mistakes_are_one_line(modules: str, message: str, folder: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("CartPole-v1:ppo", [f"plugins={modules}"])
+    assert str(caught.value).startswith(message)
+
+
+def test_a_module_that_fails_is_named(folder: Path) -> None:
+    (folder / "my_parts.py").write_text("1 / 0")
+    with pytest.raises(ConfigError, match="plugins: cannot import 'my_parts': ZeroDivisionError"):
+        build(RunConfig, {"plugins": ["my_parts"], "algorithm": {"name": "ppo"}})
+
+
+def test_a_strangers_plugins_are_code() -> None:
+    assert code_named({"plugins": ["os"], "algorithm": {"name": "ppo"}}) == ["os"]
