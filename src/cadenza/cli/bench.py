@@ -197,12 +197,12 @@ def select_tasks(names: Sequence[str] | None, timesteps: int | None, threads: in
     """Return the named tasks, or all, with the options' changes."""
     from dataclasses import replace
 
-    from cadenza.tools.bench.tasks import TASKS, find
+    from cadenza.tools.bench.tasks import find, shipped
 
     options: dict[str, Any] = {"timesteps": timesteps, "threads": threads}
     changes = {key: value for key, value in options.items() if value is not None}
     tasks: dict[str, BenchTask] = {}
-    for name in names or TASKS:
+    for name in names or shipped():
         if (short := Path(name).stem) in tasks:
             raise ConfigError(f"two tasks are named {short}: run one at a time, or rename a file")
         tasks[short] = replace(find(name), **changes)
