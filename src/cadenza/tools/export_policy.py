@@ -8,6 +8,7 @@ import math
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
@@ -168,11 +169,8 @@ def build_model(player: Player) -> PolicyModel:
             f"{config.algorithm.name} does not act by one pass through its networks, but by a world model, a search or "
             "a table: it cannot be exported as a model; `cadenza.load` gives its policy in Python"
         )
-    environment = make(config.environment)
-    try:
+    with closing(make(config.environment)) as environment:
         masks = Layout.from_frame(environment.spec, environment.reset(EpisodeSeeds(0, RECORD)(0, 0))).masks
-    finally:
-        environment.close()
     single, rescaled = list(spec.groups) == [SINGLE_GROUP], rescaling(config.environment)
     groups = [
         Group(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import redirect_stderr
+from contextlib import closing, redirect_stderr
 from dataclasses import dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
@@ -108,13 +108,10 @@ class RandomPolicy:
 
 def try_environment(id: str, timesteps: int) -> None:
     """Make random steps in two environments, resets included."""
-    env = make_vector(EnvironmentConfig(id=id), EpisodeSeeds(0, TRAIN), num_envs=ENVS)
-    try:
+    with closing(make_vector(EnvironmentConfig(id=id), EpisodeSeeds(0, TRAIN), num_envs=ENVS)) as env:
         random = np.random.default_rng(0)
         for _ in range(-(-timesteps // ENVS)):
             env.step(random_actions(env.spec.groups, env.current, random))
-    finally:
-        env.close()
 
 
 def shrunk(config: RunConfig, timesteps: int) -> RunConfig:

@@ -6,6 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
@@ -196,11 +197,8 @@ def per_call(work: Callable[[], object], seconds: float, prepare: Callable[[], o
 
 def costs(config: RunConfig, seconds: float) -> dict[str, float]:
     """Return the microseconds per env_step of each part."""
-    parts = PartSpeeds(config, seconds)
-    try:
+    with closing(PartSpeeds(config, seconds)) as parts:
         seconds_of = {name: getattr(parts, name)() for name in PARTS}
-    finally:
-        parts.close()
     return {name: cost * 1e6 for name, cost in seconds_of.items() if cost is not None}
 
 
