@@ -14,7 +14,6 @@ from cadenza.envs.arguments import check_arguments
 from cadenza.envs.families.gym import Gym
 from cadenza.envs.layout import Array
 from cadenza.envs.toys.detour import Fork
-from cadenza.envs.toys.faulty import Faulty
 from cadenza.envs.toys.recall import Glimpse
 from cadenza.envs.toys.team_of_three import Trio
 from cadenza.envs.toys.team_of_two import Pair
@@ -242,7 +241,6 @@ SINGLE: dict[str, tuple[Callable[..., gymnasium.Env[Any, Any]], int, float | Non
     "toy/recall": (Recall, 16, 0.95),
     "toy/fork": (Fork, 40, 0.95),
     "toy/glimpse": (Glimpse, 16, 0.95),
-    "toy/faulty": (Faulty, 8, None),
 }
 TEAMS: dict[str, tuple[type[Pair] | type[Trio], int]] = {"toy/pair": (Pair, 10), "toy/trio": (Trio, 12)}
 
