@@ -171,7 +171,7 @@ SMALL = {
 }
 # a dot is a large image, for those who see and push; a fork is of the same kind as toy/identity_box, a glimpse as
 # toy/image
-ENVIRONMENTS = [name for name in toy.ids("toy") if name not in ("toy/faulty", "toy/dot", "toy/fork", "toy/glimpse")]
+ENVIRONMENTS = [name for name in toy.ids("toy") if name not in ("toy/dot", "toy/fork", "toy/glimpse")]
 # The first algorithm of each workflow goes through every toy; what shares its code, through some of every kind, or
 # through those that ask for what it has of its own: a state for each sequence, group, picture or mask.
 FIRST = set({entry.workflow: name for name, entry in reversed(ALGORITHMS.items())}.values())

@@ -13,6 +13,7 @@ from cadenza.engine.codec import first_not_finite
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.records.folder import RunFolder
 from harness.command import SMALL, last, resume, train
+from harness.faulty_environment import FAULTY
 from harness.worker_processes import worker_processes
 
 BAD_ENV, BAD_EPISODE = 5, 24  # at about half of the run
@@ -44,8 +45,9 @@ def newest(folder: RunFolder) -> tuple[str, dict[str, Any]]:
 def test_a_fault_stops_the_run_and_names_its_place(way: str, fault: str, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     faulty = [
-        "toy/faulty:ppo",
+        f"{FAULTY}:ppo",
         *SMALL,
+        "environment.max_episode_steps=8",
         f"environment.kwargs={{{fault}: 1, in_seed: {SEED}}}",
         f"environment.vectorize={way}",
         "environment.workers=2",
@@ -53,7 +55,7 @@ def test_a_fault_stops_the_run_and_names_its_place(way: str, fault: str, tmp_pat
         "--max-timesteps",
         "3072",
     ]
-    message = train(root, *faulty).refused(70, f"environment {BAD_ENV} (toy/faulty) ", FAULTS[fault])
+    message = train(root, *faulty).refused(70, f"environment {BAD_ENV} ({FAULTY}) ", FAULTS[fault])
     assert re.search(rf"at step 1 of episode {BAD_EPISODE} \(seed {SEED}, action agent \[\d\]\)$", message)
     folder = last(root)
     status = folder.read_status()
@@ -73,7 +75,7 @@ def test_sys_exit_in_an_environment_is_a_fault(way: str, tmp_path: Path) -> None
 
 
 def test_an_environment_that_fails_when_made_leaves_no_run(tmp_path: Path) -> None:
-    faulty = ["toy/faulty:ppo", *SMALL, "environment.kwargs={die_at_reset: 1}", "environment.vectorize=workers"]
+    faulty = [f"{FAULTY}:ppo", *SMALL, "environment.kwargs={die_at_reset: 1}", "environment.vectorize=workers"]
     train(tmp_path / "runs", *faulty).refused(70, "environment 0 ", "exit code 3")
     assert not (tmp_path / "runs").exists()
     assert worker_processes() == []

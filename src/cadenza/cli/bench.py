@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -182,11 +183,8 @@ def measure_part(spec: str, overrides: Sequence[str] | None, part: str, seconds:
     from cadenza.tools.bench.part_speeds import PartSpeeds
 
     require_trust_of_file(spec)
-    parts = PartSpeeds(load(spec, overrides or ()), seconds)
-    try:
+    with closing(PartSpeeds(load(spec, overrides or ()), seconds)) as parts:
         cost = getattr(parts, part)()
-    finally:
-        parts.close()
     if json:
         print_json({"spec": spec, "part": part, "env_steps_per_s": 1 / cost, "microseconds": cost * 1e6})
     else:
@@ -197,12 +195,12 @@ def select_tasks(names: Sequence[str] | None, timesteps: int | None, threads: in
     """Return the named tasks, or all, with the options' changes."""
     from dataclasses import replace
 
-    from cadenza.tools.bench.tasks import TASKS, find
+    from cadenza.tools.bench.tasks import find, shipped
 
     options: dict[str, Any] = {"timesteps": timesteps, "threads": threads}
     changes = {key: value for key, value in options.items() if value is not None}
     tasks: dict[str, BenchTask] = {}
-    for name in names or TASKS:
+    for name in names or shipped():
         if (short := Path(name).stem) in tasks:
             raise ConfigError(f"two tasks are named {short}: run one at a time, or rename a file")
         tasks[short] = replace(find(name), **changes)

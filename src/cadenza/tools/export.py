@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,8 +102,7 @@ def whole_episodes(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield whole episodes, spread over environments as in an evaluation; only unfinished ones stay in memory."""
     num_envs = min(config.evaluation.num_envs, selection.count)
-    env = make_vector(config.environment, EpisodeSeeds(selection.seed, RECORD), num_envs=num_envs)
-    try:
+    with closing(make_vector(config.environment, EpisodeSeeds(selection.seed, RECORD), num_envs=num_envs)) as env:
         mode = Mode(selection.explore, phase, Streams(selection.seed, branch=(EVALUATION,)))
         share, rest = divmod(selection.count, num_envs)
         recorder = EpisodeRecorder([share + (index < rest) for index in range(num_envs)], env.spec.frame_stack)
@@ -116,8 +116,6 @@ def whole_episodes(
             recorder.store.add(step, acted, after)
             yield from recorder.note(after.terminated | after.truncated)
             step = after
-    finally:
-        env.close()
 
 
 @dataclass

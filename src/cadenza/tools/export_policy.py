@@ -8,6 +8,7 @@ import math
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
@@ -24,7 +25,7 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.data.datasets import described_space
 from cadenza.envs.catalog import make
 from cadenza.envs.families.gym import Gym
-from cadenza.envs.layout import Layout, allocate_space, blank
+from cadenza.envs.layout import Layout, allocate_buffer, allocate_space, blank
 from cadenza.envs.seeds import RECORD, EpisodeSeeds
 from cadenza.envs.wrappers import RescaledActions, layer
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError, install
@@ -168,11 +169,8 @@ def build_model(player: Player) -> PolicyModel:
             f"{config.algorithm.name} does not act by one pass through its networks, but by a world model, a search or "
             "a table: it cannot be exported as a model; `cadenza.load` gives its policy in Python"
         )
-    environment = make(config.environment)
-    try:
+    with closing(make(config.environment)) as environment:
         masks = Layout.from_frame(environment.spec, environment.reset(EpisodeSeeds(0, RECORD)(0, 0))).masks
-    finally:
-        environment.close()
     single, rescaled = list(spec.groups) == [SINGLE_GROUP], rescaling(config.environment)
     groups = [
         Group(
@@ -374,27 +372,18 @@ def compare(
 
 def random_step(player: Player, model: PolicyModel, count: int, random: np.random.Generator, starts: bool) -> Step:
     """Return a step of random observations and masks, in which some episodes begin, or all with `starts`."""
-    obs, masks = {}, {}
+    masks = {group.name: group.mask_size for group in model.groups if group.mask_size}
+    step = allocate_buffer(Layout(player.spec, masks), count).step
     for group in model.groups:
-        obs[group.name] = sample(group.observation, (count, group.agents))
+        step.obs[group.name] = sample(group.observation, (count, group.agents))
         if group.mask_size:
-            masks[group.name] = random.random((count, group.agents, group.mask_size)) < 0.5
-            masks[group.name][..., 0] = True
-    state = None if player.spec.state is None else sample(player.spec.state, (count,))
-    shapes = {name: (count, len(spec.agents)) for name, spec in player.spec.groups.items()}
-    return Step(
-        obs=obs,
-        final_obs=obs,
-        reward={name: np.zeros(shape, np.float32) for name, shape in shapes.items()},
-        terminated=np.zeros(count, bool),
-        truncated=np.zeros(count, bool),
-        is_first=np.ones(count, bool) if starts else random.random(count) < 0.2,
-        active={name: np.ones(shape, bool) for name, shape in shapes.items()},
-        died={name: np.zeros(shape, bool) for name, shape in shapes.items()},
-        mask=masks,
-        state=state,
-        final_state=state,
-    )
+            step.mask[group.name][...] = random.random((count, group.agents, group.mask_size)) < 0.5
+            step.mask[group.name][..., 0] = True
+    if player.spec.state is not None:
+        step.state = step.final_state = sample(player.spec.state, (count,))
+    if not starts:
+        step.is_first[:] = random.random(count) < 0.2
+    return step
 
 
 def sample(space: spaces.Space[Any], lead: tuple[int, ...]) -> Tree:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection
+from contextlib import closing
 from dataclasses import dataclass, replace
 from math import isfinite, nan, prod
 from pathlib import Path
@@ -57,16 +58,13 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
         evaluation=replace(config.evaluation, every_steps=None, every_updates=None, at_end=False, video=False),
         checkpoint=replace(config.checkpoint, every_steps=0, every_updates=0),
     )
-    with tempfile.TemporaryDirectory(prefix="cadenza-plan-") as scratch, Signals() as signals:
-        assembly = assemble(quiet, spec, {})
-        try:
-            folder = create(Path(scratch), quiet, ["cadenza", "plan"])
-            measured = measure(build_quietly(assembly, folder, signals), seconds)
-            for name, before in stores.items():  # some stores grow
-                after = footprint(assembly.stores[name], assembly.env and assembly.env.current)
-                stores[name] = max(before, after, key=lambda one: one.memory)
-        finally:
-            assembly.close()
+    scratch_folder = tempfile.TemporaryDirectory(prefix="cadenza-plan-")
+    with scratch_folder as scratch, Signals() as signals, closing(assemble(quiet, spec, {})) as assembly:
+        folder = create(Path(scratch), quiet, ["cadenza", "plan"])
+        measured = measure(build_quietly(assembly, folder, signals), seconds)
+        for name, before in stores.items():  # some stores grow
+            after = footprint(assembly.stores[name], assembly.env and assembly.env.current)
+            stores[name] = max(before, after, key=lambda one: one.memory)
     phases, decisions = assembly.phases, assembly.decisions
     paces = paces_of(phases, config.environment.num_envs, measured.marks, measured.stopped)
     expected = forecast(config, phases, paces)
@@ -95,8 +93,7 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
 
 def measure_stores(config: RunConfig, spec: EnvSpec) -> dict[str, Footprint]:
     """Return the footprint of each store: computed, or allocated with one step, which touches few of its pages."""
-    assembly = assemble(config, spec, {})
-    try:
+    with closing(assemble(config, spec, {})) as assembly:
         if assembly.env is None:
             return {name: dataset_footprint(assembly.stores[name], spec, assembly) for name in assembly.datasets}
         step = assembly.env.current
@@ -105,8 +102,6 @@ def measure_stores(config: RunConfig, spec: EnvSpec) -> dict[str, Footprint]:
         collects = [(phase, hook) for phase in assembly.phases for hook in phase.hooks if hook.name == "collect"]
         names, spec = sorted({hook.buffer or phase.buffer for phase, hook in collects}), assembly.env.spec
         return {name: measure_store(assembly.stores[name], spec, step, acted, after) for name in names}
-    finally:
-        assembly.close()
 
 
 def first_act(assembly: Assembly, step: Step) -> Acted:
@@ -137,13 +132,10 @@ def measure_store(store: Store, spec: EnvSpec, step: Step, acted: Acted, after: 
 def dataset_footprint(store: Store, spec: EnvSpec, assembly: Assembly) -> Footprint:
     """Compute the footprint of a replay that a dataset fills; its masks, which are in no space, are not counted."""
     assert isinstance(store, ReplayStore)
-    revised = 0
+    config, revised = assembly.config, 0
     if store.revisable:  # what learning writes beside the rows is as large as what acting would write
-        env = make_vector(assembly.config.environment, EpisodeSeeds(assembly.config.seed, TRAIN), num_envs=1)
-        try:
+        with closing(make_vector(config.environment, EpisodeSeeds(config.seed, TRAIN), num_envs=1)) as env:
             revised = extra_bytes(first_act(assembly, env.current), store.revisable)
-        finally:
-            env.close()
     return full_replay(store, spec, revised, revised)
 
 

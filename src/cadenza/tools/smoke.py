@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import redirect_stderr
+from contextlib import closing, redirect_stderr
 from dataclasses import dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
@@ -22,7 +22,7 @@ from cadenza.envs.catalog import make
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
-from cadenza.errors import CadenzaError, ConfigError, MissingExtraError
+from cadenza.errors import CadenzaError, ConfigError, MissingExtraError, explanation
 from cadenza.lab.session import resume, train
 from cadenza.tools.export import EpisodeSelection, played
 from cadenza.types import Acted, EnvSpec, Mode, Step, Tree
@@ -51,10 +51,8 @@ def attempt(name: str, work: Callable[[], None]) -> SmokeResult:
             work()
     except MissingExtraError as problem:
         status, message = "skipped", str(problem)
-    except CadenzaError as problem:
-        status, message = "failed", str(problem)
     except Exception as problem:
-        status, message = "failed", f"{type(problem).__name__}: {problem}"
+        status, message = "failed", explanation(problem)
     return SmokeResult(name, status, time.monotonic() - start, " ".join(message.split()))
 
 
@@ -108,13 +106,10 @@ class RandomPolicy:
 
 def try_environment(id: str, timesteps: int) -> None:
     """Make random steps in two environments, resets included."""
-    env = make_vector(EnvironmentConfig(id=id), EpisodeSeeds(0, TRAIN), num_envs=ENVS)
-    try:
+    with closing(make_vector(EnvironmentConfig(id=id), EpisodeSeeds(0, TRAIN), num_envs=ENVS)) as env:
         random = np.random.default_rng(0)
         for _ in range(-(-timesteps // ENVS)):
             env.step(random_actions(env.spec.groups, env.current, random))
-    finally:
-        env.close()
 
 
 def shrunk(config: RunConfig, timesteps: int) -> RunConfig:
@@ -135,9 +130,8 @@ def shrunk(config: RunConfig, timesteps: int) -> RunConfig:
         training=replace(config.training, early_stop=None, **budgets),
         evaluation=replace(config.evaluation, every_steps=None, episodes=1, num_envs=1, video=False),
         logging=replace(config.logging, every_steps=1),
-        runtime=replace(
-            config.runtime, threads=1
-        ),  # two threads that wait for each other on busy cores take ten times as long
+        # two threads that wait for each other on busy cores take ten times as long
+        runtime=replace(config.runtime, threads=1),
     )
 
 

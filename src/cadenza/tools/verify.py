@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,7 @@ def repeat(folder: RunFolder, root: Path, steps: int | None, trust: bool) -> tup
     if "training.budgets" not in decisions:
         raise CheckpointError(f"{folder.decisions} has no training.budgets: put it back from a copy of the run")
     budgets = decisions["training.budgets"]
-    assembly = assemble(config, check(config), decisions)
-    try:
+    with closing(assemble(config, check(config), decisions)) as assembly:
         copy = create(root, config, ["cadenza", "verify", folder.id])
         copy.write_decisions(decisions)
         with RunLock(copy.path):
@@ -70,8 +70,6 @@ def repeat(folder: RunFolder, root: Path, steps: int | None, trust: bool) -> tup
                 run.scores.stopped_early = False
                 run.run(enough)
             run.metrics.close()
-    finally:
-        assembly.close()
     difference = first_difference(rows, read(copy.metrics)[: len(rows)])
     if difference is not None and (episode := first_episode(folder, copy)) and episode["quantity"] != "existence":
         difference["episode"] = episode

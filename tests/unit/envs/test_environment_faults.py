@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, EnvironmentFault
+from harness.faulty_environment import FAULTY
 from harness.worker_processes import worker_processes
 
 SEEDS = EpisodeSeeds(0, TRAIN)
@@ -26,8 +28,8 @@ SEED = SEEDS(BAD_ENV, BAD_EPISODE)
 
 
 def make(way: Any, timeout: float = 60.0, **faults: Any) -> Any:
-    config = EnvironmentConfig(id="toy/faulty", vectorize=way, workers=2, kwargs=faults, timeout_seconds=timeout)
-    return make_vector(config, SEEDS, num_envs=4)
+    config = EnvironmentConfig(id=FAULTY, max_episode_steps=8, vectorize=way, workers=2, kwargs=faults)
+    return make_vector(replace(config, timeout_seconds=timeout), SEEDS, num_envs=4)
 
 
 def walk(env: Any) -> None:
@@ -66,7 +68,7 @@ def test_a_fault_is_one_line_with_environment_seed_step_and_action(way: str, fau
     problem = run_into(way, **{fault: 11, "in_seed": SEED})
     message = str(problem)
     assert "\n" not in message
-    assert message.startswith(f"environment {BAD_ENV} (toy/faulty) ")
+    assert message.startswith(f"environment {BAD_ENV} ({FAULTY}) ")
     assert STEP_FAULTS[fault] in message
     assert message.endswith(
         f"at step 3 of episode {BAD_EPISODE} (seed {SEED}, action agent [{_actions(11)[BAD_ENV, 0]}])"
@@ -77,7 +79,7 @@ def test_a_fault_carries_the_original_error() -> None:
     assert isinstance(run_into("in_process", raise_at=2).__cause__, ValueError)
     notes = "".join(run_into("workers", raise_at=2).__notes__)
     assert "asked to fail" in notes
-    assert "faulty.py" in notes
+    assert "faulty_environment.py" in notes
 
 
 @pytest.mark.parametrize("way", ["in_process", "workers"])
@@ -188,7 +190,9 @@ import sys, psutil, numpy as np
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.seeds import EpisodeSeeds
 from cadenza.envs.vector import make_vector
-config = EnvironmentConfig(id="toy/faulty", vectorize="workers", workers=2, kwargs={"hang_at": int(sys.argv[1])})
+sys.path.append(sys.argv[2])  # the folder of the harness
+kwargs = {"hang_at": int(sys.argv[1])}
+config = EnvironmentConfig(id="harness.faulty_environment:Faulty", vectorize="workers", workers=2, kwargs=kwargs)
 env = make_vector(config, EpisodeSeeds(0, 0), num_envs=4)
 print(*[child.pid for child in psutil.Process().children()], flush=True)
 env.step({"agent": np.zeros((4, 1), np.int64)})
@@ -205,7 +209,8 @@ def shared_memory() -> set[str]:
 @pytest.mark.parametrize("hang_at", [1, 1000])
 def test_workers_die_with_a_killed_parent_and_leave_no_shared_memory(hang_at: int) -> None:
     before = shared_memory()
-    command = [sys.executable, "-c", PARENT, str(hang_at)]
+    harness = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", PARENT, str(hang_at), harness]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         workers = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]

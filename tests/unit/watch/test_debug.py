@@ -27,6 +27,7 @@ from cadenza.tools.verify import compare, final_state
 from cadenza.watch.nan_operations import FirstBad
 from cadenza.watch.workflow_contents import WorkflowContents
 from harness.command import cadenza, last, train
+from harness.faulty_environment import FAULTY
 from harness.faulty_learner import STEPS
 from harness.lab import Lab
 
@@ -355,7 +356,7 @@ def test_uninitialised_memory_is_not_reported_as_nan() -> None:
 
 
 def test_a_nan_reward_is_reported_as_an_environment_fault(tmp_path: Path) -> None:
-    spec = ["toy/faulty:ppo", *SMALL_PPO, "environment.num_envs=2", "environment.kwargs={reward_nan_at: 40}"]
+    spec = [f"{FAULTY}:ppo", *SMALL_PPO, "environment.num_envs=2", "environment.kwargs={reward_nan_at: 40}"]
     message = train(tmp_path, *spec, "--debug").refused(70, "reward")
     report = json.loads(cadenza("debug", "@last", "--runs-dir", tmp_path, "--json").succeeded().out)
     assert report["error"].startswith("EnvironmentFault: ")

@@ -14,8 +14,7 @@ from cadenza.envs.arguments import check_arguments
 from cadenza.envs.families.gym import Gym
 from cadenza.envs.layout import Array
 from cadenza.envs.toys.detour import Fork
-from cadenza.envs.toys.faulty import Faulty
-from cadenza.envs.toys.recall import Glimpse
+from cadenza.envs.toys.recall import Glimpse, Recall
 from cadenza.envs.toys.team_of_three import Trio
 from cadenza.envs.toys.team_of_two import Pair
 
@@ -159,28 +158,6 @@ class Copy(Question):
         return self._answer
 
 
-class Recall(gymnasium.Env[Any, Any]):
-    """A cue is shown once and asked for `delay` steps later; a policy without a memory earns half of what it could."""
-
-    def __init__(self, delay: int = 3) -> None:
-        self.observation_space = spaces.Box(0, 1, (3,), np.float32)  # the cue as one-hot, then the question sign
-        self.action_space = spaces.Discrete(2)
-        self._delay = delay
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._cue, self._step = int(self.np_random.integers(2)), 0
-        obs = np.zeros(3, np.float32)
-        obs[self._cue] = 1
-        return obs, {}
-
-    def step(self, action: int) -> Returned:
-        answers = self._step == self._delay
-        self._step += 1
-        obs = np.array([0, 0, self._step == self._delay], np.float32)
-        return obs, float(answers and action == self._cue), answers, False, {}
-
-
 class IdentityBox(Question):
     """Repeat the point you see; the reward is minus the squared distance."""
 
@@ -242,7 +219,6 @@ SINGLE: dict[str, tuple[Callable[..., gymnasium.Env[Any, Any]], int, float | Non
     "toy/recall": (Recall, 16, 0.95),
     "toy/fork": (Fork, 40, 0.95),
     "toy/glimpse": (Glimpse, 16, 0.95),
-    "toy/faulty": (Faulty, 8, None),
 }
 TEAMS: dict[str, tuple[type[Pair] | type[Trio], int]] = {"toy/pair": (Pair, 10), "toy/trio": (Trio, 12)}
 

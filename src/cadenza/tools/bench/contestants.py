@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.errors import NotFoundError, nearest
-from cadenza.tools.bench.tasks import BenchTask
+from cadenza.tools.bench.tasks import ALGORITHMS, BenchTask
 
 HERE = Path(__file__).parent
 PROBE = """
@@ -44,9 +44,7 @@ class Contestant:
         return HERE / "peers" / f"{self.module or self.name}.py"
 
 
-CADENZA = Contestant(
-    "cadenza", "cadenza", ("cadenza",), dict.fromkeys(("ppo", "dqn", "sac", "mappo", "happo", "dreamer_v3"), ())
-)
+CADENZA = Contestant("cadenza", "cadenza", ("cadenza",), dict.fromkeys(ALGORITHMS, ()))
 PEERS = {
     peer.name: peer
     for peer in (

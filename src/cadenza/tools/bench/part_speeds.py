@@ -6,6 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
@@ -43,9 +44,8 @@ class PartSpeeds:
         self.env, self.workflow = self.assembly.env, self.assembly.workflow
         task = self._task = visit(self.assembly.phases)
         self._store = self.assembly.stores[task.buffer]
-        self._keeps = isinstance(
-            self._store, Sealing
-        )  # a replay always has room, and an update takes nothing out of it
+        # a replay always has room, and an update takes nothing out of it
+        self._keeps = isinstance(self._store, Sealing)
         self._empty = self._store.state_dict()
         self._collector = Collector(self.env, self.workflow)
         horizon = self.assembly.decisions["training.horizon"]
@@ -196,11 +196,8 @@ def per_call(work: Callable[[], object], seconds: float, prepare: Callable[[], o
 
 def costs(config: RunConfig, seconds: float) -> dict[str, float]:
     """Return the microseconds per env_step of each part."""
-    parts = PartSpeeds(config, seconds)
-    try:
+    with closing(PartSpeeds(config, seconds)) as parts:
         seconds_of = {name: getattr(parts, name)() for name in PARTS}
-    finally:
-        parts.close()
     return {name: cost * 1e6 for name, cost in seconds_of.items() if cost is not None}
 
 
@@ -218,9 +215,8 @@ def beside_whole(task: BenchTask, seconds: float, rounds: int) -> dict[str, Any]
         row = measure(Installed(CADENZA, sys.executable), task)
         if "error" in row:
             raise CadenzaError(row["error"])
-        whole.append(
-            row["steady_env_steps_per_s"] or row["env_steps_per_s"]
-        )  # the steady rate: the parts are warm, too
+        # the steady rate: the parts are warm, too
+        whole.append(row["steady_env_steps_per_s"] or row["env_steps_per_s"])
     middle = {name: statistics.median(row[name] for row in alone) for name in alone[0]}
     ideal = 1e6 / (middle["stepping"] + middle["acting"] + middle["updating"])
     speed = statistics.median(whole)

@@ -18,10 +18,8 @@ from cadenza.tools.bench.tasks import BenchTask
 RATES = ("env_steps_per_s", "steady_env_steps_per_s")
 FIGURES = (*RATES, "start_s", "peak_mb", "cpu_s", "process_s", "solved_s", "solved_env_steps")
 COMPARED = (*RATES, "start_s", "peak_mb", "solved_s")
-NEVER = (
-    "solved_s",
-    "solved_env_steps",
-)  # without a value if it did not happen, which counts as later than all that did
+# without a value if it did not happen, which counts as later than all that did
+NEVER = ("solved_s", "solved_env_steps")
 
 Measurement = dict[str, Any]
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from cadenza.base.parsing import yaml_data
 from cadenza.config.convert import build, to_dict
 from cadenza.config.setting import setting, with_default
 from cadenza.errors import ConfigError, NotFoundError, nearest
+
+SHIPPED = Path(__file__).parents[2] / "conf" / "bench.yaml"
+ALGORITHMS = ("ppo", "dqn", "sac", "mappo", "happo", "dreamer_v3")
 
 
 class Rhythm(NamedTuple):
@@ -165,9 +169,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number > 1)}"
 
 
-ALGORITHMS = ("ppo", "dqn", "sac", "mappo", "happo", "dreamer_v3")
-
-
 @dataclass(frozen=True)
 class BenchTask:
     """The same work for every contestant. Nobody evaluates, nobody normalises observations or rewards."""
@@ -221,61 +222,19 @@ class BenchTask:
         }
 
 
-CARTPOLE = PPOSettings(n_steps=128, batch_size=256)
-CARTPOLE_ZOO = PPOSettings(
-    32, 256, n_epochs=20, learning_rate=1e-3, anneal=True, gamma=0.98, gae_lambda=0.8
-)  # rl-zoo3's
-HALFCHEETAH = PPOSettings(n_steps=2048, batch_size=64)
-PONG = PPOSettings(
-    128, 256, n_epochs=4, learning_rate=2.5e-4, anneal=True, clip_range=0.1, entropy_coef=0.01, hidden_sizes=()
-)  # rl-zoo3's for Atari; the layers before are Mnih et al.'s
-# rl-zoo3's too: it copies to the target every 10 steps, once between two updates; its learning_starts of 1000 come to
-# a first update after 1024 steps
-CARTPOLE_DQN = DQNSettings(
-    warmup_steps=768,
-    train_every=256,
-    gradient_steps=128,
-    learning_rate=2.3e-3,
-    target_every=256,
-    epsilon_end=0.04,
-    epsilon_share=0.16,
-    hidden_sizes=(256, 256),
-)
-TEAM = TeamSettings(
-    n_steps=200,
-    batch_size=800,
-    n_epochs=5,
-    learning_rate=5e-4,
-    entropy_coef=0.01,
-    value_coef=1.0,
-    max_grad_norm=10.0,
-    hidden_sizes=(128, 128),
-    activation="relu",
-)  # HARL's
-TASKS = {
-    "ppo-cartpole": BenchTask("CartPole-v1", 8, 100_000, CARTPOLE),
-    "ppo-cartpole-solve": BenchTask("CartPole-v1", 8, 100_000, CARTPOLE_ZOO, solved_at=475.0),
-    "ppo-halfcheetah": BenchTask("HalfCheetah-v5", 1, 30_000, HALFCHEETAH),
-    "ppo-halfcheetah-8": BenchTask("HalfCheetah-v5", 8, 40_000, replace(HALFCHEETAH, n_steps=256)),
-    "ppo-pong": BenchTask("ALE/Pong-v5", 8, 10_240, PONG),
-    "dqn-cartpole": BenchTask("CartPole-v1", 1, 20_000, dqn=CARTPOLE_DQN),
-    "sac-halfcheetah": BenchTask("HalfCheetah-v5", 1, 4_000, sac=SACSettings()),
-    "dreamer-cartpole": BenchTask("CartPole-v1", 1, 160, dreamer_v3=DreamerV3Settings()),
-    "mappo-spread": BenchTask("mpe/simple_spread_v3", 4, 16_000, mappo=TEAM),
-    "happo-spread": BenchTask("mpe/simple_spread_v3", 4, 16_000, happo=replace(TEAM, groups=3)),
-    "happo-halfcheetah-2x3": BenchTask("mamujoco/HalfCheetah-2x3", 4, 16_000, happo=replace(TEAM, groups=2)),
-    "mappo-vmas-spread": BenchTask("vmas/simple_spread", 4, 16_000, mappo=TEAM),
-    "mappo-vmas-spread-512": BenchTask("vmas/simple_spread", 512, 614_400, mappo=replace(TEAM, batch_size=102_400)),
-}
+def shipped() -> dict[str, BenchTask]:
+    """Return the tasks of `conf/bench.yaml` by name."""
+    return {name: build(BenchTask, task) for name, task in yaml_data(SHIPPED.read_bytes()).items()}
 
 
 def find(name: str) -> BenchTask:
     """Return a task by its name, or from a JSON file with the fields of `BenchTask`."""
     if name.endswith(".json"):
         return read(Path(name))
-    if name not in TASKS:
-        raise NotFoundError(f"unknown task '{name}'{nearest(name, TASKS)} (known: {', '.join(TASKS)})")
-    return TASKS[name]
+    tasks = shipped()
+    if name not in tasks:
+        raise NotFoundError(f"unknown task '{name}'{nearest(name, tasks)} (known: {', '.join(tasks)})")
+    return tasks[name]
 
 
 def read(path: Path) -> BenchTask:

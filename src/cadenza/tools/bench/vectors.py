@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -38,8 +39,8 @@ def rates(id: str, counts: Sequence[int], seconds: float) -> dict[str, Any]:
 
 def ours(method: Method, id: str, count: int, seconds: float) -> float:
     """Measure one of cadenza's vector environments."""
-    env = make_vector(EnvironmentConfig(id=id, num_envs=count, vectorize=method), EpisodeSeeds(0, TRAIN))
-    try:
+    config = EnvironmentConfig(id=id, num_envs=count, vectorize=method)
+    with closing(make_vector(config, EpisodeSeeds(0, TRAIN))) as env:
         random = np.random.default_rng(0)
         actions = [random_actions(env.spec.groups, env.current, random) for _ in range(STEPS)]
 
@@ -49,8 +50,6 @@ def ours(method: Method, id: str, count: int, seconds: float) -> float:
             env.episodes()
 
         return STEPS * count / per_call(work, seconds)
-    finally:
-        env.close()
 
 
 def bare(id: str, count: int, seconds: float) -> float:
@@ -60,8 +59,7 @@ def bare(id: str, count: int, seconds: float) -> float:
 
     if id not in gymnasium.registry:
         raise CadenzaError(f"{id} is not one of Gymnasium's environments")
-    env = SyncVectorEnv([lambda: gymnasium.make(id)] * count)
-    try:
+    with closing(SyncVectorEnv([lambda: gymnasium.make(id)] * count)) as env:
         env.reset(seed=0)
         env.action_space.seed(0)
         actions = [env.action_space.sample() for _ in range(STEPS)]
@@ -71,5 +69,3 @@ def bare(id: str, count: int, seconds: float) -> float:
                 env.step(action)
 
         return STEPS * count / per_call(work, seconds)
-    finally:
-        env.close()

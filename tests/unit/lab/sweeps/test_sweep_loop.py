@@ -24,6 +24,7 @@ from cadenza.lab.sweeps.sweep_report import result, write_report
 from cadenza.records.folder import RunFolder, run_ids
 from cadenza.records.index import rows
 from cadenza.tools.verify import compare
+from harness.faulty_environment import FAULTY
 from harness.files import safe
 from harness.processes import PATIENCE
 from harness.sweeping import BUDGET, InProcess, folders, make, outcomes, run
@@ -153,7 +154,8 @@ def test_a_process_that_ends_well_without_an_end_of_its_run_is_not_started_for_e
 
 
 def test_a_failed_trial_is_reported_and_the_others_continue(tmp_path: Path) -> None:
-    made = make("toy/faulty:ppo", sweep={"environment.kwargs.raise_at": [5, 100_000]}, seeds=[0, 1])
+    settings = {"environment.max_episode_steps": 8, "environment.kwargs.raise_at": [5, 100_000]}
+    made = make(f"{FAULTY}:ppo", sweep=settings, seeds=[0, 1])
     engine = InProcess()
     failed, fine = run(made, tmp_path, engine)
     assert (failed.state, failed.value, fine.state) == ("failed", None, "finished")
@@ -310,7 +312,7 @@ def test_the_report_names_the_best_and_its_config_can_be_trained(tmp_path: Path)
 
 
 def test_when_every_trial_failed_the_first_reason_is_the_error(tmp_path: Path) -> None:
-    made = make("toy/faulty:ppo", sweep={"environment.kwargs.raise_at": [5, 6]})
+    made = make(f"{FAULTY}:ppo", sweep={"environment.kwargs.raise_at": [5, 6]})
     folder = create_folder(made, tmp_path)
     sweep = Sweep(made, tmp_path, folder, Journal(folder.journal), InProcess())
     sweep.run(Signals())

@@ -16,8 +16,10 @@ from cadenza.errors import ConfigError, NotFoundError
 from cadenza.tools.bench import process
 from cadenza.tools.bench.contestants import CADENZA, PEERS, Contestant, find_installed, select_peers
 from cadenza.tools.bench.peers.cadenza import config_of
-from cadenza.tools.bench.tasks import ALGORITHMS, TASKS, BenchTask, SACSettings, find
+from cadenza.tools.bench.tasks import ALGORITHMS, BenchTask, SACSettings, find, shipped
 from cadenza.workflows.sac_config import SACConfig
+
+TASKS = shipped()
 
 
 @pytest.mark.parametrize("name", TASKS)

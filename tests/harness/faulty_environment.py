@@ -1,4 +1,4 @@
-"""A toy environment that fails on demand, for tests of how failures are caught, named and cleaned up after."""
+"""An environment that fails on demand, for tests of how failures are caught, named and cleaned up after."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+FAULTY = f"{__name__}:Faulty"  # its id
 
 
 class Faulty(gymnasium.Env[Any, Any]):
