@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import sys
@@ -17,6 +18,8 @@ import torch
 FOREIGN = ("torch", "numpy", "gymnasium")  # packages whose objects are not searched
 CGROUP = Path("/sys/fs/cgroup")
 PAGES = 1 << 16  # read at a time
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's `mallopt`
+KEPT_MEMORY = 1 << 28  # bytes: of the largest array kept, and of unused memory kept in all
 
 
 def available() -> int | None:
@@ -143,3 +146,13 @@ def _owner(array: np.ndarray) -> np.ndarray:
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
+
+
+def keep_memory() -> bool:
+    """Make glibc reuse the memory of large arrays instead of returning it: fresh pages cost as much as a copy.
+
+    Return whether that was possible.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    # the former first: where it is refused (glibc before 2.35), the latter alone would make things worse
+    return bool(set_option and set_option(M_MMAP_THRESHOLD, KEPT_MEMORY) and set_option(M_TRIM_THRESHOLD, KEPT_MEMORY))

@@ -11,6 +11,7 @@ import torch
 
 from cadenza.base.files import SafePath, screen
 from cadenza.base.streams import Streams
+from cadenza.base.system_memory import keep_memory
 from cadenza.config.registry import workflow_class
 from cadenza.config.schema import Phase, RunConfig, TrainingConfig
 from cadenza.engine.attachments import Display
@@ -18,7 +19,7 @@ from cadenza.engine.checkpoint import Checkpoints
 from cadenza.engine.collector import Collector
 from cadenza.engine.evaluator import Evaluator
 from cadenza.engine.orchestrator import Orchestrator
-from cadenza.engine.runtime import check_loss, compiled, decide_runtime, has_large_images, keep_memory, use_runtime
+from cadenza.engine.runtime import check_loss, compiled, decide_runtime, has_large_images, use_runtime
 from cadenza.engine.scheduler import PhaseScheduler
 from cadenza.engine.signals import Signals
 from cadenza.envs.first_environment import FirstEnvironment

@@ -19,12 +19,12 @@ from cadenza.base import text
 from cadenza.base.files import screen
 from cadenza.base.formatting import number
 from cadenza.config.convert import build, to_dict
+from cadenza.config.debugger import attached, note, with_one_environment
 from cadenza.config.load import dump
 from cadenza.config.schedules import Schedule
 from cadenza.config.schema import MINARI, RunConfig, TrainingConfig
 from cadenza.engine.advice import no_updates_warning, refuse_several_processes, threads_warning, time_limit_warning
 from cadenza.engine.attachments import Attachments, Display
-from cadenza.engine.debugger import attached, note, with_one_environment
 from cadenza.engine.events import Ended, Started
 from cadenza.engine.signals import STOP, Signals
 from cadenza.envs.first_environment import FirstEnvironment

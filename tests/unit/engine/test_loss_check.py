@@ -23,7 +23,7 @@ from cadenza.lab.session import resume, train
 from cadenza.ops import surrogate
 from cadenza.records.folder import RunFolder
 from cadenza.trees import leaves
-from cadenza.workflows import dqn
+from cadenza.workflows import dqn, loss_check
 from cadenza.workflows.ppo import PPO
 from cadenza.workflows.ppo_config import PPOConfig
 from cadenza.workflows.sac import SAC
@@ -191,9 +191,9 @@ def test_user_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_check_draws_from_no_stream_and_leaves_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     config = load("Pendulum-v1:sac")
     decisions = {"device": "cpu", "runtime.kernels": "numpy"}
-    examples = [runtime.loss_examples(config, check(config), kernels) for kernels in ("torch", "numpy", "torch")]
-    assert runtime.first_difference(examples[0], examples[1]) is None
-    assert runtime.summary(examples[0]["agent"]) == runtime.summary(examples[2]["agent"])
+    examples = [loss_check.loss_examples(config, check(config), kernels) for kernels in ("torch", "numpy", "torch")]
+    assert loss_check.first_difference(examples[0], examples[1]) is None
+    assert loss_check.summary(examples[0]["agent"]) == loss_check.summary(examples[2]["agent"])
     assert torch.get_default_dtype() == torch.float32
     monkeypatch.setattr(SAC, "_critic_loss", Noisy._policy_loss)  # fails
     runtime.check_loss(config, check(config), decisions)

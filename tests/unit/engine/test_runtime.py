@@ -12,6 +12,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
+from cadenza.base import system_memory
 from cadenza.config.load import load
 from cadenza.engine import runtime
 from cadenza.engine.build import Assembly, assemble
@@ -149,10 +150,10 @@ def test_numpy_and_torch_kernels_compute_the_same_update(spec: str) -> None:
         assert float(metrics[name]) == pytest.approx(float(value), abs=1e-4, rel=1e-3), name
 
 
-@pytest.mark.skipif(not runtime.keep_memory(), reason="only newer versions of glibc can be told")
+@pytest.mark.skipif(not system_memory.keep_memory(), reason="only newer versions of glibc can be told")
 def test_the_allocator_reuses_memory_of_large_arrays() -> None:
     code = (
-        "import resource, sys, numpy\nfrom cadenza.engine.runtime import keep_memory\n"
+        "import resource, sys, numpy\nfrom cadenza.base.system_memory import keep_memory\n"
         "keep_memory() if sys.argv[1:] else None\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
         "for _ in range(20): numpy.ones(40_000_000, numpy.uint8)\n"

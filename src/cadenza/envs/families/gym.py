@@ -6,6 +6,7 @@ Tuple observations become dicts keyed "0", "1", …; discrete observations stay 
 from __future__ import annotations
 
 import dataclasses
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,6 @@ from gymnasium.envs.registration import load_env_creator
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.action_names import gymnasium_names, names_for
 from cadenza.envs.arguments import check_arguments
-from cadenza.envs.families.box2d import with_fresh_worlds
 from cadenza.envs.images import as_declared, with_images_first
 from cadenza.envs.layout import Array, shape_of
 from cadenza.envs.wrappers import RawReward, layer
@@ -89,7 +89,11 @@ class Gym:
         action_names: Sequence[str] = (),
     ) -> None:
         self.bare = env  # for wrappers, which expect images as the environment returns them
-        self.env = env = with_images_first(with_fresh_worlds(env))
+        if "Box2D" in sys.modules:
+            from cadenza.envs.families.box2d import with_fresh_worlds
+
+            env = with_fresh_worlds(env)
+        self.env = env = with_images_first(env)
         self._raw = layer(env, RawReward)
         space = as_dict_space(env.observation_space)
         self._observe = observer(space)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from cadenza.config.debugger import attached, with_one_environment
 from cadenza.config.load import load
 from cadenza.config.registry import register_algorithm
 from cadenza.config.setting import setting
-from cadenza.engine.debugger import attached, with_one_environment
 from cadenza.engine.launch import check
 from cadenza.errors import ConfigError
 from cadenza.records.folder import find
