@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from outcome import keep, machine, result_file
 
-from cadenza.records.metric_rows import Rows
+from cadenza.records.metric_rows import MetricRows
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness.browser import Browser, program
@@ -117,7 +117,7 @@ class Watched:
             assert self.training.poll() is None, "the training ended"
             time.sleep(0.002)
         training = processor_seconds([self.training.pid])
-        with Rows(self.metrics) as reader:
+        with MetricRows(self.metrics) as reader:
             row = reader.last(1)[-1]
         busy = (processor_seconds([self.serving.pid]), processor_seconds(family(self.browser._process.pid)))
         return Mark(row["env_steps"], row["time/seconds"], training, *busy)

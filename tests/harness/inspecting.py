@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from cadenza.lab.inspector.messages import Message, Rows, State
+from cadenza.lab.inspector.messages import Message, State, TableRows
 from cadenza.lab.inspector.run_catalog import Catalog
 from cadenza.lab.inspector.server import ADDRESS, Inspector
 
@@ -63,7 +63,7 @@ class Sent:
         return [message for message in self._messages if isinstance(message, kind)]
 
     def pieces(self, table: str) -> list[list[dict[str, Any]]]:
-        return [message.rows for message in self.of(Rows) if message.table == table]
+        return [message.rows for message in self.of(TableRows) if message.table == table]
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         return [row for piece in self.pieces(table) for row in piece]

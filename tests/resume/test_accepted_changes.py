@@ -40,7 +40,7 @@ def edit(run: RunFolder, before: str, now: str) -> None:
 
 
 def test_checkpoint_records_config_phases_and_decisions(run: RunFolder) -> None:
-    checkpoints = Checkpoints.of(run)
+    checkpoints = Checkpoints.from_run(run)
     facts = checkpoints.facts(checkpoints.resolve("last"))
     assert facts["run"]["config"]["algorithm"]["gamma"] == run.read_config().algorithm.gamma
     assert [hook["name"] for hook in facts["run"]["phases"][0]["hooks"]] == ["collect", "update"]
@@ -83,7 +83,7 @@ def test_changed_config_is_accepted_by_name(run: RunFolder) -> None:
     outcome = resume(root, "@last", *MORE, "--accept-changes").succeeded()
     assert "warning: accepted: config.yaml: algorithm.gamma: 0.99 → 0.5" in outcome.warnings
     assert run.read_config().algorithm.gamma == 0.5
-    newest = Checkpoints.of(run)
+    newest = Checkpoints.from_run(run)
     assert newest.facts(newest.resolve("last"))["run"]["config"]["algorithm"]["gamma"] == 0.5
     resume(root, "@last", "--max-timesteps", "4096").succeeded()
     outcome = cadenza("verify", "@last", "--runs-dir", root)
@@ -125,7 +125,7 @@ def test_run_of_an_older_version_resumes_and_verifies(run: RunFolder) -> None:
 
 def test_best_that_names_another_checkpoint_is_noticed(whole: RunFolder, run: RunFolder) -> None:
     root, pointer = run.path.parent, run.checkpoints / "best"
-    names, best = Checkpoints.of(run).names(), (run.checkpoints / "best").read_text()
+    names, best = Checkpoints.from_run(run).names(), (run.checkpoints / "best").read_text()
     other = next(name for name in names if name != best.strip())
     pointer.path.write_text(other + "\n")
     if best.strip() != names[-1]:  # else the newest manifest names itself, as after a kill before pointing

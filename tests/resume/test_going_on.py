@@ -142,14 +142,14 @@ def test_resuming_a_finished_run_changes_nothing(run: RunFolder, tmp_path: Path)
 def test_a_run_with_init_from_can_be_verified(run: RunFolder, tmp_path: Path) -> None:
     train(tmp_path, *TOY, "--init-from", run.id, "--seed", "5").succeeded()
     borrower = last(tmp_path)
-    first = Checkpoints.of(run)
+    first = Checkpoints.from_run(run)
     weights = first.load(first.resolve("best"), "workflow")["workflow"]["networks"]["agent"]["actor.0.weight"]
     assert borrower.read_config().training.init_from == str(run.path.resolve())
     assert answer(tmp_path, "verify", "@last")["identical"] is True
     borrowed = borrower.read_decisions()["training.init_from"]
     assert borrowed == first.resolve("best")
     train(tmp_path, *TOY, "--init-from", run.id, "--seed", "5", "algorithm.learning_rate=1e-12").succeeded()
-    still = Checkpoints.of(last(tmp_path))
+    still = Checkpoints.from_run(last(tmp_path))
     initial = still.load(still.resolve("last"), "workflow")["workflow"]["networks"]["agent"]["actor.0.weight"]
     assert (initial - weights).abs().max() < 1e-6
 

@@ -62,7 +62,7 @@ def test_rows_collected_after_the_checkpoint_are_gone_after_a_kill(
     """Rows collected between the checkpoint and the kill, in memory or in segments, must be gone after the resume."""
     assert call(["train", *keeping(subject)], tmp_path / "killed", failpoint)[0] == -signal.SIGKILL
     alone, killed = left_alone(subject), find(tmp_path / "killed", "@last")
-    checkpoints = Checkpoints.of(killed)
+    checkpoints = Checkpoints.from_run(killed)
     unnamed = len(list(killed.replay.path.glob("*/*.safetensors")))
     newest = checkpoints.newest(pytest.fail)
     assert newest is not None
@@ -70,7 +70,7 @@ def test_rows_collected_after_the_checkpoint_are_gone_after_a_kill(
     left = unnamed - len(list(killed.replay.path.glob("*/*.safetensors")))
     assert (left > 0) == failpoint.startswith("replay:")  # segments from the future, and they are gone
     there = all_rows(state["store.replay"], killed.replay / "replay")
-    then = all_rows(Checkpoints.of(alone).load(name)["store.replay"], alone.replay / "replay")
+    then = all_rows(Checkpoints.from_run(alone).load(name)["store.replay"], alone.replay / "replay")
     assert first_state_difference(dict(flat(there)), dict(flat(then)), ()) is None
     transitions = there["tail"]["rows"]["flags"] & LAST == 0
     assert 0 < int(name.split("-")[1]) == transitions.sum() - len(there["head"])  # the open rows are no transitions

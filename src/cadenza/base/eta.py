@@ -12,14 +12,14 @@ class Count(NamedTuple):
 
     phase: str  # name of the phase; "" for the run
     unit: str
-    done: int
+    progress: int
     end: int | None  # None or 0 without an end
     speed: float | None  # units per second; None if unknown or zero
 
     @property
     def left(self) -> float | None:
         """The seconds to the end at this speed."""
-        return max(0, self.end - self.done) / self.speed if self.end and self.speed else None
+        return max(0, self.end - self.progress) / self.speed if self.end and self.speed else None
 
 
 def ahead(run: Count, phase: Count, last: bool) -> tuple[Count, float | None]:

@@ -37,7 +37,7 @@ def dumps(value: Any, indent: int | None = None, ascii: bool = False) -> str:
     return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=ascii)
 
 
-def shown(value: Any, ascii: bool = False) -> str:
+def terminal_line(value: Any, ascii: bool = False) -> str:
     """Return one line of JSON for a terminal, with control characters (C1, bidi overrides) escaped."""
     text = dumps(value, ascii=ascii)
     return text if printable(text) == text else dumps(value, ascii=True)

@@ -47,9 +47,9 @@ def require_parent(option: str, path: Path | None) -> None:
 
 def print_json(value: Any) -> None:
     """Print JSON with null for NaN and infinities; escape what stdout cannot encode or a terminal would obey."""
-    from cadenza.base.json_text import shown
+    from cadenza.base.json_text import terminal_line
 
-    print(shown(value, ascii=not stdout_is_unicode()))
+    print(terminal_line(value, ascii=not stdout_is_unicode()))
 
 
 def stdout_is_unicode() -> bool:

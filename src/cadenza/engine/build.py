@@ -135,7 +135,7 @@ def build(assembly: Assembly, folder: RunFolder, console: Display, signals: Sign
         scheduler=PhaseScheduler(assembly.phases),
         collector=Collector(assembly.env, assembly.workflow) if assembly.env is not None else None,
         evaluator=assembly.evaluator,
-        checkpoints=Checkpoints.of(folder, config.checkpoint.keep),
+        checkpoints=Checkpoints.from_run(folder, config.checkpoint.keep),
         metrics=MetricsFile(folder.metrics),
         episodes=EpisodeLog(folder, config.logging.episodes),
         console=console,
@@ -211,7 +211,7 @@ def unchanged(function: Any) -> Any:
 
 def load_initial_weights(workflow: Workflow, source: RunFolder, decisions: dict[str, Any]) -> None:
     """Load another run's networks and normalisers: those of its best checkpoint, or of the one in `decisions`."""
-    checkpoints = Checkpoints.of(source)
+    checkpoints = Checkpoints.from_run(source)
     name = checkpoints.resolve(decisions.get("training.init_from", source.best_or_last))
     decisions["training.init_from"] = name
     try:

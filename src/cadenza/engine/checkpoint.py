@@ -47,7 +47,7 @@ class Checkpoints:
         self.keep = keep
 
     @classmethod
-    def of(cls, run: RunFolder, keep: int = 2) -> Checkpoints:
+    def from_run(cls, run: RunFolder, keep: int = 2) -> Checkpoints:
         """Return the checkpoints of a run's folder."""
         return cls(run.checkpoints, run.read_manifest()["config_hash"], keep)
 

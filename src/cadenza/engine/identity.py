@@ -37,7 +37,7 @@ class Change:
         where = f"{FILES[part]}: {key}" if part in FILES else self.key
         if self.key.startswith(CODE):
             where = f"the loss of group {self.key.removeprefix(CODE)}, as computed on a made-up batch"
-        return f"{where}: {shown(self.before)} → {shown(self.now)}"
+        return f"{where}: {value_text(self.before)} → {value_text(self.now)}"
 
     @property
     def pair(self) -> list[Any]:
@@ -75,7 +75,7 @@ def differences(stored: Mapping[str, Any], config: RunConfig, now: Mapping[str, 
     changes = [
         Change(key, before.get(key, ABSENT), after.get(key, ABSENT))
         for key in dict.fromkeys([*before, *after])
-        if not same(before.get(key, ABSENT), after.get(key, ABSENT))
+        if not are_equal(before.get(key, ABSENT), after.get(key, ABSENT))
     ]
     return [change for change in changes if not is_regular(change, stored, config, now, edited)]
 
@@ -124,10 +124,10 @@ def unaccepted(changes: Sequence[Change], decisions: Mapping[str, Any]) -> list[
     accepted: dict[str, Any] = {}
     for entry in decisions.get(ACCEPTED, []):
         accepted |= {key: pair[1] for key, pair in entry["changes"].items()}
-    return [change for change in changes if not same(change.pair[1], accepted.get(change.key, ABSENT))]
+    return [change for change in changes if not are_equal(change.pair[1], accepted.get(change.key, ABSENT))]
 
 
-def same(before: Any, now: Any) -> bool:
+def are_equal(before: Any, now: Any) -> bool:
     """Return whether two leaves of plain data are equal: 16 and 16.0 are, 1 and true are not."""
     if before is ABSENT or now is ABSENT:
         return before is now
@@ -152,7 +152,7 @@ def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, tree
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return a value for a message of one line."""
     text = UNSET if value is ABSENT else dumps(value, ascii=True)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from cadenza.config.schema import Hook, Phase
 
+ATTRIBUTES = {"done": "hook_progress"}  # by key of checkpoints, where the two differ
+
 
 @dataclass(frozen=True)
 class Task:
@@ -39,7 +41,7 @@ class PhaseScheduler:
     def __init__(self, phases: tuple[Phase, ...]) -> None:
         self.phases = phases
         self.index = 0  # of the current phase
-        self.hook = self.done = 0  # the index of the current hook, and how much of it is done
+        self.hook = self.hook_progress = 0  # the index of the current hook, and how much of it is over
         self.task_steps = 0  # env_steps of the current task so far
         self.steps = self.updates = self.cycles = 0  # so far in this phase
         self.begun = False  # whether anything of the current cycle is done
@@ -57,7 +59,7 @@ class PhaseScheduler:
     def advance(self, amount: int, env_steps: int = 0, updates: int = 0) -> None:
         """Record progress by an `amount` of the task's; a task may be finished in several parts."""
         self.begun |= bool(amount or env_steps or updates)
-        self.done += amount
+        self.hook_progress += amount
         self.calls[self.hook] += amount
         self.task_steps += env_steps
         self.steps += env_steps
@@ -93,10 +95,10 @@ class PhaseScheduler:
     def _remaining(self) -> int:
         hook = self.phases[self.index].hooks[self.hook]
         if hook.name == "collect":
-            return (hook.episodes or hook.steps or 1) - self.done
+            return (hook.episodes or hook.steps or 1) - self.hook_progress
         ratio = self._ratios[self.hook]
         if ratio is None:
-            return hook.times - self.done
+            return hook.times - self.hook_progress
         return ratio.numerator * self.steps // ratio.denominator - self.calls[self.hook]
 
     def _skip_finished_hooks(self) -> None:
@@ -105,7 +107,7 @@ class PhaseScheduler:
 
     def _next_hook(self) -> None:
         self.hook += 1
-        self.done = self.task_steps = 0
+        self.hook_progress = self.task_steps = 0
         phase = self.phases[self.index]
         if self.hook < len(phase.hooks):
             return
@@ -125,7 +127,7 @@ class PhaseScheduler:
         )
 
     def _enter_phase(self) -> None:
-        self.hook = self.done = self.task_steps = self.steps = self.updates = self.cycles = 0
+        self.hook = self.hook_progress = self.task_steps = self.steps = self.updates = self.cycles = 0
         self.begun = False
         hooks = () if self.over else self.phases[self.index].hooks
         self.calls = [0] * len(hooks)
@@ -134,10 +136,10 @@ class PhaseScheduler:
 
     def state_dict(self) -> dict[str, Any]:
         names = ("index", "hook", "done", "task_steps", "steps", "updates", "cycles", "begun", "calls")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, ATTRIBUTES.get(name, name)) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.index = state["index"]
         self._enter_phase()
         for name, value in state.items():
-            setattr(self, name, value)
+            setattr(self, ATTRIBUTES.get(name, name), value)

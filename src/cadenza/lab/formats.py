@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from cadenza.base.json_text import dumps, plain, shown
+from cadenza.base.json_text import dumps, plain, terminal_line
 from cadenza.base.text import cell, printable
 from cadenza.errors import MissingExtraError, NotFoundError, install
 from cadenza.lab.compare import Comparison, Estimate
@@ -83,7 +83,7 @@ def as_json(folders: Sequence[RunFolder], selection: Sequence[str]) -> str:
         }
         for folder, rows in zip(folders, by_run, strict=True)
     ]
-    return shown({"runs": runs}) + "\n"
+    return terminal_line({"runs": runs}) + "\n"
 
 
 def as_parquet(folders: Sequence[RunFolder], selection: Sequence[str]) -> bytes:

@@ -72,7 +72,7 @@ def batch_of_one(frame: Frame, is_first: bool) -> Step:
 def load_policy(folder: RunFolder, checkpoint: str = "last", trust: bool = False) -> tuple[Player, str]:
     """Return the run's policy with the weights of a checkpoint, and that checkpoint's name."""
     config = folder.read_config(trust)
-    checkpoints = Checkpoints.of(folder)
+    checkpoints = Checkpoints.from_run(folder)
     name = checkpoints.resolve(checkpoint)
     try:
         state = checkpoints.load(name, "workflow")

@@ -12,7 +12,7 @@ from cadenza.errors import CheckpointError
 from cadenza.records import alert_log, validity
 from cadenza.records.folder import RunFolder, read_object, run_ids
 from cadenza.records.lock import is_held
-from cadenza.records.metric_rows import Row, Rows
+from cadenza.records.metric_rows import MetricRows, Row
 
 TAIL = 1 << 16  # bytes of metrics.jsonl that are read: a run may have written millions
 RECENT = 5  # rows that the speed is measured over
@@ -102,7 +102,7 @@ def _decisions(folder: RunFolder) -> Row:
 def tail(path: SafePath) -> list[Row]:
     """Return the last rows of metrics.jsonl, without anything that is no row of metrics."""
     try:
-        with Rows(path) as rows:
+        with MetricRows(path) as rows:
             return [row for row in rows.within(TAIL) if validity.row_fault(row) is None]
     except OSError:
         return []

@@ -36,8 +36,8 @@ class ByteRange:
         return self.end - self.begin <= WHOLE
 
 
-class Rows:
-    """The rows of a metrics.jsonl as it is now; a row that is appended later is for the next `Rows`.
+class MetricRows:
+    """The rows of a metrics.jsonl as it is now; a row that is appended later is for the next `MetricRows`.
 
     `all`, `end` and `since` raise an error for a line that is no row, the other methods leave it out.
     """
@@ -47,7 +47,7 @@ class Rows:
         self._file = path.reading()
         self._end = os.fstat(self._file.fileno()).st_size
 
-    def __enter__(self) -> Rows:
+    def __enter__(self) -> MetricRows:
         return self
 
     def __exit__(self, *problem: object) -> None:

@@ -19,7 +19,7 @@ from cadenza.base.json_text import canonical, dumps, plain
 from cadenza.base.parsing import json_data
 from cadenza.base.text import cell
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, nearest
-from cadenza.records.metric_rows import Row, Rows, whole_lines
+from cadenza.records.metric_rows import MetricRows, Row, whole_lines
 
 FIRST = ("env_steps", "updates")
 DIGEST = "digest"
@@ -174,7 +174,7 @@ def _trusted(path: SafePath) -> tuple[int, int, str]:
 def read(path: SafePath) -> list[Row]:
     """Return all complete rows, without a last line that was cut short; none if there is no file."""
     try:
-        with Rows(path) as rows:
+        with MetricRows(path) as rows:
             return rows.all()
     except FileNotFoundError:
         return []
@@ -183,7 +183,7 @@ def read(path: SafePath) -> list[Row]:
 def recent(path: SafePath, count: int) -> tuple[Row | None, dict[str, list[float]]]:
     """Return the last row, and the last `count` numbers of every quantity, without reading all of a long file."""
     try:
-        with Rows(path) as reader:
+        with MetricRows(path) as reader:
             rows, whole = reader.end(), reader.part()
             sample = [] if whole.small else reader.sampled(whole, SAMPLE)
             values = {}

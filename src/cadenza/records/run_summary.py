@@ -13,7 +13,7 @@ from cadenza.base.parsing import ParseError, json_object, yaml_data
 from cadenza.errors import CheckpointError
 from cadenza.records import validity
 from cadenza.records.folder import LONGEST_CONFIG, RunFolder
-from cadenza.records.metric_rows import Rows
+from cadenza.records.metric_rows import MetricRows
 from cadenza.trees import leaves
 
 Row = dict[str, Any]
@@ -122,7 +122,7 @@ def damaged(folder: RunFolder) -> str | None:
 def last_row(path: SafePath) -> Row:
     """Return the last whole row of metrics.jsonl, or {} where it cannot be read."""
     try:
-        with Rows(path) as rows:
+        with MetricRows(path) as rows:
             return next(iter(rows.last(1)), {})
     except OSError:
         return {}

@@ -71,7 +71,7 @@ def diagnose(
 
 def starting_point(folder: RunFolder, checkpoint: str | None) -> tuple[Checkpoints, str]:
     """Return the named checkpoint; else the last one, or the state before a later failure under `--debug`."""
-    checkpoints = Checkpoints.of(folder)
+    checkpoints = Checkpoints.from_run(folder)
     names = checkpoints.names()
     if checkpoint is None:
         failed = Checkpoints(folder.files / "debug" / "failure", checkpoints.config_hash)

@@ -67,7 +67,7 @@ def replayed(folder: RunFolder, player: Player, checkpoint: str) -> Past:
         if isinstance(store, ReplayStore):
             store.attach(folder.replay / name)
             part = f"store.{name}"
-            store.load_state_dict(Checkpoints.of(folder).load(checkpoint, part)[part])
+            store.load_state_dict(Checkpoints.from_run(folder).load(checkpoint, part)[part])
             past = store.past()
             clips = player.config.environment.clip_actions
             return past._replace(pieces=clipped(past.pieces, player.spec)) if clips else past

@@ -119,7 +119,7 @@ def compare(a: RunFolder, b: RunFolder, ignore: Collection[str] = ()) -> dict[st
 
 def final_state(folder: RunFolder) -> dict[str, Any]:
     """Return the leaves of the last checkpoint by path, and the names of the checkpoints `last` and `best`."""
-    checkpoints = Checkpoints.of(folder)
+    checkpoints = Checkpoints.from_run(folder)
     pointers = {which: pointer(folder.checkpoints / which) for which in ("last", "best")}
     names = {which: name for which, name in pointers.items() if name is not None}
     state = checkpoints.load(checkpoints.resolve("last"))
@@ -132,7 +132,7 @@ def final_state(folder: RunFolder) -> dict[str, Any]:
 def first_state_difference(a: dict[str, Any], b: dict[str, Any], ignore: Collection[str]) -> dict[str, Any] | None:
     """Return the first leaf, by path, that differs or that one state lacks."""
     for path in sorted(a.keys() | b.keys()):
-        if path not in ignore and (path not in a or path not in b or not same(a[path], b[path])):
+        if path not in ignore and (path not in a or path not in b or not are_equal(a[path], b[path])):
             return {"quantity": f"state {path}", "a": brief(a.get(path)), "b": brief(b.get(path))}
     return None
 
@@ -149,7 +149,7 @@ def flat(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, tree
 
 
-def same(a: Any, b: Any) -> bool:
+def are_equal(a: Any, b: Any) -> bool:
     """Return whether two values are equal bit for bit."""
     if hasattr(a, "tobytes") or hasattr(a, "numpy"):
         if type(a) is not type(b) or a.dtype != b.dtype or a.shape != b.shape:

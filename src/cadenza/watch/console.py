@@ -204,7 +204,7 @@ class Console:
         if self._total:
             parts[0] += f" / {self._total:,} ({min(1.0, self._position / self._total):.0%})"
         if count.phase:
-            parts.append(f"{count.phase} {count.done:,} / {count.end:,} {count.unit}")
+            parts.append(f"{count.phase} {count.progress:,} / {count.end:,} {count.unit}")
         parts += [f"{key} {number(self._last[key])}" for key in LINE_METRICS if key in self._last]
         return "  ".join(part for part in (*parts, rate(count.speed, count.unit), self._eta(count, seconds)) if part)
 
@@ -226,9 +226,9 @@ class Console:
         grid = Table.grid(padding=(0, 1))
         row: list[RenderableType] = []
         if count.end:
-            bar = ProgressBar(total=count.end, completed=min(count.done, count.end), width=30)
-            share = f"[bold]{min(1.0, count.done / count.end):4.0%}[/]"
-            row += [bar, share, Text(f"{count.done:,} / {count.end:,} {printable(count.unit)}")]
+            bar = ProgressBar(total=count.end, completed=min(count.progress, count.end), width=30)
+            share = f"[bold]{min(1.0, count.progress / count.end):4.0%}[/]"
+            row += [bar, share, Text(f"{count.progress:,} / {count.end:,} {printable(count.unit)}")]
         if count.phase or not count.end:
             row.append(Text(f"{self._position:,} {printable(self._unit)}"))
         speed = rate(count.speed, count.unit) or "starting"

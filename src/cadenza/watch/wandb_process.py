@@ -18,7 +18,7 @@ from typing import Any
 from cadenza.base import atomic
 from cadenza.base.files import SafePath
 from cadenza.records.folder import RunFolder, evaluation_video, read_object
-from cadenza.records.metric_rows import Row, Rows
+from cadenza.records.metric_rows import MetricRows, Row
 from cadenza.watch.wandb_sink import UNSENT
 
 POLL_SECONDS = 1.0
@@ -34,7 +34,7 @@ class Follower:
 
     def new(self) -> Iterator[tuple[int, Row]]:
         """Yield the complete rows since the last call, each with its number."""
-        with contextlib.suppress(FileNotFoundError), Rows(self._path) as rows:
+        with contextlib.suppress(FileNotFoundError), MetricRows(self._path) as rows:
             for end, row in rows.since(self._offset):
                 self._offset = end
                 self.rows += 1

@@ -29,14 +29,14 @@ class Evolution:
         self.search = begin(size, sigma)
         self.candidates: Tensor  # [P, D]
         self.returns = np.zeros(population * trials)
-        self.done = np.zeros(population * trials, bool)
+        self.has_return = np.zeros(population * trials, bool)
         self.turn = 0  # the next trial to assign
         self._draw()
 
     @property
     def complete(self) -> bool:
         """Return whether every trial of this generation has a return."""
-        return bool(self.done.all())
+        return bool(self.has_return.all())
 
     def assign(self, trial: np.ndarray, fresh: np.ndarray) -> np.ndarray:
         """Return the trials [N] of the environments; those that are `fresh` [N] at an episode's start get new ones.
@@ -46,7 +46,7 @@ class Evolution:
         """
         if not fresh.any():
             return trial
-        is_open = ~self.done
+        is_open = ~self.has_return
         busy = trial[~fresh]
         is_open[busy[busy >= 0]] = False
         free = ((np.flatnonzero(np.roll(is_open, -self.turn)) + self.turn) % len(is_open))[: int(fresh.sum())]
@@ -64,13 +64,13 @@ class Evolution:
     def record(self, trial: np.ndarray, total: np.ndarray) -> None:
         """Record the returns `total` [N] of trials [N]."""
         self.returns[trial] = total
-        self.done[trial] = True
+        self.has_return[trial] = True
 
     def next_generation(self) -> dict[str, float]:
         """Update the distribution from all trials, draw new candidates, and return metrics."""
         fitness = self.returns.reshape(-1, self.population).mean(0)
         self.search = learn(self.search, self.candidates, torch.from_numpy(fitness))
-        self.done[:] = False
+        self.has_return[:] = False
         self.returns[:] = 0
         self.turn = 0
         self._draw()
@@ -101,13 +101,13 @@ class Evolution:
             "search": dict(self.search._asdict()),
             "candidates": self.candidates,
             "returns": self.returns.copy(),
-            "done": self.done.copy(),
+            "done": self.has_return.copy(),
             "turn": self.turn,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.search = Search(**state["search"])
         self.candidates = state["candidates"]
-        self.returns, self.done = state["returns"].copy(), state["done"].copy()
+        self.returns, self.has_return = state["returns"].copy(), state["done"].copy()
         self.turn = state.get("turn", 0)  # older checkpoints begin at the first
         self._prepare()

@@ -79,7 +79,7 @@ class PPOConfig(AlgorithmSettings):
             where = f"algorithm.torso.memory.burn_in={burn_in}"
             raise ConfigError(f"{where}: a rollout of {self.n_steps} steps has no more than {self.n_steps - length}")
 
-    def of(self, group: str) -> PPOConfig:
+    def for_group(self, group: str) -> PPOConfig:
         """Return the settings of one group."""
         changes = self.groups.get(group)
         if changes is None:
@@ -137,7 +137,7 @@ class PPOConfig(AlgorithmSettings):
 
         torso = replace(self.torso, memory=replace(self.torso.memory, sequence_length=length(self)))
         groups = {
-            name: merged(settings, {"torso": {"memory": {"sequence_length": length(self.of(name))}}})
+            name: merged(settings, {"torso": {"memory": {"sequence_length": length(self.for_group(name))}}})
             for name, settings in self.groups.items()
         }
         return replace(self, n_steps=self.n_steps * num_envs, torso=torso, groups=groups)
@@ -149,7 +149,7 @@ class PPOConfig(AlgorithmSettings):
                 names = ", ".join(env.groups)
                 raise ConfigError(f"algorithm.groups.{name}: no such group{nearest(name, env.groups)} (known: {names})")
         for name, group in env.groups.items():
-            config = self.of(name)
+            config = self.for_group(name)
             config.minibatch(num_envs)
             check_actor_critic(config, EnvSpec(env.id, {name: group}) if self.groups else env)
 

@@ -37,7 +37,7 @@ Array = np.ndarray[Any, Any]
 Transition = tuple[int, int, float, int]  # state, action, reward, next state
 
 
-class Table:
+class ValueTable:
     """The values of one group [K, S, n] (K = 2 for double Q-learning), and the number of updates of each entry.
 
     Single entries are read and written through memoryviews, several times faster than through arrays.
@@ -141,7 +141,7 @@ class QLearning:
         self.config = config
         self.context = context
         self.tables = {
-            name: Table(group, config, context.num_envs * len(group.agents))
+            name: ValueTable(group, config, context.num_envs * len(group.agents))
             for name, group in context.env.groups.items()
         }
 
@@ -163,7 +163,7 @@ class QLearning:
         return Acted(action, {name: {} for name in action}, carry)
 
     def _explore(
-        self, table: Table, states: Array, mask: Array | None, phase: PhaseInfo, random: np.random.Generator
+        self, table: ValueTable, states: Array, mask: Array | None, phase: PhaseInfo, random: np.random.Generator
     ) -> Array:
         """Return indices of actions [N, A]; equally good ones are equally likely."""
         config, scores = self.config, table.mean_values(states)
@@ -230,7 +230,9 @@ class QLearning:
 class Lesson:
     """One update of one group: its step sizes, and the metrics that it accumulates."""
 
-    def __init__(self, config: QLearningConfig, table: Table, phase: PhaseInfo, coins: np.random.Generator) -> None:
+    def __init__(
+        self, config: QLearningConfig, table: ValueTable, phase: PhaseInfo, coins: np.random.Generator
+    ) -> None:
         self.config, self.table, self.coins = config, table, coins
         explores = config.exploration == "epsilon_greedy"
         self.epsilon = value_at(config.epsilon, phase.now, phase.horizon) if explores else 0.0

@@ -31,7 +31,7 @@ from cadenza.workflows.reinforce_config import ReinforceConfig
 
 
 @dataclass(frozen=True)
-class Batch:
+class EpisodeBatch:
     """The episodes of one group, prepared for the update, [T, E, A, …]."""
 
     obs: ObservationTensors
@@ -95,7 +95,7 @@ class Reinforce:
         return Updated(updates, metrics)
 
     @torch.no_grad()
-    def _prepare(self, name: str, episodes: Episodes) -> Batch:
+    def _prepare(self, name: str, episodes: Episodes) -> EpisodeBatch:
         """Compute returns, the baseline's values and the weights of the actions of one group."""
         net, data, observer = self.nets[name], episodes.groups[name], self.observers[name]
         config, count = self.config, len(episodes.length)
@@ -122,9 +122,9 @@ class Reinforce:
         if config.normalize_targets:
             target = masked_standardise(target, weight)
         mask = self._tensor(data["mask"]) if "mask" in data else None
-        return Batch(obs, first, self._tensor(data["action"]), mask, weight, returns, target, value)
+        return EpisodeBatch(obs, first, self._tensor(data["action"]), mask, weight, returns, target, value)
 
-    def _fit(self, name: str, batch: Batch, phase: PhaseInfo) -> tuple[int, dict[str, Tensor]]:
+    def _fit(self, name: str, batch: EpisodeBatch, phase: PhaseInfo) -> tuple[int, dict[str, Tensor]]:
         """Make the gradient steps of one group; return their number and metrics."""
         config, net = self.config, self.nets[name]
         now = {

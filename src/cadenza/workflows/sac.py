@@ -54,7 +54,7 @@ from cadenza.workflows.sac_config import SACConfig
 SHARE = 0.98  # of the highest entropy that discrete actions can have
 
 
-class Policy(nn.Module):
+class SACPolicy(nn.Module):
     """Maps observations to the input of the action head."""
 
     def __init__(self, group: GroupSpec, config: SACConfig) -> None:
@@ -146,7 +146,7 @@ class SAC:
 
     def __init__(self, config: SACConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
-        self.policies: dict[str, Policy] = {}
+        self.policies: dict[str, SACPolicy] = {}
         self.critics: dict[str, Critics] = {}
         self.targets: dict[str, Target[Critics]] = {}
         self.temperatures: dict[str, Temperature] = {}
@@ -155,7 +155,7 @@ class SAC:
         self.kernels: dict[str, SACKernel] = {}  # hand-written, where they support the networks
         self.updates = 0
         for name, group in context.env.groups.items():
-            policy = self.policies[name] = Policy(group, config).to(self.device)
+            policy = self.policies[name] = SACPolicy(group, config).to(self.device)
             critics = self.critics[name] = Critics(group, config).to(self.device)
             self.temperatures[name] = Temperature(group, config).to(self.device)
             parts: dict[str, nn.Module] = {"policy": policy, "critics": critics}

@@ -193,7 +193,7 @@ class WorldModels:
     def evolve_in_dream(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Run all trials of a generation at once in M, from the beginnings of real episodes; create the next one."""
         assert self.evolution is not None
-        trials = np.arange(len(self.evolution.done))
+        trials = np.arange(len(self.evolution.has_return))
         starts = store.beginnings(len(trials), self.context.streams.numpy("replay"))[self.group]
         observation = self.observer(map_tree(lambda x: x[:, 0], starts))[self.key]
         self.evolution.record(trials, self._dream(trials, observation))

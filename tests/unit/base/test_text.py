@@ -15,7 +15,7 @@ import yaml
 
 import cadenza
 from cadenza.base import text
-from cadenza.base.json_text import shown, without_digest
+from cadenza.base.json_text import terminal_line, without_digest
 from cadenza.config.load import as_yaml
 from cadenza.engine.scheduler import PhaseProgress
 from cadenza.lab.html import Block, Code, Heading, Media, Paragraph, Table, html, markdown
@@ -92,7 +92,7 @@ def test_csv_cells_are_no_formulas() -> None:
 
 def test_yaml_and_json_escape_invisible_characters_and_keep_their_values() -> None:
     tree = {"name": "a\u202eb\x9b日"}
-    for written, read in ((as_yaml(tree), yaml.safe_load), (shown(tree), json.loads)):
+    for written, read in ((as_yaml(tree), yaml.safe_load), (terminal_line(tree), json.loads)):
         assert text.lines(written) == written
         assert read(written) == tree
     assert "日" in as_yaml({"name": "日"})

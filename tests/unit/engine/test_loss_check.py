@@ -48,7 +48,7 @@ def trained(spec: str, root: Path, *settings: str) -> RunFolder:
 
 
 def weights(folder: RunFolder) -> dict[str, Any]:
-    checkpoints = Checkpoints.of(folder)
+    checkpoints = Checkpoints.from_run(folder)
     return dict(leaves(checkpoints.load(checkpoints.resolve("last"), "workflow")["workflow"]))
 
 

@@ -159,7 +159,7 @@ def test_a_cleaned_run_does_not_count_as_one_of_the_best(root: Path, old: Callab
     clean(root, KeepRules(best=1))
     assert [whole(folder) for folder in (best, second)] == [False, True]
     with pytest.raises(NotFoundError, match=r"no checkpoint 'last' in .*: the run was cleaned up at 2"):
-        Checkpoints.of(best).resolve("last")
+        Checkpoints.from_run(best).resolve("last")
     clean(root, KeepRules(best=0))
     with pytest.raises(NotFoundError, match=r"every run in .* that was evaluated has been cleaned up"):
         find(root, "@best")

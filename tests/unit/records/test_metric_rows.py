@@ -11,7 +11,7 @@ import pytest
 from cadenza.errors import CheckpointError
 from cadenza.lab.inspector.rows import curve
 from cadenza.records import metric_rows, metrics
-from cadenza.records.metric_rows import Rows
+from cadenza.records.metric_rows import MetricRows
 from harness.files import safe
 
 COUNT, RARE = 20_000, 997
@@ -33,7 +33,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_long_files_are_sampled_evenly(long: Path) -> None:
-    with Rows(safe(long)) as reader:
+    with MetricRows(safe(long)) as reader:
         rows = reader.sampled(reader.part(), 500)
     steps = [row["env_steps"] for row in rows]
     assert len(steps) == 501
@@ -70,7 +70,7 @@ def test_no_file_has_no_last_values(tmp_path: Path) -> None:
 
 
 def test_a_range_has_every_row_and_one_beyond_each_end(long: Path) -> None:
-    with Rows(safe(long)) as reader:
+    with MetricRows(safe(long)) as reader:
         part = reader.part(100_005, 100_995)
         steps = [row["env_steps"] for row in reader.sampled(part)]
     inside = [step for step in steps if 100_005 <= step <= 100_995]
@@ -83,7 +83,7 @@ def test_a_range_has_every_row_and_one_beyond_each_end(long: Path) -> None:
 def test_a_sampled_range_has_no_row_beyond_its_ends(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the rows would be squeezed at the left edge of an axis that reaches to the end of the file."""
     monkeypatch.setattr(metric_rows, "WHOLE", 1 << 18)
-    with Rows(safe(long)) as reader:
+    with MetricRows(safe(long)) as reader:
         part = reader.part(50_000, 100_000)
         assert not part.small
         rows = reader.sampled(part)
@@ -97,7 +97,7 @@ def test_a_sampled_range_has_no_row_beyond_its_ends(long: Path, monkeypatch: pyt
 
 
 def test_metrics_that_few_rows_have_are_all_found(long: Path) -> None:
-    with Rows(safe(long)) as reader:
+    with MetricRows(safe(long)) as reader:
         rows = reader.having("eval/return_mean", reader.part())
         dense = reader.having("train/loss", reader.part(), 300)
         nothing = reader.having('"}\n', reader.part())
@@ -113,12 +113,12 @@ def test_metrics_that_few_rows_have_are_all_found(long: Path) -> None:
 def test_all_rows_with_a_metric_are_returned_up_to_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"env_steps": i, "loss": i, "filler": "x" * (i % 9)}) + "\n" for i in range(60)))
-    with Rows(safe(path)) as reader:
+    with MetricRows(safe(path)) as reader:
         assert [row["loss"] for row in reader.having("loss", reader.part(), 60)] == list(range(60))
 
 
 def test_the_tail_and_appended_rows_are_read(long: Path) -> None:
-    with Rows(safe(long)) as reader:
+    with MetricRows(safe(long)) as reader:
         last = reader.last(3)
         assert [row["env_steps"] for row in last] == [10 * (COUNT - i) for i in (3, 2, 1)]
         end = long.read_bytes().rfind(b"\n") + 1
@@ -129,7 +129,7 @@ def test_the_tail_and_appended_rows_are_read(long: Path) -> None:
 def test_empty_and_damaged_files_are_read(tmp_path: Path, content: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(content)
-    with Rows(safe(path)) as reader:
+    with MetricRows(safe(path)) as reader:
         rows = reader.sampled(reader.part(0, 5))
         assert rows == ([{"env_steps": 1}] if content.endswith("7\n") else [])
         assert reader.having("x", reader.part()) == []

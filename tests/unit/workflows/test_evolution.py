@@ -99,7 +99,7 @@ def test_the_state_in_the_middle_of_a_generation_is_arrays_and_goes_on_the_same(
     other = Evolution(3, 4, 2, 0.5, torch.Generator().manual_seed(9), CPU)
     other.generator = generator
     other.load_state_dict(unpack(files)["evolution"])
-    assert other.done.tolist() == one.done.tolist()
+    assert other.has_return.tolist() == one.has_return.tolist()
     ends = [trained(evolution, 2).state_dict() for evolution in (one, other)]
     assert pack({"state": ends[0]}) == pack({"state": ends[1]})
 

@@ -389,9 +389,9 @@ def test_one_group_may_do_without_the_memory_of_the_others(assembled: Any) -> No
         "engineer": True,
     }
     debugged = workflow.config.for_one_environment(3)  # a debugger's: one environment, the same sequences
-    assert [debugged.of(name).sequence_length for name in workflow.nets] == [4, 1, 4]
+    assert [debugged.for_group(name).sequence_length for name in workflow.nets] == [4, 1, 4]
     alone = assembled("toy/trio:happo", memory(gunner=GRU % 4)).workflow.config.for_one_environment(3)
-    assert [alone.of(name).sequence_length for name in workflow.nets] == [1, 4, 1]
+    assert [alone.for_group(name).sequence_length for name in workflow.nets] == [1, 4, 1]
 
 
 def test_memories_of_policy_and_central_critic_are_both_kept(assembled: Any) -> None:

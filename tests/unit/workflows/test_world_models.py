@@ -119,7 +119,7 @@ def left_within_an_episode(lab: Lab, run: Orchestrator) -> Orchestrator:
 def trials_of(run: Orchestrator) -> np.ndarray:
     assert isinstance(run.workflow, WorldModels)
     assert run.workflow.evolution is not None
-    return run.workflow.evolution.done
+    return run.workflow.evolution.has_return
 
 
 def test_every_trial_of_a_generation_is_made_once_even_if_its_environments_do_not_divide_it(lab: Lab) -> None:

@@ -12,7 +12,7 @@ from cadenza.lab.comparison_page import content
 from cadenza.lab.series import Member
 from cadenza.records import metrics
 from cadenza.records.folder import RunFolder
-from cadenza.records.metric_rows import Row, Rows
+from cadenza.records.metric_rows import MetricRows, Row
 
 WHOLE = 16 << 20  # bytes: larger files of metrics are sampled
 
@@ -30,7 +30,7 @@ def _member(folder: RunFolder, names: Sequence[str]) -> Member:
     """Read a run; of a large file a sample of the rows, and enough rows with each of the metrics."""
     if not folder.metrics.exists() or folder.metrics.stat().st_size <= WHOLE:
         return Member.read(folder)
-    with Rows(folder.metrics) as reader:
+    with MetricRows(folder.metrics) as reader:
         span = reader.part()
         sample: dict[Any, Row] = {}
         for rows in [reader.sampled(span), *(reader.having(name, span) for name in dict.fromkeys(names))]:

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, get_args
 
 from cadenza.base.json_text import dumps
 
@@ -22,7 +22,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """The next rows of the table of steps, or of the policy's opinions about them."""
 
     table: Literal["steps", "opinions"]
@@ -67,8 +67,8 @@ class Request:
     end: int = 0
 
 
-Message = State | Rows | Advantages | Picture | Dream | Request
-KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in (State, Rows, Advantages, Picture, Dream, Request)}
+Message = State | TableRows | Advantages | Picture | Dream | Request
+KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def send(stream: IO[bytes], message: Message) -> None:

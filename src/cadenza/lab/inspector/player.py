@@ -32,7 +32,7 @@ from cadenza.lab.inspector.frames import (
     size,
     stack,
 )
-from cadenza.lab.inspector.messages import Advantages, Dream, Message, Picture, Requests, Rows, State, send
+from cadenza.lab.inspector.messages import Advantages, Dream, Message, Picture, Requests, State, TableRows, send
 from cadenza.lab.view.play import fps_of, make_visible
 from cadenza.records import episodes
 from cadenza.records.folder import RunFolder
@@ -129,7 +129,7 @@ class EpisodePlayer:
         room = CACHE_BYTES if cache else 0
         for begin in range(0, self.episode.length, PIECE):
             frames = self.piece(begin, pictures=True)
-            self.send(Rows("steps", self.rows(begin, frames)))
+            self.send(TableRows("steps", self.rows(begin, frames)))
             for frame in frames[1:]:
                 for group, reward in (frame.raw_reward or frame.reward).items():
                     sums[group] += reward
@@ -253,7 +253,7 @@ class EpisodePlayer:
                     if key == "value":
                         values.setdefault(group, []).append(column)
             frames_after += [Frame({}, frame.reward, died=frame.died) for frame in frames[1:]]
-            self.send(Rows("opinions", rows))
+            self.send(TableRows("opinions", rows))
         credit = {group: one for group, one in explained.credit.items() if group in values}
         for group, one in credit.items():
             reward, over = self.rewards(group, one, frames_after)

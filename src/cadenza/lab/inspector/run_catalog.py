@@ -17,7 +17,7 @@ from cadenza.records import alert_log, live_runs
 from cadenza.records.folder import RunFolder, run_ids
 from cadenza.records.index import entries
 from cadenza.records.lock import is_held
-from cadenza.records.metric_rows import POINTS, ByteRange, Row, Rows
+from cadenza.records.metric_rows import POINTS, ByteRange, MetricRows, Row
 from cadenza.records.query import Entry, select
 from cadenza.records.run_summary import describe, stamp
 from cadenza.trees import leaves
@@ -112,7 +112,7 @@ class Catalog:
         """Extend the sparkline of a run by the rows written since the last call; return its values."""
         before = self._sparks.get(run, Spark())
         try:
-            with Rows(self.folder(run).metrics) as reader:
+            with MetricRows(self.folder(run).metrics) as reader:
                 if reader.size == before.size:
                     return before.y
                 if reader.size < before.size:
@@ -132,7 +132,7 @@ class Catalog:
         return y
 
     @staticmethod
-    def _values(reader: Rows, name: str, new: ByteRange) -> list[float]:
+    def _values(reader: MetricRows, name: str, new: ByteRange) -> list[float]:
         return curve(reader.having(name, new, SPARK), name, "env_steps")[1]
 
     # one run
@@ -185,7 +185,7 @@ class Catalog:
         to request next.
         """
         try:
-            reader = Rows(self.folder(run).metrics)
+            reader = MetricRows(self.folder(run).metrics)
         except OSError:
             return {"size": 0, "curves": {name: {"x": [], "y": []} for name in metrics}, "every": True, "rare": []}
         with reader:
@@ -273,7 +273,7 @@ def _line(alert: alert_log.Alert) -> str:
 def names(folder: RunFolder) -> list[str]:
     """Return the names of a run's numeric metrics, those of evaluations first."""
     try:
-        with Rows(folder.metrics) as reader:
+        with MetricRows(folder.metrics) as reader:
             rows = reader.sampled(reader.part(), NAME_ROWS) + reader.last(NAME_ROWS)
     except OSError:
         return []

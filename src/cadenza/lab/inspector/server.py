@@ -200,7 +200,7 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
         try:
             result = answer(self.server, query)
-            content = b"" if isinstance(result, Media) else dumps(result).encode(errors="replace")
+            content = b"" if isinstance(result, MediaAnswer) else dumps(result).encode(errors="replace")
         except NotFoundError as problem:
             return self._refuse(HTTPStatus.NOT_FOUND, one_line(problem))
         except GoneError as problem:
@@ -212,9 +212,9 @@ class Handler(BaseHTTPRequestHandler):
         except Exception as problem:  # files of a run may hold anything; the other runs can still be shown
             reason = f"this cannot be shown ({type(problem).__name__}: {one_line(problem)})"
             return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
-        if isinstance(result, Media) and not result.content:
+        if isinstance(result, MediaAnswer) and not result.content:
             return self._send(b"", "text/plain", HTTPStatus.NO_CONTENT)
-        if isinstance(result, Media):
+        if isinstance(result, MediaAnswer):
             return self._send(result.content, result.kind, headers={"X-Step": str(result.step)})
         return self._send(content, "application/json")
 
@@ -271,7 +271,7 @@ class GoneError(CadenzaError):
 
 
 @dataclass(frozen=True)
-class Media:
+class MediaAnswer:
     """A picture or video as an answer, with its MIME type; no content means that there is none."""
 
     content: bytes
@@ -384,9 +384,9 @@ def steps(inspector: Inspector, query: Query) -> Any:
 def picture(inspector: Inspector, query: Query) -> Any:
     match = open_session(inspector, query).picture(text(query, "what"), number(query, "step"), "near" not in query)
     if match is None:
-        return Media(b"", "")
+        return MediaAnswer(b"", "")
     step, content = match
-    return Media(content, "image/png" if content.startswith(b"\x89PNG") else "image/jpeg", step)
+    return MediaAnswer(content, "image/png" if content.startswith(b"\x89PNG") else "image/jpeg", step)
 
 
 def dream(inspector: Inspector, query: Query) -> Any:
@@ -431,7 +431,7 @@ def compare(inspector: Inspector, query: Query) -> Any:
 
 def media(inspector: Inspector, query: Query) -> Any:
     path, kind = inspector.catalog.media_file(text(query, "run"), text(query, "name"))
-    return Media(path.read_bytes(MAX_MEDIA_BYTES), kind)
+    return MediaAnswer(path.read_bytes(MAX_MEDIA_BYTES), kind)
 
 
 ANSWERS: dict[str, Callable[[Inspector, Query], Any]] = {

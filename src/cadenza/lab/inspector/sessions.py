@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cadenza.lab.inspector.messages import Advantages, Dream, Message, Picture, Request, Rows, State, receive, send
+from cadenza.lab.inspector.messages import Advantages, Dream, Message, Picture, Request, State, TableRows, receive, send
 
 MAX_OPEN = 2  # episodes at a time; the least recently used makes room
 IN_USE_SECONDS = 3.0  # after a page's last request; it polls more often while the episode is played
@@ -72,7 +72,7 @@ class EpisodeSession:
             case State(changes):
                 self.facts = changes.pop("facts", self.facts)
                 self.state |= changes
-            case Rows(table, rows):
+            case TableRows(table, rows):
                 self.tables[table] += rows
             case Advantages(group, values):
                 self.advantages[group] = values

@@ -56,7 +56,7 @@ def prepare(
     config = without_paths(public)
     problems = [f"{key} is published as '{name}', which others do not have" for key, name in shortened_paths(public)]
     problems += [f"{key} came from an environment variable and is not published" for key in original.from_environment]
-    checkpoints = Checkpoints.of(folder)
+    checkpoints = Checkpoints.from_run(folder)
     name = checkpoints.resolve(checkpoint)
     state = checkpoints.load(name, "workflow")
     published = RunFolder(out)

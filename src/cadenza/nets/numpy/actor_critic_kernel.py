@@ -45,7 +45,7 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Array], Any], Callable[[Array
 }
 
 
-class Samples(Experience, Protocol):
+class VectorSamples(Experience, Protocol):
     """Steps without a memory, tensors [1, S, A, …]."""
 
     @property
@@ -58,10 +58,10 @@ class Samples(Experience, Protocol):
     def mask(self) -> Tensor | None: ...
 
 
-class Rows:
+class SampleRows:
     """The samples at `index` as arrays [B, …], with the agents of each sample among the rows."""
 
-    def __init__(self, samples: Samples, index: Array) -> None:
+    def __init__(self, samples: VectorSamples, index: Array) -> None:
         def pick(x: Tensor) -> Array:
             picked: Array = x.numpy()[0].take(index, 0)
             return picked.reshape(-1, *x.shape[3:])
@@ -98,9 +98,9 @@ class ActorCriticKernel:
         return self.head.mode(output, mask) if generator is None else self.head.sample(output, mask, generator)
 
     @np.errstate(all="ignore")  # divergence is reported by the checks of the run
-    def gradients(self, samples: Samples, index: Tensor, objective: ClippedObjective) -> Tensor:
+    def gradients(self, samples: VectorSamples, index: Tensor, objective: ClippedObjective) -> Tensor:
         """Set the parameters' gradients to those of the objective on the samples at `index`; return its figures."""
-        rows = Rows(samples, index.numpy())
+        rows = SampleRows(samples, index.numpy())
         features = self.trunk(rows.obs)
         log_prob, entropy = self.head.evaluate(self.actor(features), rows.mask, rows.action)
         value = self.critic(features if rows.critic_obs is None else rows.critic_obs)[:, 0]
@@ -145,13 +145,13 @@ class Layers:
     """Linear layers, each with its activation; stores what its last call computed, for the gradients."""
 
     def __init__(self, modules: Iterable[nn.Module] = ()) -> None:
-        self.layers: list[Layer] = []
+        self.layers: list[Dense] = []
         for module in modules:
             if isinstance(module, nn.Linear):
                 assert module.weight.grad is not None
                 assert module.bias.grad is not None
                 gradients = module.weight.grad.numpy().T, module.bias.grad.numpy()
-                self.layers.append(Layer(module.weight.detach().numpy().T, module.bias.detach().numpy(), *gradients))
+                self.layers.append(Dense(module.weight.detach().numpy().T, module.bias.detach().numpy(), *gradients))
             else:
                 self.append_activation(module)
 
@@ -181,7 +181,7 @@ class Layers:
         return gradient
 
 
-class Layer:
+class Dense:
     """Weights [in, out] and biases of a linear module, and their gradients, in its own memory."""
 
     activate: Callable[[Array], Any] | None = None

@@ -17,7 +17,7 @@ from cadenza.nets.heads import LOG_2PI, SquashedHead
 from cadenza.nets.numpy.actor_critic_kernel import (
     EXAMPLES,
     Array,
-    Layer,
+    Dense,
     Layers,
     observes_vectors,
     spread,
@@ -135,7 +135,7 @@ def members(ensemble: Ensemble) -> list[Layers]:
             assert weight.grad is not None
             assert bias.grad is not None
             values = weight.detach().numpy()[index], bias.detach().numpy()[index, 0]
-            layers.layers.append(Layer(*values, weight.grad.numpy()[index], bias.grad.numpy()[index, 0]))
+            layers.layers.append(Dense(*values, weight.grad.numpy()[index], bias.grad.numpy()[index, 0]))
         networks.append(layers)
     return networks
 
