@@ -117,14 +117,13 @@ def write(kinds: list[str], name: str, package: str, folder: Path) -> list[str]:
     points, commands, texts = [], [], {f"src/{package}/__init__.py": f'"""{single}"""\n'}
     for kind in kinds:
         entry = KINDS[kind]
-        own = {**words, "module": kind, "description": entry.description}
-        own["registered"] = Template(entry.registered).substitute(own)
-        points.append(
-            f'[project.entry-points."cadenza.{entry.group}"]\n"{own["registered"]}" = "{package}.{kind}:{own["Class"]}"'
-        )
-        commands.append(Template(entry.command).substitute(own))
-        texts[f"src/{package}/{kind}.py"] = skeleton(f"{kind}.py.txt", own)
-        texts[f"tests/test_{kind}.py"] = skeleton(f"test_{kind}.py.txt", own)
+        slots = {**words, "module": kind, "description": entry.description}
+        slots["registered"] = Template(entry.registered).substitute(slots)
+        line = f'"{slots["registered"]}" = "{package}.{kind}:{slots["Class"]}"'
+        points.append(f'[project.entry-points."cadenza.{entry.group}"]\n{line}')
+        commands.append(Template(entry.command).substitute(slots))
+        texts[f"src/{package}/{kind}.py"] = skeleton(f"{kind}.py.txt", slots)
+        texts[f"tests/test_{kind}.py"] = skeleton(f"test_{kind}.py.txt", slots)
     words |= {"description": single, "points": "\n\n".join(points), "commands": "\n".join(commands)}
     texts["pyproject.toml"] = skeleton("pyproject.toml.txt", words)
     texts["README.md"] = skeleton("readme.md.txt", words)

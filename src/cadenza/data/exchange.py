@@ -21,10 +21,10 @@ class StoreMaker:
         """Make the store of this name with these arguments; one of a user also takes those beside its id."""
         if name not in self._buffers:
             return default(*arguments, **settings)
-        id, own = plugins.split_entry(self._buffers[name], f"training.buffers.{name}")
+        id, extras = plugins.split_entry(self._buffers[name], f"training.buffers.{name}")
         where, make = f"training.buffers.{name}: '{id}'", plugins.load("buffer", id)
         try:
-            store: Store = make(*arguments, **settings, **own)
+            store: Store = make(*arguments, **settings, **extras)
         except (CadenzaError, MemoryError):
             raise
         except Exception as problem:  # whatever a user's class may raise

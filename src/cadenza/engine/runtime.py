@@ -96,10 +96,10 @@ def decide_compile(config: RunConfig, has_images: bool, device: str) -> bool:
         if setting is True and on_cpu:
             reason = f"{algorithm.name} has it for device=cuda, and its small steps are slower compiled on a CPU"
             raise ConfigError(f"runtime.compile=true: {reason}")
-        own = [part.name for part in vars(algorithm).values() if isinstance(part, OptimizerConfig) and not part.builtin]
-        if own and setting is True:
-            raise ConfigError(f"runtime.compile=true: the optimizer '{own[0]}' cannot be part of a CUDA graph")
-        return not (on_cpu or own) if setting == "auto" else setting
+        foreign = [part for part in vars(algorithm).values() if isinstance(part, OptimizerConfig) and not part.builtin]
+        if foreign and setting is True:
+            raise ConfigError(f"runtime.compile=true: the optimizer '{foreign[0].name}' cannot be part of a CUDA graph")
+        return not (on_cpu or foreign) if setting == "auto" else setting
     worthwhile = has_images and on_cpu and has_compiler() and gradient_steps(config) >= WORTH_COMPILING
     return worthwhile if setting == "auto" else setting
 

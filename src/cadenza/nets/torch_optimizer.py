@@ -59,7 +59,7 @@ class TorchOptimizer(Optimizer):
                 **state,
                 "state": {numbers.get(key, key): value for key, value in state["state"].items()},
                 "param_groups": [
-                    {**group, "params": own["params"]} for group, own in zip(state["param_groups"], now, strict=True)
+                    {**group, "params": new["params"]} for group, new in zip(state["param_groups"], now, strict=True)
                 ],
             }
         )
