@@ -95,11 +95,11 @@ def explanation(problem: BaseException) -> str:
 def foreign_code(what: str, error: type[CadenzaError] = ConfigError) -> Iterator[None]:
     """Turn whatever code of other packages raises inside into `error`, with `what` and the cause as its message.
 
-    Errors of cadenza pass through unchanged.
+    Errors of cadenza and a lack of memory pass through unchanged.
     """
     try:
         yield
-    except CadenzaError:
+    except (CadenzaError, MemoryError):
         raise
     except Exception as problem:
         raise error(f"{what} ({explanation(problem)})") from problem

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from cadenza.config import plugins
-from cadenza.errors import CadenzaError, ConfigError, nearest
+from cadenza.errors import ConfigError, foreign_code, nearest
 from cadenza.types import Stateful, Store
 
 
@@ -23,15 +23,8 @@ class StoreMaker:
             return default(*arguments, **settings)
         id, own = plugins.split_entry(self._buffers[name], f"training.buffers.{name}")
         where, make = f"training.buffers.{name}: '{id}'", plugins.load("buffer", id)
-        try:
+        with foreign_code(f"{where} cannot be made with the arguments of the store it replaces"):
             store: Store = make(*arguments, **settings, **own)
-        except (CadenzaError, MemoryError):
-            raise
-        except Exception as problem:  # whatever a user's class may raise
-            reason = f"{type(problem).__name__}: {problem}"
-            raise ConfigError(
-                f"{where} cannot be made with the arguments of the store it replaces ({reason})"
-            ) from problem
         needed = [method for method in {**vars(Stateful), **vars(Store)} if not method.startswith("_")]
         missing = [method for method in needed if not callable(getattr(store, method, None))]
         if missing:
