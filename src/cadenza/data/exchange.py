@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from cadenza.config import plugins
+from cadenza.config import plugins, registry
 from cadenza.errors import ConfigError, foreign_code, nearest
-from cadenza.types import Stateful, Store
+from cadenza.types import Store
 
 
 class StoreMaker:
@@ -25,10 +25,7 @@ class StoreMaker:
         where, make = f"training.buffers.{name}: '{id}'", plugins.load("buffer", id)
         with foreign_code(f"{where} cannot be made with the arguments of the store it replaces"):
             store: Store = make(*arguments, **settings, **own)
-        needed = [method for method in {**vars(Stateful), **vars(Store)} if not method.startswith("_")]
-        missing = [method for method in needed if not callable(getattr(store, method, None))]
-        if missing:
-            raise ConfigError(f"{where} lacks the method(s) {', '.join(missing)}")
+        registry.require_methods(store, Store, where)
         self._made.add(name)
         return store
 
