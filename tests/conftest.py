@@ -33,9 +33,9 @@ def forgotten() -> Iterator[None]:
     """Whatever the test registers is unknown again after it."""
     tables: list[dict[str, Any]] = [registry.ALGORITHMS, registry.FAMILIES, registry.ENVIRONMENTS, registry.WRAPPERS]
     before = [dict(table) for table in tables]
-    registry._wrapper_entries.cache_clear()
+    registry.entries.cache_clear()
     yield
-    registry._wrapper_entries.cache_clear()
+    registry.entries.cache_clear()
     for table, names in zip(tables, before, strict=True):
         table.clear()
         table.update(names)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class CadenzaError(Exception):
@@ -88,6 +89,20 @@ class DivergenceError(CadenzaError):
 def explanation(problem: BaseException) -> str:
     """Return an error as text, with its class unless it is one of these, whose messages need none."""
     return str(problem) if isinstance(problem, CadenzaError) else f"{type(problem).__name__}: {problem}"
+
+
+@contextmanager
+def foreign_code(what: str, error: type[CadenzaError] = ConfigError) -> Iterator[None]:
+    """Turn whatever code of other packages raises inside into `error`, with `what` and the cause as its message.
+
+    Errors of cadenza and a lack of memory pass through unchanged.
+    """
+    try:
+        yield
+    except (CadenzaError, MemoryError):
+        raise
+    except Exception as problem:
+        raise error(f"{what} ({explanation(problem)})") from problem
 
 
 def install(extra: str | None) -> str:

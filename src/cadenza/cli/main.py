@@ -90,9 +90,9 @@ class Commands(TyperGroup):
 
 def package_commands() -> Collection[str]:
     """Return the names of commands that other packages add; none of them is imported."""
-    from cadenza.config import plugins
+    from cadenza.config import registry
 
-    return plugins.entries("command")
+    return registry.entries("command")
 
 
 def load(name: str) -> Any:

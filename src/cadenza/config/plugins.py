@@ -5,24 +5,16 @@ A decorator's name is known in a process that has imported its module; `plugins:
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
+from typing import Any
 
 from cadenza.config import registry
+from cadenza.config.registry import Part, entries
 from cadenza.errors import ConfigError, nearest
 
-GROUPS = {kind: f"cadenza.{kind}s" for kind in ("buffer", "command", "network", "optimizer", "schedule", "sink")}
-Part = TypeVar("Part")
+KINDS = ("buffer", "command", "network", "optimizer", "schedule", "sink")
 
-_registered: dict[str, dict[str, Any]] = {kind: {} for kind in GROUPS}
-
-
-@functools.cache  # a search takes milliseconds
-def entries(kind: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a kind by name; nothing is imported."""
-    return {entry.name: entry for entry in entry_points(group=GROUPS[kind])}
+_registered: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
 
 
 def names(kind: str) -> list[str]:
@@ -64,14 +56,7 @@ def load(kind: str, name: str) -> Any:
 
 
 def _register(kind: str, name: str) -> Callable[[Part], Part]:
-    if ":" in name or not name:
-        raise ConfigError(f"{kind} '{name}': must be a name without ':'")
-
-    def register(part: Part) -> Part:
-        _registered[kind][name] = part
-        return part
-
-    return register
+    return registry.register_part(_registered[kind], name, f"{kind} '{name}': must be a name without ':'")
 
 
 def register_buffer(name: str) -> Callable[[Part], Part]:

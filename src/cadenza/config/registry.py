@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cadenza.config.algorithm_settings import AlgorithmSettings, adopt
 from cadenza.config.families import FAMILIES as FAMILIES
@@ -20,6 +20,7 @@ from cadenza.errors import ConfigError, NotFoundError, nearest
 from cadenza.types import Deployable, Explains, HandWritten, Imagines, Stateful, Workflow
 
 Factory = Callable[..., Any]
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -171,13 +172,18 @@ def workflow_class(name: str) -> Callable[..., Workflow]:
     hooks = getattr(workflow, "hooks", None)
     if not isinstance(hooks, tuple) or not all(isinstance(hook, str) for hook in hooks):
         raise ConfigError(f"algorithm {name}: lacks hooks, a tuple of the names of its update methods")
-    needed = [member for member in {**vars(Stateful), **vars(Workflow)} if not member.startswith("_")]
-    missing = [member for member in (*needed, *hooks) if not callable(getattr(workflow, member, None))]
-    if missing:
-        raise ConfigError(f"algorithm {name}: {workflow.__name__} lacks the method(s) {', '.join(missing)}")
+    require_methods(workflow, Workflow, f"algorithm {name}: {workflow.__name__}", hooks)
     check_offers(name, workflow)
     checked: Callable[..., Workflow] = workflow
     return checked
+
+
+def require_methods(part: Any, interface: type, where: str, hooks: Iterable[str] = ()) -> None:
+    """Refuse a stateful part that lacks a method of its interface or one of its update hooks."""
+    needed = [member for member in {**vars(Stateful), **vars(interface)} if not member.startswith("_")]
+    missing = [member for member in (*needed, *hooks) if not callable(getattr(part, member, None))]
+    if missing:
+        raise ConfigError(f"{where} lacks the method(s) {', '.join(missing)}")
 
 
 def check_offers(name: str, workflow: type) -> None:
@@ -232,6 +238,24 @@ def _load_entries(group: str, load: Callable[[EntryPoint], None]) -> dict[str, C
     return broken
 
 
+@functools.cache  # wrappers are looked up for every environment made, and the search takes milliseconds
+def entries(kind: str) -> dict[str, EntryPoint]:
+    """Return the entry points of a kind of parts, the group `cadenza.KINDs`, by name; nothing is imported."""
+    return {entry.name: entry for entry in entry_points(group=f"cadenza.{kind}s")}
+
+
+def register_part(table: dict[str, Any], name: str, refusal: str) -> Callable[[Part], Part]:
+    """Return a decorator that puts a part into a table under a name; refuse an import path and an empty name."""
+    if ":" in name or not name:
+        raise ConfigError(refusal)
+
+    def put(part: Part) -> Part:
+        table[name] = part
+        return part
+
+    return put
+
+
 def load_entry(entry: EntryPoint) -> Any:
     """Return the object that an entry point names; an exception of its package becomes a ConfigError."""
     try:
@@ -273,23 +297,12 @@ def _load_environment(entry: EntryPoint) -> None:
 
 def register_environment(id: str) -> Callable[[Factory], Factory]:
     """Return a decorator that registers an environment under an id: a class, or a function that returns one."""
-    return _register(ENVIRONMENTS, id, f"environment id '{id}': must be a name without ':', e.g. mine/cliff")
+    return register_part(ENVIRONMENTS, id, f"environment id '{id}': must be a name without ':', e.g. mine/cliff")
 
 
 def register_wrapper(name: str) -> Callable[[Factory], Factory]:
     """Return a decorator that registers a wrapper for `environment.wrappers` under a name."""
-    return _register(WRAPPERS, name, f"wrapper '{name}': must be a name without ':'")
-
-
-def _register(table: dict[str, Any], name: str, refusal: str) -> Callable[[Factory], Factory]:
-    if ":" in name or not name:
-        raise ConfigError(refusal)
-
-    def register(factory: Factory) -> Factory:
-        table[name] = factory
-        return factory
-
-    return register
+    return register_part(WRAPPERS, name, f"wrapper '{name}': must be a name without ':'")
 
 
 # wrappers
@@ -297,16 +310,11 @@ def _register(table: dict[str, Any], name: str, refusal: str) -> Callable[[Facto
 
 def wrappers() -> list[str]:
     """Return the names of all registered wrappers, other packages' included; nothing is imported."""
-    return [*WRAPPERS, *_wrapper_entries()]
+    return [*WRAPPERS, *entries("wrapper")]
 
 
 def load_wrapper(name: str) -> Any | None:
     """Return the wrapper of a name, a callable of an environment and keyword arguments; None for an unknown name."""
-    if name not in WRAPPERS and name in _wrapper_entries():
-        WRAPPERS[name] = load_entry(_wrapper_entries()[name])
+    if name not in WRAPPERS and name in entries("wrapper"):
+        WRAPPERS[name] = load_entry(entries("wrapper")[name])
     return load_object(WRAPPERS[name]) if name in WRAPPERS else None
-
-
-@functools.cache  # called for every environment made, and the search takes longer than making a light one
-def _wrapper_entries() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group="cadenza.wrappers")}

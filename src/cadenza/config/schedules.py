@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from cadenza.config import plugins
 from cadenza.config.setting import setting
-from cadenza.errors import ConfigError
+from cadenza.errors import ConfigError, foreign_code
 
 IMAGINED_HORIZON = 1_000_000  # of the run in which a rule of yours is asked for its first and its last value
 
@@ -94,11 +94,8 @@ def value_at(value: Scheduled, now: int, horizon: int) -> float:
 def _by_rule(schedule: Schedule, now: int, horizon: int) -> float:
     """Return what a user's rule makes of the present progress; refuse anything but a finite number."""
     rule = schedule.rule
-    try:
+    with foreign_code(f"schedule {schedule.schedule}(now={now}, horizon={horizon}) failed"):
         number = rule(now, horizon, **schedule.kwargs)
-    except Exception as problem:
-        call = f"{schedule.schedule}(now={now}, horizon={horizon})"
-        raise ConfigError(f"schedule {call} failed ({type(problem).__name__}: {problem})") from problem
     if isinstance(number, bool) or not hasattr(number, "__float__") or not math.isfinite(number):
         raise ConfigError(f"schedule {schedule.schedule}(now={now}, horizon={horizon}) is {number!r}: no finite number")
     return float(number)

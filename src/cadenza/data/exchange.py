@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from cadenza.config import plugins
-from cadenza.errors import CadenzaError, ConfigError, nearest
-from cadenza.types import Stateful, Store
+from cadenza.config import plugins, registry
+from cadenza.errors import ConfigError, foreign_code, nearest
+from cadenza.types import Store
 
 
 class StoreMaker:
@@ -23,19 +23,9 @@ class StoreMaker:
             return default(*arguments, **settings)
         id, extras = plugins.split_entry(self._buffers[name], f"training.buffers.{name}")
         where, make = f"training.buffers.{name}: '{id}'", plugins.load("buffer", id)
-        try:
+        with foreign_code(f"{where} cannot be made with the arguments of the store it replaces"):
             store: Store = make(*arguments, **settings, **extras)
-        except (CadenzaError, MemoryError):
-            raise
-        except Exception as problem:  # whatever a user's class may raise
-            reason = f"{type(problem).__name__}: {problem}"
-            raise ConfigError(
-                f"{where} cannot be made with the arguments of the store it replaces ({reason})"
-            ) from problem
-        needed = [method for method in {**vars(Stateful), **vars(Store)} if not method.startswith("_")]
-        missing = [method for method in needed if not callable(getattr(store, method, None))]
-        if missing:
-            raise ConfigError(f"{where} lacks the method(s) {', '.join(missing)}")
+        registry.require_methods(store, Store, where)
         self._made.add(name)
         return store
 

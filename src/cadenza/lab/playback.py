@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -117,12 +118,9 @@ def evaluate_run(
     explore = explore or player.config.evaluation.explore
     settings = replace(player.config.evaluation, episodes=episodes, timeout_seconds=timeout_seconds, explore=explore)
     config = replace(player.config, seed=seed, evaluation=settings)
-    evaluator = Evaluator(config, player.workflow, {}, player.spec)
-    evaluator.report = report
-    try:
+    with closing(Evaluator(config, player.workflow, {}, player.spec)) as evaluator:
+        evaluator.report = report
         evaluation = evaluator(0, player.phase)
-    finally:
-        evaluator.close()
     metrics = {key.removeprefix("eval/"): value for key, value in evaluation.metrics().items()}
     facts = {"run": folder.id, "checkpoint": name, **metrics, "returns": evaluation.returns}
     return {**facts, "problems": evaluation.problems()}

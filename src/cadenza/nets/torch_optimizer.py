@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cadenza.config import plugins
 from cadenza.config.networks import OptimizerConfig
-from cadenza.errors import ConfigError
+from cadenza.errors import ConfigError, foreign_code
 from cadenza.nets.optimizers import Block, Optimizer
 
 SAVED = (Tensor, bool, int, float, str, type(None))  # what a checkpoint holds besides dicts, lists and tuples of them
@@ -79,14 +79,11 @@ def create(config: OptimizerConfig, groups: list[dict[str, Any]]) -> torch.optim
     """Make the optimizer that the settings name; refuse what is none."""
     make = plugins.load("optimizer", config.name)
     arguments = dict(config.kwargs)
-    try:
+    with foreign_code(f"optimizer '{config.name}' cannot be made with its kwargs"):
         rate = inspect.signature(make).parameters.get("lr")
         if rate is not None and rate.default is rate.empty:
             arguments["lr"] = 1e-3  # until the first step sets it
         made = make(groups, **arguments)
-    except Exception as problem:  # whatever a user's class may raise
-        reason = f"{type(problem).__name__}: {problem}"
-        raise ConfigError(f"optimizer '{config.name}' cannot be made with its kwargs ({reason})") from problem
     if not isinstance(made, torch.optim.Optimizer):
         raise ConfigError(f"optimizer '{config.name}' must be a torch.optim.Optimizer, not a {type(made).__name__}")
     if any("lr" not in group for group in made.param_groups):
@@ -102,12 +99,8 @@ def check_works(config: OptimizerConfig) -> None:
     weight = nn.Parameter(torch.ones(2, 2))
     trial = create(config, [{"params": [weight]}])
     weight.grad = torch.ones(2, 2)
-    try:
-        with torch.no_grad():
-            trial.step()
-    except Exception as problem:
-        reason = f"{type(problem).__name__}: {problem}"
-        raise ConfigError(f"{where} cannot make a step from gradients alone ({reason})") from problem
+    with foreign_code(f"{where} cannot make a step from gradients alone"), torch.no_grad():
+        trial.step()
     _refuse_unsaved(trial.state_dict(), where)
 
 

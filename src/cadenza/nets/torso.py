@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from cadenza.config.networks import MLPConfig, TorsoConfig
 from cadenza.config.plugins import load
-from cadenza.errors import ConfigError
+from cadenza.errors import ConfigError, foreign_code
 from cadenza.nets.cnn import CNN
 from cadenza.nets.memory import Memory
 from cadenza.nets.mlp import hidden_layers
@@ -68,20 +68,15 @@ def own_encoder(space: spaces.Space[Any], config: TorsoConfig) -> nn.Module:
         inspect.signature(create).bind(space, **config.kwargs)
     except TypeError as problem:
         raise ConfigError(f"{where} cannot be made with the observation space and torso.kwargs: {problem}") from None
-    try:
+    with foreign_code(f"{where} cannot be made"):
         encoder = create(space, **config.kwargs)
-    except Exception as problem:  # whatever a stranger's module may raise
-        raise ConfigError(f"{where} cannot be made ({type(problem).__name__}: {problem})") from problem
     if not isinstance(encoder, nn.Module) or not isinstance(getattr(encoder, "features", None), int):
         raise ConfigError(f"{where} must be an nn.Module with a whole number `features`, the length of its output")
     blank = Observer(space, torch.device("cpu"), raw=True)(create_empty_array(space, n=2))
-    try:
-        with torch.no_grad():
-            output = encoder(blank)
-            random_state = torch.get_rng_state()  # a lazy layer has drawn its weights by now
-            encoder(blank)
-    except Exception as problem:
-        raise ConfigError(f"{where} cannot be called ({type(problem).__name__}: {problem})") from problem
+    with foreign_code(f"{where} cannot be called"), torch.no_grad():
+        output = encoder(blank)
+        random_state = torch.get_rng_state()  # a lazy layer has drawn its weights by now
+        encoder(blank)
     if not isinstance(output, Tensor) or output.dtype != torch.float32:
         kind = getattr(output, "dtype", type(output).__name__)
         raise ConfigError(f"{where} must return a tensor of float32, not {kind}")

@@ -13,7 +13,7 @@ from cadenza.config.schema import RunConfig
 from cadenza.data.datasets import refuse_existing, write_dataset
 from cadenza.envs.catalog import make
 from cadenza.envs.layout import shape_of
-from cadenza.errors import CadenzaError, ConfigError, NotFoundError, nearest
+from cadenza.errors import ConfigError, NotFoundError, foreign_code, nearest
 from cadenza.tools.export import EpisodeSelection, played, summary
 from cadenza.trees import map_tree
 from cadenza.types import Acted, EnvSpec, Mode, Step, Tree
@@ -63,26 +63,16 @@ class ScriptedPolicy:
         if not isinstance(self._source, type):
             function: Expert = self._source
             return function
-        try:
+        with foreign_code(f"expert {self.name}: cannot be called without arguments"):
             expert: Expert = self._source()
-        except CadenzaError:
-            raise
-        except Exception as problem:  # foreign code may raise anything
-            reason = f"{type(problem).__name__}: {problem}"
-            raise ConfigError(f"expert {self.name}: cannot be called without arguments ({reason})") from problem
         if not callable(expert):
             raise ConfigError(f"expert {self.name}: instances of the class must be callable, (obs, random) -> action")
         return expert
 
     def _decide(self, expert: Expert, obs: Tree, random: np.random.Generator) -> np.ndarray:
-        try:
+        with foreign_code(f"expert {self.name} cannot play {self._env}"):
             answer = np.asarray(expert(obs, random))
             action = answer.astype(self._dtype)
-        except CadenzaError:
-            raise
-        except Exception as problem:  # foreign code may raise anything
-            reason = f"{type(problem).__name__}: {problem}"
-            raise ConfigError(f"expert {self.name} cannot play {self._env}: {reason}") from problem
         if action.shape != self._shape:
             raise ConfigError(f"expert {self.name}: an action of shape {action.shape}, not {self._shape}")
         discrete = np.issubdtype(self._dtype, np.integer)  # actions of a Box are clipped later

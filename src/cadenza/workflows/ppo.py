@@ -22,7 +22,7 @@ from cadenza.config.registry import load_own
 from cadenza.config.schedules import Scheduled, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.rollout import Rollout, RolloutStore
-from cadenza.errors import ConfigError
+from cadenza.errors import ConfigError, foreign_code
 from cadenza.nets.actor_critic import ActorCritic, ActorCriticOutput, act, deployed
 from cadenza.nets.critic_view import CriticView
 from cadenza.nets.deployed import Deployed
@@ -422,11 +422,8 @@ def advantage_estimator(name: str) -> Callable[..., Tensor]:
         return gae
     estimate: Callable[..., Tensor] = load_own(name)
     trial = torch.zeros(3, 2, 1)
-    try:
+    with foreign_code(f"algorithm.advantage={name} cannot be called as gae is"):
         result = estimate(trial, trial, trial, trial.bool(), 0.99, 0.95)
-    except Exception as problem:  # whatever a user's function may raise
-        reason = f"{type(problem).__name__}: {problem}"
-        raise ConfigError(f"algorithm.advantage={name} cannot be called as gae is ({reason})") from problem
     if not isinstance(result, Tensor) or result.shape != trial.shape:
         raise ConfigError(f"algorithm.advantage={name} must return a tensor of the shape of the rewards, [T, N, A]")
     return estimate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from io import BytesIO
 from typing import Any
 
@@ -36,16 +37,13 @@ def imagine_run(folder: RunFolder, seed: int, checkpoint: str, trust: bool = Fal
         raise ConfigError(f"run {folder.id}: {config.algorithm.name} learns no model of the world that could imagine")
     store = ReplayStore(PLAY_STEPS + replay.stack + 2, 1, stack=replay.stack, revisable=replay.revisable)
     mode = Mode(explore=False, phase=player.phase, streams=Streams(seed, branch=(EVALUATION,)))
-    env = make_vector(config.environment, EpisodeSeeds(seed, PLAY), num_envs=1)
-    try:
+    with closing(make_vector(config.environment, EpisodeSeeds(seed, PLAY), num_envs=1)) as env:
         step, carry = env.current, workflow.initial_carry(1)
         for _ in range(PLAY_STEPS):
             acted = workflow.act(step, carry, mode)
             after = env.step(acted.action)
             store.add(step, acted, after)
             step, carry = after, acted.carry
-    finally:
-        env.close()
     videos, title = folder.outlet / "videos", f"imagination-{name}-seed{seed}"
     return name, record_imagination(workflow, {"replay": store}, videos, title)
 

@@ -16,7 +16,7 @@ from cadenza.envs.action_names import name_of
 from cadenza.envs.catalog import make
 from cadenza.envs.display import has_display, prepare_pygame
 from cadenza.envs.seeds import PLAY, EpisodeSeeds
-from cadenza.errors import CadenzaError, CheckpointError, ConfigError, EnvironmentFault
+from cadenza.errors import CadenzaError, CheckpointError, ConfigError, EnvironmentFault, foreign_code
 from cadenza.lab import checkpoint_list
 from cadenza.lab.view.terminal import Terminal
 from cadenza.lab.view.video import Screen, VideoPath, open_video
@@ -185,15 +185,9 @@ def make_visible(config: EnvironmentConfig) -> Environment:
 
 def render(env: Environment) -> np.ndarray:
     """Return a picture of the environment; one that renders none is refused."""
-    try:
+    picture = None
+    with foreign_code(f"{env.spec.id} cannot be rendered here", EnvironmentFault), suppress(NotImplementedError):
         picture = env.render()
-    except NotImplementedError:
-        picture = None
-    except CadenzaError:
-        raise
-    except Exception as problem:  # a graphics library's
-        reason = f"{type(problem).__name__}: {problem}"
-        raise EnvironmentFault(f"{env.spec.id} cannot be rendered here ({reason})") from problem
     if picture is None:
         raise ConfigError(f"{env.spec.id} renders no pictures")
     return picture

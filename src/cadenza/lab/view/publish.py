@@ -73,8 +73,9 @@ def prepare(
     except CadenzaError as problem:
         problems.append(f"no video: {problem}")
     evaluation = evaluation_at(rows, position(name)[0])
-    text = card(published, config, facts, evaluation, has_curve, usage_blocks(public, repo))
-    atomic.write_text(published.files / "README.md", text)
+    blocks = _blocks(published, config, facts, evaluation, has_curve, usage_blocks(public, repo))
+    page = front_matter(config, facts, evaluation) + markdown(blocks, published.path)
+    atomic.write_text(published.files / "README.md", page)
     return problems
 
 
@@ -220,15 +221,8 @@ def evaluation_at(rows: list[dict[str, Any]], env_steps: int) -> dict[str, Any]:
     return matches[-1] if matches else {}
 
 
-def card(
-    folder: RunFolder,
-    config: RunConfig,
-    facts: dict[str, Any],
-    evaluation: dict[str, Any],
-    has_curve: bool,
-    usage: list[Block],
-) -> str:
-    """Return the text of README.md: metadata for the Hub, then the text for people."""
+def front_matter(config: RunConfig, facts: dict[str, Any], evaluation: dict[str, Any]) -> str:
+    """Return the beginning of README.md, metadata for the Hub."""
     environment = str(facts["environment"])
     metadata: dict[str, Any] = {
         "library_name": "cadenza",
@@ -250,8 +244,7 @@ def card(
                 ],
             }
         ]
-    front = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
-    return f"---\n{front}---\n\n{markdown(_blocks(folder, config, facts, evaluation, has_curve, usage), folder.path)}"
+    return f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---\n\n"
 
 
 def _blocks(
@@ -262,6 +255,7 @@ def _blocks(
     has_curve: bool,
     usage: list[Block],
 ) -> list[Block]:
+    """Return the text for people."""
     steps, updates = position(Checkpoints(folder.checkpoints, "").resolve("last"))
     summary = [("trained for", f"{steps:,} env_steps, {updates:,} updates"), ("seed", str(facts["seed"]))]
     if evaluation:
