@@ -17,6 +17,7 @@ from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, nearest
 
 SCHEMA_VERSION = 2
+LONGEST_EPISODE = 27_000  # steps evaluated where the environment has no time limit; Atari's, the longest published
 MINARI = "minari:"  # prefix of the id of a Minari dataset
 # Metrics of every run that early stopping may watch, besides the train/… metrics of the algorithm.
 WATCHED = (
@@ -229,6 +230,12 @@ class EvaluationConfig:
     video_every: int = setting(
         0, "evaluations between videos (.mp4 with the extra video, else .gif); 0: none", "evaluations", least=0
     )
+
+    def episode_limit(self, env_limit: int | None) -> int | None:
+        """Return the time limit of evaluated episodes, or None if the environment's own is at most that."""
+        if self.max_episode_steps == "auto":
+            return LONGEST_EPISODE if env_limit is None else None
+        return self.max_episode_steps if env_limit is None or self.max_episode_steps < env_limit else None
 
 
 @dataclass(frozen=True)

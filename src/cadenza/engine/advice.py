@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from cadenza.config.schema import Phase, RunConfig
-from cadenza.engine.evaluator import episode_limit
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
 
@@ -42,7 +41,7 @@ def time_limit_warning(config: RunConfig, spec: EnvSpec) -> str | None:
         return None
     return (
         f"{spec.id} has no time limit, so an episode may never end; environment.max_episode_steps=N sets one "
-        f"(evaluations truncate episodes after {episode_limit(config, spec):,} steps)"
+        f"(evaluations truncate episodes after {config.evaluation.episode_limit(None):,} steps)"
     )
 
 

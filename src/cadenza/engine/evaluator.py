@@ -17,7 +17,6 @@ from cadenza.envs.vector import decide_vectorize, make_vector
 from cadenza.types import EnvSpec, Episode, GroupSpec, Metrics, Mode, PhaseInfo, VectorEnv, Workflow
 
 EPISODES_APART = 1 << 20  # evaluation k begins with episode k times this, so that no two share an episode seed
-DEFAULT_LIMIT = 27_000  # steps of an episode where the environment has no time limit; Atari's, the longest published
 FIRST_REPORT = 10.0  # seconds until a line of progress; each further one after twice as long
 
 
@@ -86,7 +85,7 @@ class Evaluator:
         self.act = workflow.act  # a probe may stand around it
         self.report: Callable[[str], object] = lambda line: None  # receives the progress of a long evaluation
         self.num_envs = min(config.evaluation.num_envs, config.evaluation.episodes)
-        self.limit = episode_limit(config, spec)
+        self.limit = config.evaluation.episode_limit(spec.max_episode_steps)
         self.decisions: dict[str, Any] = decisions.setdefault("evaluation", {})
         decide_vectorize(config.environment, self.num_envs, self.decisions)
         self.env: VectorEnv | None = None
@@ -132,11 +131,3 @@ class Evaluator:
     def close(self) -> None:
         if self.env is not None:
             self.env.close()
-
-
-def episode_limit(config: RunConfig, spec: EnvSpec) -> int | None:
-    """Return the time limit of evaluated episodes, or None if the environment's own is at most that."""
-    limit, env_limit = config.evaluation.max_episode_steps, spec.max_episode_steps
-    if limit == "auto":
-        return DEFAULT_LIMIT if env_limit is None else None
-    return limit if env_limit is None or limit < env_limit else None

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from cadenza.config import schema
 from cadenza.config.load import load
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.engine import evaluator
@@ -34,7 +35,7 @@ def run_of(lab: Lab, env: str, *overrides: str) -> Orchestrator:
 def test_an_endless_environment_is_evaluated_up_to_the_default_limit(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, env: str, vectorize: str
 ) -> None:
-    monkeypatch.setattr(evaluator, "DEFAULT_LIMIT", 7)
+    monkeypatch.setattr(schema, "LONGEST_EPISODE", 7)
     run = run_of(lab, env, f"environment.vectorize={vectorize}")
     evaluation = run.evaluator(0, PHASE)
     assert evaluation.returns == [7.0] * 5
