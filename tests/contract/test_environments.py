@@ -10,7 +10,7 @@ import pytest
 from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
-from cadenza.envs.families import gym
+from cadenza.envs.families import box2d
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
@@ -175,7 +175,7 @@ def test_a_used_environment_gives_the_same_episode_as_a_fresh_one(id: str) -> No
 
 @pytest.mark.parametrize("id", ["BipedalWalker-v3", "BipedalWalkerHardcore-v3"])
 def test_physics_environments_need_a_new_world_for_every_episode(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gym, "with_fresh_worlds", lambda env: env)
+    monkeypatch.setattr(box2d, "with_fresh_worlds", lambda env: env)
     assert differing_episodes(id, 12, 100) != []
 
 
