@@ -7,11 +7,12 @@ import re
 import secrets
 from collections.abc import Collection
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cadenza.base.failpoints import failpoint
-from cadenza.base.files import SafePath
+from cadenza.base.files import OpenFolder, SafePath
 from cadenza.base.json_text import dumps
 
 TEMPORARY = ".tmp-"  # prefix of temporary files, by which leftovers of a killed process are recognised
@@ -26,24 +27,27 @@ def temporary_beside(path: Path) -> Path:
 def write_bytes(path: Path | SafePath, data: bytes) -> None:
     """Replace the content of a file durably."""
     target = path if isinstance(path, SafePath) else SafePath(path.parent) / path.name
-    temporary = target.with_name(temporary_beside(target.path).name)
     try:
-        with os.fdopen(temporary.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-            file.write(data)
-            file.flush()
-            failpoint("atomic:before_fsync")
-            os.fsync(file.fileno())
-        failpoint("atomic:before_rename")
-        temporary.replace(target)
-    except BaseException as problem:
-        with suppress(OSError):
-            temporary.unlink()
-        if isinstance(problem, OSError) and problem.filename is not None:
+        with target.parent.inside() as folder:
+            _replace(folder, temporary_beside(target.path).name, target.name, data)
+    except OSError as problem:
+        if problem.filename is not None:
             problem.filename = str(path)  # the name that the user knows
             problem.filename2 = None
         raise
+
+
+def _replace(folder: OpenFolder, temporary: str, name: str, data: bytes) -> None:
+    try:
+        folder.create(temporary, data, partial(failpoint, "atomic:before_fsync"))
+        failpoint("atomic:before_rename")
+        folder.replace(temporary, name)
+    except BaseException:
+        with suppress(OSError):
+            folder.unlink(temporary)
+        raise
     failpoint("atomic:after_rename")
-    target.parent.sync()
+    folder.sync()
 
 
 def write_out(path: Path | SafePath, data: bytes) -> None:

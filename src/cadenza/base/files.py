@@ -196,14 +196,22 @@ class SafePath:
 
     def mkdir(self) -> None:
         """Create the folder, and those between it and the root, if they do not exist."""
+        if not self.parts:
+            return
+        with suppress(FileNotFoundError, NotADirectoryError):  # mostly, only the folder itself is missing
+            self._mkdir()
+            return
         for count in range(1, len(self.parts) + 1):
-            folder = SafePath(self.root, self.parts[:count])
-            with folder._entry() as (name, at):
-                try:
-                    os.mkdir(name, **at)
-                except FileExistsError:
-                    if not folder.is_dir():
-                        raise UnsafeFileError(f"{folder} is {kind(folder._mode())}, not a folder") from None
+            SafePath(self.root, self.parts[:count])._mkdir()
+
+    def _mkdir(self) -> None:
+        with self._entry() as (name, at):
+            try:
+                os.mkdir(name, **at)
+            except FileExistsError:
+                mode = os.stat(name, follow_symlinks=False, **at).st_mode
+                if not stat.S_ISDIR(mode):
+                    raise UnsafeFileError(f"{self} is {kind(mode)}, not a folder") from None
 
     def nameless(self) -> IO[bytes]:
         """Return a file in this folder that has no name and vanishes when it is closed."""
@@ -219,6 +227,10 @@ class SafePath:
 
     def replace(self, target: SafePath) -> None:
         """Rename the entry to `target` atomically, replacing an existing file."""
+        if self.parent == target.parent:
+            with self.parent.inside() as folder:
+                folder.replace(self.name, target.name)
+            return
         with self._entry() as (name, at), target._entry() as (new, there):
             os.replace(name, new, src_dir_fd=at.get("dir_fd"), dst_dir_fd=there.get("dir_fd"))
 
@@ -327,6 +339,12 @@ class OpenFolder:
             file.flush()
             before_sync()
             os.fsync(file.fileno())
+
+    def replace(self, name: str, target: str) -> None:
+        """Rename an entry atomically, replacing an existing file."""
+        _, (old, at) = self._entry(name)
+        _, (new, _) = self._entry(target)
+        os.replace(old, new, src_dir_fd=at.get("dir_fd"), dst_dir_fd=at.get("dir_fd"))
 
     def unlink(self, name: str) -> None:
         """Delete a file."""

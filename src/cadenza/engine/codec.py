@@ -16,6 +16,7 @@ from cadenza.trees import leaves
 
 # Marks in the JSON for what JSON has no form for. A plain dict never has keys that begin with "$" (see `_encode`).
 TENSOR, ARRAY, TUPLE, ITEMS = "$tensor", "$array", "$tuple", "$items"
+PLAIN = frozenset({type(None), bool, int, float, str})
 
 
 def pack(state: dict[str, Any]) -> dict[str, bytes]:
@@ -45,6 +46,8 @@ def unpack(files: dict[str, bytes], only: str | None = None) -> dict[str, Any]:
 
 
 def _encode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if type(value) in PLAIN:  # most of a state, so first
+        return value
     if isinstance(value, torch.Tensor | np.ndarray):
         key = str(len(tensors))
         if isinstance(value, torch.Tensor):
@@ -62,8 +65,8 @@ def _encode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, tuple):
         return {TUPLE: [_encode(item, tensors) for item in value]}
     if isinstance(value, list):
-        return [_encode(item, tensors) for item in value]
-    if value is None or isinstance(value, bool | int | float | str):
+        return value if set(map(type, value)) <= PLAIN else [_encode(item, tensors) for item in value]
+    if isinstance(value, int | float | str):
         return value
     raise TypeError(f"state holds a {type(value).__name__}, which cannot be saved without executing code on loading")
 

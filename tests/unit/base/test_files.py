@@ -110,3 +110,23 @@ def test_screen_looks_into_all_folders_but_those_of_sinks(root: SafePath, outsid
     (root.path / "logs" / "wandb").symlink_to(outside)
     with pytest.raises(UnsafeFileError, match="logs/wandb is a link"):
         screen(root.path)
+
+
+def test_folder_is_made_with_those_above_it_and_may_exist(root: SafePath) -> None:
+    for place in (root, root / "logs", root / "a" / "b" / "c", root / "a" / "b" / "c"):
+        place.mkdir()
+        assert place.is_dir()
+    (root / "a" / "file").append(b"1")
+    for place in (root / "a" / "file", root / "a" / "file" / "below"):
+        with pytest.raises((UnsafeFileError, NotADirectoryError)):
+            place.mkdir()
+
+
+def test_entry_is_renamed_within_and_between_folders(root: SafePath) -> None:
+    (root / "a").mkdir()
+    (root / "one").append(b"1")
+    (root / "one").replace(root / "two")
+    (root / "two").replace(root / "a" / "three")
+    assert (root / "a" / "three").read_bytes() == b"1"
+    assert not (root / "one").exists()
+    assert not (root / "two").exists()
