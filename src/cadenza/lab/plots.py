@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0b5cad", "#d1600a", "#12805c", "#b3224b", "#6d3fb5", "#5b6470", "#94740a", "#0f8fa8")
 # Lengths of strokes and gaps, in widths of the line; none: a solid line.
 DASHES = ((), (5, 2), (1, 1.5), (6, 1.5, 1, 1.5), (10, 3), (4, 1.5, 1, 1.5, 1, 1.5))
+MARKERS = "os^Dv*"  # of curves with one point, which show no strokes
 AXIS_NAMES = {"env_steps": "env_steps", "time": "wall time", "updates": "updates"}
 NAMES = {
     "eval/return_mean": "return of an episode (evaluation)",
@@ -79,6 +80,11 @@ def look(result: Comparison, label: str) -> dict[str, Any]:
     return {"color": COLOURS[index % len(COLOURS)], "linestyle": (0, dashes) if dashes else "-"}
 
 
+def marker_of(result: Comparison, label: str, points: int) -> str:
+    """Return the marker of a curve with one point, which differs where the line style does; none for more points."""
+    return MARKERS[result.labels.index(label) // len(COLOURS) % len(MARKERS)] if points < 2 else ""
+
+
 def draw_curves(axes: Axes, result: Comparison, environment: str, metric: str, axis: str) -> None:
     """Draw the interquartile mean over seeds with its interval shaded, and each seed as a thin line."""
     from matplotlib.ticker import EngFormatter, FuncFormatter
@@ -90,7 +96,7 @@ def draw_curves(axes: Axes, result: Comparison, environment: str, metric: str, a
         for x, y in curve.seeds if len(curve.seeds) > 1 else ():
             axes.plot(x, y, "o-" if len(x) < 2 else "-", color=style["color"], linewidth=0.7, alpha=0.28)
         axes.fill_between(curve.x, curve.low, curve.high, color=style["color"], alpha=0.2, linewidth=0)
-        marker = "o" if len(curve.x) < 2 else ""
+        marker = marker_of(result, series.label, len(curve.x))
         axes.plot(curve.x, curve.middle, linewidth=2.2, marker=marker, **style)
     title = f"{environment}: IQM over seeds, 95 % interval" if _has_spread(result) else environment
     set_titles(axes, title, AXIS_NAMES[axis], NAMES.get(metric, metric))
@@ -141,10 +147,13 @@ def _legend(figure: Figure, result: Comparison) -> None:
     from matplotlib.lines import Line2D
 
     counts: dict[str, list[int]] = {}
+    markers: dict[str, str] = {}
     for series in result.series:
         counts.setdefault(series.label, []).append(len(result.scores(series, result.metrics[0])))
+        curve = result.curve(series, result.metrics[0], "env_steps")
+        markers[series.label] = marker_of(result, series.label, 2 if curve is None else len(curve.x))
     names = [f"{_shorten(label, LEGEND_LIMIT)} ({_seeds(counts[label])})" for label in result.labels]
-    lines = [Line2D([], [], linewidth=2.2, **look(result, label)) for label in result.labels]
+    lines = [Line2D([], [], linewidth=2.2, marker=markers[label], **look(result, label)) for label in result.labels]
     columns = min(len(names), legend_columns(result, figure.get_figwidth()))
     figure.legend(lines, names, loc="outside upper left", ncols=columns, frameon=False, labelcolor=INK, fontsize=11)
 
