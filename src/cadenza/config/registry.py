@@ -84,11 +84,13 @@ def load_object(path: str | type) -> Any:
     if not isinstance(path, str):
         return path
     module, _, name = path.partition(":")
+    imported: Any = None
     try:
         imported = importlib.import_module(module)
         return operator.attrgetter(name)(imported) if name else imported
     except Exception as problem:  # whatever a user's module may raise
-        raise ConfigError(f"cannot import '{path}': {_reason(problem)}") from problem
+        guess = "" if imported is None else nearest(name, dir(imported))
+        raise ConfigError(f"cannot import '{path}': {_reason(problem)}{guess}") from problem
 
 
 def load_own(path: str) -> Any:

@@ -116,3 +116,8 @@ def test_a_module_that_fails_is_named(folder: Path) -> None:
 
 def test_a_strangers_plugins_are_code() -> None:
     assert code_named({"plugins": ["os"], "algorithm": {"name": "ppo"}}) == ["os"]
+
+
+def test_name_that_a_module_lacks_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="has no attribute 'RAdm'; did you mean 'RAdam'"):
+        plugins.load("optimizer", "torch.optim:RAdm")
