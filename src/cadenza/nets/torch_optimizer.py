@@ -83,14 +83,15 @@ def create(config: OptimizerConfig, groups: list[dict[str, Any]]) -> torch.optim
         rate = inspect.signature(make).parameters.get("lr")
         if rate is not None and rate.default is rate.empty:
             arguments["lr"] = 1e-3  # until the first step sets it
-        made = make(groups, **arguments)
-    if not isinstance(made, torch.optim.Optimizer):
-        raise ConfigError(f"optimizer '{config.name}' must be a torch.optim.Optimizer, not a {type(made).__name__}")
-    if any("lr" not in group for group in made.param_groups):
+        optimizer = make(groups, **arguments)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        kind = type(optimizer).__name__
+        raise ConfigError(f"optimizer '{config.name}' must be a torch.optim.Optimizer, not a {kind}")
+    if any("lr" not in group for group in optimizer.param_groups):
         raise ConfigError(
             f"optimizer '{config.name}' has no lr in its groups: algorithm.learning_rate would do nothing"
         )
-    return made
+    return optimizer
 
 
 def check_works(config: OptimizerConfig) -> None:
