@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,6 +175,31 @@ def test_a_visible_page_follows_a_running_training_and_a_hidden_one_sends_no_req
             browser.until(shows_number % reached)
             assert browser.run("asked") == requests + 1, "one look is one question"
             assert browser.run(f"kept === {head}"), "what stays the same was made anew"
+            assert browser.problems == []
+    finally:
+        shutil.rmtree(run.path)
+
+
+def test_metrics_that_come_between_the_list_of_metrics_and_the_first_curves_are_shown(
+    client: Client, browser: Browser, whole: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(client.server.catalog.root / "live")
+    shutil.copytree(whole.path, run.path)
+    rows = run.metrics.read_bytes()
+    run.metrics.path.write_bytes(b"")
+    run.status.path.write_text(json.dumps(run.read_status() | {"status": "running"}))
+    catalog = client.server.catalog
+    first_curves = catalog.curves
+
+    def curves_after_rows(*query: Any, **options: Any) -> dict[str, Any]:
+        run.metrics.path.write_bytes(rows)
+        return first_curves(*query, **options)
+
+    monkeypatch.setattr(catalog, "curves", curves_after_rows)
+    try:
+        with RunLock(run.path):
+            browser.open(client.server.address("#/run/live/curves"))
+            browser.until("document.querySelectorAll('.chart').length >= 3")
             assert browser.problems == []
     finally:
         shutil.rmtree(run.path)

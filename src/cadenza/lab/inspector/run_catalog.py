@@ -199,7 +199,7 @@ class Catalog:
                 points |= {name: curve(reader.having(name, span), name, axis) for name in rare}
             answer: dict[str, Any] = {"size": reader.size, "every": span.small, "rare": rare if quick else []}
             answer["curves"] = {name: {"x": x, "y": y} for name, (x, y) in points.items()}
-            return answer | ({"names": numeric(rows)} if not quick and span.small else {})
+            return answer | ({"names": numeric(rows)} if span.small else {})
 
     # episodes
 

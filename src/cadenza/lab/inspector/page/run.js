@@ -29,7 +29,7 @@ export async function runView(view, run, tab) {
         Object.assign(detail, { live: now.live, version: now.version });
         drawHead(head, run, detail);
       }
-      const unknown = (now.curves?.names || []).filter((name) => !detail.metrics.includes(name));
+      const unknown = [...(detail.unlisted || []), ...(now.curves?.names || [])].filter((name) => !detail.metrics.includes(name));
       if (unknown.length) {  // its first rows have come, or its first evaluation
         const { metrics, alerts } = await ask("run", { run });
         Object.assign(detail, { metrics: [...metrics, ...unknown.filter((name) => !metrics.includes(name))], alerts });
@@ -118,6 +118,7 @@ async function curves(body, run, detail, keys, only = null) {
     const found = await ask("curves", { run, metric: state.names, axis: state.axis, low, high, begin: 0, quick: 1 });
     if (overtaken()) return;
     state.size = found.size;
+    detail.unlisted = found.names || [];  // rows may have come after the list of metrics was made
     for (const [name, points] of Object.entries(found.curves)) state.data.set(name, points);
     note.textContent = found.every ? "" : "Many rows: some of them are shown. Look closer to see each one.";
     draw();
