@@ -300,14 +300,12 @@ def tune(
     Called again, it continues where it was. Without a `space` it searches the algorithm's shipped one.
     """
     from cadenza.lab.sweeps.sweep_file import read_space
-    from cadenza.records.trust import require_trust_of_file
 
-    if space is not None and not trust:
-        require_trust_of_file(str(space))
     file = read_space(
         None if space is None else Path(space),
         str(spec),
         None,
+        trust,
         trials=trials,
         seeds=list(seeds) or None,
         max_timesteps=max_timesteps,

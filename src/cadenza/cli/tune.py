@@ -41,14 +41,12 @@ def tune(
     """
     from cadenza.cli.train import parse_seeds
     from cadenza.lab.sweeps.sweep_file import read_space
-    from cadenza.records.trust import require_trust_of_file
 
-    if space is not None and not trust:
-        require_trust_of_file(str(space))
     file = read_space(
         space,
         spec,
         config_dir,
+        trust,
         trials=trials,
         seeds=parse_seeds(seeds) or None,
         max_timesteps=max_timesteps,

@@ -131,7 +131,14 @@ def test_a_strangers_code_is_named_and_never_imported(key: str, canary: Path, tm
     assert not canary.exists()
 
 
-GIVEN = [["train"], ["train", "--cfg"], ["plan"], ["config", "explain", "seed"], ["verify", "--resume"]]
+GIVEN = [
+    ["train"],
+    ["train", "--cfg"],
+    ["plan"],
+    ["config", "explain", "seed"],
+    ["verify", "--resume"],
+    ["tune", "--trials", "1", "--dry-run"],
+]
 
 
 @pytest.mark.parametrize("command", GIVEN)
@@ -147,6 +154,9 @@ def test_a_strangers_config_given_to_the_interface_is_refused_too(canary: Path, 
     folder.config.path.write_text(yaml.safe_dump(placed("environment.id", PATH)))
     with pytest.raises(ConfigError, match=f"would import '{PATH}'"):
         api.train(str(folder.config), runs_dir=tmp_path)
+    folder.config.path.write_text(yaml.safe_dump(placed("plugins", [PATH.partition(":")[0]])))
+    with pytest.raises(ConfigError, match="would import"):
+        api.tune(str(folder.config), trials=1, runs_dir=tmp_path)
     assert not canary.exists()
     folder.manifest.path.write_text("{")
     cadenza("train", folder.config).refused(78, "manifest.json is damaged")

@@ -17,6 +17,7 @@ from cadenza.config.setting import setting
 from cadenza.config.spec import CONF, read_file
 from cadenza.errors import ConfigError, NotFoundError, nearest
 from cadenza.records.metric_rows import Row
+from cadenza.records.trust import require_trust_of_file
 
 PREFIXES = ("eval/", "collect/", "train/", "time/", "system/")  # of the metrics of a run
 TRIALS = 30  # of `tune`, unless the command or the file gives a number
@@ -152,12 +153,15 @@ def read(path: Path, **options: Any) -> SweepFile:
     return sweep
 
 
-def read_space(path: Path | None, spec: str, config_dir: Path | None, **options: Any) -> SweepFile:
+def read_space(path: Path | None, spec: str, config_dir: Path | None, trust: bool = False, **options: Any) -> SweepFile:
     """Return the sweep that tunes a spec.
 
     The file at `path`, by default the space that is shipped for the algorithm, holds a search space or a whole sweep.
-    `options` that are not None override it.
+    `options` that are not None override it. Without `trust`, files that a stranger wrote must not name code.
     """
+    if not trust:
+        for file in (spec, *([] if path is None else [str(path)])):
+            require_trust_of_file(file)
     if path is None:
         path = Path(load(spec, (), config_dir).algorithm.name)
         if str(path) not in shipped():
