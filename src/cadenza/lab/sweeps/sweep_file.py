@@ -160,8 +160,8 @@ def read_space(path: Path | None, spec: str, config_dir: Path | None, trust: boo
     `options` that are not None override it. Without `trust`, files that a stranger wrote must not name code.
     """
     if not trust:
-        for file in (spec, *([] if path is None else [str(path)])):
-            require_trust_of_file(file)
+        for source in (spec, *([] if path is None else [str(path)])):
+            require_trust_of_file(source)
     if path is None:
         path = Path(load(spec, (), config_dir).algorithm.name)
         if str(path) not in shipped():
