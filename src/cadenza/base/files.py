@@ -11,8 +11,9 @@ import os
 import re
 import secrets
 import stat
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from io import BufferedReader
@@ -30,6 +31,7 @@ BINARY = getattr(os, "O_BINARY", 0)
 FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 WRITING = os.O_WRONLY | os.O_RDWR
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # names that need no further check
+_held = threading.local()  # descriptors of the folders that `hold` keeps open in this thread, by their SafePath
 
 
 @dataclass(frozen=True)
@@ -255,6 +257,20 @@ class SafePath:
         with self._folder() as folder:
             yield OpenFolder(self, folder)
 
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep this folder open, so that this thread reaches what is below it without opening its parents again.
+
+        While it is held it must not be renamed. A folder that does not exist yet is not held.
+        """
+        held, key = vars(_held), (self.root, self.parts)
+        with ExitStack() as opened:
+            if RELATIVE and key not in held:
+                with suppress(FileNotFoundError):
+                    held[key] = opened.enter_context(self._folder())
+                    opened.callback(held.pop, key)
+            yield
+
     # opening, one component after the other
 
     def _mode(self) -> int:
@@ -294,19 +310,30 @@ class SafePath:
                 self._refuse_link(count, os.lstat(self.root.joinpath(*self.parts[:count])).st_mode)
             yield str(self)
             return
-        folder = os.open(self.root, FOLDER)
+        held, depth = self._nearest_held()
+        folder = os.open(self.root, FOLDER) if held is None else held
         try:
-            for count, name in enumerate(self.parts, 1):
+            for count, name in enumerate(self.parts[depth:], depth + 1):
                 try:
                     inner = os.open(name, FOLDER | CAREFUL, dir_fd=folder)
                 except OSError:
                     self._refuse_link(count, os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
                     raise
-                os.close(folder)
+                if folder != held:
+                    os.close(folder)
                 folder = inner
             yield folder
         finally:
-            os.close(folder)
+            if folder != held:
+                os.close(folder)
+
+    def _nearest_held(self) -> tuple[int | None, int]:
+        """Return the descriptor of the deepest folder on the way here that is held open, and its depth."""
+        held = vars(_held)
+        for depth in range(len(self.parts), -1, -1) if held else ():
+            if (folder := held.get((self.root, self.parts[:depth]))) is not None:
+                return folder, depth
+        return None, 0
 
     def _refuse_link(self, count: int, mode: int) -> None:
         if not stat.S_ISDIR(mode):

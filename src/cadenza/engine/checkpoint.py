@@ -76,7 +76,8 @@ class Checkpoints:
             staging.mkdir()
             needed = {path.relative_to(self.home): sha256 for path, sha256 in beside.items()}
             facts = {"env_steps": env_steps, "updates": updates, "beside": needed}
-            facts |= {"best": name if best else self.pointer("best"), "run": run}
+            best_name = name if best else self.pointer("best")
+            facts |= {"best": best_name, "run": run}
             self._write(staging, codec.pack(state), facts)
             failpoint("ckpt:before_rename")
             self._publish(staging, self.folder / name)
@@ -88,7 +89,7 @@ class Checkpoints:
         if best:
             self.point("best", name)
         failpoint("ckpt:before_prune")
-        self._prune()
+        self._prune(best_name)
         return name
 
     def load(self, name: str, part: str | None = None) -> dict[str, Any]:
@@ -192,13 +193,14 @@ class Checkpoints:
 
     def _publish(self, staging: SafePath, target: SafePath) -> None:
         """Rename the staging folder to the checkpoint's name, in place of an earlier checkpoint of that name."""
-        old = self.folder / f".old-{target.name}"
+        old = None
         if target.exists():  # only a cycle without steps or updates, such as an evaluation, saves a position twice
-            old = free_path(old)
+            old = free_path(self.folder / f".old-{target.name}")
             target.replace(old)
         staging.replace(target)
         self.folder.sync()
-        owned_files.discard(old)
+        if old is not None:
+            owned_files.discard(old)
 
     def _recover(self) -> None:
         """Clean up after a killed process: finish its renames, remove its temporary files."""
@@ -221,10 +223,9 @@ class Checkpoints:
         """Rename a damaged checkpoint, so that it is no longer taken for one."""
         (self.folder / name).replace(free_path(self.folder / f"rejected-{name}"))
 
-    def _prune(self) -> None:
+    def _prune(self, best: str | None) -> None:
         """Remove all checkpoints but the newest `keep` and the best."""
         names = self.names()
-        best = self.pointer("best")
         for name in names[: -self.keep]:
             if name != best:
                 owned_files.discard(self.folder / name)

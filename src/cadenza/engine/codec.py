@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.numpy import save as arrays_to_bytes
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 
@@ -17,6 +18,8 @@ from cadenza.trees import leaves
 # Marks in the JSON for what JSON has no form for. A plain dict never has keys that begin with "$" (see `_encode`).
 TENSOR, ARRAY, TUPLE, ITEMS = "$tensor", "$array", "$tuple", "$items"
 PLAIN = frozenset({type(None), bool, int, float, str})
+NUMBERS = "biufc"  # kinds of NumPy's types that files can hold
+Array = torch.Tensor | np.ndarray
 
 
 def pack(state: dict[str, Any]) -> dict[str, bytes]:
@@ -24,10 +27,10 @@ def pack(state: dict[str, Any]) -> dict[str, bytes]:
     files = {}
     structure = {}
     for part, tree in state.items():
-        tensors: dict[str, torch.Tensor] = {}
-        structure[part] = _encode(tree, tensors)
-        if tensors:
-            files[f"{part}.safetensors"] = tensors_to_bytes(tensors)
+        arrays: dict[str, Array] = {}
+        structure[part] = _encode(tree, arrays)
+        if arrays:
+            files[f"{part}.safetensors"] = _to_bytes(arrays)
     files["state.json"] = json.dumps(structure).encode()  # indenting would take Python 2 ms
     return files
 
@@ -45,27 +48,36 @@ def unpack(files: dict[str, bytes], only: str | None = None) -> dict[str, Any]:
     return state
 
 
-def _encode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def _to_bytes(arrays: dict[str, Array]) -> bytes:
+    """Return the content of a file with the arrays. The way over NumPy takes half the time of the one over torch."""
+    try:
+        return arrays_to_bytes({key: np.asarray(array, order="C") for key, array in arrays.items()})
+    except TypeError:  # a type that NumPy lacks, such as bfloat16
+        return tensors_to_bytes({key: torch.as_tensor(array).clone().contiguous() for key, array in arrays.items()})
+
+
+def _encode(value: Any, arrays: dict[str, Array]) -> Any:
     if type(value) in PLAIN:  # most of a state, so first
         return value
     if isinstance(value, torch.Tensor | np.ndarray):
-        key = str(len(tensors))
+        key = str(len(arrays))
         if isinstance(value, torch.Tensor):
-            # A copy: safetensors refuses tensors that share memory, and a view would drag its whole storage along.
-            tensors[key] = value.detach().to("cpu", copy=True).contiguous()
+            arrays[key] = value.detach().cpu()
             return {TENSOR: key}
-        tensors[key] = torch.from_numpy(np.ascontiguousarray(value).copy()).reshape(value.shape)
+        if value.dtype.kind not in NUMBERS:
+            raise TypeError(f"state holds an array of {value.dtype}, which files of numbers cannot hold")
+        arrays[key] = value
         return {ARRAY: key}
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, dict):
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
-            return {key: _encode(item, tensors) for key, item in value.items()}
-        return {ITEMS: [[_encode(key, tensors), _encode(item, tensors)] for key, item in value.items()]}
+            return {key: _encode(item, arrays) for key, item in value.items()}
+        return {ITEMS: [[_encode(key, arrays), _encode(item, arrays)] for key, item in value.items()]}
     if isinstance(value, tuple):
-        return {TUPLE: [_encode(item, tensors) for item in value]}
+        return {TUPLE: [_encode(item, arrays) for item in value]}
     if isinstance(value, list):
-        return value if set(map(type, value)) <= PLAIN else [_encode(item, tensors) for item in value]
+        return value if set(map(type, value)) <= PLAIN else [_encode(item, arrays) for item in value]
     if isinstance(value, int | float | str):
         return value
     raise TypeError(f"state holds a {type(value).__name__}, which cannot be saved without executing code on loading")

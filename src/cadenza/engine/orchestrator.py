@@ -346,7 +346,7 @@ class Orchestrator:
             raise self._divergence(f"{bad} is not finite")
         while True:
             try:
-                with self.usage.part("save"):
+                with self.usage.part("save"), self.folder.files.hold(), self.folder.checkpoints.hold():
                     saved: Saved = self.probe.task("save", self._write_checkpoint)
                 self.failed_saves = 0
                 break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -130,3 +131,44 @@ def test_entry_is_renamed_within_and_between_folders(root: SafePath) -> None:
     assert (root / "a" / "three").read_bytes() == b"1"
     assert not (root / "one").exists()
     assert not (root / "two").exists()
+
+
+def test_held_folder_is_used_without_opening_its_parents_and_followed_by_no_link(
+    root: SafePath, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes the place of a held folder meanwhile is not reached, and after the block nothing stays open."""
+    opened: list[Any] = []
+    real_open, descriptors = os.open, len(os.listdir("/dev/fd"))
+    (root / "logs/run.log").append(b"a")
+    with root.hold(), (root / "logs").hold(), (root / "absent").hold():
+        monkeypatch.setattr(os, "open", lambda *all, **named: opened.append(all[0]) or real_open(*all, **named))
+        (root / "logs/run.log").append(b"b")
+        assert opened == ["run.log"]
+        (root.root / "logs").rename(root.root / "old")
+        (root.root / "logs").symlink_to(outside)
+        (root / "logs/secret").append(b"c")
+        assert (outside / "secret").read_text() == "secret"
+    monkeypatch.undo()
+    assert (root / "old/run.log").read_bytes() == b"ab"
+    assert (root / "old/secret").read_bytes() == b"c"
+    with pytest.raises(UnsafeFileError, match="is a link"):
+        (root / "logs/secret").append(b"d")
+    assert len(os.listdir("/dev/fd")) == descriptors
+
+
+def test_folder_held_in_one_thread_is_not_held_in_another(root: SafePath, outside: Path) -> None:
+    problems: list[BaseException] = []
+
+    def append() -> None:
+        try:
+            (root / "logs/secret").append(b"c")
+        except UnsafeFileError as problem:
+            problems.append(problem)
+
+    with (root / "logs").hold():
+        (root.root / "logs").rename(root.root / "old")
+        (root.root / "logs").symlink_to(outside)
+        other = Thread(target=append)
+        other.start()
+        other.join()
+    assert len(problems) == 1

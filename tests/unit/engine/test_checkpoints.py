@@ -33,6 +33,12 @@ def state(value: float = 1.0) -> dict[str, Any]:
         "workflow": {"networks": net.state_dict(), "optimizers": optimizer.state_dict()},
         "environment": {"lengths": np.arange(5), "empty": np.zeros((0, 3), np.float32), "flags": np.ones(2, bool)},
         "clock": {"env_steps": 12, "seconds": 0.1, "nothing": None, "big": 2**100, "text": "naïve"},
+        "types": {
+            "half": torch.ones(3, dtype=torch.bfloat16),
+            "scalar": torch.tensor(2.0),
+            "view": torch.ones(4, 4).T[1:],
+        },
+        "arrays": {"scalar": np.array(3.0), "view": np.arange(12).reshape(3, 4).T[::2]},
         "odd": {1: "int key", "tuple": (1, [2, (3,)]), "$tensor": "a name that looks like a mark"},
     }
 
@@ -74,6 +80,8 @@ def test_states_survive_a_round_trip(saved: Checkpoints) -> None:
 def test_values_without_a_safe_encoding_are_refused() -> None:
     with pytest.raises(TypeError, match="object"):
         codec.pack({"part": {"thing": object()}})
+    with pytest.raises(TypeError, match="<U4"):
+        codec.pack({"part": {"thing": np.array(["text"])}})
 
 
 def test_200_truncations_are_detected(saved: Checkpoints) -> None:
