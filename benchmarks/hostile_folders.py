@@ -31,6 +31,16 @@ SHARES = {
     "run: cleanup --keep-best 0": 0.02,
 }  # fmt: skip
 SHARE = 0.004
+ONCE_FAILED = (  # always in the sample
+    "run: publish | manifest.json | markup",
+    "run: export dataset | checkpoints/step-000000000256-000000000056/state.json | infinities",
+    "run: export dataset | checkpoints/step-000000000256-000000000056/state.json | half characters",
+    "run: resume | episodes | hard link",
+    "run: resume | episodes/SHA256SUMS | hard link to its twin",
+    "published: resume PATH | checkpoints | odd names",
+    "sweep: sweep sweep.yaml | sweep.yaml | link to its twin",
+    "sweep: train best.yaml | best.yaml | link to a file",
+)
 LINKED = (
     "resume", "list", "show", "evaluate", "report", "compare", "verify", "export dataset", "cleanup --keep-best 0",
     "train --init-from",
@@ -105,7 +115,10 @@ def attack(options: argparse.Namespace, place: Path) -> int:
         is_selected, permitted(pristine, LINKED) if options.links else combinations(pristine)
     )
     if options.sample:
-        trials = sample(trials, lambda trial: options.scale * SHARES.get(full_name(trial), SHARE))
+        every = list(trials)
+        chance = sample(every, lambda trial: options.scale * SHARES.get(full_name(trial), SHARE))
+        selected = {trial.title: trial for trial in every if trial.title in ONCE_FAILED}
+        trials = (selected | {trial.title: trial for trial in chance}).values()
     elif options.roles:
         trials = sample(trials, lambda trial: 1.0)
     trials = list(trials)

@@ -31,7 +31,16 @@ BINARY = getattr(os, "O_BINARY", 0)
 FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 WRITING = os.O_WRONLY | os.O_RDWR
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # names that need no further check
-_held = threading.local()  # descriptors of the folders that `hold` keeps open in this thread, by their SafePath
+
+
+class _Held(threading.local):
+    """Descriptors of the folders that `SafePath.hold` keeps open in a thread, by root and parts."""
+
+    def __init__(self) -> None:
+        self.folders: dict[tuple[Path, tuple[str, ...]], int | str] = {}
+
+
+_held = _Held()
 
 
 @dataclass(frozen=True)
@@ -263,7 +272,7 @@ class SafePath:
 
         While it is held it must not be renamed. A folder that does not exist yet is not held.
         """
-        held, key = vars(_held), (self.root, self.parts)
+        held, key = _held.folders, (self.root, self.parts)
         with ExitStack() as opened:
             if RELATIVE and key not in held:
                 with suppress(FileNotFoundError):
@@ -329,9 +338,9 @@ class SafePath:
 
     def _nearest_held(self) -> tuple[int | None, int]:
         """Return the descriptor of the deepest folder on the way here that is held open, and its depth."""
-        held = vars(_held)
-        for depth in range(len(self.parts), -1, -1) if held else ():
-            if (folder := held.get((self.root, self.parts[:depth]))) is not None:
+        for depth in range(len(self.parts), -1, -1) if _held.folders else ():
+            folder = _held.folders.get((self.root, self.parts[:depth]))
+            if isinstance(folder, int):
                 return folder, depth
         return None, 0
 
@@ -339,7 +348,7 @@ class SafePath:
         if not stat.S_ISDIR(mode):
             place = SafePath(self.root, self.parts[:count])
             if stat.S_ISREG(mode):
-                raise NotADirectoryError(20, "is no folder", str(place))
+                raise NotADirectoryError(20, "not a folder", str(place))
             raise UnsafeFileError(f"{place} is {kind(mode)}, not a folder")
 
 
@@ -425,6 +434,8 @@ def screen(folder: Path) -> None:
                     pending.append(below)
                 elif not entry.is_file(follow_symlinks=False):
                     what = kind(entry.stat(follow_symlinks=False).st_mode)
-                    raise UnsafeFileError(f"{below} is {what}: a run's folder may hold only files and folders")
+                    raise UnsafeFileError(
+                        f"{below} is {what}: the folder of a run or a sweep may hold only files and folders"
+                    )
         if len(place.parts) > DEPTH:
             raise UnsafeFileError(f"{place}: folders within folders, more than {DEPTH} deep")

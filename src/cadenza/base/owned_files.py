@@ -7,6 +7,7 @@ written, so that the leftovers of a killed process are listed, too. A checkpoint
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import stat
 from collections.abc import Iterable
@@ -27,6 +28,12 @@ _LINE = re.compile(r"([0-9a-f]{64})  ([^/\\\x00-\x1f]+)")
 def note(folder: SafePath, name: str, sha256: str) -> None:
     """Add a file of this folder that is about to be written to the list."""
     (folder / NAME).append(f"{sha256}  {name}\n".encode())
+
+
+def check(folder: SafePath) -> None:
+    """Refuse a folder whose list exists and cannot be added to, before anything in the folder changes."""
+    with suppress(FileNotFoundError):
+        os.close((folder / NAME).open(os.O_WRONLY | os.O_APPEND))
 
 
 def listed(folder: SafePath) -> dict[str, str]:

@@ -25,6 +25,7 @@ from cadenza.base.files import SafePath
 from cadenza.base.json_text import without_digest
 from cadenza.base.owned_files import DOOMED, MANIFEST
 from cadenza.base.system_memory import available
+from cadenza.base.text import printable
 from cadenza.engine import codec
 from cadenza.errors import CheckpointError, NotFoundError
 from cadenza.records import validity
@@ -34,6 +35,7 @@ FORMAT = 1
 LARGE = 1 << 30  # bytes: below, nobody asks how much memory there is
 REPLAY = "replay"  # in the run's folder, beside the checkpoints
 NAME = re.compile(r"step-(\d{12,})-(\d{12,})")
+UNFINISHED = re.compile(r"\.(staging-)?(\.?old-)?step-\d{12,}-\d{12,}(-again)*")  # left by a killed process
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
 ATTEMPTS = 3  # to read a pointer and a manifest that a running process may be replacing
 
@@ -210,9 +212,13 @@ class Checkpoints:
                 owned_files.adopt(path for path in store.glob("*.safetensors") if path.relative_to(self.home) in needed)
             owned_files.tidy(store)
         remove_leftovers(self.folder, ("last", "best"))
-        for leftover in self.folder.glob(f"{DOOMED}*"):
-            owned_files.discard(leftover)
-        for old in self.folder.glob(".old-*"):
+        leftovers = [path for path in self.folder.glob(".*") if UNFINISHED.fullmatch(path.name)]
+        for leftover in leftovers:
+            if leftover.name.startswith(DOOMED):
+                owned_files.discard(leftover)
+        for old in leftovers:
+            if not old.name.startswith(".old-"):
+                continue
             target = self.folder / old.name.removeprefix(".old-")
             if target.exists() or not NAME.fullmatch(target.name):
                 owned_files.discard(old)
@@ -286,6 +292,16 @@ def best_of(checkpoints: Checkpoints) -> str | None:
             return str(recorded)
     message = f"{checkpoints.folder / 'best'} names {pointer}, but by {newest} the best is {recorded}"
     raise CheckpointError(f"{message}: `cadenza resume {checkpoints.folder.parent.name}` sets it right")
+
+
+@contextmanager
+def fitting(part: str) -> Iterator[None]:
+    """Turn errors of a part that cannot take its state from a checkpoint into a CheckpointError."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as problem:
+        reason = printable(f"{type(problem).__name__}: {problem}")
+        raise CheckpointError(f"the checkpoint's '{part}' does not fit this run ({reason})") from problem
 
 
 @contextmanager

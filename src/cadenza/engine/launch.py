@@ -15,7 +15,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
-from cadenza.base import text
+from cadenza.base import owned_files, text
 from cadenza.base.files import screen
 from cadenza.base.formatting import number
 from cadenza.config.convert import build, to_dict
@@ -129,6 +129,8 @@ def resume(
         remedy = "`cadenza train SPEC --init-from hf:user/repo` starts a new run from them"
         raise ConfigError(f"{folder.id}: a published run has weights only ({remedy})")
     screen(folder.path)
+    for place in (folder.episodes, *(folder.replay / name for name in folder.replay.folders("*"))):
+        owned_files.check(place)
     with RunLock(folder.path), Signals() as signals, ExitStack() as stack:
         config, decisions = folder.read_config(trust, accept_changes), folder.read_decisions(accept_changes)
         longer = with_budget(config, max_timesteps, max_updates)

@@ -22,7 +22,7 @@ from cadenza.base.resource_usage import Usage
 from cadenza.base.streams import Streams
 from cadenza.config.schema import RunConfig
 from cadenza.engine.attachments import Display, Probe, Update
-from cadenza.engine.checkpoint import Checkpoints
+from cadenza.engine.checkpoint import Checkpoints, fitting
 from cadenza.engine.clock import Clock, Every, Scores
 from cadenza.engine.codec import digest, first_not_finite
 from cadenza.engine.collector import Collected, Collector
@@ -31,7 +31,7 @@ from cadenza.engine.events import Evaluated, Event, Listener, Row, Saved
 from cadenza.engine.identity import identity_of
 from cadenza.engine.scheduler import PhaseScheduler, Task
 from cadenza.engine.signals import Signals
-from cadenza.errors import CheckpointError, ConfigError, DivergenceError, EnvironmentFault, StorageError
+from cadenza.errors import ConfigError, DivergenceError, EnvironmentFault, StorageError
 from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricBuffer, MetricsFile
@@ -320,14 +320,11 @@ class Orchestrator:
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore every part from a checkpoint's state; refuse a state that lacks any of it."""
         for name, part in self.parts().items():
-            try:
+            with fitting(name):
                 missing = part.state_dict().keys() - state[name].keys()
                 if missing:  # else the part would silently keep its initial state
                     raise KeyError(min(missing))
                 part.load_state_dict(state[name])
-            except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as problem:
-                reason = f"{type(problem).__name__}: {problem}"
-                raise CheckpointError(f"the checkpoint's '{name}' does not fit this run ({reason})") from problem
         if self.collector is not None and self.collector.env.spec.restore == "restart":
             for store in self.stores.values():  # the environments start new episodes
                 store.cut()

@@ -138,9 +138,10 @@ def require_trust_of_file(spec: str) -> None:
 
 
 def screen_run_of(file: Path) -> None:
-    """Refuse a file that lies in the folder of a run with links, pipes or devices in it."""
-    if all(os.path.lexists(file.parent / name) for name in ("config.yaml", "manifest.json")):
-        screen(file.parent)
+    """Refuse a file that lies in the folder of a run or a sweep with links, pipes or devices in it."""
+    for marks in (("config.yaml", "manifest.json"), ("sweep.yaml", "journal.jsonl")):
+        if all(os.path.lexists(file.parent / name) for name in marks):
+            screen(file.parent)
 
 
 def _is_stored_config(path: Path) -> bool:

@@ -17,7 +17,7 @@ from cadenza.data.batches import Past
 from cadenza.data.datasets import joined, merged, refuse_existing, write_dataset
 from cadenza.data.replay import ReplayStore
 from cadenza.data.ring_steps import LAST
-from cadenza.engine.checkpoint import Checkpoints
+from cadenza.engine.checkpoint import Checkpoints, fitting
 from cadenza.envs.seeds import RECORD, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
@@ -67,7 +67,9 @@ def replayed(folder: RunFolder, player: Player, checkpoint: str) -> Past:
         if isinstance(store, ReplayStore):
             store.attach(folder.replay / name)
             part = f"store.{name}"
-            store.load_state_dict(Checkpoints.from_run(folder).load(checkpoint, part)[part])
+            state = Checkpoints.from_run(folder).load(checkpoint, part)[part]
+            with fitting(part):
+                store.load_state_dict(state)
             past = store.past()
             clips = player.config.environment.clip_actions
             return past._replace(pieces=clipped(past.pieces, player.spec)) if clips else past

@@ -74,7 +74,7 @@ def prepare(
         problems.append(f"no video: {problem}")
     evaluation = evaluation_at(rows, position(name)[0])
     blocks = _blocks(published, config, facts, evaluation, has_curve, usage_blocks(public, repo))
-    page = front_matter(config, facts, evaluation) + markdown(blocks, published.path)
+    page = front_matter(config, evaluation) + markdown(blocks, published.path)
     atomic.write_text(published.files / "README.md", page)
     return problems
 
@@ -221,13 +221,13 @@ def evaluation_at(rows: list[dict[str, Any]], env_steps: int) -> dict[str, Any]:
     return matches[-1] if matches else {}
 
 
-def front_matter(config: RunConfig, facts: dict[str, Any], evaluation: dict[str, Any]) -> str:
+def front_matter(config: RunConfig, evaluation: dict[str, Any]) -> str:
     """Return the beginning of README.md, metadata for the Hub."""
-    environment = str(facts["environment"])
+    environment = config.environment.id
     metadata: dict[str, Any] = {
         "library_name": "cadenza",
         "pipeline_tag": "reinforcement-learning",
-        "tags": sorted({"reinforcement-learning", "cadenza", str(facts["algorithm"]), environment}),
+        "tags": sorted({"reinforcement-learning", "cadenza", config.algorithm.name, environment}),
     }
     if evaluation:
         spread = evaluation.get("eval/return_std")
