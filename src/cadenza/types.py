@@ -314,8 +314,9 @@ class HandWritten(Protocol):
     def loss_example(self, group: str, numbers: np.random.Generator) -> tuple[dict[str, Any], list[Any]] | None:
         """Set the gradients of a made-up batch, as in an update; return figures by name, and the networks.
 
-        Parameters and batch are made up from `numbers`, in torch's default precision. None if no kernel supports the
-        group's networks. Called on instances made for that, with `context.kernels` of either kind, to compare them.
+        Parameters and batch are made up from `numbers`, in torch's default precision. None if no made-up batch fits the
+        group's networks, or if `context.kernels` asks for kernels and they have none. Called on instances made for
+        that, with `context.kernels` of either kind, to compare them.
         """
 
 

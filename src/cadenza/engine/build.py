@@ -26,7 +26,7 @@ from cadenza.envs.first_environment import FirstEnvironment
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, nearest
-from cadenza.records.decisions import COLLECT, KERNELS_REASON
+from cadenza.records.decisions import COLLECT
 from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricsFile
@@ -54,6 +54,7 @@ class Assembly:
     evaluator: Evaluator
     env: VectorEnv | None  # None: no phase collects
     datasets: dict[str, Dataset]  # by store, what fills it at the start; empty for a run that a checkpoint restores
+    warning: str | None  # of the check of the loss
 
     def close(self) -> None:
         self.evaluator.close()
@@ -84,7 +85,7 @@ def assemble(
         from cadenza.data.prefill import configured_dataset, replay_for
 
         dataset = configured_dataset(config, spec, decisions)
-    check_loss(config, spec, decisions)  # before the run's own generators are seeded: it uses the global ones
+    warning = check_loss(config, spec, decisions)  # before the run's own generators are seeded: it uses the global ones
     streams = Streams(config.seed)
     streams.seed_globals()
     maker = store_maker(config.training)
@@ -111,14 +112,14 @@ def assemble(
             raise ConfigError(f"training.dataset={config.training.dataset}: {missing}")
     elif first is not None:
         first.close()
-    return Assembly(config, decisions, spec, streams, workflow, stores, phases, evaluator, env, datasets)
+    return Assembly(config, decisions, spec, streams, workflow, stores, phases, evaluator, env, datasets, warning)
 
 
 def build(assembly: Assembly, folder: RunFolder, console: Display, signals: Signals) -> Orchestrator:
     """Put the parts together as a run in its folder, at its beginning."""
     config = assembly.config
-    if reason := assembly.decisions.get(KERNELS_REASON):
-        console.note(reason, warning=True)
+    if assembly.warning is not None:
+        console.note(assembly.warning, warning=True)
     attach_stores(assembly.stores, folder.replay)
     if assembly.datasets:
         from cadenza.data.prefill import fill

@@ -35,9 +35,11 @@ class Change:
     def __str__(self) -> str:
         part, _, key = self.key.partition(".")
         where = f"{FILES[part]}: {key}" if part in FILES else self.key
+        texts = [value_text(value) for value in (self.before, self.now)]
         if self.key.startswith(CODE):
             where = f"the loss of group {self.key.removeprefix(CODE)}, as computed on a made-up batch"
-        return f"{where}: {value_text(self.before)} → {value_text(self.now)}"
+            texts = ["(cannot be computed)" if text == "[]" else text for text in texts]
+        return f"{where}: {' → '.join(texts)}"
 
     @property
     def pair(self) -> list[Any]:
@@ -92,6 +94,8 @@ def is_regular(
     if part == "decisions" and key in (BUDGETS, DEVICES):
         earlier = stored["decisions"].get(key, [])
         return bool(now["decisions"].get(key, [])[: len(earlier)] == earlier)
+    if change.key.startswith(CODE):
+        return change.before is ABSENT
     if part == "decisions" and key in ("device", "runtime.kernels"):
         return moved(stored["decisions"], now["decisions"])
     return part == "decisions" and not any(f"{key}.".startswith(f"{name}.") for name in stored["decisions"])

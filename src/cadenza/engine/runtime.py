@@ -51,36 +51,47 @@ def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) 
     decisions["runtime.tf32"] = runtime.tf32
 
 
-def check_loss(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) -> None:
+def check_loss(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) -> str | None:
     """Decide on torch if the hand-written kernels do not compute the algorithm's loss; record what the loss computes.
+
+    Return in words that it was decided now, or that the loss cannot be recorded; else None.
 
     Whoever edits a loss in a workflow's file or in `ops/`, or overrides it in a subclass, then trains with it. Two more
     instances of the algorithm, with made-up parameters, compute figures and gradients of a made-up batch: by autograd
-    on the loss, and by the kernels. They have generators of their own and double precision, which makes the outcome the
-    same on every machine. This takes 10 ms, so the outcome is not cached.
+    on the loss, and by the kernels. They compute on the CPU in double precision, which makes the outcome the same on
+    every machine, and seed the global generators, which a run seeds after the check. This takes 10 ms, so the outcome
+    is not cached.
 
     `resume` compares the record with that of the checkpoint (`engine/identity.py`); rounding alone does not change it.
+    A group whose loss cannot be computed has an empty record.
     """
     workflow: Any = workflow_class(config.algorithm.name)
     observes_images = any(images(group.observation) for group in spec.groups.values())
-    if decisions["device"] != "cpu" or observes_images or not issubclass(workflow, HandWritten):
-        return
-    difference = None
-    try:
-        by_loss = loss_examples(config, spec, "torch")
-        record = {group: summary(example) for group, example in by_loss.items()}
-        if by_loss and not is_same_loss(decisions.get(LOSS, {}), record):
-            decisions[LOSS] = record
-        if decisions[KERNELS] == "numpy":
-            difference = first_difference(by_loss, loss_examples(config, spec, "numpy"))
-    except Exception as problem:  # a loss of the user's may need what only a training has
-        difference = f"on a made-up batch, {type(problem).__name__}: {problem}"
+    stored: dict[str, list[float | None]] = decisions.get(LOSS, {})
+    record: dict[str, list[float | None]] = {}
+    problem, difference = "", None
+    if issubclass(workflow, HandWritten) and not observes_images:
+        try:
+            by_loss = loss_examples(config, spec, "torch")
+            record = {group: summary(example) for group, example in by_loss.items()}
+            if decisions[KERNELS] == "numpy":
+                difference = first_difference(by_loss, loss_examples(config, spec, "numpy"))
+        except Exception as error:  # a loss of the user's may need what only a training has
+            difference = problem = f"on a made-up batch, {type(error).__name__}: {error}"
+            record = record or {group: [] for group in spec.groups}
+    for group, row in stored.items():  # rounding is no change
+        record[group] = row if is_same_loss(row, record.get(group, [])) else record.get(group, [])
+    if record:
+        decisions[LOSS] = record
+    name = config.algorithm.name
     if difference is None or decisions[KERNELS] == "torch":
-        return
-    reason = f"the hand-written kernels do not compute the loss of {config.algorithm.name} ({difference})"
+        unknown = f"a resume cannot notice that the loss of {name} changed ({problem})"
+        return unknown if problem and record != stored else None
+    reason = f"the hand-written kernels do not compute the loss of {name} ({difference})"
     if config.runtime.kernels == "numpy":
         raise ConfigError(f"runtime.kernels=numpy: {reason}; set runtime.kernels=torch, or undo the change of the loss")
     decisions[KERNELS], decisions[KERNELS_REASON] = "torch", f"runtime.kernels: torch, which is slower: {reason}"
+    return str(decisions[KERNELS_REASON])
 
 
 def has_large_images(spec: EnvSpec) -> bool:

@@ -21,6 +21,7 @@ from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Transitions
 from cadenza.data.replay import ReplayStore
 from cadenza.nets.deployed import Deployed
+from cadenza.nets.numpy.actor_critic_kernel import observes_vectors
 from cadenza.nets.numpy.q_kernel import QKernel, example_batch, q_kernel
 from cadenza.nets.observe import VECTOR, ObservationTensors, Observer
 from cadenza.nets.opinions import action_mask, q_opinion
@@ -269,7 +270,7 @@ class DQN:
     def loss_example(self, group: str, numbers: np.random.Generator) -> tuple[dict[str, Any], list[QNetwork]] | None:
         """Set the gradients of a made-up batch as an update does; return figures and network. See `HandWritten`."""
         net, target = self.nets[group], self.targets[group].net
-        if q_kernel(net, target) is None:
+        if not observes_vectors(net.torso) or (self.context.kernels == "numpy" and group not in self.kernels):
             return None
         batch = example_batch(net, target, numbers, len(self.context.env.groups[group].agents))
         if group in self.kernels:

@@ -11,9 +11,12 @@ import numpy as np
 import torch
 
 from cadenza.base.streams import Streams
+from cadenza.config.convert import to_dict
+from cadenza.config.networks import MemoryConfig, NetworkConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.registry import workflow_class
 from cadenza.config.schema import RunConfig
 from cadenza.types import Context, EnvSpec
+from cadenza.workflows.ppo_config import COMMON, PPOConfig
 
 # Of the largest entry: in double precision, autograd and the kernels agree to 1e-12. Weight decay of 1e-6 is above it.
 TOLERANCE = 1e-9
@@ -24,15 +27,20 @@ Example = Mapping[str, torch.Tensor]
 
 
 def loss_examples(config: RunConfig, spec: EnvSpec, kernels: str) -> dict[str, Example]:
-    """Return the example of each group whose networks a kernel supports, from a new instance of the algorithm."""
+    """Return the example of each group from a new instance of the algorithm, with small networks of cadenza's.
+
+    With `kernels` of "numpy", there are only the groups whose networks may have a kernel.
+    """
+    algorithm = config.algorithm
+    names = [name for name in spec.groups if kernels == "torch" or not is_foreign(settings_of(algorithm, name))]
     precision = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         streams = Streams(0)
         streams.seed_globals()
         context = Context(spec, config.environment.num_envs, torch.device("cpu"), streams, kernels)
-        workflow: Any = workflow_class(config.algorithm.name)(narrow(config.algorithm), context)
-        examples = {group: workflow.loss_example(group, np.random.default_rng(0)) for group in spec.groups}
+        workflow: Any = workflow_class(algorithm.name)(small(algorithm), context)
+        examples = {name: workflow.loss_example(name, np.random.default_rng(0)) for name in names}
     finally:
         torch.set_default_dtype(precision)
     return {group: flattened(*example) for group, example in examples.items() if example is not None}
@@ -46,19 +54,52 @@ def flattened(figures: Mapping[str, Any], networks: Sequence[torch.nn.Module]) -
     return values | gradients
 
 
+def settings_of(algorithm: Any, group: str) -> Any:
+    """Return the settings of one group."""
+    return algorithm.for_group(group) if isinstance(algorithm, PPOConfig) else algorithm
+
+
+def is_foreign(settings: Any) -> bool:
+    """Return whether the settings name a network of the user's or a memory, for which there are no kernels."""
+    if isinstance(settings, NetworkConfig):
+        return settings.network != "mlp"
+    if isinstance(settings, TorsoConfig):
+        return settings.encoder != "auto" or settings.memory.type != "none"
+    return is_dataclass(settings) and any(is_foreign(getattr(settings, field.name)) for field in fields(settings))
+
+
+def small(algorithm: Any) -> Any:
+    """Return the settings of an algorithm, and of its groups, with small networks."""
+    if not isinstance(algorithm, PPOConfig):
+        return narrow(algorithm)
+    groups = {name: to_dict(narrow(algorithm.for_group(name))) for name in algorithm.groups}
+    own = {name: {key: part for key, part in group.items() if key not in COMMON} for name, group in groups.items()}
+    return replace(narrow(replace(algorithm, groups={})), groups=own)
+
+
 def narrow(settings: Any) -> Any:
-    """Return settings with hidden layers of at most `WIDTH` units: what a loss says does not depend on their number."""
+    """Return settings with cadenza's layers, at most `WIDTH` units wide: what a loss says does not depend on them.
+
+    A network, an encoder or an optimizer of the user's may not work in double precision.
+    """
+    if isinstance(settings, OptimizerConfig):
+        return OptimizerConfig()
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    blocks = {name: narrow(value) for name, value in values.items() if is_dataclass(value)}
-    sizes = tuple(min(size, WIDTH) for size in values.get("hidden_sizes", ()))
-    return replace(settings, **blocks, **({"hidden_sizes": sizes} if sizes else {}))
+    changes = {name: narrow(value) for name, value in values.items() if is_dataclass(value)}
+    if sizes := values.get("hidden_sizes"):
+        changes["hidden_sizes"] = tuple(min(size, WIDTH) for size in sizes)
+    if isinstance(settings, NetworkConfig):
+        changes |= {"network": "mlp", "kwargs": {}}
+    elif isinstance(settings, TorsoConfig):
+        changes |= {"encoder": "auto", "kwargs": {}, "memory": MemoryConfig()}
+    return replace(settings, **changes)
 
 
 def first_difference(by_loss: Mapping[str, Example], by_kernels: Mapping[str, Example]) -> str | None:
     """Return in words the first figure or gradient that the kernels compute differently."""
-    for group, example in by_loss.items():
-        for name, value in example.items():
-            other = by_kernels[group][name]
+    for group, example in by_kernels.items():
+        for name, value in by_loss[group].items():
+            other = example[name]
             if not float((value - other).abs().max()) <= TOLERANCE * float(value.abs().max()) + 1e-12:
                 by = "another" if value.dim() else f"{value:.6g}, not {other:.6g}"
                 return f"group {group}: {name} is {by}"
@@ -74,9 +115,7 @@ def summary(example: Example) -> list[float | None]:
     return [float(f"{x:.8g}") if math.isfinite(x) else None for x in numbers]
 
 
-def is_same_loss(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether two records agree."""
-    pairs = [(np.array(before.get(group, []), float), np.array(row, float)) for group, row in now.items()]
-    return before.keys() == now.keys() and all(
-        x.shape == y.shape and np.allclose(x, y, SAME_LOSS, atol=1e-9, equal_nan=True) for x, y in pairs
-    )
+def is_same_loss(before: Sequence[float | None], now: Sequence[float | None]) -> bool:
+    """Return whether two summaries agree."""
+    x, y = np.array(before, float), np.array(now, float)
+    return x.shape == y.shape and np.allclose(x, y, SAME_LOSS, atol=1e-9, equal_nan=True)

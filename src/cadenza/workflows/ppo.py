@@ -31,6 +31,7 @@ from cadenza.nets.numpy.actor_critic_kernel import (
     ActorCriticKernel,
     actor_critic_kernel,
     example_samples,
+    has_example,
 )
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import actor_critic_opinions
@@ -368,7 +369,7 @@ class PPO:
     def loss_example(self, group: str, numbers: np.random.Generator) -> tuple[dict[str, Any], list[ActorCritic]] | None:
         """Set the gradients of made-up samples as an update does; return figures and network. See `HandWritten`."""
         net, view = self.nets[group], self.views.get(group)
-        if actor_critic_kernel(net) is None:
+        if not has_example(net) or (self.context.kernels == "numpy" and group not in self.kernels):
             return None
         agents, critic_agents = len(self.context.env.groups[group].agents), None if view is None else view.agents
         samples = Samples(**example_samples(net, numbers, agents, critic_agents, self._is_sequential))

@@ -26,7 +26,7 @@ from cadenza.nets.deployed import Deployed
 from cadenza.nets.ensemble import Ensemble
 from cadenza.nets.heads import CategoricalHead, SquashedHead
 from cadenza.nets.mlp import MLP, network
-from cadenza.nets.numpy.actor_critic_kernel import fill_parameters
+from cadenza.nets.numpy.actor_critic_kernel import fill_parameters, observes_vectors
 from cadenza.nets.numpy.sac_kernel import SACKernel, example_batch, sac_kernel
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import action_mask, policy_opinion, to_numpy
@@ -362,12 +362,12 @@ class SAC:
     def loss_example(self, group: str, numbers: np.random.Generator) -> tuple[dict[str, Any], list[nn.Module]] | None:
         """Set the gradients of a made-up batch as an update does; return figures and networks. See `HandWritten`."""
         policy, critics = self.policies[group], self.critics[group]
-        if self._kernel(group) is None:
+        if not observes_vectors(policy.torso) or (self.context.kernels == "numpy" and group not in self.kernels):
             return None
-        assert isinstance(policy.head, SquashedHead)
         fill_parameters(numbers, policy, critics, self.targets[group].net)
         agents, temperature = len(self.context.env.groups[group].agents), torch.tensor(0.3)
-        batch = Batch(**example_batch(policy.head, policy.torso.features, numbers, agents))
+        features = policy.torso.encoder.features
+        batch = Batch(**example_batch(policy.head, features, numbers, agents))  # type: ignore[arg-type]
         critic_loss, q_mean = self._critic_gradients(group, batch, temperature)
         policy_loss, entropy = self._policy_gradients(group, batch, temperature)
         figures = {"critic_loss": critic_loss, "q_mean": q_mean, "policy_loss": policy_loss, "entropy": entropy}

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from cadenza.base.json_text import with_digest
 from cadenza.config import registry
 from cadenza.config.load import load
 from cadenza.engine import runtime
 from cadenza.engine.checkpoint import Checkpoints, manifest_digest
+from cadenza.engine.identity import differences, identity_of
 from cadenza.engine.launch import check
 from cadenza.errors import CheckpointError, ConfigError
 from cadenza.lab.session import resume, train
@@ -27,6 +29,7 @@ from cadenza.workflows import dqn, loss_check
 from cadenza.workflows.ppo import PPO
 from cadenza.workflows.ppo_config import PPOConfig
 from cadenza.workflows.sac import SAC
+from harness.command import resume as resume_command
 from harness.command import train as train_command
 
 OFF_POLICY = (
@@ -177,6 +180,85 @@ def test_loss_overridden_in_a_subclass_trains(case: str, tmp_path: Path) -> None
     assert same_weights(folder, train(by_torch, tmp_path / "torch", [], quiet=True).folder)
 
 
+class Single(nn.Module):
+    """A network, or an encoder, that works in single precision only."""
+
+    def __init__(self, *sizes: Any) -> None:
+        super().__init__()
+        inputs, outputs = sizes if len(sizes) > 1 else (sizes[0].shape[0], 8)
+        self.layer, self.features = nn.Linear(inputs, outputs), outputs
+
+    def forward(self, x: Any) -> torch.Tensor:
+        return self.layer((x["vector"] if isinstance(x, dict) else x).float())
+
+
+def test_network_of_this_test_fails_in_double_precision() -> None:
+    with pytest.raises(RuntimeError, match="must have the same dtype"):
+        Single(2, 2).double()(torch.zeros(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("key", ["algorithm.actor.network", "algorithm.critic.network", "algorithm.torso.encoder"])
+def test_loss_of_a_users_network_is_checked_with_a_network_of_cadenzas(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = f"{key}={__name__}:Single"
+    for kernels in ("auto", "numpy"):
+        folder = trained("CartPole-v1:ppo", tmp_path / kernels, network, f"runtime.kernels={kernels}")
+        decisions = folder.read_decisions()
+        assert decisions["runtime.kernels"] == "numpy"
+        assert "runtime.kernels.reason" not in decisions
+        assert len(decisions["runtime.loss"]["agent"]) >= 5
+    change_surrogate(monkeypatch)
+    with pytest.raises(CheckpointError, match="the loss of group agent, as computed"):
+        resume(folder, 128, quiet=True)
+    edited = trained("CartPole-v1:ppo", tmp_path / "edited", network, "runtime.kernels=numpy")  # there is no kernel
+    assert edited.read_decisions()["runtime.kernels"] == "numpy"
+
+
+def test_loss_of_one_groups_own_network_is_checked() -> None:
+    config = load("skirmish/3m:mappo", [f"algorithm.groups.marine.actor.network={__name__}:Single"])
+    decisions = {"device": "cpu", "runtime.kernels": "numpy"}
+    assert runtime.check_loss(config, check(config), decisions) is None
+    assert decisions["runtime.kernels"] == "numpy"
+    assert loss_check.loss_examples(config, check(config), "numpy") == {}
+
+
+WITHOUT_KERNEL: dict[str, tuple[str, str, Callable[[pytest.MonkeyPatch], None]]] = {
+    "a memory": ("CartPole-v1:ppo", "algorithm.torso.memory.type=gru", change_surrogate),
+    "another activation": ("CartPole-v1:ppo", "algorithm.actor.activation=silu", change_surrogate),
+    "quantiles": ("CartPole-v1:dqn", "algorithm.distribution=quantile", EDITS["dqn"]),
+    "noisy layers": ("CartPole-v1:dqn", "algorithm.noisy=true", EDITS["dqn"]),
+    "layer norm": ("Pendulum-v1:sac", "algorithm.layer_norm=true", EDITS["sac, critics"]),
+    "discrete actions": ("CartPole-v1:sac", "algorithm.dropout=0.1", EDITS["sac, critics"]),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("case", WITHOUT_KERNEL)
+def test_loss_without_a_kernel_is_recorded(case: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, setting, edit = WITHOUT_KERNEL[case]
+    config = load(spec, [setting])
+    decisions: dict[str, Any] = {"device": device, "runtime.kernels": {"cpu": "numpy"}.get(device, "torch")}
+    assert runtime.check_loss(config, check(config), decisions) is None
+    before = identity_of(config, (), decisions)
+    assert runtime.check_loss(config, check(config), decisions) is None
+    assert differences(before, config, identity_of(config, (), decisions), edited=False) == []
+    edit(monkeypatch)
+    runtime.check_loss(config, check(config), decisions)
+    (change,) = differences(before, config, identity_of(config, (), decisions), edited=False)
+    assert str(change).startswith("the loss of group agent, as computed on a made-up batch: [")
+    assert decisions["runtime.kernels"] == {"cpu": "numpy"}.get(device, "torch")
+
+
+def test_group_that_an_older_version_did_not_record_is_no_change() -> None:
+    config = load("skirmish/3m:happo")
+    decisions: dict[str, Any] = {"device": "cpu", "runtime.kernels": "numpy"}
+    runtime.check_loss(config, check(config), decisions)
+    before = identity_of(config, (), decisions)
+    del before["decisions"]["runtime.loss"]["marine_1"]
+    assert differences(before, config, identity_of(config, (), decisions), edited=False) == []
+
+
 def test_user_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change_surrogate(monkeypatch)
     outcome = train_command(tmp_path, "CartPole-v1:ppo", *RUNS["CartPole-v1:ppo"], *LEAN).succeeded()
@@ -184,6 +266,8 @@ def test_user_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert line.startswith("warning: runtime.kernels: torch, which is slower: the hand-written kernels do not compute")
     assert "policy_loss" not in line
     assert "(group agent: loss is " in line
+    later = resume_command(tmp_path, "@last", "--max-timesteps", 128).succeeded().warnings
+    assert not any("runtime.kernels" in line for line in later)
     refused = train_command(tmp_path, "CartPole-v1:ppo", *RUNS["CartPole-v1:ppo"], *LEAN, "runtime.kernels=numpy")
     refused.refused(2, "runtime.kernels=numpy", "loss is ", "runtime.kernels=torch")
 
@@ -219,6 +303,43 @@ def test_resume_with_another_loss_is_refused_and_accepted_by_name(
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="the loss of group agent, as computed"):
         resume(folder, 256, quiet=True)
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_resume_with_a_loss_that_cannot_be_computed_is_refused(
+    kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_command(
+        tmp_path, "CartPole-v1:ppo", *RUNS["CartPole-v1:ppo"], *LEAN, f"runtime.kernels={kernels}"
+    ).succeeded()
+    longer = ("@last", "--max-timesteps", 128)
+    monkeypatch.setattr(PPO, "_loss", lambda *arguments: 1 / 0)
+    refused = resume_command(tmp_path, *longer)
+    refused.refused(78, "the loss of group agent, as computed on a made-up batch: [22.2", "→ (cannot be computed)")
+    (warning,) = refused.warnings
+    assert "on a made-up batch, ZeroDivisionError: " in warning
+    monkeypatch.undo()
+    resume_command(tmp_path, *longer).succeeded()
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_loss_that_can_never_be_computed_is_told_once(tmp_path: Path) -> None:
+    registry.register_algorithm("own", config=PPOConfig)(Adaptive)
+    settings = (*RUNS["CartPole-v1:ppo"], *LEAN, "runtime.kernels=torch")
+    (warning,) = train_command(tmp_path, "CartPole-v1:own", *settings).succeeded().warnings
+    assert warning.startswith("warning: a resume cannot notice that the loss of own changed (on a made-up batch, Attri")
+    assert not resume_command(tmp_path, "@last", "--max-timesteps", 128).succeeded().warnings
+    registry.ALGORITHMS["own"] = replace(registry.ALGORITHMS["own"], workflow=PPO)
+    resume_command(tmp_path, "@last", "--max-timesteps", 192).refused(78, "(cannot be computed) → [22.1")
+
+
+def test_resume_with_an_algorithm_that_is_no_longer_checked_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = trained("CartPole-v1:ppo", tmp_path)
+    monkeypatch.delattr(PPO, "loss_example")
+    with pytest.raises(CheckpointError, match=r"on a made-up batch: \[22.2.* → \(cannot be computed\)"):
+        resume(folder, 128, quiet=True)
 
 
 def test_resume_of_a_run_with_an_edited_loss_needs_that_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,16 +115,18 @@ class ActorCriticKernel:
         return figures
 
 
+def torsos(net: ActorCritic) -> list[Torso]:
+    """Return the one torso of a network, or its two."""
+    return [net.torso] if net.critic_torso is None else [net.torso, net.critic_torso]
+
+
 def actor_critic_kernel(net: ActorCritic) -> ActorCriticKernel | None:
     """Return the kernel of a network, or None where none supports it: images, memory, other layers or heads, CUDA."""
-    torsos = [net.torso] if net.critic_torso is None else [net.torso, net.critic_torso]
-    if not isinstance(net.actor, MLP) or not isinstance(net.critic, MLP):
-        return None
-    if not all(observes_vectors(torso) and torso.memory is None for torso in torsos) or type(net.head) not in HEADS:
+    if not has_example(net) or not isinstance(net.actor, MLP) or not isinstance(net.critic, MLP):
         return None
     if isinstance(net.head, GaussianHead) and net.head.config.std == "state":
         return None
-    layers = [layer for part in (*(torso.mix for torso in torsos), net.actor, net.critic) for layer in part]
+    layers = [layer for part in (*(torso.mix for torso in torsos(net)), net.actor, net.critic) for layer in part]
     return ActorCriticKernel(net) if supports(layers, net) else None
 
 
@@ -315,6 +317,11 @@ def fill_parameters(numbers: np.random.Generator, *networks: nn.Module) -> None:
 def spread(numbers: np.random.Generator, *shape: Any, reach: float = 20.0) -> Array:
     """Return numbers of both signs and of many sizes up to `reach`, so that what is clipped anywhere shows."""
     return reach * (2 * numbers.random(shape) - 1) ** 3
+
+
+def has_example(net: ActorCritic) -> bool:
+    """Return whether `example_samples` fit a network."""
+    return type(net.head) in HEADS and all(observes_vectors(part) and part.memory is None for part in torsos(net))
 
 
 def example_samples(

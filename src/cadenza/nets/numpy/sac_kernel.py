@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from cadenza.nets.ensemble import Ensemble
-from cadenza.nets.heads import LOG_2PI, SquashedHead
+from cadenza.nets.heads import LOG_2PI, CategoricalHead, SquashedHead
 from cadenza.nets.numpy.actor_critic_kernel import (
     EXAMPLES,
     Array,
@@ -172,12 +172,18 @@ def sac_kernel(
     return SACKernel(head, layers, critics, targets, trusts) if is_supported else None
 
 
-def example_batch(head: SquashedHead, features: int, numbers: np.random.Generator, agents: int) -> dict[str, Any]:
+def example_batch(
+    head: SquashedHead | CategoricalHead, features: int, numbers: np.random.Generator, agents: int
+) -> dict[str, Any]:
     """Make up transitions [B, A, …]; return them by name, in torch's default precision."""
     lead, dtype = (EXAMPLES, agents), torch.get_default_dtype()
-    unit = 2 * numbers.random((*lead, len(head.middle))) - 1
+    if isinstance(head, CategoricalHead):
+        action = np.floor(numbers.random(lead) * head.outputs) + head.start
+    else:
+        unit = 2 * numbers.random((*lead, len(head.middle))) - 1
+        action = (head.middle.numpy() + head.reach.numpy() * unit).reshape(*lead, *head.shape)
     arrays = {
-        "action": (head.middle.numpy() + head.reach.numpy() * unit).reshape(*lead, *head.shape),
+        "action": action,
         "reward": spread(numbers, *lead),
         "goes_on": numbers.random(lead) * (numbers.random(lead) < 0.8),
         "weight": numbers.random(lead) < 0.8,
