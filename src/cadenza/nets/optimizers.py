@@ -134,8 +134,12 @@ class Block:
         return self.gradient
 
     def gather_values(self) -> None:
-        """Copy values that an optimizer put elsewhere back into the vector, into which kernels and targets look."""
-        for parameter, values in zip(self.parameters, self._values, strict=True):
+        """Put values and gradients back into the vectors, where kernels and targets look, if an optimizer moved them.
+
+        Values elsewhere are copied. Gradients are not: the next ones overwrite them.
+        """
+        for parameter, values, gradient in zip(self.parameters, self._values, self._gradients, strict=True):
+            parameter.grad = gradient
             if parameter.data_ptr() != values.data_ptr():
                 values.copy_(parameter.data)
                 parameter.data = values

@@ -35,8 +35,9 @@ class TorchOptimizer(Optimizer):
         gradients = [parameter.grad for parameter in idle]
         for parameter in idle:
             parameter.grad = None  # torch skips those
+        rate = float(learning_rate)  # not every optimizer takes a tensor; waits for the device, so once
         for group in self._torch.param_groups:
-            group["lr"] = float(learning_rate)
+            group["lr"] = rate
         with torch.no_grad():
             self._torch.step()
         for parameter, gradient in zip(idle, gradients, strict=True):
@@ -69,8 +70,8 @@ class TorchOptimizer(Optimizer):
         """Bring state back to the dtypes it was stored in: torch's loading casts it to those of the parameters."""
         for block in self.blocks.values():
             for parameter, name in zip(block.parameters, block.names, strict=True):
-                state = self._torch.state[parameter]
                 for key, value in stored.get(name, {}).items():
+                    state = self._torch.state[parameter]  # made where it is asked for
                     if isinstance(value, Tensor) and value.dtype != state[key].dtype:
                         state[key] = value.to(state[key].device)
 

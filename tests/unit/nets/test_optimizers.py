@@ -304,6 +304,36 @@ def test_values_that_an_optimizer_puts_elsewhere_reach_kernels_and_targets(monke
         assert torch.equal(a, b)
 
 
+class Clearing(torch.optim.SGD):
+    """Drops the gradients after each step."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        self.zero_grad()
+
+
+def test_gradients_of_kernels_survive_an_optimizer_that_drops_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(plugins._registered["optimizer"], "clearing", Clearing)
+    net = network()
+    clearing = optimizer(net, OptimizerConfig("clearing"), {"first": net[0], "rest": net[2]})
+    gradient = net[0].weight.grad.numpy()  # as a kernel on NumPy holds it
+    before = net[0].weight.detach().clone()
+    for only in (None, ["rest"], None):
+        gradient[:] = 1
+        clearing.step(0.5, only=only)
+    torch.testing.assert_close(net[0].weight.detach(), before - 2 * 0.5)
+
+
+def test_loading_makes_no_state_for_parameters_that_never_moved() -> None:
+    nets = network(), network()
+    one, other = (optimizer(net, OWN["torch's RAdam"], {"first": net[0], "rest": net[2]}) for net in nets)
+    (nets[0](torch.ones(8, 3)) ** 2).mean().backward()
+    one.step(0.1, only=["rest"])
+    assert one.state_dict()["state"].keys() == {"2.weight", "2.bias"}
+    other.load_state_dict(one.state_dict())
+    assert other.state_dict()["state"].keys() == {"2.weight", "2.bias"}
+
+
 @pytest.mark.parametrize(
     ("name", "kwargs", "message"),
     [
