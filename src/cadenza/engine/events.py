@@ -49,7 +49,7 @@ class Saved:
     """A checkpoint is on disk."""
 
     checkpoint: Path
-    best: bool  # better than any before
+    best: bool  # its score is the best so far: not below any before, and of opponents any; told once for each score
 
 
 @dataclass(frozen=True)

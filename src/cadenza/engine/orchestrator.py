@@ -384,11 +384,14 @@ class Orchestrator:
             raise
 
     def _improved(self) -> bool:
+        """Return whether the evaluation at this point is the best so far, and no checkpoint was saved for its score."""
         latest, best = self.scores.latest, self.scores.best
         if latest is None or self.scores.evaluated_at != self.clock.position:
             return False
+        if best is None or (latest == best and self.scores.best_at == self.clock.position):
+            return best is None
         # of equals the latest is the best; what one team wins another loses, so there the latest always is
-        return best is None or latest >= best or self.spec.competitive
+        return latest >= best or self.spec.competitive
 
     def _save_if_best(self) -> None:
         if self._improved():

@@ -16,6 +16,8 @@ from cadenza.config.registry import ALGORITHMS, Algorithm
 from cadenza.config.schema import RunConfig
 from cadenza.engine.build import assemble
 from cadenza.engine.clock import Clock
+from cadenza.engine.evaluator import Evaluation
+from cadenza.engine.events import Saved
 from cadenza.engine.launch import check
 from cadenza.engine.orchestrator import Orchestrator
 from cadenza.errors import ConfigError, DivergenceError, StorageError
@@ -226,6 +228,23 @@ def test_of_equal_evaluations_the_latest_is_the_best(lab: Lab) -> None:
         run.scores.latest, run.scores.evaluated_at = 5.0, run.clock.position
         run.save()
     assert run.checkpoints.resolve("best").startswith("step-000000000016")
+
+
+def test_best_is_saved_once_for_each_score(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    phases = (
+        "training.phases=[{name: train, hooks: [collect, update], duration_steps: 16},"
+        "{name: measure, type: eval_only, hooks: [evaluate], duration_cycles: 5}]"
+    )
+    run = lab.start(configured("training.max_timesteps=null", "evaluation.at_end=true", phases))
+    values = {1: 3.0, 2: 3.0, 3: 2.0, 4: 4.0, 5: 4.0}
+    saved: list[tuple[bool, float | None]] = []
+    monkeypatch.setattr(Evaluation, "metrics", lambda self: {"eval/return_mean": values[max(1, run.clock.evaluations)]})
+    run.listeners.append(
+        lambda event: saved.append((event.best, run.scores.best)) if isinstance(event, Saved) else None
+    )
+    run.run()
+    assert run.clock.evaluations == 5
+    assert saved == [(True, 3.0), (True, 4.0), (False, 4.0)]  # the last ends the run
 
 
 def test_early_stopping_by_a_training_metric_ends_with_an_evaluation(lab: Lab) -> None:
