@@ -344,7 +344,7 @@ def manifest_digest(manifest: dict[str, Any]) -> str:
 
 def read_verified(folder: SafePath, file: str, facts: dict[str, Any]) -> bytes:
     """Read a file of a checkpoint; refuse one that differs from the manifest's `facts` about it."""
-    if facts["size"] > LARGE and facts["size"] > (available() or facts["size"]):
+    if facts["size"] > LARGE and (room := available()) is not None and facts["size"] > room:
         raise CheckpointError(f"{folder / file}: has {facts['size']:,} bytes, which do not fit into memory")
     content = (folder / file).read_bytes(facts["size"])
     actual = hashlib.sha256(content).hexdigest()

@@ -103,6 +103,8 @@ class Evaluator:
         mode = Mode(explore, phase=phase, streams=Streams(seed, branch=(EVALUATION, number)))
         start = time.monotonic()
         deadline, report_at = start + (settings.timeout_seconds or math.inf), start + FIRST_REPORT
+        # below a wrapper, which may repeat actions, the limit counts steps that are not the agent's
+        least = 0 if self.config.environment.wrappers else self.limit or 0
         first, steps, cut = number * EPISODES_APART, 0, 0
         finished: list[Episode] = []
         quota = self._quota(settings.episodes)
@@ -116,7 +118,7 @@ class Evaluator:
                 new = [episode for episode in self.env.episodes() if episode.number - first < quota[episode.env]]
                 finished += new
                 if self.limit is not None:
-                    cut += sum(step.truncated[episode.env] and episode.length >= self.limit for episode in new)
+                    cut += sum(step.truncated[episode.env] and episode.length >= least for episode in new)
             if now >= report_at:
                 self.report(f"evaluating: {len(finished)} of {settings.episodes} episodes, {steps:,} steps")
                 report_at = start + 2 * (now - start)

@@ -209,11 +209,14 @@ def test_saving_the_same_position_again_replaces_it(saved: Checkpoints) -> None:
     assert newest(saved) == (NEW, [])
 
 
+@pytest.mark.parametrize("room", [100, 0])
 def test_file_that_does_not_fit_into_memory_is_refused_before_it_is_read(
-    saved: Checkpoints, monkeypatch: pytest.MonkeyPatch
+    room: int, saved: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cadenza.engine.checkpoint.LARGE", 10)
-    monkeypatch.setattr("cadenza.engine.checkpoint.available", lambda: 100)
+    monkeypatch.setattr("cadenza.engine.checkpoint.available", lambda: None)
+    saved.load(NEW)  # nobody knows how much there is
+    monkeypatch.setattr("cadenza.engine.checkpoint.available", lambda: room)
     with pytest.raises(CheckpointError, match="which do not fit into memory"):
         saved.load(NEW)
 

@@ -6,13 +6,14 @@ import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cadenza.config import schema
 from cadenza.config.load import load
-from cadenza.config.schema import EnvironmentConfig
+from cadenza.config.schema import EnvironmentConfig, EvaluationConfig
 from cadenza.engine import evaluator
 from cadenza.engine.orchestrator import Orchestrator
 from cadenza.envs import catalog
@@ -22,7 +23,13 @@ from harness.command import cadenza, train
 from harness.lab import Lab
 
 GYM, FRAMES = "harness.endless:Endless", "harness.endless:EndlessFrames"
-QUICK = ["training.max_timesteps=64", "algorithm.n_steps=16", "environment.num_envs=2", "evaluation.episodes=5"]
+QUICK = [
+    "training.max_timesteps=64",
+    "algorithm.n_steps=16",
+    "environment.num_envs=2",
+    "evaluation.episodes=5",
+    "evaluation.timeout_seconds=20",  # where the limit is lost
+]
 PHASE = PhaseInfo("measure", "eval_only", 1, 1)
 
 
@@ -60,6 +67,21 @@ def test_the_shorter_limit_holds_and_only_the_evaluations_own_is_reported(
     assert len(evaluation.problems()) == (cut > 0)
 
 
+def test_truncation_below_a_wrapper_that_repeats_actions_is_reported(lab: Lab) -> None:
+    repeated = "environment.wrappers=[{id: RepeatAction, num_repeats: 4}]"
+    evaluation = run_of(lab, GYM, repeated, "evaluation.max_episode_steps=8").evaluator(0, PHASE)
+    assert [episode.length for episode in evaluation.episodes] == [2] * 5  # the limit counts the environment's steps
+    assert evaluation.problems() == ["5 of 5 episodes reached evaluation.max_episode_steps=8: counted as truncated"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "own", "limit"),
+    [("auto", None, schema.LONGEST_EPISODE), ("auto", 9, None), (4, None, 4), (4, 9, 4), (9, 9, None), (10, 9, None)],
+)
+def test_limit_of_evaluated_episodes(setting: Any, own: int | None, limit: int | None) -> None:
+    assert EvaluationConfig(max_episode_steps=setting).episode_limit(own) == limit
+
+
 def test_native_environments_obey_the_limit_too(lab: Lab) -> None:
     config = load("CartPole-v1:ppo", [*QUICK, "evaluation.max_episode_steps=3"])
     evaluation = lab.start(config).evaluator(0, PHASE)
@@ -67,7 +89,7 @@ def test_native_environments_obey_the_limit_too(lab: Lab) -> None:
 
 
 def test_long_evaluations_report_their_progress_ever_more_seldom(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_of(lab, GYM, "evaluation.max_episode_steps=20")
+    run = run_of(lab, GYM, "evaluation.max_episode_steps=20", "evaluation.timeout_seconds=null")
     lines: list[str] = []
     run.evaluator.report = lines.append
     seconds = itertools.count(0.0, 1.0)  # each step takes a second

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_info
 
 from cadenza.base import system_memory
 from cadenza.config.load import load
-from cadenza.engine import runtime
+from cadenza.engine import build, runtime
 from cadenza.engine.build import Assembly, assemble
 from cadenza.engine.launch import check
 from cadenza.envs.vector import cores
@@ -148,6 +148,15 @@ def test_numpy_and_torch_kernels_compute_the_same_update(spec: str) -> None:
     torch.testing.assert_close(weights, expected_weights, atol=1e-4, rtol=1e-3)
     for name, value in expected_metrics.items():
         assert float(metrics[name]) == pytest.approx(float(value), abs=1e-4, rel=1e-3), name
+
+
+@pytest.mark.parametrize(("spec", "calls"), [("toy/image:ppo", 1), ("toy/identity:ppo", 0)])
+def test_memory_of_large_images_is_kept(spec: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[None] = []
+    monkeypatch.setattr(build, "keep_memory", lambda: kept.append(None))
+    config = load(spec, ["environment.resize=36"] if calls else [])
+    assemble(config, check(config), {}).close()
+    assert len(kept) == calls
 
 
 @pytest.mark.skipif(not system_memory.keep_memory(), reason="only newer versions of glibc can be told")
