@@ -162,10 +162,12 @@ def help_of(command: Callable[..., None]) -> str:
 def main() -> None:
     """Run the command line and exit with its code."""
     mend_streams()
-    blas.may_start_again = os.name == "posix"
+    blas.may_start_again, blas.started_for = os.name == "posix", os.environ.pop(blas.STARTED_FOR, "")
     try:
         code = run(sys.argv[1:])
     except blas.OtherKernelsError as other:
+        sys.stdout.flush()
+        sys.stderr.flush()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], other.environment)
     sys.exit(code)
 
