@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 
 class Fields:
-    """A dataclass whose fields are its state."""
+    """The base of a dataclass whose state is a copy of its fields."""
 
     def state_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
+        return deepcopy(vars(self))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
+        for name, value in deepcopy(state).items():
             setattr(self, name, value)
 
 

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from cadenza.config.schema import Hook, Phase
 
-ATTRIBUTES = {"done": "hook_progress"}  # by key of checkpoints, where the two differ
-
 
 @dataclass(frozen=True)
 class Task:
@@ -135,11 +133,14 @@ class PhaseScheduler:
         self._ratios = [None if hook.ratio is None else Fraction(repr(hook.ratio)) for hook in hooks]
 
     def state_dict(self) -> dict[str, Any]:
-        names = ("index", "hook", "done", "task_steps", "steps", "updates", "cycles", "begun", "calls")
-        return {name: getattr(self, ATTRIBUTES.get(name, name)) for name in names}
+        names = ("index", "hook", "task_steps", "steps", "updates", "cycles", "begun")
+        state = {name: getattr(self, name) for name in names}
+        return {**state, "done": self.hook_progress, "calls": list(self.calls)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.index = state["index"]
         self._enter_phase()
+        state = {**state, "calls": list(state["calls"])}
+        self.hook_progress = state.pop("done")
         for name, value in state.items():
-            setattr(self, ATTRIBUTES.get(name, name), value)
+            setattr(self, name, value)

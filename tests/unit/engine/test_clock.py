@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cadenza.engine.clock import Clock, Every
+from cadenza.engine.clock import Clock, Every, Scores
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,13 @@ def test_the_state_of_a_clock_survives_a_round_trip() -> None:
     other = Clock()
     other.load_state_dict(clock.state_dict())
     assert other == clock
+
+
+def test_state_shares_nothing_with_what_it_was_taken_from_or_loaded_into() -> None:
+    scores = Scores(best_at=[1, 2])
+    state = scores.state_dict()
+    scores.best_at.append(3)
+    other = Scores()
+    other.load_state_dict(state)
+    other.best_at.append(4)
+    assert state["best_at"] == [1, 2]

@@ -87,8 +87,8 @@ def test_a_task_can_be_done_in_parts_with_a_save_between() -> None:
     scheduler = PhaseScheduler(phases)
     scheduler.advance(4, env_steps=4)
     assert not scheduler.at_boundary
-    other = PhaseScheduler(phases)
-    other.load_state_dict(scheduler.state_dict())
+    other, state = PhaseScheduler(phases), scheduler.state_dict()
+    other.load_state_dict(state)
     for twin in (scheduler, other):
         assert twin.next().amount == 4
         twin.advance(4, env_steps=4)
@@ -97,6 +97,8 @@ def test_a_task_can_be_done_in_parts_with_a_save_between() -> None:
         twin.advance(1, updates=1)
         assert twin.at_boundary
     assert scheduler.state_dict() == other.state_dict()
+    assert scheduler.calls == [8, 3]  # each has a list of its own
+    assert state["calls"] == [4, 0]
 
 
 @pytest.mark.parametrize(
