@@ -6,11 +6,11 @@ The modules own the parameters; the reference are the losses of `workflows/sac.p
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cadenza.nets.ensemble import Ensemble
 from cadenza.nets.heads import LOG_2PI, CategoricalHead, SquashedHead
@@ -23,11 +23,27 @@ from cadenza.nets.numpy.actor_critic_kernel import (
     spread,
     supports,
 )
-from cadenza.nets.observe import VECTOR
+from cadenza.nets.observe import VECTOR, ObservationTensors
 from cadenza.nets.torso import Torso
 
 LOG_2 = float(np.log(2))
-Batch = Any  # transitions [B, A, …], as in `workflows/sac.py`
+
+
+class VectorTransitions(Protocol):
+    """Transitions without images, tensors [B, A, …]."""
+
+    @property
+    def obs(self) -> ObservationTensors: ...
+    @property
+    def action(self) -> Tensor: ...
+    @property
+    def reward(self) -> Tensor: ...
+    @property
+    def next_obs(self) -> ObservationTensors: ...
+    @property
+    def goes_on(self) -> Tensor: ...  # weight of the value of next_obs
+    @property
+    def weight(self) -> Tensor: ...  # 1 where the agent acted, else 0
 
 
 class Sample(NamedTuple):
@@ -63,7 +79,7 @@ class SACKernel:
         return action.reshape(*vector.shape[:-1], *self.head.shape)
 
     @np.errstate(all="ignore")  # divergence is reported by the checks of the run
-    def critic_gradients(self, batch: Batch, temperature: float, noise: Array) -> tuple[float, float]:
+    def critic_gradients(self, batch: VectorTransitions, temperature: float, noise: Array) -> tuple[float, float]:
         """Set the critics' gradients to those of their loss; return the loss and the mean of their values."""
         next_obs, share = rows(batch.next_obs[VECTOR]), shares(batch)
         sample = self._sample(next_obs, noise)
@@ -84,7 +100,7 @@ class SACKernel:
         return loss, mean
 
     @np.errstate(all="ignore")
-    def policy_gradients(self, batch: Batch, temperature: float, noise: Array) -> tuple[float, float]:
+    def policy_gradients(self, batch: VectorTransitions, temperature: float, noise: Array) -> tuple[float, float]:
         """Set the policy's gradients to those of its loss; return the loss and the policy's entropy."""
         obs, share = rows(batch.obs[VECTOR]), shares(batch)
         sample = self._sample(obs, noise)
@@ -140,12 +156,12 @@ def members(ensemble: Ensemble) -> list[Layers]:
     return networks
 
 
-def rows(x: torch.Tensor) -> Array:
+def rows(x: Tensor) -> Array:
     """Return a tensor [B, A, …] as an array [B * A, …]."""
     return x.numpy().reshape(-1, *x.shape[2:])
 
 
-def shares(batch: Batch) -> Array:
+def shares(batch: VectorTransitions) -> Array:
     """Return the weight of each row in a mean over the agents that acted."""
     weight = rows(batch.weight)
     return weight / max(float(weight.sum()), 1.0)
