@@ -226,6 +226,9 @@ def test_loss_of_one_groups_own_network_is_checked() -> None:
 WITHOUT_KERNEL: dict[str, tuple[str, str, Callable[[pytest.MonkeyPatch], None]]] = {
     "a memory": ("CartPole-v1:ppo", "algorithm.torso.memory.type=gru", change_surrogate),
     "another activation": ("CartPole-v1:ppo", "algorithm.actor.activation=silu", change_surrogate),
+    "several choices at once": ("toy/dials:ppo", "algorithm.n_epochs=1", change_surrogate),
+    "switches": ("toy/switches:ppo", "algorithm.n_epochs=1", change_surrogate),
+    "squashed actions": ("Pendulum-v1:ppo", "algorithm.head={squash: true, std: state}", change_surrogate),
     "quantiles": ("CartPole-v1:dqn", "algorithm.distribution=quantile", EDITS["dqn"]),
     "noisy layers": ("CartPole-v1:dqn", "algorithm.noisy=true", EDITS["dqn"]),
     "layer norm": ("Pendulum-v1:sac", "algorithm.layer_norm=true", EDITS["sac, critics"]),

@@ -122,7 +122,9 @@ def torsos(net: ActorCritic) -> list[Torso]:
 
 def actor_critic_kernel(net: ActorCritic) -> ActorCriticKernel | None:
     """Return the kernel of a network, or None where none supports it: images, memory, other layers or heads, CUDA."""
-    if not has_example(net) or not isinstance(net.actor, MLP) or not isinstance(net.critic, MLP):
+    if not has_example(net) or type(net.head) not in HEADS:
+        return None
+    if not isinstance(net.actor, MLP) or not isinstance(net.critic, MLP):
         return None
     if isinstance(net.head, GaussianHead) and net.head.config.std == "state":
         return None
@@ -321,7 +323,7 @@ def spread(numbers: np.random.Generator, *shape: Any, reach: float = 20.0) -> Ar
 
 def has_example(net: ActorCritic) -> bool:
     """Return whether `example_samples` fit a network."""
-    return type(net.head) in HEADS and all(observes_vectors(part) and part.memory is None for part in torsos(net))
+    return all(observes_vectors(torso) and torso.memory is None for torso in torsos(net))
 
 
 def example_samples(
@@ -342,15 +344,17 @@ def example_samples(
         shape = (1, EXAMPLES, critic_agents, net.critic_torso.encoder.features)
         critic_obs = {VECTOR: tensor(spread(numbers, *shape, reach=3.0))}
     first, mask, head = torch.zeros(lead, dtype=torch.bool), None, net.head
+    with torch.no_grad():
+        output, _ = net.policy(obs, {}, first, carries=False)
     if isinstance(head, CategoricalHead):
         index = torch.as_tensor((numbers.random(lead) * head.outputs).astype(np.int64))
         mask = torch.as_tensor(numbers.random((*lead, head.outputs)) < 0.7).scatter(-1, index[..., None], True)
         action = index + head.start
-    else:
-        assert isinstance(head, GaussianHead)
+    elif type(head) is GaussianHead:
         action = tensor(spread(numbers, *lead, *head.shape, reach=2.0))
+    else:
+        action = head.sample(output, mask, torch.Generator().manual_seed(0))
     with torch.no_grad():
-        output, _ = net.policy(obs, {}, first, carries=False)
         log_prob, _ = head.evaluate(output, mask, action)
     inputs = {"obs": obs, "critic_obs": critic_obs, "first": first, "action": action, "mask": mask, "carry": {}}
     return {
