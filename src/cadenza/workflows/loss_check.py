@@ -69,12 +69,13 @@ def is_foreign(settings: Any) -> bool:
 
 
 def small(algorithm: Any) -> Any:
-    """Return the settings of an algorithm, and of its groups, with small networks."""
+    """Return the settings of an algorithm, and of its groups, with small networks and cadenza's advantages."""
     if not isinstance(algorithm, PPOConfig):
         return narrow(algorithm)
-    groups = {name: to_dict(narrow(algorithm.for_group(name))) for name in algorithm.groups}
+    common = replace(algorithm, groups={}, advantage="gae")
+    groups = {name: to_dict(narrow(algorithm.for_group(name))) | {"advantage": "gae"} for name in algorithm.groups}
     own = {name: {key: part for key, part in group.items() if key not in COMMON} for name, group in groups.items()}
-    return replace(narrow(replace(algorithm, groups={})), groups=own)
+    return replace(narrow(common), groups=own)
 
 
 def narrow(settings: Any) -> Any:

@@ -215,8 +215,22 @@ def test_loss_of_a_users_network_is_checked_with_a_network_of_cadenzas(
     assert edited.read_decisions()["runtime.kernels"] == "numpy"
 
 
+def single_advantage(reward: torch.Tensor, value: torch.Tensor, *rest: Any) -> torch.Tensor:
+    return reward - nn.functional.linear(value, torch.ones(1, 1, dtype=torch.float32))
+
+
+def test_loss_with_a_users_advantage_and_optimizer_is_checked() -> None:
+    own = [f"algorithm.advantage={__name__}:single_advantage", "algorithm.optimizer.name=torch.optim:RAdam"]
+    config = load("CartPole-v1:ppo", own)
+    decisions = {"device": "cpu", "runtime.kernels": "numpy"}
+    assert runtime.check_loss(config, check(config), decisions) is None
+    assert decisions["runtime.kernels"] == "numpy"
+    assert loss_check.loss_examples(config, check(config), "numpy").keys() == {"agent"}  # those have a kernel
+
+
 def test_loss_of_one_groups_own_network_is_checked() -> None:
-    config = load("skirmish/3m:mappo", [f"algorithm.groups.marine.actor.network={__name__}:Single"])
+    own = [f"algorithm.groups.marine.{key}" for key in (f"actor.network={__name__}:Single", "gamma=0.9")]
+    config = load("skirmish/3m:mappo", own)
     decisions = {"device": "cpu", "runtime.kernels": "numpy"}
     assert runtime.check_loss(config, check(config), decisions) is None
     assert decisions["runtime.kernels"] == "numpy"
