@@ -7,16 +7,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+from cadenza.base.json_text import dumps
 from cadenza.config import plugins
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, foreign_code
 
 IMAGINED_HORIZON = 1_000_000  # of the run in which a rule of yours is asked for its first and its last value
+KEYS = ("schedule", "start_value", "end_value", "start", "end")  # which every stored schedule has
 
 
 @dataclass(frozen=True)
@@ -99,3 +101,39 @@ def _by_rule(schedule: Schedule, now: int, horizon: int) -> float:
     if isinstance(number, bool) or not hasattr(number, "__float__") or not math.isfinite(number):
         raise ConfigError(f"schedule {schedule.schedule}(now={now}, horizon={horizon}) is {number!r}: no finite number")
     return float(number)
+
+
+def schedules_in(settings: Any, where: str) -> Iterator[tuple[str, Schedule]]:
+    """Yield each schedule in a settings dataclass and those below it, with its dotted key; `where` is that of all."""
+    for field in fields(settings):
+        key, value = f"{where}.{field.name}", getattr(settings, field.name)
+        if isinstance(value, Schedule):
+            yield key, value
+        elif is_dataclass(value):
+            yield from schedules_in(value, key)
+
+
+def with_short_schedules(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain settings by dotted key in which each schedule is one text; the kwargs of a rule keep their keys."""
+    parents = [key.removesuffix(".schedule") for key in settings if key.endswith(".schedule")]
+    parts = {f"{parent}.{key}": parent for parent in parents for key in KEYS}
+    parts = {key: parent for key, parent in parts.items() if all(f"{parent}.{part}" in settings for part in KEYS)}
+    short: dict[str, Any] = {}
+    for key, value in settings.items():
+        if (parent := parts.get(key)) is None:
+            short[key] = value
+        elif parent not in short:
+            short[parent] = brief({part: settings[f"{parent}.{part}"] for part in KEYS})
+    return short
+
+
+def brief(schedule: Mapping[str, Any]) -> str:
+    """Return the stored settings of a schedule as one text: `lin_0.001`, `1..0.05[0,0.1]`, or the name of a rule.
+
+    Different schedules have different texts, but for the kwargs of a rule.
+    """
+    if schedule["schedule"] != "linear":
+        return str(schedule["schedule"])
+    first, last, start, end = (dumps(schedule[key]).removesuffix(".0") for key in KEYS[1:])
+    span = "" if (start, end) == ("0", "1") else f"[{start},{end}]"
+    return (f"lin_{first}" if last == "0" else f"{first}..{last}") + span

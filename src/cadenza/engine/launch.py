@@ -21,7 +21,7 @@ from cadenza.base.formatting import number
 from cadenza.config.convert import build, to_dict
 from cadenza.config.debugger import attached, note, with_one_environment
 from cadenza.config.load import dump
-from cadenza.config.schedules import Schedule
+from cadenza.config.schedules import brief, schedules_in, value_at
 from cadenza.config.schema import MINARI, RunConfig, TrainingConfig
 from cadenza.engine.advice import no_updates_warning, refuse_several_processes, threads_warning, time_limit_warning
 from cadenza.engine.attachments import Attachments, Display
@@ -188,12 +188,15 @@ def note_outlook(run: Orchestrator) -> None:
         flag = "--max-timesteps" if run.decisions["training.unit"] == "env_steps" else "--max-updates"
         run.console.note(f"the run has finished: {flag} N gives it a longer budget")
     elif run.now >= run.decisions["training.horizon"]:
-        scheduled = [key for key, value in vars(run.config.algorithm).items() if isinstance(value, Schedule)]
-        if scheduled:
-            names = ", ".join(
-                f"algorithm.{key} at {getattr(run.config.algorithm, key).end_value:g}" for key in scheduled
+        horizon = run.decisions["training.horizon"]
+        values = [
+            f"{key} ({brief(vars(schedule))}) at {value_at(schedule, run.now, horizon):g}"
+            for key, schedule in schedules_in(run.config.algorithm, "algorithm")
+        ]
+        if values:
+            run.console.note(
+                f"the schedules are over (training.horizon); from here on: {', '.join(values)}", warning=True
             )
-            run.console.note(f"the schedules are over (training.horizon); from here on: {names}", warning=True)
 
 
 @dataclass(frozen=True)

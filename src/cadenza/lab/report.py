@@ -9,6 +9,7 @@ from cadenza.base.files import SafePath
 from cadenza.base.formatting import duration, number
 from cadenza.base.json_text import dumps
 from cadenza.base.text import shell
+from cadenza.config.schedules import with_short_schedules
 from cadenza.lab import charts, curves
 from cadenza.lab.html import Block, Code, Details, Heading, Media, Paragraph, Table, html, markdown
 from cadenza.records import alert_log, metrics, validity
@@ -177,18 +178,8 @@ def _origin(settings: dict[str, Any]) -> str:
 
 def highlights(settings: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the settings of the algorithm, the environment and the training, as (key, value) texts."""
-    flat = dict(leaves(_with_schedules_as_text(settings)))
+    flat = with_short_schedules(dict(leaves(settings)))
     return _pairs({key: flat[key] for key in flat if key.startswith(SECTIONS) and key not in NOT_LISTED})
-
-
-def _with_schedules_as_text(settings: Any) -> Any:
-    """Replace each schedule, which has several keys, by one text."""
-    if not isinstance(settings, dict):
-        return settings
-    if "schedule" in settings:
-        values = f"from {settings['start_value']} to {settings['end_value']}"
-        return f"{settings['schedule']} {values} (start {settings['start']}, end {settings['end']})"
-    return {key: _with_schedules_as_text(value) for key, value in settings.items()}
 
 
 def _pairs(values: dict[str, Any]) -> list[tuple[str, str]]:

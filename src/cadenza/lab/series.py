@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from cadenza.base.json_text import dumps
+from cadenza.config.schedules import with_short_schedules
 from cadenza.config.schema import variant
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, nearest
 from cadenza.records import metrics
@@ -32,22 +33,6 @@ LABEL_KEYS = 3  # largest number of settings in a label
 
 Array = np.ndarray
 Flat = dict[str, Any]
-
-
-def short_schedules(settings: Flat) -> Flat:
-    """Return settings by dotted key in which a schedule is one value: `lin_0.001`, or `0.001..0.0001` and its span."""
-    schedules = {key.removesuffix(".schedule"): "" for key in settings if key.endswith(".schedule")}
-    for key in schedules:
-        first, last = settings.get(f"{key}.start_value", 0.0), settings.get(f"{key}.end_value", 0.0)
-        start, end = settings.get(f"{key}.start", 0.0), settings.get(f"{key}.end", 1.0)
-        span = "" if (start, end) == (0.0, 1.0) else f"[{_brief(start)},{_brief(end)}]"
-        text = f"lin_{_brief(first)}" if last == 0 else f"{_brief(first)}..{_brief(last)}"
-        schedules[key] = text + span
-    result: Flat = {}
-    for key, value in settings.items():
-        parent = key.rpartition(".")[0]
-        result[parent if parent in schedules else key] = schedules.get(parent, value)
-    return result
 
 
 @dataclass(frozen=True)
@@ -89,7 +74,7 @@ class Member:
     @cached_property
     def compared(self) -> Flat:
         """The settings that distinguish one config from another, by dotted key; a schedule is one, in short."""
-        return {key: value for key, value in short_schedules(self.settings).items() if not key.startswith(IGNORED)}
+        return {key: value for key, value in with_short_schedules(self.settings).items() if not key.startswith(IGNORED)}
 
     def has(self, key: str) -> bool:
         """Return whether there is such a setting; `algorithm.learning_rate` is one even if it is a schedule."""

@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from cadenza.config import plugins
-from cadenza.config.convert import build
-from cadenza.config.schedules import Schedule, value_at
+from cadenza.config.convert import build, to_dict
+from cadenza.config.schedules import Schedule, schedules_in, value_at, with_short_schedules
 from cadenza.errors import ConfigError
+from cadenza.trees import leaves
+from cadenza.workflows.tdmpc_config import TDMPCConfig
 
 
 @pytest.mark.parametrize(
@@ -85,3 +87,30 @@ def test_a_rule_of_a_user_by_path_and_by_name(monkeypatch: pytest.MonkeyPatch) -
 def test_a_rule_that_returns_no_number_is_refused(name: str, kwargs: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         value_at(Schedule(name, kwargs=kwargs), 0, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "text"),
+    [
+        ("lin_0.1", "lin_0.1"),
+        ({"start_value": 0.1, "end_value": 0.01, "end": 0.5}, "0.1..0.01[0,0.5]"),
+        ({"start_value": 1, "end_value": 10}, "1..10"),
+        ("my_rates:cosine", "my_rates:cosine"),
+    ],
+)
+def test_a_stored_schedule_is_one_text(schedule: object, text: str) -> None:
+    stored = dict(leaves({"rate": to_dict(build(Schedule, schedule)), "gamma": 0.9}))
+    assert with_short_schedules(stored) == {"rate": text, "gamma": 0.9}
+
+
+def test_kwargs_of_a_rule_and_arguments_that_are_no_schedule_keep_their_keys() -> None:
+    stored = {"rate": to_dict(build(Schedule, {"schedule": "my:cosine", "kwargs": {"peak": 1}}))}
+    assert with_short_schedules(dict(leaves(stored))) == {"rate": "my:cosine", "rate.kwargs.peak": 1}
+    arguments = {"environment.kwargs.schedule": "fast", "environment.kwargs.gravity": 9.8}
+    assert with_short_schedules(arguments) == arguments
+
+
+def test_schedules_of_nested_settings_are_found() -> None:
+    config = build(TDMPCConfig, {"learning_rate": "lin_0.1", "planning": {"min_std": "lin_0.5"}})
+    keys = {key: schedule.start_value for key, schedule in schedules_in(config, "algorithm")}
+    assert {"algorithm.learning_rate": 0.1, "algorithm.planning.min_std": 0.5}.items() <= keys.items()

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cadenza.config.convert import build, to_dict
+from cadenza.config.schedules import Schedule
 from cadenza.errors import ConfigError, NotFoundError
 from cadenza.lab import plots, series
 from cadenza.lab.compare import align, compare
@@ -227,9 +229,18 @@ def test_trials_of_a_sweep_are_named_by_the_settings_that_differ_and_a_schedule_
     tags = ("sweep:lr-1234", "trial:1")
     groups = [head(name=f"lr {n}", tags=tags, lr=value) for n, value in enumerate(("lin_0.001", 0.001))]
     assert series._labels(groups, ["lr"]) == ["lr=lin_0.001", "lr=0.001"]
-    long = {"lr.schedule": "linear", "lr.start_value": 0.1, "lr.end_value": 0.0, "lr.start": 0.0, "lr.end": 1.0}
-    assert series.short_schedules(long | {"gamma": 0.9}) == {"lr": "lin_0.1", "gamma": 0.9}
-    assert series.short_schedules(long | {"lr.end_value": 0.01, "lr.end": 0.5}) == {"lr": "0.1..0.01[0,0.5]"}
+
+
+def test_runs_with_other_rules_or_other_digits_of_a_schedule_are_not_seeds_of_one_config(
+    tmp_path: Path, make_curve: Callable[..., RunFolder]
+) -> None:
+    rates = ("my_rates:cosine", "my_rates:steps", *({"start_value": value} for value in (0.00012341, 0.00012342)))
+    for rate in rates:
+        config = make_curve([1.0]).config.path
+        stored = to_dict(build(Schedule, rate))
+        config.write_text(config.read_text().replace("learning_rate: 0.0003", f"learning_rate: {json.dumps(stored)}"))
+    labels = [one.label.rpartition("=")[2] for one in compare(everyone(tmp_path / "runs")).series]
+    assert sorted(labels) == ["lin_0.00012341", "lin_0.00012342", "my_rates:cosine", "my_rates:steps"]
 
 
 def test_more_than_eight_series_differ_in_colour_or_stroke(
