@@ -149,9 +149,16 @@ def evaluate(
     checkpoint: str | int = "last",
     runs_dir: Path | str | None = None,
     trust: bool = False,
+    *,
+    timeout_seconds: float | None = None,
+    explore: bool = False,
 ) -> dict[str, Any]:
-    """Measure the policy of a run; return `return_mean`, `returns` and others, as `cadenza evaluate --json` prints."""
-    return _run(run, runs_dir).evaluate(episodes, seed, checkpoint, trust)
+    """Measure the policy of a run; return `return_mean`, `returns` and others, as `cadenza evaluate --json` prints.
+
+    `return_mean` is None if no episode was finished within `timeout_seconds`; `explore` draws actions as in training.
+    """
+    measured = _run(run, runs_dir)
+    return measured.evaluate(episodes, seed, checkpoint, trust, timeout_seconds=timeout_seconds, explore=explore)
 
 
 def verify(

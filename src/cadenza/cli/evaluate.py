@@ -39,8 +39,10 @@ def evaluate(
         say(f"warning: {problem}", err=True)
     if json:
         print_json(result)
-        return
     if not result["returns"]:
+        say("no episode was finished, so there is no return: give a longer --timeout", err=True)
+        raise typer.Exit(1)
+    if json:
         return
     say(title(folder, result["checkpoint"]))
     spread = f"{result['return_mean']:.2f} ± {result['return_std']:.2f} (std)"

@@ -217,7 +217,7 @@ class EvaluationConfig:
     episodes: int = setting(20, "finished episodes per evaluation", "episodes", least=1)
     num_envs: int = setting(8, "environments stepped together (never more than episodes)", least=1)
     timeout_seconds: float | None = setting(
-        None, "time after which an evaluation ends with the episodes finished so far; null: none", "s"
+        None, "time after which an evaluation ends with the episodes finished so far; 0 or null: none", "s", least=0
     )
     max_episode_steps: int | Literal["auto"] = setting(
         "auto",

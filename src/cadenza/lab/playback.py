@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from cadenza.base.json_text import plain
 from cadenza.base.streams import EVALUATION, Streams
+from cadenza.config.convert import build, to_dict
 from cadenza.config.schema import RunConfig
 from cadenza.engine.build import build_workflow
 from cadenza.engine.checkpoint import Checkpoints, position
@@ -112,15 +113,18 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Evaluate a run's policy and return what `cadenza evaluate --json` prints; `report` receives its progress.
 
-    Actions are drawn with `explore`, or where the run's own evaluations draw them.
+    Actions are drawn with `explore`, or where the run's own evaluations draw them. `return_mean` is None if no episode
+    was finished in time.
     """
     player, name = load_policy(folder, checkpoint, trust)
-    explore = explore or player.config.evaluation.explore
-    settings = replace(player.config.evaluation, episodes=episodes, timeout_seconds=timeout_seconds, explore=explore)
-    config = replace(player.config, seed=seed, evaluation=settings)
+    stored = to_dict(player.config)
+    stored["evaluation"] |= {"episodes": episodes, "timeout_seconds": timeout_seconds}
+    stored["evaluation"]["explore"] |= explore
+    config = build(RunConfig, plain(stored | {"seed": seed}))
     with closing(Evaluator(config, player.workflow, {}, player.spec)) as evaluator:
         evaluator.report = report
         evaluation = evaluator(0, player.phase)
     metrics = {key.removeprefix("eval/"): value for key, value in evaluation.metrics().items()}
+    metrics = metrics or {"return_mean": None, "episodes": 0}
     facts = {"run": folder.id, "checkpoint": name, **metrics, "returns": evaluation.returns}
     return {**facts, "problems": evaluation.problems()}

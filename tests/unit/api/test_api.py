@@ -73,7 +73,16 @@ def test_load_accepts_a_run_or_a_path_and_a_checkpoint_number(tmp_path: Path) ->
     run = cadenza.train(file, runs_dir=tmp_path / "runs", **SMALL)
     steps = [0.1, 0.2, 0.3, 0.4]
     assert cadenza.load(run, checkpoint=256)(steps) == cadenza.load(run.folder.path, checkpoint="last")(steps)
-    assert run.evaluate(1, checkpoint=256)["episodes"] == 1
+    assert run.evaluate(1, np.int64(2), checkpoint=256)["episodes"] == 1
+    bounds: list[tuple[dict[str, Any], str]] = [
+        ({"episodes": 0}, "evaluation.episodes=0: must be at least 1"),
+        ({"seed": -1}, "seed=-1: must be at least 0"),
+        ({"timeout_seconds": -1}, "evaluation.timeout_seconds=-1: must be at least 0"),
+        ({"episodes": "two"}, "evaluation.episodes='two': must be a whole number"),
+    ]
+    for arguments, message in bounds:
+        with pytest.raises(ConfigError, match=f"^{message}$"):
+            run.evaluate(**arguments)
     with pytest.raises(NotFoundError, match="no checkpoint '7'"):
         cadenza.load(run, checkpoint=7)
     with pytest.raises(ConfigError, match="limit=-1: must be at least 1"):
@@ -158,6 +167,9 @@ def test_public_names_are_few_and_there() -> None:
 def test_two_runs_are_evaluated_verified_and_compared(tmp_path: Path) -> None:
     runs = [cadenza.train("toy/identity:ppo", runs_dir=tmp_path, seed=seed, **SMALL) for seed in (0, 1)]
     assert cadenza.evaluate(runs[0].id, episodes=2, runs_dir=tmp_path) == runs[0].evaluate(episodes=2)
+    none = cadenza.evaluate(runs[0], timeout_seconds=1e-9, explore=True)
+    assert (none["return_mean"], none["episodes"], none["returns"]) == (None, 0, [])
+    assert none["problems"] == ["timed out with 0 of 20 episodes finished"]
     report = cadenza.verify(runs[0])
     assert (report["identical"], report["first_difference"]) == (True, None)
     comparison = cadenza.compare(runs[0], runs[1].id, runs[0], runs_dir=tmp_path)

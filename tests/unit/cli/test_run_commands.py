@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from cadenza.cli.algorithms import algorithms
 from cadenza.cli.doctor import doctor
+from cadenza.cli.evaluate import evaluate
 from cadenza.cli.list import list_runs
 from cadenza.cli.report import report
 from cadenza.cli.show import show
@@ -26,6 +27,7 @@ for name, command in (
     ("report", report),
     ("doctor", doctor),
     ("algorithms", algorithms),
+    ("evaluate", evaluate),
 ):
     app.command(name)(command)
 
@@ -73,6 +75,19 @@ def test_list_prints_rows_and_json(folder: RunFolder) -> None:
     assert "100.5" in table
     assert "0:01:01" in table
     assert "paper" in table
+
+
+def test_an_evaluation_without_a_finished_episode_fails_and_says_so(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems = ["timed out with 0 of 20 episodes finished"]
+    result = {"run": folder.id, "return_mean": None, "episodes": 0, "returns": [], "problems": problems}
+    monkeypatch.setattr("cadenza.lab.playback.evaluate_run", lambda *arguments, **options: result)
+    for options in ((), ("--json",)):
+        outcome = CliRunner().invoke(app, ("evaluate", "@last", "--timeout", "1", *options))
+        assert outcome.exit_code == 1
+        assert "no episode was finished, so there is no return: give a longer --timeout" in outcome.stderr
+    assert json.loads(outcome.stdout)["return_mean"] is None
 
 
 def test_list_without_runs_is_an_empty_list(tmp_path: Path) -> None:
