@@ -7,13 +7,17 @@ from typing import Annotated
 import typer
 
 from cadenza.cli.output import Json, Quiet, Run, RunsDir, Trust, print_json
-from cadenza.cli.train import MaxTimesteps, MaxUpdates
+from cadenza.cli.train import amount, finish
 
 
 def resume(
     run: Run,
-    max_timesteps: MaxTimesteps = None,
-    max_updates: MaxUpdates = None,
+    max_timesteps: Annotated[
+        int | None, typer.Option(parser=amount, metavar="N", help="Set a new budget of N env_steps: 100000, 1e5, 100k.")
+    ] = None,
+    max_updates: Annotated[
+        int | None, typer.Option(parser=amount, metavar="N", help="Set a new budget of N gradient steps.")
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="Move to another device; results are then no longer exact.")
     ] = None,
@@ -29,7 +33,6 @@ def resume(
 
     Example: cadenza resume @last
     """
-    from cadenza.cli.train import finish
     from cadenza.lab.session import resume as launch
     from cadenza.records.folder import find, runs_root
 

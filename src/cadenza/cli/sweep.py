@@ -26,7 +26,7 @@ from cadenza.cli.output import (
     print_table,
     say,
 )
-from cadenza.cli.train import MaxTimesteps
+from cadenza.cli.train import positive
 
 if TYPE_CHECKING:
     from cadenza.lab.sweeps.jobs import Backend
@@ -61,7 +61,10 @@ def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A sweep file, or the name of a shipped one.")],
     overrides: Overrides = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Try so many values. Default: the file's.")] = None,
-    max_timesteps: MaxTimesteps = None,
+    max_timesteps: Annotated[
+        int | None,
+        typer.Option(parser=positive, metavar="N", help="Stop each run after N env_steps. Default: the file's."),
+    ] = None,
     jobs: Jobs = None,
     on: On = "local",
     config_dir: ConfigDir = None,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,19 +17,18 @@ from cadenza.errors import CadenzaError, ConfigError
 if TYPE_CHECKING:
     from cadenza.config.schema import RunConfig
 
+MOST_DIGITS = 28  # of an amount: what Decimal multiplies exactly
 UNITS = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000, "b": 1_000_000_000}
 
 
 def amount(text: str | int) -> int:
     """Return a whole number that is written as 100000, 100_000, 1e5, 100k or 0.1M."""
-    plain = str(text).replace("_", "").lower()
+    plain = str(text).lower()
     unit = UNITS.get(plain[-1:], 1)
-    try:
-        value = int(plain) if plain.lstrip("-").isdecimal() else float(plain[:-1] if unit > 1 else plain) * unit
-        if value == int(value):
+    with suppress(ArithmeticError):
+        value = Decimal(plain[:-1] if unit > 1 else plain) * unit  # exact: as floats, 4.1 * 1e6 is no whole number
+        if value.is_finite() and value.adjusted() < MOST_DIGITS and value == int(value):
             return int(value)
-    except (ValueError, OverflowError):
-        pass
     raise typer.BadParameter(f"'{text}' is not a whole number, such as 100000, 100_000, 1e5 or 100k")
 
 
@@ -37,11 +38,6 @@ def positive(text: str | int) -> int:
         raise typer.BadParameter(f"{value}: must be at least 1")
     return value
 
-
-MaxTimesteps = Annotated[
-    int | None, typer.Option(parser=amount, metavar="N", help="Stop each run after N env_steps: 100000, 1e5, 100k.")
-]
-MaxUpdates = Annotated[int | None, typer.Option(parser=amount, metavar="N", help="Stop after N gradient steps.")]
 
 # The settings of `--debug`, which overrides may change: the beginning of the run, with a row for every cycle.
 DEBUG = ("debug.enabled=true", "logging.every_steps=1", "logging.every_updates=1", "evaluation.episodes=4")
@@ -53,8 +49,12 @@ def train(
     overrides: Overrides = None,
     seed: Annotated[str | None, typer.Option(help="Train with this seed, or with several: 1,2,3.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Train so many seeds at the same time.")] = 1,
-    max_timesteps: MaxTimesteps = None,
-    max_updates: MaxUpdates = None,
+    max_timesteps: Annotated[
+        int | None, typer.Option(parser=amount, metavar="N", help="Stop after N env_steps: 100000, 1e5, 100k.")
+    ] = None,
+    max_updates: Annotated[
+        int | None, typer.Option(parser=amount, metavar="N", help="Stop after N gradient steps.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name the run.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Tag the run, to find it by; repeatable.")] = None,
     init_from: Annotated[str | None, typer.Option(help="Start from the weights of this run.")] = None,

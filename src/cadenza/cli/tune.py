@@ -9,7 +9,7 @@ import typer
 
 from cadenza.cli.output import ConfigDir, Json, Overrides, Quiet, RunsDir, Spec, Trust
 from cadenza.cli.sweep import DryRun, Jobs, On, RetryFailed, SweepOptions, begin
-from cadenza.cli.train import MaxTimesteps
+from cadenza.cli.train import parse_seeds, positive
 
 
 def tune(
@@ -20,7 +20,12 @@ def tune(
     ] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Try so many values. Default: the file's, else 30.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Train each trial with these seeds: 1,2,3.")] = None,
-    max_timesteps: MaxTimesteps = None,
+    max_timesteps: Annotated[
+        int | None,
+        typer.Option(
+            parser=positive, metavar="N", help="Stop each run after N env_steps. Default: the file's, else the spec's."
+        ),
+    ] = None,
     objective: Annotated[str | None, typer.Option(help="Maximise this metric. Default: eval/return_mean.")] = None,
     prune: Annotated[bool, typer.Option("--prune", help="End trials that fall behind the median.")] = False,
     jobs: Jobs = None,
@@ -39,7 +44,6 @@ def tune(
 
     Example: cadenza tune CartPole-v1:ppo --space space.yaml --trials 30 --max-timesteps 20000
     """
-    from cadenza.cli.train import parse_seeds
     from cadenza.lab.sweeps.sweep_file import read_space
 
     file = read_space(

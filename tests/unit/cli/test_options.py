@@ -13,6 +13,7 @@ import typer.models
 
 import cadenza.cli
 from cadenza.cli.main import EXAMPLES
+from cadenza.cli.main import load as load_command
 from cadenza.cli.output import visible
 from cadenza.cli.seeds import last_result
 from cadenza.cli.train import amount
@@ -50,7 +51,12 @@ def test_amounts_are_written_as_people_write_them(text: str) -> None:
     assert amount(text) == 100_000
 
 
-@pytest.mark.parametrize("text", ["1.5", "x", "", "-", "k", "nan", "inf", "1e999"])
+@pytest.mark.parametrize(("text", "value"), [("4.1M", 4_100_000), ("16.1k", 16_100), ("1.1e3", 1100), ("-1", -1)])
+def test_fractions_of_a_unit_are_exact(text: str, value: int) -> None:
+    assert amount(text) == value
+
+
+@pytest.mark.parametrize("text", ["1.5", "x", "", "-", "k", "nan", "snan", "inf", "1e999", "1e999999999", "1.0001k"])
 def test_an_amount_that_is_no_whole_number_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is not a whole number"):
         amount(text)
@@ -59,6 +65,15 @@ def test_an_amount_that_is_no_whole_number_is_refused(text: str) -> None:
 def test_an_amount_that_must_be_positive_is_refused() -> None:
     command.cadenza("smoke", "--timesteps", "-3").refused(2, "--timesteps", "must be at least 1")
     command.cadenza("train", "toy/identity:ppo", "--max-timesteps", "-1").refused(2, "training.max_timesteps=-1")
+    for arguments in (("sweep", "none.yaml"), ("tune", "toy/identity:ppo")):
+        command.cadenza(*arguments, "--max-timesteps", "0").refused(2, "--max-timesteps", "must be at least 1")
+
+
+def test_a_budget_means_what_the_command_does_with_it() -> None:
+    meanings = {"train": "Stop after N", "resume": "Set a new budget of N", "sweep": "Default: the file's"}
+    for name, meaning in meanings.items():
+        help = " ".join(str(option.help) for option in load_command(name).params if "max_" in str(option.name))
+        assert meaning in help
 
 
 @pytest.mark.parametrize(
