@@ -18,7 +18,7 @@ from cadenza.base.text import lines
 from cadenza.config.convert import build, suggest, to_dict, walk
 from cadenza.config.interpolation import bounded, from_environment
 from cadenza.config.migrate import migrate
-from cadenza.config.plugins import import_plugins, plugins_of
+from cadenza.config.plugins import plugins_of
 from cadenza.config.registry import ALGORITHMS
 from cadenza.config.schema import SCHEMA_VERSION, RunConfig
 from cadenza.config.spec import (
@@ -149,11 +149,9 @@ def compose(
 
     No code that the data names is imported but `plugins`, which may register what the spec names.
     """
-    if any("plugins=" in text for text in overrides):
-        import_plugins(plugins_of(overrides))
     if config_dir is not None and not config_dir.is_dir():
         raise NotFoundError(f"no folder '{config_dir}'")
-    base = base_of(spec, config_dir)
+    base = base_of(spec, config_dir, plugins_of(overrides))
     if base.root is None and not overrides:
         return Composed(dict(base.layers[0].data), list(base.layers))
     from hydra.errors import HydraException

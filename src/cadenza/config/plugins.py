@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from cadenza.base.parsing import ParseError, yaml_data
 from cadenza.config import registry
 from cadenza.config.registry import Part, entries
 from cadenza.errors import ConfigError, nearest
@@ -95,12 +96,13 @@ def import_plugins(modules: Any) -> None:
             raise ConfigError(f"plugins: {problem}") from problem.__cause__
 
 
-def plugins_of(overrides: Iterable[str]) -> list[Any]:
-    """Return the modules that overrides `plugins=[my_pkg]` name."""
-    texts = [text.lstrip("+").removeprefix("plugins=") for text in overrides if text.lstrip("+").startswith("plugins=")]
+def plugins_of(overrides: Iterable[str]) -> list[Any] | None:
+    """Return the modules that overrides `plugins=[my_pkg]` list; None without such an override."""
+    texts = [text for text in overrides if text.lstrip("+").startswith("plugins=")]
     if not texts:
-        return []
-    import yaml
-
-    lists = [yaml.safe_load(text) for text in texts]
-    return [module for modules in lists if isinstance(modules, list) for module in modules]
+        return None
+    try:
+        values = [yaml_data(text.partition("=")[2]) for text in texts]
+    except ParseError as problem:
+        raise ConfigError(f"{texts[-1]!r} cannot be read ({problem.reason}): write plugins=[my_package]") from None
+    return [module for value in values if isinstance(value, list) for module in value]

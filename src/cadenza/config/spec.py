@@ -8,7 +8,7 @@ the id of an environment or cannot be the name of a module, else at the second: 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -46,11 +46,15 @@ class Base:
     layers: tuple[Layer, ...] = ()
 
 
-def base_of(spec: str, config_dir: Path | None) -> Base:
-    """Return the base of a spec; `config_dir` is a folder of the user's."""
+def base_of(spec: str, config_dir: Path | None, plugins: Sequence[Any] | None = None) -> Base:
+    """Return the base of a spec; `config_dir` is a folder of the user's.
+
+    The modules that register its names are imported first: `plugins`, else those that its file lists.
+    """
     path = Path(spec)
     if path.suffix in (".yaml", ".yml", ".json") or os.path.isfile(path):
-        return _base_of_file(path, config_dir)
+        return _base_of_file(path, config_dir, plugins)
+    import_plugins(plugins)
     return _base_of_name(spec, config_dir)
 
 
@@ -75,8 +79,10 @@ def _base_of_name(spec: str, config_dir: Path | None) -> Base:
     return Base(choices=(f"+algorithm={variant}",) if has_file else (), folders=folders, layers=(layer,))
 
 
-def _base_of_file(path: Path, config_dir: Path | None) -> Base:
+def _base_of_file(path: Path, config_dir: Path | None, plugins: Sequence[Any] | None) -> Base:
     data = read_file(path)
+    whole = bool({"schema_version", "defaults"} & data.keys())  # building the typed config imports what these list
+    import_plugins(data.get("plugins") if plugins is None and not whole else plugins)
     if "schema_version" in data:
         return Base(root=None, layers=(Layer(str(path), migrate(data)),))
     if "defaults" in data:
@@ -84,7 +90,6 @@ def _base_of_file(path: Path, config_dir: Path | None) -> Base:
             raise ConfigError(f"{path}: a file with a defaults list must be named *.yaml")
         folders = [folder.resolve() for folder in (path.parent, config_dir) if folder is not None]
         return Base(root=path.stem, folders=tuple(folders))
-    import_plugins(data.get("plugins"))
     base = _base_of_name(_named_in(data, path), config_dir)
     settings = {key: value for key, value in data.items() if key != "spec"}
     return replace(base, layers=(*base.layers, Layer(str(path), settings)))

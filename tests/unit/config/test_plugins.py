@@ -14,7 +14,7 @@ from cadenza.config import plugins, registry
 from cadenza.config.convert import build
 from cadenza.config.load import load
 from cadenza.config.schema import RunConfig
-from cadenza.errors import ConfigError
+from cadenza.errors import ConfigError, NotFoundError
 from cadenza.records.trust import code_named
 
 PARTS = """
@@ -94,12 +94,21 @@ def test_decorated_parts_on_the_command_line(folder: Path) -> None:
     assert (config.environment.id, config.algorithm.optimizer.name) == ("mine/pole", "my_adam")
 
 
+def test_plugins_of_the_command_line_replace_those_of_a_file(folder: Path) -> None:
+    with pytest.raises(NotFoundError, match="mine/pole"):
+        load("mine.yaml", ["plugins=[]"])
+    assert "my_parts" not in sys.modules
+    assert load("mine.yaml", ["++plugins=[my_parts]"]).plugins == ("my_parts",)
+
+
 @pytest.mark.parametrize(
     ("modules", "message"),
     [
         ("[my_prts]", "plugins: cannot import 'my_prts': No module named 'my_prts'"),
         ("['my parts']", "plugins: 'my parts' must be the name of a module"),
         ("my_parts", "plugins='my_parts': must be a list of words"),
+        ("[a", "'plugins=[a' cannot be read ("),
+        ("{a", "'plugins={a' cannot be read ("),
     ],
 )
 def test_mistakes_are_one_line(modules: str, message: str, folder: Path) -> None:

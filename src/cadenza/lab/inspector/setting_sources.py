@@ -95,7 +95,7 @@ def _composed(
         for setting in settings:
             if FOR_HYDRA.match(setting) or "../" in setting or any(calls(setting)):
                 raise ConfigError(f"'{setting}' is honoured with --trust only")
-        _require_named(plugins_of(settings), stored)
+        _require_named(plugins_of(settings) or [], stored)
         env, _, variant = split(spec)
         _require_named([part for part in (env, variant) if ":" in part], stored)
     folder = None if config_dir is None else Path(config_dir)
