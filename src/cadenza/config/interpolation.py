@@ -1,4 +1,4 @@
-"""Limits on `${…}` in configs: the references a stranger's file may make, and the size of their values.
+"""Limits on `${…}` in configs: a stranger's file may hold none, and the size of their values is bounded.
 
 OmegaConf resolves them; it is imported only when needed. Keys set by environment variables are listed, too.
 """
@@ -20,30 +20,33 @@ START = re.compile(r"\$\{")
 KEY = re.compile(r"\$\{\s*\.*[\w-]+(\.[\w-]+|\[\w+\])*\s*\}")  # the value of another key, which reads nothing else
 
 
-def calls(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
+def calls(data: Any) -> Iterator[tuple[str, str]]:
     """Yield `(dotted key, text)` of every interpolation in plain data, keys included, that may call a resolver.
 
     A resolver may read variables, files or the clock, and its name may itself be interpolated. The value of another
     key calls none.
     """
+    return (place for place in interpolations(data) if not KEY.match(place[1]))
+
+
+def interpolations(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """Yield `(dotted key, text from there on)` of every interpolation in plain data, keys included."""
     if isinstance(data, str):
         for start in START.finditer(data):
-            if not KEY.match(data, start.start()):
-                yield where, data[start.start() :]
-                return
+            yield where, data[start.start() :]
     elif isinstance(data, dict):
         for key, value in data.items():
             place = f"{where}.{key}" if where else str(key)
-            yield from calls(key, place)
-            yield from calls(value, place)
+            yield from interpolations(key, place)
+            yield from interpolations(value, place)
     elif isinstance(data, list | tuple | set | frozenset):
         for index, value in enumerate(data):
-            yield from calls(value, f"{where}[{index}]")
+            yield from interpolations(value, f"{where}[{index}]")
 
 
-def refuse_calls(data: Any, where: object) -> None:
-    """Refuse a stranger's data that would call a resolver."""
-    for key, text in calls(data):
+def refuse_interpolations(data: Any, where: object) -> None:
+    """Refuse interpolations in a stranger's data: a value from elsewhere escapes every check of what stands there."""
+    for key, text in interpolations(data):
         excerpt = printable(text if len(text) <= 60 else f"{text[:57]}...")
         step = "add --trust if you trust its author"
         raise ConfigError(f"{where}: {printable(key)} would resolve '{excerpt}' here and was not made here: {step}")

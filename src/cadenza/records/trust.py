@@ -20,7 +20,7 @@ from cadenza.base.files import SafePath, screen
 from cadenza.base.json_text import canonical
 from cadenza.config import registry
 from cadenza.config.convert import is_choice, walk
-from cadenza.config.interpolation import refuse_calls
+from cadenza.config.interpolation import refuse_interpolations
 from cadenza.config.migrate import migrate
 from cadenza.config.schema import RunConfig
 from cadenza.config.spec import read_file
@@ -134,7 +134,7 @@ def require_trust_of_file(spec: str) -> None:
         raise ConfigError(f"{path} is in a run's folder and no config that a run stores: {REMEDY}")
     require_trust(stored, facts, path)
     signed = SIGNED if is_own(stored, facts) else ()
-    refuse_calls({key: value for key, value in stored.items() if key not in signed}, path)
+    refuse_interpolations({key: value for key, value in stored.items() if key not in signed}, path)
 
 
 def screen_run_of(file: Path) -> None:

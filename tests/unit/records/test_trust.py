@@ -316,7 +316,13 @@ def test_code_hidden_in_any_container_is_named() -> None:
         assert PATH in code_named(placed("algorithm.torso.kwargs", hidden))
 
 
-SURROUNDINGS = ["${oc.env:CADENZA_TEST_SECRET}", "x${oc.decode:${oc.env:A}}", "${hydra:runtime.cwd}", "${oc.${seed}:A}"]
+SURROUNDINGS = [
+    "${device}",
+    "${oc.env:CADENZA_TEST_SECRET}",
+    "x${oc.decode:${oc.env:A}}",
+    "${hydra:runtime.cwd}",
+    "${oc.${seed}:A}",
+]
 
 
 @pytest.mark.parametrize("text", SURROUNDINGS)
@@ -333,8 +339,15 @@ def test_a_strangers_config_reads_no_surroundings(text: str, tmp_path: Path, mon
     link.unlink()
     link.write_text(folder.config.read_text())
     require_trust_of_file(str(link))  # no run's: the user's own word
-    folder.config.path.write_text(stored.replace("name: ''", "name: ${device}"))
-    require_trust_of_file(str(folder.config))
+
+
+@pytest.mark.parametrize("place", ["id: ${name}", "id: toy/identity\n  wrappers: ${tags}"])
+def test_a_strangers_code_that_another_key_names_is_not_imported(place: str, canary: Path, tmp_path: Path) -> None:
+    folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
+    stored = folder.config.read_text().replace("id: toy/identity", place).replace("  wrappers: []\n", "")
+    folder.config.path.write_text(stored.replace("name: ''", f"name: {PATH}").replace("tags: []", f"tags: ['{PATH}']"))
+    cadenza("plan", folder.config, "seed=1").refused(2, "would resolve '${", "--trust")
+    assert not canary.exists()
 
 
 def test_a_strangers_secret_stays_one_on_the_command_line(tmp_path: Path) -> None:
