@@ -21,7 +21,7 @@ ConfigDir = Annotated[Path | None, typer.Option(help="Search this folder for con
 RunsDir = Annotated[Path | None, typer.Option("--runs-dir", help="Keep runs here. Default: CADENZA_RUNS, or ./runs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only.")]
-Trust = Annotated[bool, typer.Option("--trust", help="Import code that a config from elsewhere names.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Trust a config from elsewhere, which may name code or publish.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="An id, a unique prefix, a path, @last or @best[:SPEC].")]
 Checkpoint = Annotated[
     str | None, typer.Option(help="Load best, last, or a number of env_steps. Default: best, if there is one.")

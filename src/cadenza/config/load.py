@@ -151,7 +151,8 @@ def compose(
     """
     if config_dir is not None and not config_dir.is_dir():
         raise NotFoundError(f"no folder '{config_dir}'")
-    base = base_of(spec, config_dir, plugins_of(overrides))
+    modules = plugins_of(overrides) if any("plugins=" in text for text in overrides) else None
+    base = base_of(spec, config_dir, modules)
     if base.root is None and not overrides:
         return Composed(dict(base.layers[0].data), list(base.layers))
     from hydra.errors import HydraException

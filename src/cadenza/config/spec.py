@@ -54,7 +54,8 @@ def base_of(spec: str, config_dir: Path | None, plugins: Sequence[Any] | None = 
     path = Path(spec)
     if path.suffix in (".yaml", ".yml", ".json") or os.path.isfile(path):
         return _base_of_file(path, config_dir, plugins)
-    import_plugins(plugins)
+    if plugins is not None:
+        import_plugins(plugins)
     return _base_of_name(spec, config_dir)
 
 

@@ -132,7 +132,8 @@ def resume(
     for place in (folder.episodes, *(folder.replay / name for name in folder.replay.folders("*"))):
         owned_files.check(place)
     with RunLock(folder.path), Signals() as signals, ExitStack() as stack:
-        config, decisions = folder.read_config(trust, accept_changes), folder.read_decisions(accept_changes)
+        config = folder.read_config(trust, accept_changes, training=True)
+        decisions = folder.read_decisions(accept_changes)
         longer = with_budget(config, max_timesteps, max_updates)
         first = stack.enter_context(checked_environment(longer))
         attachments.check(longer)

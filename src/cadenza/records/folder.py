@@ -147,10 +147,11 @@ class RunFolder:
     def write_decisions(self, decisions: dict[str, Any]) -> None:
         atomic.write_json(self.decisions, with_digest(decisions))
 
-    def read_config(self, trust: bool = False, changed: bool = False) -> RunConfig:
+    def read_config(self, trust: bool = False, changed: bool = False, training: bool = False) -> RunConfig:
         """Return the run's config; refuse one that names code, unless it was made here or is trusted.
 
-        `changed` accepts a config that was edited since the run began.
+        Before `training`, refuse in the same way one that publishes. `changed` accepts a config that was edited since
+        the run began.
         """
         from cadenza.config.convert import build
         from cadenza.config.migrate import migrate
@@ -160,7 +161,7 @@ class RunFolder:
 
         stored, manifest = read_file(self.config), self.read_manifest()
         if not trust:  # first, because making the typed config imports the algorithm's settings
-            require_trust(stored, manifest, self.path)
+            require_trust(stored, manifest, self.path, training)
         config = build(RunConfig, migrate(stored))
         if not changed and not self.has_known_config():
             remedies = f"`cadenza train {self.config} --init-from {self.reference}` starts a new run from its weights"
@@ -179,12 +180,12 @@ class RunFolder:
         here, the new one is signed, too.
         """
         from cadenza.config.spec import read_file
-        from cadenza.records.trust import is_own, signatures
+        from cadenza.records.trust import renewed
 
         manifest = self.read_manifest()
         manifest["configs"] = [*manifest["configs"], sha256(text.encode()).hexdigest()]
-        if is_own(read_file(self.config), manifest):
-            manifest["signatures"] = [*manifest["signatures"], *signatures(yaml_data(text))]
+        if signatures := renewed(read_file(self.config), yaml_data(text), manifest):
+            manifest["signatures"] = [*manifest["signatures"], *signatures]
         self.write_manifest(manifest)
         atomic.write_text(self.config, text)
 

@@ -1,8 +1,8 @@
-"""Configs that name code: the user's own are accepted, others only with `--trust`.
+"""Configs that name code or publish: the user's own are accepted, others only with `--trust`.
 
-A run made here whose config holds import paths carries a signature, made with a key in the user's state folder. It can
-be resumed without `--trust`, while the same config in a downloaded run is refused. Everything here works on plain data,
-because building the typed config may already import what it names.
+A run made here whose config holds import paths, or sinks that send its rows to others, carries a signature, made with a
+key in the user's state folder. It can be resumed without `--trust`, while the same config in a downloaded run is
+refused. Everything here works on plain data, because building the typed config may already import what it names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import hmac
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ REMEDY = "add --trust if you trust its author"
 ELSEWHERE = "XDG_STATE_HOME takes another place"
 SIGNED = ("environment", "algorithm")  # the blocks whose settings are used by the code they name
 SIGNED_KEYS = (("logging", "sinks"), ("training", "buffers"))  # where they are set
+PUBLISHING = ("wandb", "wandb_project", "wandb_entity", "sinks")  # settings of `logging`
 SEPARATORS = ("/", "\\")
 
 
@@ -82,42 +83,80 @@ def _may_be_a_file(text: str) -> bool:
         return True
 
 
+def sinks_named(config: dict[str, Any]) -> list[str]:
+    """Return the settings by which a run sends its rows to others: W&B unless it is offline, and sinks of packages."""
+    logging = _block(config, "logging")
+    online = logging.get("wandb") not in (None, False, "offline")
+    return [*(["logging.wandb"] if online else []), *(["logging.sinks"] if logging.get("sinks") else [])]
+
+
 def signatures(stored: dict[str, Any]) -> list[str]:
-    """Return the signature by this user's key of the blocks that may name code, as they are stored; none if none does.
+    """Return the signatures by this user's key of what needs trust in a config, as it is stored."""
+    return [signature for sign in (_signature_of_code, _signature_of_sinks) if (signature := sign(stored))]
+
+
+def _signature_of_code(stored: dict[str, Any]) -> str:
+    """Return the signature of the blocks that may name code; nothing if none does.
 
     Any text among an environment's arguments counts: whether it is a file's name depends on the current folder.
     """
     config = migrate(stored)
     if not imports_named(config) and not any(_arguments(config)):
-        return []
+        return ""
+    blocks = {block: stored.get(block) for block in SIGNED}
+    single = {f"{block}.{key}": _block(stored, block).get(key) for block, key in SIGNED_KEYS}
+    single["plugins"] = _plugins(stored)
+    return _signature(blocks | {key: value for key, value in single.items() if value})
+
+
+def _signature_of_sinks(stored: dict[str, Any]) -> str:
+    """Return the signature of the sinks that publish and of what is trained; nothing without such a sink or a key."""
+    if not sinks_named(migrate(stored)):
+        return ""
+    sinks = {key: _block(stored, "logging").get(key) for key in PUBLISHING}
+    names = [_block(stored, "environment").get("id"), _block(stored, "algorithm").get("name")]
+    with contextlib.suppress(StorageError):  # a run is made all the same; resuming it then needs --trust
+        return _signature({"sinks": sinks, "of": names})
+    return ""
+
+
+def _signature(content: dict[str, Any]) -> str:
     try:
-        blocks = {block: stored.get(block) for block in SIGNED}
-        single = {f"{block}.{key}": _block(stored, block).get(key) for block, key in SIGNED_KEYS}
-        single["plugins"] = _plugins(stored)
-        signed = canonical(blocks | {key: value for key, value in single.items() if value})
+        return hmac.new(_key(), canonical(content).encode(), "sha256").hexdigest()
     except TypeError:  # YAML has dates and the like, which no config of cadenza holds
-        return []
-    return [hmac.new(_key(), signed.encode(), "sha256").hexdigest()]
+        return ""
 
 
-def is_own(stored: dict[str, Any], manifest: dict[str, Any]) -> bool:
-    """Return whether the config was signed here."""
+def is_own(
+    stored: dict[str, Any], manifest: dict[str, Any], sign: Callable[[dict[str, Any]], str] = _signature_of_code
+) -> bool:
+    """Return whether the config's code, or with another `sign` what else it signs, was signed here."""
     listed = manifest.get("signatures")
     theirs = [str(one) for one in listed] if isinstance(listed, list) else []
-    return any(hmac.compare_digest(one, ours) for ours in signatures(stored) for one in theirs)
+    ours = sign(stored)
+    return bool(ours) and any(hmac.compare_digest(one, ours) for one in theirs)
 
 
-def require_trust(stored: dict[str, Any], manifest: dict[str, Any], where: Path) -> None:
-    """Refuse a config that names code and was not signed here."""
-    config = migrate(stored)
-    effects = {"import": imports_named(config), "open": files_named(config)}
-    if any(effects.values()) and not is_own(stored, manifest):
+def renewed(stored: dict[str, Any], changed: dict[str, Any], manifest: dict[str, Any]) -> list[str]:
+    """Return the signatures of a config that the engine changed, of the kinds that it had."""
+    kinds = [sign for sign in (_signature_of_code, _signature_of_sinks) if is_own(stored, manifest, sign)]
+    return [signature for sign in kinds if (signature := sign(changed))]
+
+
+def require_trust(stored: dict[str, Any], manifest: dict[str, Any], where: Path, training: bool = False) -> None:
+    """Refuse a config that names code, or before `training` one that publishes, and was not signed here."""
+    config, effects = migrate(stored), dict[str, list[str]]()
+    if code_named(config) and not is_own(stored, manifest):
+        effects = {"import": imports_named(config), "open": files_named(config)}
+    if training and not is_own(stored, manifest, _signature_of_sinks):
+        effects["publish by"] = sinks_named(config)
+    if any(effects.values()):
         actions = [f"{verb} '" + "', '".join(names) + "'" for verb, names in effects.items() if names]
         raise ConfigError(f"{where} would {' and '.join(actions)} and was not made here: {REMEDY}")
 
 
 def require_trust_of_file(spec: str) -> None:
-    """Refuse a spec or sweep file in a run's folder that names code or reads the user's files or variables.
+    """Refuse a spec or sweep file in a run's folder that names code, publishes, or reads the user's files or variables.
 
     Such a file is its author's; a file anywhere else counts as the user's. In the run's stored config, the signed
     blocks may be the user's. Any other file in the folder may name files and packages in a defaults list, so it is
@@ -132,7 +171,7 @@ def require_trust_of_file(spec: str) -> None:
     old = _is_stored_config(path) and not {"defaults", "spec"} & stored.keys()  # of version 0
     if not ("schema_version" in stored or old) or any("." in str(key) for key in stored):  # dotted keys set values
         raise ConfigError(f"{path} is in a run's folder and no config that a run stores: {REMEDY}")
-    require_trust(stored, facts, path)
+    require_trust(stored, facts, path, training=True)
     signed = SIGNED if is_own(stored, facts) else ()
     refuse_interpolations({key: value for key, value in stored.items() if key not in signed}, path)
 

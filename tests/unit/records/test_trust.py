@@ -18,7 +18,7 @@ from cadenza.config.load import dump, load
 from cadenza.config.schema import RunConfig
 from cadenza.errors import CadenzaError, ConfigError, StorageError
 from cadenza.records.folder import RunFolder, create, file_digest
-from cadenza.records.trust import code_named, require_trust_of_file
+from cadenza.records.trust import code_named, require_trust, require_trust_of_file
 from harness.command import cadenza
 from harness.memory import Memory, MemoryConfig
 
@@ -202,6 +202,39 @@ def test_a_sink_that_a_stranger_adds_or_exchanges_is_refused(canary: Path, tmp_p
         with pytest.raises(ConfigError, match=f"would import '{PATH}' and was not made here: add --trust"):
             folder.read_config()
     assert not canary.exists()
+
+
+PUBLISHING: list[dict[str, Any]] = [{"wandb": True}, {"sinks": ["named"]}]
+
+
+@pytest.mark.parametrize("settings", PUBLISHING)
+def test_a_strangers_run_publishes_with_trust_alone(settings: dict[str, Any], tmp_path: Path) -> None:
+    folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"])
+    data = to_dict(load("toy/identity:ppo"))
+    folder.config.path.write_text(yaml.safe_dump(data | {"logging": data["logging"] | settings}))
+    (key,) = settings
+    for command in ("resume", folder.path), ("train", folder.config):
+        cadenza(*command).refused(2, f"would publish by 'logging.{key}' and was not made here: add --trust")
+    require_trust(folder.settings(), folder.read_manifest(), folder.path)  # to evaluate it, nothing is published
+
+
+def test_ones_own_sinks_are_signed_and_those_that_stay_here_need_no_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load("toy/identity:ppo", ["logging.wandb=true", "logging.wandb_project=mine"])
+    folder = create(tmp_path / "runs", config, ["test"])
+    longer = replace(config, training=replace(config.training, max_timesteps=5))
+    folder.change_config(dump(longer))
+    assert folder.read_config(training=True) == longer
+    folder.config.path.write_text(dump(replace(config, logging=replace(config.logging, wandb_project="theirs"))))
+    with pytest.raises(ConfigError, match=r"would publish by 'logging\.wandb'"):
+        folder.read_config(training=True)
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")  # no key: the run is made all the same
+    folder = create(tmp_path / "runs", config, ["test"])
+    with pytest.raises(ConfigError, match=r"would publish by 'logging\.wandb'"):
+        folder.read_config(training=True)
+    local = load("toy/identity:ppo", ["logging.wandb=offline", "logging.tensorboard=true"])
+    assert create(tmp_path / "runs", local, ["test"]).read_config(training=True) == local
 
 
 def test_trusting_a_run_once_is_not_trusting_it_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
