@@ -181,16 +181,19 @@ def read(path: SafePath) -> list[Row]:
 
 
 def recent(path: SafePath, count: int) -> tuple[Row | None, dict[str, list[float]]]:
-    """Return the last row, and the last `count` numbers of every quantity, without reading all of a long file."""
+    """Return the last row, and the last `count` numbers of every quantity, without reading all of a long file.
+
+    Of a quantity that only rows far from the end have, the numbers are those of some of these rows.
+    """
     try:
         with MetricRows(path) as reader:
             rows, whole = reader.end(), reader.part()
             sample = [] if whole.small else reader.sampled(whole, SAMPLE)
-            values = {}
-            for name in names([*sample, *rows]):
-                values[name] = series(rows, name)[1][-count:]
-                if len(values[name]) < count and not whole.small:  # few rows have it
-                    values[name] = series(reader.latest(name, count), name)[1]
+            values = {name: series(rows, name)[1][-count:] for name in names([*sample, *rows])}
+            if not whole.small:
+                rare = [name for name, numbers in values.items() if len(numbers) < count]
+                for name, matches in reader.latest(rare, count).items():
+                    values[name] = series(matches or sample, name)[1][-count:]
             return rows[-1] if rows else None, values
     except FileNotFoundError:
         return None, {}

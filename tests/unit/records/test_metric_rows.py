@@ -65,6 +65,18 @@ def test_the_last_values_need_the_end_of_a_long_file_alone(long: Path, tmp_path:
         metrics.recent(safe(path), 30)
 
 
+def test_the_search_for_rare_metrics_ends_after_some_bytes(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = metrics.read(safe(long))
+    monkeypatch.setattr(metric_rows, "WHOLE", 1 << 14)
+    monkeypatch.setattr(metric_rows, "SEARCHED", 1 << 18)
+    _, values = metrics.recent(safe(long), 30)
+    whole = metrics.series(rows, "eval/return_mean")[1]
+    assert 0 < len(values["eval/return_mean"]) < 30
+    assert values["eval/return_mean"] == whole[-len(values["eval/return_mean"]) :]
+    with MetricRows(safe(long)) as reader:
+        assert reader.latest(["collect/none", "train/loss"], 3) == {"collect/none": [], "train/loss": rows[-3:]}
+
+
 def test_no_file_has_no_last_values(tmp_path: Path) -> None:
     assert metrics.recent(safe(tmp_path / "metrics.jsonl"), 30) == (None, {})
 
