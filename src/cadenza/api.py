@@ -1,4 +1,4 @@
-"""The Python interface: `train`, `build`, `load`, `evaluate`, `verify`, `compare`, `runs`, and the methods of a run."""
+"""The Python interface: what the commands do, as functions, and the methods of a run and of a policy."""
 
 from __future__ import annotations
 
@@ -225,48 +225,6 @@ def runs(
     return [Run(RunFolder(root / row["run"])) for row in rows(root, filters, sort, limit)]
 
 
-class Policy:
-    """A trained policy for a single agent, `policy(obs) -> action`, with its normaliser and memory."""
-
-    def __init__(self, player: Player) -> None:
-        if list(player.spec.groups) != [SINGLE_GROUP]:
-            raise ConfigError(f"{player.spec.id} has several groups of agents: use cadenza evaluate")
-        from cadenza.envs.families.gym import action_for
-
-        self._player = player
-        self.spec = player.spec
-        self.reset = player.reset  # to be called when an episode begins
-        self._action = action_for(self.spec.groups[SINGLE_GROUP].action, player.config.environment.clip_actions)
-
-    def __call__(self, obs: Any, mask: Any = None, explore: bool = False) -> Any:
-        """Return the action for one raw observation: the most likely one, or a drawn one with `explore`."""
-        import numpy as np
-
-        from cadenza.envs.families.gym import as_declared_tree
-
-        tree = map_tree(lambda x: x[None], as_declared_tree(self.spec.groups[SINGLE_GROUP].observation, obs))
-        allowed = None if mask is None else {SINGLE_GROUP: np.asarray(mask, bool)[None]}
-        frame = Frame({SINGLE_GROUP: tree}, {SINGLE_GROUP: np.zeros(1, np.float32)}, mask=allowed)
-        return self._action(self._player.act(frame, explore)[SINGLE_GROUP][0])
-
-    def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
-        """Return the training environment, with its wrappers and time limit, for a loop of your own."""
-        from gymnasium.wrappers import TimeLimit
-
-        from cadenza.envs.catalog import make
-        from cadenza.envs.families.gym import Gym
-
-        environment = make(self._player.config.environment, render)
-        if not isinstance(environment, Gym):
-            raise ConfigError(f"{self.spec.id} is not a Gymnasium environment: use cadenza evaluate or cadenza play")
-        limit = environment.spec.max_episode_steps
-        return environment.env if limit is None else TimeLimit(environment.env, limit)
-
-
-def _root(runs_dir: Path | str | None) -> Path:
-    return runs_root(Path(runs_dir) if runs_dir is not None else None)
-
-
 def sweep(
     file: str | Path,
     *,
@@ -322,6 +280,48 @@ def tune(
     return _conduct(file, overrides, runs_dir, quiet, trust, ["cadenza", "tune", str(spec)])
 
 
+class Policy:
+    """A trained policy for a single agent, `policy(obs) -> action`, with its normaliser and memory."""
+
+    def __init__(self, player: Player) -> None:
+        if list(player.spec.groups) != [SINGLE_GROUP]:
+            raise ConfigError(f"{player.spec.id} has several groups of agents: use cadenza evaluate")
+        from cadenza.envs.families.gym import action_for
+
+        self._player = player
+        self.spec = player.spec
+        self.reset = player.reset  # to be called when an episode begins
+        self._action = action_for(self.spec.groups[SINGLE_GROUP].action, player.config.environment.clip_actions)
+
+    def __call__(self, obs: Any, mask: Any = None, explore: bool = False) -> Any:
+        """Return the action for one raw observation: the most likely one, or a drawn one with `explore`."""
+        import numpy as np
+
+        from cadenza.envs.families.gym import as_declared_tree
+
+        tree = map_tree(lambda x: x[None], as_declared_tree(self.spec.groups[SINGLE_GROUP].observation, obs))
+        allowed = None if mask is None else {SINGLE_GROUP: np.asarray(mask, bool)[None]}
+        frame = Frame({SINGLE_GROUP: tree}, {SINGLE_GROUP: np.zeros(1, np.float32)}, mask=allowed)
+        return self._action(self._player.act(frame, explore)[SINGLE_GROUP][0])
+
+    def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
+        """Return the training environment, with its wrappers and time limit, for a loop of your own."""
+        from gymnasium.wrappers import TimeLimit
+
+        from cadenza.envs.catalog import make
+        from cadenza.envs.families.gym import Gym
+
+        environment = make(self._player.config.environment, render)
+        if not isinstance(environment, Gym):
+            raise ConfigError(f"{self.spec.id} is not a Gymnasium environment: use cadenza evaluate or cadenza play")
+        limit = environment.spec.max_episode_steps
+        return environment.env if limit is None else TimeLimit(environment.env, limit)
+
+
+def _root(runs_dir: Path | str | None) -> Path:
+    return runs_root(Path(runs_dir) if runs_dir is not None else None)
+
+
 def _conduct(
     file: SweepFile,
     overrides: Mapping[str, Any],
@@ -331,18 +331,17 @@ def _conduct(
     command: list[str],
 ) -> dict[str, Any]:
     """Run or continue a sweep on this machine; an interrupt is raised once its runs are saved."""
-    from cadenza.cli.sweep import SweepOptions, conduct, require_extras
     from cadenza.config.load import override
+    from cadenza.lab.sweeps.conduct import conduct, require_extras
     from cadenza.lab.sweeps.sweep_plan import plan
     from cadenza.lab.sweeps.sweep_report import result
 
     require_extras(file, "local")
     settings = [override(key, value) for key, value in overrides.items()]
-    options = SweepOptions("local", None, _root(runs_dir), trust, False, False, quiet, True)
-    going, _, stopped = conduct(plan(file, settings, None, trust), options, [*command, *settings])
+    sweep, stopped = conduct(plan(file, settings, None, trust), _root(runs_dir), [*command, *settings], quiet=quiet)
     if stopped:
-        raise KeyboardInterrupt(f"sweep {going.plan.id} was stopped by {stopped}; call it again to continue")
-    return result(going)
+        raise KeyboardInterrupt(f"sweep {sweep.plan.id} was stopped by {stopped}; call it again to continue")
+    return result(sweep)
 
 
 def _run(run: str | Path | Run, runs_dir: Path | str | None) -> Run:

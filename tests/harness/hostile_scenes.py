@@ -272,10 +272,10 @@ def rename(run: Path, name: str) -> None:
 
 def use_in_process_engine() -> None:
     """Let a sweep's runs train in this process: nothing is started for them."""
-    from cadenza.cli import sweep
+    from cadenza.lab.sweeps import conduct
     from harness.sweeping import InProcess
 
-    sweep.open_backend = lambda on, jobs: InProcess()
+    conduct.open_backend = lambda on, jobs: InProcess()
 
 
 def places(scene: Scene, copy: Path, tmp: Path) -> dict[str, str]:

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from importlib import import_module
 from inspect import getdoc
@@ -210,7 +210,7 @@ def run(arguments: list[str]) -> int:
             return 0
         return leave.code if isinstance(leave.code, int) else 0
     except USAGE as problem:
-        complain(f"error: {usage(problem)}")
+        complain(f"error: {usage(problem, arguments)}")
         return ConfigError.exit_code
     except CadenzaError as problem:
         complain(f"error: {problem}")
@@ -255,11 +255,11 @@ def no_memory(problem: BaseException) -> str:
     return f"out of memory{amount}: `cadenza plan` says what a run needs and what fits"
 
 
-def usage(problem: Any) -> str:
+def usage(problem: Any, arguments: Sequence[str]) -> str:
     """Return click's message on one line, with the command whose help tells more."""
     command = problem.ctx.command_path if problem.ctx else "cadenza"
     option = getattr(problem, "option_name", None)
-    if option is not None and takes_settings(problem.ctx) and (key := setting_for(option)) is not None:
+    if option is not None and takes_settings(problem.ctx) and (key := setting_for(option, arguments)) is not None:
         return f"no option {option}: settings are written without dashes, {key}=VALUE (see `{command} --help`)"
     missing = getattr(getattr(problem, "param", None), "name", None) if "Missing" in problem.format_message() else None
     if missing in TRY:
@@ -272,16 +272,23 @@ def takes_settings(context: Any) -> bool:
     return context is not None and any(parameter.name == "overrides" for parameter in context.command.params)
 
 
-def setting_for(option: str) -> str | None:
-    """Return the setting that an unknown option names, by its own name or that of another library."""
+def setting_for(option: str, arguments: Sequence[str]) -> str | None:
+    """Return the setting that an unknown option names, by its own name or that of another library.
+
+    Settings of the algorithm in the arguments (`ENV:VARIANT`) come before those of others.
+    """
+    from cadenza.config import registry
     from cadenza.config.convert import walk
     from cadenza.config.foreign_names import translate
     from cadenza.config.schema import RunConfig
 
     name = option.lstrip("-").replace("-", "_")
-    algorithms = [{"algorithm": {"name": algorithm}} for algorithm in ("ppo", "sac", "dqn")]
-    keys = dict.fromkeys(key for data in algorithms for key, _, _ in walk(RunConfig, data=data))
-    return translate(name, keys) or next((key for key in keys if name in (key, key.rpartition(".")[2])), None)
+    words = {word for argument in arguments for word in re.split("[:/]", argument)}
+    for algorithm in sorted(registry.ALGORITHMS, key=lambda algorithm: algorithm not in words):
+        keys = dict.fromkeys(key for key, _, _ in walk(RunConfig, data={"algorithm": {"name": algorithm}}))
+        if key := translate(name, keys) or next((key for key in keys if name in (key, key.rpartition(".")[2])), None):
+            return key
+    return None
 
 
 def complain(text: object) -> None:

@@ -188,13 +188,16 @@ def test_build_returns_the_parts_of_a_run_and_leaves_no_run(tmp_path: Path, monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sweep_returns_its_best_trial_and_continues(tmp_path: Path) -> None:
+def test_a_sweep_returns_its_best_trial_and_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "rates.yaml"
     file.write_text("base: toy/identity:ppo\nseeds: [0]\nsweep: {algorithm.learning_rate: [0.001, 0.01]}\n")
     first = cadenza.sweep(file, runs_dir=tmp_path / "runs", **SMALL)
     assert (first["status"], len(first["trials"])) == ("finished", 2)
     assert first["best"]["value"] == max(trial["value"] for trial in first["trials"])
     assert cadenza.sweep(file, runs_dir=tmp_path / "runs", **SMALL) == first
+    assert capsys.readouterr().err == ""
+    cadenza.sweep(file, runs_dir=tmp_path / "runs", quiet=False, **SMALL)
+    assert ": 2 trials, 2 of them done before  (" in capsys.readouterr().err
 
 
 def test_tune_returns_its_best_trial(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -13,7 +15,9 @@ from cadenza.config.families import FAMILIES, Family
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
 from cadenza.envs.families.gym import Gym
+from cadenza.envs.time_limit import TimeLimited
 from cadenza.errors import ConfigError, MissingExtraError, NotFoundError
+from cadenza.lab.view.play import fps_of
 
 OWN = """
 import gymnasium
@@ -154,6 +158,15 @@ def test_a_time_limit_inside_ones_own_environment_cannot_be_raised(own: None) ->
     with pytest.raises(ConfigError, match=r"max_episode_steps=9: own_environment:limited .*TimeLimit of 7 steps; give"):
         limit("limited", 9)
     assert [limit("bare", steps) for steps in (None, 900)] == [None, 900]  # nothing inside ends its episodes
+
+
+def test_a_time_limit_hides_nothing_of_the_environment_inside() -> None:
+    inner = SimpleNamespace(metadata={"render_fps": 7})
+    env: Any = SimpleNamespace(
+        spec=catalog.make(EnvironmentConfig(id="toy/identity")).spec, env=inner, render=None, close=None
+    )
+    assert fps_of(TimeLimited(env, 3)) == 7
+    assert copy.copy(TimeLimited(env, 3)).env is inner
 
 
 def test_unknown_arguments_of_ones_own_environment_name_the_nearest(own: None) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cadenza.cli import sweep as cli
 from cadenza.config.load import load, override
 from cadenza.envs import vector
 from cadenza.errors import CadenzaError, CheckpointError
+from cadenza.lab.sweeps import conduct
 from cadenza.lab.sweeps import sweep_plan as planning
 from cadenza.lab.sweeps.journal import Journal
 from cadenza.lab.sweeps.local_processes import LocalProcesses
@@ -165,7 +165,7 @@ def test_when_every_trial_has_failed_there_is_a_report_all_the_same(
     journal.end_trial(journal.add_trial(1, {"algorithm.gamma": 0.5}), "failed", None, message="it broke")
     journal.close()
     opened: list[int] = []
-    monkeypatch.setattr(cli, "open_backend", lambda on, jobs: opened.append(jobs) or LocalProcesses(jobs))
+    monkeypatch.setattr(conduct, "open_backend", lambda on, jobs: opened.append(jobs) or LocalProcesses(jobs))
     command = ["sweep", path, "--runs-dir", tmp_path, "--quiet"]
     cadenza(*command).refused(70, "no trial has finished; trial 1: it broke", str(folder.report))
     assert "it broke" in folder.report.read_text()
