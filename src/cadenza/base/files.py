@@ -238,10 +238,6 @@ class SafePath:
 
     def replace(self, target: SafePath) -> None:
         """Rename the entry to `target` atomically, replacing an existing file."""
-        if self.parent == target.parent:
-            with self.parent.inside() as folder:
-                folder.replace(self.name, target.name)
-            return
         with self._entry() as (name, at), target._entry() as (new, there):
             os.replace(name, new, src_dir_fd=at.get("dir_fd"), dst_dir_fd=there.get("dir_fd"))
 
@@ -304,12 +300,8 @@ class SafePath:
             if not isinstance(folder, int):
                 yield str(self), {}
                 return
-            try:
+            with _full_names(self):
                 yield self.name, {"dir_fd": folder}
-            except OSError as problem:
-                if problem.filename == self.name:
-                    problem.filename = str(self)  # the name that the user knows
-                raise
 
     @contextmanager
     def _folder(self) -> Iterator[int | str]:
@@ -325,8 +317,10 @@ class SafePath:
             for count, name in enumerate(self.parts[depth:], depth + 1):
                 try:
                     inner = os.open(name, FOLDER | CAREFUL, dir_fd=folder)
-                except OSError:
-                    self._refuse_link(count, os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+                except OSError as problem:
+                    problem.filename = str(self.root.joinpath(*self.parts[:count]))
+                    with suppress(FileNotFoundError, PermissionError):
+                        self._refuse_link(count, os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
                     raise
                 if folder != held:
                     os.close(folder)
@@ -370,7 +364,9 @@ class OpenFolder:
     def create(self, name: str, content: bytes, before_sync: Callable[[], None]) -> None:
         """Write a new file durably; its folder is not synced. `before_sync` is called between the two."""
         path, entry = self._entry(name)
-        with os.fdopen(path._open(*entry, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        with _full_names(path):
+            descriptor = path._open(*entry, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             before_sync()
@@ -378,14 +374,16 @@ class OpenFolder:
 
     def replace(self, name: str, target: str) -> None:
         """Rename an entry atomically, replacing an existing file."""
-        _, (old, at) = self._entry(name)
-        _, (new, _) = self._entry(target)
-        os.replace(old, new, src_dir_fd=at.get("dir_fd"), dst_dir_fd=at.get("dir_fd"))
+        path, (old, at) = self._entry(name)
+        other, (new, _) = self._entry(target)
+        with _full_names(path, other):
+            os.replace(old, new, src_dir_fd=at.get("dir_fd"), dst_dir_fd=at.get("dir_fd"))
 
     def unlink(self, name: str) -> None:
         """Delete a file."""
-        _, (entry, at) = self._entry(name)
-        os.unlink(entry, **at)
+        path, (entry, at) = self._entry(name)
+        with _full_names(path):
+            os.unlink(entry, **at)
 
     def sync(self) -> None:
         """Make changes to the names durable. Windows opens no folders and needs no such call."""
@@ -398,6 +396,20 @@ class OpenFolder:
             raise UnsafeFileError(f"{name!r} is no name of a file in {self._place}")
         descriptor = self._descriptor
         return path, (path.name, {"dir_fd": descriptor}) if isinstance(descriptor, int) else (str(path), {})
+
+
+@contextmanager
+def _full_names(*paths: SafePath) -> Iterator[None]:
+    """Let an error of a system call name the paths that the user knows, not the entries of an open folder."""
+    try:
+        yield
+    except OSError as problem:
+        for path in paths:
+            if problem.filename == path.name:
+                problem.filename = str(path)
+            if problem.filename2 == path.name:
+                problem.filename2 = str(path)
+        raise
 
 
 def _type_of(entry: os.DirEntry[str]) -> int:

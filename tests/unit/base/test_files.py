@@ -172,3 +172,22 @@ def test_folder_held_in_one_thread_is_not_held_in_another(root: SafePath, outsid
         other.start()
         other.join()
     assert len(problems) == 1
+
+
+def test_an_error_names_the_whole_path(root: SafePath) -> None:
+    here, there, gone = root / "here", root / "logs/there", root / "none/name"
+    (root.path / "here").touch()
+    with root.inside() as folder:
+        attempts: list[tuple[Any, list[SafePath]]] = [
+            (lambda: there.replace(here), [there, here]),
+            (lambda: (root / "one").replace(root / "two"), [root / "one", root / "two"]),
+            (gone.unlink, [root / "none"]),
+            (lambda: folder.unlink("one"), [root / "one"]),
+            (lambda: folder.replace("one", "two"), [root / "one", root / "two"]),
+            (lambda: folder.create("here", b"", lambda: None), [here]),
+        ]
+        for act, paths in attempts:
+            with pytest.raises(OSError) as caught:
+                act()
+            named = [caught.value.filename, caught.value.filename2]
+            assert [name for name in named if name is not None] == list(map(str, paths))
