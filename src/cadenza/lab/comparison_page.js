@@ -1,10 +1,17 @@
 // Runs beside each other: curves, scores and profiles drawn as SVG. For `cadenza compare --plot FILE.html` and the inspector.
 "use strict";
 
+// Outlines around the origin, by the names of markers in matplotlib.
+const MARKERS = {
+  o: "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", s: "M-4-4h8v8h-8z", "^": "M0-5L5 4h-10z", D: "M0-5.5L5.5 0L0 5.5L-5.5 0z", v: "M0 5L5-4h-10z",
+  "*": "M0-6L1.4-1.9H5.7L2.3.7L3.5 4.9L0 2.4L-3.5 4.9L-2.3.7L-5.7-1.9H-1.4z",
+};
+
 function showComparison(data, page) {
   const view = { metric: data.metrics[0], axis: data.x, seeds: true, hidden: new Set(), zoom: {} };
   const colour = Object.fromEntries(data.labels.map((entry) => [entry.label, entry.colour]));
   const dash = Object.fromEntries(data.labels.map((entry) => [entry.label, entry.dash]));
+  const marker = Object.fromEntries(data.labels.map((entry) => [entry.label, entry.marker]));
   const W = 640, H = 360, EDGE = { left: 62, right: 14, top: 10, bottom: 44 };
 
   // A frame with axes; to(x, y) turns values into places on the picture.
@@ -33,6 +40,7 @@ function showComparison(data, page) {
 
   const line = (f, xs, ys) => xs.map((x, i) => `${i ? "L" : "M"}${f.sx(x).toFixed(1)} ${f.sy(ys[i]).toFixed(1)}`).join("");
   const band = (f, xs, low, high) => line(f, xs, high) + line(f, [...xs].reverse(), [...low].reverse()).replace("M", "L") + "Z";
+  const dot = (label, x, y, opacity = 1) => make("path", { d: MARKERS[marker[label]], transform: `translate(${x} ${y})`, fill: colour[label], opacity });
   const shown = (series) => series.filter((one) => !view.hidden.has(one.label));
 
   // Values under the pointer, and a stretch pulled with it to look closer.
@@ -91,17 +99,21 @@ function showComparison(data, page) {
     const inside = (one, ys) => ys.filter((_, i) => one.x[i] >= domain[0] && one.x[i] <= domain[1]);
     const ys = every.flatMap((one) => [one.y, one.low || [], one.high || []].flatMap((part) => inside(one, part)));
     const f = frame(domain, padded(...ends(ys)), [data.axes[view.axis], view.metric], view.axis);
-    const clip = within();
+    const clip = within(), dots = []; // dots on an edge are not cut off
     for (const one of lines) {
       const stroke = colour[one.label];
+      const mark = ({ x, y }, opacity) => { if (x.length === 1 && inside({ x }, y).length) dots.push(dot(one.label, f.sx(x[0]), f.sy(y[0]), opacity)); };
       if (view.seeds && one.seeds.length > 1) {
-        for (const seed of one.seeds) clip.append(make("path", { d: line(f, seed.x, seed.y), fill: "none", stroke, opacity: 0.3 }));
+        for (const seed of one.seeds) {
+          clip.append(make("path", { d: line(f, seed.x, seed.y), fill: "none", stroke, opacity: 0.3 }));
+          mark(seed, 0.3);
+        }
       }
       clip.append(make("path", { d: band(f, one.x, one.low, one.high), fill: stroke, opacity: 0.18 }));
       clip.append(make("path", { d: line(f, one.x, one.y), fill: "none", stroke, "stroke-width": 2.5, "stroke-dasharray": dash[one.label] }));
-      if (one.x.length === 1) clip.append(make("circle", { cx: f.sx(one.x[0]), cy: f.sy(one.y[0]), r: 4, fill: stroke }));
+      mark(one, 1);
     }
-    f.svg.append(clip);
+    f.svg.append(clip, ...dots);
     figure.append(f.svg);
     explore(figure, f, key, lines, (x) => `${data.axes[view.axis]} ${along(x, view.axis)}`);
     return figure;
@@ -144,6 +156,9 @@ function showComparison(data, page) {
     }));
   }
 
+  // Whether the curve of a label is a single point somewhere, which shows no strokes.
+  const single = (label) => data.series.some((one) => one.label === label && ((one.curves[view.metric] || {})[view.axis] || { x: [] }).x.length === 1);
+
   function controls() {
     const choice = (name, options, value, then) => make("label", {}, `${name} `, make("select", { onchange: (event) => { then(event.target.value); render(); } },
       ...Object.entries(options).map(([key, text]) => make("option", { value: key, selected: key === value }, text))));
@@ -152,7 +167,7 @@ function showComparison(data, page) {
     const legend = make("span", { class: "legend" }, ...data.labels.map(({ label }) => make("button", {
       class: view.hidden.has(label) ? "off" : "", title: "show or hide",
       onclick: () => { view.hidden.has(label) ? view.hidden.delete(label) : view.hidden.add(label); render(); },
-    }, make("i", {}, make("svg", { viewBox: "0 0 44 5" }, make("line", { x2: 44, y1: 2.5, y2: 2.5, stroke: colour[label], "stroke-width": 2.5, "stroke-dasharray": dash[label] }))), label)));
+    }, make("i", {}, make("svg", { viewBox: "0 0 44 12" }, make("line", { x2: 44, y1: 6, y2: 6, stroke: colour[label], "stroke-width": 2.5, "stroke-dasharray": dash[label] }), ...(single(label) ? [dot(label, 22, 6)] : []))), label)));
     const reset = make("button", { onclick: () => { view.zoom = {}; render(); }, hidden: !Object.keys(view.zoom).length }, "whole range");
     return make("div", { class: "controls" }, legend, choice("metric", metrics, view.metric, (key) => { view.metric = key; }),
       choice("along", data.axes, view.axis, (key) => { view.axis = key; }), make("label", {}, seeds, " every seed"), reset);

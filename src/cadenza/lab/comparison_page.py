@@ -13,7 +13,7 @@ from cadenza.base import atomic
 from cadenza.base.json_text import dumps
 from cadenza.lab.compare import AXES, Comparison, profiles
 from cadenza.lab.html import STYLE
-from cadenza.lab.plots import AXIS_NAMES, look
+from cadenza.lab.plots import AXIS_NAMES, look, marker_of
 from cadenza.lab.series import Series
 
 SEED_POINTS = 500  # largest number of points of a seed's curve, so that the file can be sent by mail
@@ -65,10 +65,11 @@ def content(result: Comparison, axis: str) -> dict[str, Any]:
 
 
 def _look(result: Comparison, label: str) -> dict[str, str]:
-    """Return the colour of a label and its dashes as SVG's `stroke-dasharray`."""
+    """Return the colour of a label, its dashes as SVG's `stroke-dasharray`, and the marker of a curve of one point."""
     style = look(result, label)
     dashes = () if style["linestyle"] == "-" else style["linestyle"][1]
-    return {"colour": style["color"], "dash": " ".join(f"{LINE_WIDTH * length:g}" for length in dashes) or "none"}
+    strokes = " ".join(f"{LINE_WIDTH * length:g}" for length in dashes)
+    return {"colour": style["color"], "dash": strokes or "none", "marker": marker_of(result, label, 1)}
 
 
 def _curves(result: Comparison, series: Series, metric: str) -> dict[str, Any]:

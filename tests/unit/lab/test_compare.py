@@ -252,7 +252,8 @@ def test_more_than_eight_series_differ_in_colour_or_stroke(
     assert len({str(plots.look(found, label)) for label in found.labels}) == 10
     single_points = {(plots.look(found, label)["color"], plots.marker_of(found, label, 1)) for label in found.labels}
     assert len(single_points) == 10
-    assert len({(one["colour"], one["dash"]) for one in content(found, "env_steps")["labels"]}) == 10
+    for kind in ("dash", "marker"):
+        assert len({(one["colour"], one[kind]) for one in content(found, "env_steps")["labels"]}) == 10
     head, rows = settings_table(found)
     assert head == ["runs", "algorithm.gamma"], "more series than settings: a row each"
     assert len(rows) == 10
