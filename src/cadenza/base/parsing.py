@@ -10,6 +10,8 @@ import json
 import os
 import re
 import stat
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,10 @@ PYTHON_LIMIT = 1 << 18  # the same where PyYAML was built without libyaml: Pytho
 EXPLAINED = 1 << 16  # characters of a faulty YAML up to which Python's parser is asked for its better message
 JSON_LIMIT = 64 << 20
 JSON_BRACKETS = 500_000  # [ and { in a JSON text: Python makes a million lists in a second or two
+
+SHORT = 1 << 15  # bytes of a YAML file whose parsed blocks are kept
+BLOCK = re.compile(rb"^\w+:.*\n(?:[ \-].*\n)*", re.MULTILINE)  # a key with its value, up to the next key
+ALIAS = re.compile(rb"[&*%]")  # what one block may say about another
 
 _TWO_DIGITS = re.compile("[0-9]{2}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -60,6 +66,23 @@ def read_user_file(path: Path, limit: int = YAML_LIMIT) -> bytes:
     if len(content) > limit:
         raise ParseError(_too_large(limit))
     return content
+
+
+def yaml_settings(content: bytes) -> Any:
+    """Return what `yaml_data` does, without unique keys and with dates as texts; do not change it.
+
+    The blocks of a mapping are parsed one by one and kept in memory: the configs of a folder's runs differ in few.
+    """
+    blocks = BLOCK.findall(content) if len(content) <= SHORT and not ALIAS.search(content) else []
+    if blocks and b"".join(blocks) == content:
+        with suppress(ValueError, TypeError):  # a value over several blocks, or no mapping
+            return {key: value for block in blocks for key, value in _yaml_block(block).items()}
+    return yaml_data(content, unique=False, texts=True)
+
+
+@lru_cache(256)
+def _yaml_block(block: bytes) -> dict[Any, Any]:
+    return dict(yaml_data(block, unique=False, texts=True))
 
 
 def json_data(content: bytes | str, *, unique: bool = False, limit: int = JSON_LIMIT) -> Any:

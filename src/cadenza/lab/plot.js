@@ -2,7 +2,7 @@
 "use strict";
 
 function make(name, attributes = {}, ...children) {
-  const svg = ["svg", "path", "line", "text", "circle", "rect", "g"].includes(name);
+  const svg = ["svg", "path", "line", "text", "rect", "g"].includes(name);
   const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
     if (key.startsWith("on")) node.addEventListener(key.slice(2), value);

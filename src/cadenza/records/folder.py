@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cadenza.base import atomic
 from cadenza.base.files import SafePath, screen
 from cadenza.base.json_text import is_intact, is_text, with_digest, without_digest
-from cadenza.base.parsing import ParseError, json_object, yaml_data
+from cadenza.base.parsing import ParseError, json_object, yaml_data, yaml_settings
 from cadenza.base.text import shell
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, StorageError, nearest
 from cadenza.records import validity
@@ -192,8 +192,8 @@ class RunFolder:
     def settings(self) -> dict[str, Any]:
         """Return config.yaml as plain nested dicts for showing, not for running; nothing if it cannot be read."""
         try:
-            content = self.config.read_bytes(LONGEST_CONFIG)
-            return validity.settings(yaml_data(content, unique=False, texts=True))  # a date may be the run's name
+            # a date may be the run's name
+            return validity.settings(yaml_settings(self.config.read_bytes(LONGEST_CONFIG)))
         except (OSError, ParseError):
             return {}
 

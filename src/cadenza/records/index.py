@@ -118,10 +118,11 @@ def _lay_out(database: sqlite3.Connection) -> None:
 
 
 def _texts(path: Path) -> tuple[str, str, str]:
-    try:
-        facts, settings, measured = map(dumps, describe(path))
-    except (RecursionError, TypeError, ValueError):  # anything may be written there
-        facts, settings, measured = map(dumps, describe(path, {}))
+    with SafePath(path).hold():
+        try:
+            facts, settings, measured = map(dumps, describe(path))
+        except (RecursionError, TypeError, ValueError):  # anything may be written there
+            facts, settings, measured = map(dumps, describe(path, {}))
     return _clean(facts), _clean(settings), _clean(measured)
 
 

@@ -15,7 +15,15 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.base.parsing import YAML_LIMIT, ParseError, json_data, json_object, read_user_file, yaml_data
+from cadenza.base.parsing import (
+    YAML_LIMIT,
+    ParseError,
+    json_data,
+    json_object,
+    read_user_file,
+    yaml_data,
+    yaml_settings,
+)
 from cadenza.config.load import dump, load
 from cadenza.config.spec import read_file
 from cadenza.engine import codec
@@ -211,3 +219,61 @@ def test_an_invalid_line_in_a_run_breaks_no_reader(line: str, tmp_path: Path) ->
 def test_a_deep_state_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="nested more than 100 deep"):
         codec.unpack({"state.json": DEEP.encode()})
+
+
+LINES = [
+    *(
+        "a: 1",
+        "a: 2",
+        "b:",
+        "b: {x: 1}",
+        "1: one",
+        "yes: no",
+        "c: >",
+        "c: |-",
+        "d: [1,",
+        "d: 'text",
+        'd: "text',
+        "e:x",
+        "e",
+    ),
+    *(
+        "  x: 1",
+        "  - 2",
+        "- 3",
+        "  ]",
+        "]",
+        "  '",
+        "a: 3'",
+        "",
+        "# a",
+        "---",
+        "...",
+        "f: &f 1",
+        "g: *f",
+        "? h",
+        "\tz: 1",
+    ),
+]
+
+
+def answer(parse: Any, content: bytes) -> Any:
+    try:
+        return repr(parse(content))
+    except ParseError:
+        return ParseError
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(LINES), max_size=7))
+def test_settings_parsed_in_blocks_are_those_of_the_whole(lines: list[str]) -> None:
+    content = "".join(f"{line}\n" for line in lines).encode()
+    assert answer(yaml_settings, content) == answer(lambda text: yaml_data(text, unique=False, texts=True), content)
+
+
+def test_the_configs_of_runs_are_parsed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = dump(load("CartPole-v1:ppo")).encode()
+    whole = yaml_data(content, unique=False, texts=True)
+    assert yaml_settings(content) == whole
+    monkeypatch.setattr("cadenza.base.parsing.yaml_data", None)  # from now on, every block is known
+    assert yaml_settings(content) == whole
