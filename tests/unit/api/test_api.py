@@ -73,7 +73,8 @@ def test_load_accepts_a_run_or_a_path_and_a_checkpoint_number(tmp_path: Path) ->
     run = cadenza.train(file, runs_dir=tmp_path / "runs", **SMALL)
     steps = [0.1, 0.2, 0.3, 0.4]
     assert cadenza.load(run, checkpoint=256)(steps) == cadenza.load(run.folder.path, checkpoint="last")(steps)
-    assert run.evaluate(1, np.int64(2), checkpoint=256)["episodes"] == 1
+    drawn: Any = np.int64(2)
+    assert run.evaluate(1, drawn, checkpoint=256)["episodes"] == 1
     bounds: list[tuple[dict[str, Any], str]] = [
         ({"episodes": 0}, "evaluation.episodes=0: must be at least 1"),
         ({"seed": -1}, "seed=-1: must be at least 0"),
