@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from functools import cache, partial
 from pathlib import Path
 
@@ -118,7 +118,9 @@ def _lay_out(database: sqlite3.Connection) -> None:
 
 
 def _texts(path: Path) -> tuple[str, str, str]:
-    with SafePath(path).hold():
+    with ExitStack() as folder:
+        with suppress(OSError):  # describe names a folder that cannot be opened
+            folder.enter_context(SafePath(path).hold())
         try:
             facts, settings, measured = map(dumps, describe(path))
         except (RecursionError, TypeError, ValueError):  # anything may be written there

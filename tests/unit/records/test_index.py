@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cadenza.base.files import SafePath
 from cadenza.errors import ConfigError
 from cadenza.records.folder import RunFolder
 from cadenza.records.index import rebuild, rows
@@ -304,3 +305,18 @@ def test_pointer_that_is_a_link_to_a_folder_is_no_run(root: Path, tmp_path: Path
     (root / "@last").unlink(missing_ok=True)
     (root / "@last").symlink_to(elsewhere)
     assert rows(root) == before
+
+
+def test_a_folder_that_cannot_be_opened_hides_no_other(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, openings = rows(root)[0]["run"], SafePath._folder
+    (root / "index.sqlite").unlink()
+
+    def opening(path: SafePath) -> Any:
+        if path.root.name == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return openings(path)
+
+    monkeypatch.setattr(SafePath, "_folder", opening)
+    statuses = {row["run"]: row["status"] for row in rows(root)}
+    assert len(statuses) == 3
+    assert [run for run, status in statuses.items() if status == "unreadable"] == [closed]
