@@ -33,14 +33,14 @@ WRITING = os.O_WRONLY | os.O_RDWR
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # names that need no further check
 
 
-class _Held(threading.local):
+class _KeptOpen(threading.local):
     """Descriptors of the folders that `SafePath.hold` keeps open in a thread, by root and parts."""
 
     def __init__(self) -> None:
         self.folders: dict[tuple[Path, tuple[str, ...]], int | str] = {}
 
 
-_held = _Held()
+_kept_open = _KeptOpen()
 
 
 @dataclass(frozen=True)
@@ -268,12 +268,12 @@ class SafePath:
 
         While it is held it must not be renamed. A folder that does not exist yet is not held.
         """
-        held, key = _held.folders, (self.root, self.parts)
+        kept_open, key = _kept_open.folders, (self.root, self.parts)
         with ExitStack() as opened:
-            if RELATIVE and key not in held:
+            if RELATIVE and key not in kept_open:
                 with suppress(FileNotFoundError):
-                    held[key] = opened.enter_context(self._folder())
-                    opened.callback(held.pop, key)
+                    kept_open[key] = opened.enter_context(self._folder())
+                    opened.callback(kept_open.pop, key)
             yield
 
     # opening, one component after the other
@@ -311,8 +311,8 @@ class SafePath:
                 self._refuse_link(count, os.lstat(self.root.joinpath(*self.parts[:count])).st_mode)
             yield str(self)
             return
-        held, depth = self._nearest_held()
-        folder = os.open(self.root, FOLDER) if held is None else held
+        nearest, depth = self._nearest_open()
+        folder = os.open(self.root, FOLDER) if nearest is None else nearest
         try:
             for count, name in enumerate(self.parts[depth:], depth + 1):
                 try:
@@ -322,18 +322,18 @@ class SafePath:
                     with suppress(FileNotFoundError, PermissionError):
                         self._refuse_link(count, os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
                     raise
-                if folder != held:
+                if folder != nearest:
                     os.close(folder)
                 folder = inner
             yield folder
         finally:
-            if folder != held:
+            if folder != nearest:
                 os.close(folder)
 
-    def _nearest_held(self) -> tuple[int | None, int]:
+    def _nearest_open(self) -> tuple[int | None, int]:
         """Return the descriptor of the deepest folder on the way here that is held open, and its depth."""
-        for depth in range(len(self.parts), -1, -1) if _held.folders else ():
-            folder = _held.folders.get((self.root, self.parts[:depth]))
+        for depth in range(len(self.parts), -1, -1) if _kept_open.folders else ():
+            folder = _kept_open.folders.get((self.root, self.parts[:depth]))
             if isinstance(folder, int):
                 return folder, depth
         return None, 0

@@ -74,8 +74,8 @@ def small(algorithm: Any) -> Any:
         return narrow(algorithm)
     common = replace(algorithm, groups={}, advantage="gae")
     groups = {name: to_dict(narrow(algorithm.for_group(name))) | {"advantage": "gae"} for name in algorithm.groups}
-    own = {name: {key: part for key, part in group.items() if key not in COMMON} for name, group in groups.items()}
-    return replace(narrow(common), groups=own)
+    parts = {name: {key: part for key, part in group.items() if key not in COMMON} for name, group in groups.items()}
+    return replace(narrow(common), groups=parts)
 
 
 def narrow(settings: Any) -> Any:
