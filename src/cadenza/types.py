@@ -6,6 +6,7 @@ Everything an agent sees or does is a dict keyed by group; a single agent is the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -33,6 +34,17 @@ class GroupSpec:
     action: Space[Any]  # of one agent
     team: str = "team"
     action_names: tuple[str, ...] = ()  # of the choices, or of the components of an action; empty: numbers are shown
+
+    @property
+    def kind(self) -> str | None:
+        """The type that all agents have; None where they differ."""
+        kinds = {kind_of(agent) for agent in self.agents}
+        return kinds.pop() if len(kinds) == 1 else None
+
+
+def kind_of(agent: str) -> str:
+    """Return the type of an agent: its name without a trailing number."""
+    return re.sub(r"[_-]?\d+$", "", agent) or agent
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ FEW = {
     "robotics": (),
     "vizdoom": (),
     "Retro": (),
+    "smac_dummy": ("smac_dummy/MMM",),
+    "smacv2_dummy": ("smacv2_dummy/terran_5_vs_5",),
 }
 IDS = [id for family, ids in environments.families().items() for id in FEW.get(family, ids)]
 SLOW = (  # many milliseconds a step, or to be made
@@ -258,7 +260,7 @@ def test_workers_return_bit_for_bit_what_one_process_returns(id: str) -> None:
         here.close()
 
 
-TEAMS = ("butterfly/", "classic/", "mamujoco/", "mpe/", "sisl/", "skirmish/", "toy/pair", "toy/trio", "vmas/")
+TEAMS = ("butterfly/", "classic/", "mamujoco/", "mpe/", "sisl/", "skirmish/", "smac", "toy/pair", "toy/trio", "vmas/")
 GYMNASIUM_IDS = [id for id in ONE_OF_EACH if not id.startswith(TEAMS)]
 
 

@@ -68,14 +68,18 @@ _FAMILIES = (
         "StarCraft II's battles (SMAC)",
         f"{HERE}.smac",
         requires=("pysc2", "smac"),
-        by_hand="StarCraft II with SMAC's maps, and pip install git+https://github.com/oxwhirl/smac.git",
+        by_hand="StarCraft II with SMAC's maps, and pip install git+https://github.com/oxwhirl/smac.git "
+        "(smac_dummy/3m and other maps work without)",
     ),
     Family(
         "smacv2",
         "StarCraft II's battles with armies drawn at random (SMACv2)",
         f"{HERE}.smac",
         requires=("pysc2", "smacv2"),
-        by_hand="StarCraft II with SMACv2's maps, and pip install git+https://github.com/oxwhirl/smacv2.git",
+        by_hand="StarCraft II with SMACv2's maps, and pip install git+https://github.com/oxwhirl/smacv2.git "
+        "(smacv2_dummy/terran_5_vs_5 and others work without)",
     ),
+    Family("smac_dummy", "a stand-in for SMAC: its maps without StarCraft II", f"{HERE}.starcraft_dummy"),
+    Family("smacv2_dummy", "a stand-in for SMACv2 without StarCraft II", f"{HERE}.starcraft_dummy"),
 )
 FAMILIES: dict[str, Family] = {family.name: family for family in _FAMILIES}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.layout import Array, describe
 from cadenza.errors import ConfigError, nearest
 from cadenza.trees import map_tree
-from cadenza.types import GroupSpec, Tree
+from cadenza.types import GroupSpec, Tree, kind_of
 
 ALL = "all"  # the name of a single group of several types
 
@@ -29,8 +28,7 @@ class Agent(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The type's name: the agent's without a trailing number."""
-        return re.sub(r"[_-]?\d+$", "", self.name) or self.name
+        return kind_of(self.name)
 
 
 def by_kind(agents: Iterable[Agent]) -> dict[str, GroupSpec]:

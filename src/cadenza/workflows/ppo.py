@@ -79,7 +79,7 @@ class PPO:
         self.context = context
         self.device = context.device
         self._compiled_loss: Callable[..., tuple[Tensor, Tensor]] = context.compiled(self._loss)
-        self.configs = {name: config.for_group(name) for name in context.env.groups}
+        self.configs = config.by_group(context.env.groups)
         self.nets: dict[str, ActorCritic] = {}
         self.kernels: dict[str, ActorCriticKernel] = {}  # hand-written, where they support the network
         self.optimizers: dict[str, Optimizer] = {}

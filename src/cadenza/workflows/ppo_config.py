@@ -12,7 +12,7 @@ from cadenza.config.networks import CriticConfig, HeadConfig, NetworkConfig, Opt
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, nearest
-from cadenza.types import EnvSpec
+from cadenza.types import EnvSpec, GroupSpec
 
 # what all groups of a run have in common
 COMMON = ("name", "n_steps", "update", "order", "rewards", "groups")
@@ -58,7 +58,9 @@ class PPOConfig(AlgorithmSettings):
     )
     order: Literal["random", "fixed"] = setting("random", "sequential: order of groups; random: drawn per rollout")
     rewards: Literal["own", "team"] = setting("own", "reward of an agent: its own, or the sum of its team's")
-    groups: Mapping[str, Any] = setting(doc="settings that differ for single groups, by the group's name", factory=dict)
+    groups: Mapping[str, Any] = setting(
+        doc="settings that differ for single groups, by the name of a group, or of a type of agents", factory=dict
+    )
     torso: TorsoConfig = setting(doc="from observations to features", factory=TorsoConfig)
     actor: NetworkConfig = setting(doc="policy network", factory=NetworkConfig)
     critic: CriticConfig = setting(doc="value network", factory=CriticConfig)
@@ -79,8 +81,13 @@ class PPOConfig(AlgorithmSettings):
             where = f"algorithm.torso.memory.burn_in={burn_in}"
             raise ConfigError(f"{where}: a rollout of {self.n_steps} steps has no more than {self.n_steps - length}")
 
+    def by_group(self, groups: Mapping[str, GroupSpec]) -> dict[str, PPOConfig]:
+        """Return the settings of each group: those under its name, else those under the type of all its agents."""
+        kinds = {name: group.kind for name, group in groups.items() if group.kind not in groups}
+        return {name: self.for_group(name if name in self.groups else kinds.get(name) or name) for name in groups}
+
     def for_group(self, group: str) -> PPOConfig:
-        """Return the settings of one group."""
+        """Return the settings under the name of a group, or of a type of agents."""
         changes = self.groups.get(group)
         if changes is None:
             return self
@@ -144,14 +151,14 @@ class PPOConfig(AlgorithmSettings):
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""
+        names = dict.fromkeys([*env.groups, *(group.kind for group in env.groups.values() if group.kind)])
         for name in self.groups:
-            if name not in env.groups:
-                names = ", ".join(env.groups)
-                raise ConfigError(f"algorithm.groups.{name}: no such group{nearest(name, env.groups)} (known: {names})")
-        for name, group in env.groups.items():
-            config = self.for_group(name)
+            if name not in names:
+                choices = f"(groups and types: {', '.join(names)}; environment.groups makes others)"
+                raise ConfigError(f"algorithm.groups.{name}: no such group or type{nearest(name, names)} {choices}")
+        for name, config in self.by_group(env.groups).items():
             config.minibatch(num_envs)
-            check_actor_critic(config, EnvSpec(env.id, {name: group}) if self.groups else env)
+            check_actor_critic(config, EnvSpec(env.id, {name: env.groups[name]}) if self.groups else env)
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from smac.env import NO_ATTACK
-from smac.env import StarCraft2Env as First
+from cadenza.envs.families import starcraft_dummy
 
 
-class StarCraft2Env(First):
+class StarCraft2Env(starcraft_dummy.StarCraftCapabilityEnvWrapper):
     def __init__(
         self,
         capability_config,
@@ -21,26 +20,19 @@ class StarCraft2Env(First):
         difficulty="7",
     ):
         assert map_name in ("10gen_terran", "10gen_protoss", "10gen_zerg")
-        super().__init__("3m", seed=seed, continuing_episode=continuing_episode)
-        self.n_agents, self.n_enemies = capability_config["n_units"], capability_config["n_enemies"]
-        self.n_actions = NO_ATTACK + self.n_enemies
-        self.episode_limit = 200
-
-    def reset(self, episode_config=None):
-        assert episode_config is not None
-        return super().reset()
+        for key in ("team_gen", "start_positions"):
+            assert capability_config[key]["dist_type"] in ("weighted_teams", "surrounded_and_reflect")
+        assert len(capability_config["team_gen"]["unit_types"]) == len(capability_config["team_gen"]["weights"])
+        options = {"seed": seed, "continuing_episode": continuing_episode}
+        super().__init__(capability_config, map_name, obs_own_pos, **options)
 
 
 class StarCraftCapabilityEnvWrapper:
     def __init__(self, **kwargs):
-        config = kwargs["capability_config"]
-        for key in ("team_gen", "start_positions"):
-            assert config[key]["dist_type"] in ("weighted_teams", "surrounded_and_reflect")
-        assert len(config["team_gen"]["unit_types"]) == len(config["team_gen"]["weights"])
         self.env = StarCraft2Env(**kwargs)
 
     def reset(self):
-        self.env.reset({})
+        self.env.reset()
 
     def __getattr__(self, name):
         return getattr(self.env, name)
