@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from cadenza.errors import ConfigError
 
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # either ends a process at once on Windows, with this exit code
 _FORM = re.compile(r"(?P<name>[^@]+)(@(?P<at>[1-9]\d*)(?P<onwards>\+)?(:(?P<action>kill|stop|enospc|eio))?)?")
 
 
@@ -32,7 +33,7 @@ class Failpoint:
         if self.hits < self.at or (self.hits > self.at and not self.onwards):
             return
         if self.action in ("kill", "stop"):
-            os.kill(os.getpid(), signal.SIGKILL if self.action == "kill" else signal.SIGSTOP)
+            os.kill(os.getpid(), KILL if self.action == "kill" else signal.SIGSTOP)
             return
         number = errno.ENOSPC if self.action == "enospc" else errno.EIO
         raise OSError(number, os.strerror(number), f"failpoint {self.name}")

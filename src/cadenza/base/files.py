@@ -232,8 +232,10 @@ class SafePath:
                     file = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=folder)
                     return os.fdopen(file, "w+b")
         named = self / f".tmp-nameless-{os.getpid()}-{secrets.token_hex(4)}"
-        file = named.open(os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        named.unlink()
+        # Windows deletes no open file, but a temporary one when it is closed
+        file = named.open(os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_TEMPORARY", 0), 0o600)
+        if not hasattr(os, "O_TEMPORARY"):
+            named.unlink()
         return os.fdopen(file, "w+b")
 
     def replace(self, target: SafePath) -> None:

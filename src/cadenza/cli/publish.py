@@ -60,7 +60,7 @@ def publish(
                 return
             say(title(folder, published), err=True)
             print_table(("file", "bytes"), [(name, f"{size:,}") for name, size in files.items()], ("bytes",))
-            say((prepared / "README.md").read_text(), several=True)
+            say((prepared / "README.md").read_text(encoding="utf-8"), several=True)
             return
         uploaded = upload(prepared, place, private, f"{folder.id} ({published})")
     if json:

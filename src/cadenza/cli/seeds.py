@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cadenza.cli.output import print_json, say
-from cadenza.engine.signals import EXIT_CODES, Signals
+from cadenza.engine.signals import EXIT_CODES, Signals, pass_to
 from cadenza.envs.vector import limited_to, share_of_cores
 
 
@@ -34,7 +34,7 @@ class Seeds:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, env=share)
         self.processes.append(process)
         if self.signals.requested:  # a signal came while the process started
-            process.send_signal(getattr(signal, self.signals.requested))
+            pass_to(process, getattr(signal, self.signals.requested))
         result = last_result(process.communicate()[0])
         if self.quiet and result:
             score = result["eval/return_mean"]
@@ -44,7 +44,7 @@ class Seeds:
 
     def _pass_on(self, number: int) -> None:
         for process in self.processes:
-            process.send_signal(number)
+            pass_to(process, number)
 
 
 def last_result(printed: str) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -70,6 +71,12 @@ class Signals:
             os._exit(EXIT_CODES["SIGINT"])  # safe at any point: every file is replaced whole
         elif not again:
             _say(f"{name}: saving at the next boundary …")
+
+
+def pass_to(process: subprocess.Popen[Any], number: int) -> None:
+    """Send a signal to a child in a session of its own. On Windows it has none, and Ctrl-C reaches it without this."""
+    if os.name != "nt":
+        process.send_signal(number)
 
 
 def _say(text: str) -> None:

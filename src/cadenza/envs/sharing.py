@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import secrets
 import tempfile
 from typing import Any
 
@@ -21,6 +22,17 @@ def nameless_file() -> int:
         return os.memfd_create("cadenza-envs")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+def named_file() -> str:
+    """Return an unused path for a shared file, where other processes cannot inherit a descriptor (Windows)."""
+    return os.path.join(tempfile.gettempdir(), f"cadenza-envs-{os.getpid()}-{secrets.token_hex(8)}")
+
+
+def open_named(path: str) -> int:
+    """Open, or create, a shared file and return its descriptor. Windows deletes it when nobody has it open."""
+    flags = getattr(os, "O_BINARY", 0) | getattr(os, "O_TEMPORARY", 0) | getattr(os, "O_NOINHERIT", 0)
+    return os.open(path, os.O_RDWR | os.O_CREAT | flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def share_marks(descriptor: int, workers: int) -> Array:

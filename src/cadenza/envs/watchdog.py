@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
+import sys
 import threading
 from types import FrameType
 from typing import Any
 
-from cadenza.envs.sequential import IDLE, STAGE, Mark
+from cadenza.envs.sequential import IDLE, INDEX, STAGE, Mark
 
+# Windows has no alarms, and no signal ends a system call there: a hang is interrupted once it is back in Python.
+HAS_ALARM = hasattr(signal, "SIGALRM")
+ALARM = signal.SIGALRM if HAS_ALARM else signal.SIGILL  # which Windows defines and never sends
 LOOKS = 4  # polls of an unchanged mark before it counts as hung; polls, not seconds, so a suspended process is safe
 
 
@@ -37,6 +42,7 @@ _previous: Any = None
 def _watch(mark: Mark, pause: float, stop: threading.Event) -> None:
     global _suspect
     last: tuple[int, ...] = ()
+    reported: tuple[int, ...] = ()
     looks = 0
     while not stop.wait(pause):
         now = tuple(mark)
@@ -44,15 +50,26 @@ def _watch(mark: Mark, pause: float, stop: threading.Event) -> None:
         last = now
         if looks >= LOOKS:
             looks = 0
+            if _suspect is not None and _suspect[1] == now and now != reported:  # the signal has no effect
+                reported = now
+                advice = "nothing interrupts native code: end this process, or set environment.vectorize=workers"
+                sys.stderr.write(f"warning: environment {now[INDEX]} hangs, and {advice}\n")
             _suspect = (mark, now)
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+            _interrupt()
+
+
+def _interrupt() -> None:
+    if HAS_ALARM:
+        signal.pthread_kill(threading.main_thread().ident or 0, ALARM)
+    else:
+        _thread.interrupt_main(ALARM)
 
 
 def _listen() -> None:
-    """Install the SIGALRM handler once; foreign alarms are passed on to the handler that was there before."""
+    """Install the handler once; foreign alarms are passed on to the handler that was there before."""
     global _previous
-    if signal.getsignal(signal.SIGALRM) is not _alarmed:
-        _previous = signal.signal(signal.SIGALRM, _alarmed)
+    if signal.getsignal(ALARM) is not _alarmed:
+        _previous = signal.signal(ALARM, _alarmed)
 
 
 def _alarmed(number: int, frame: FrameType | None) -> None:

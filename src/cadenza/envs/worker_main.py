@@ -10,36 +10,47 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+from cadenza.envs.pipes import Pipes
 from cadenza.envs.sequential import PROGRESS, SequentialEnvs, StageError
-from cadenza.envs.sharing import share_arrays, share_marks
+from cadenza.envs.sharing import open_named, share_arrays, share_marks
 from cadenza.errors import CadenzaError
 
 OK, FAILED = b"+", b"-"
 RESTORE, CLOSE = b"restore", b"close"  # any other command is the number of the buffer to step into
 # sent to the whole process group, where the parent decides what follows; it blocks them while it starts a worker
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+IGNORED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 PR_SET_PDEATHSIG = 1
 
 
-def main(socket: int, memory: int, worker: int, workers: int, parent: int) -> None:
-    """Serve the parent's commands until it asks to close or dies."""
+def main(memory: str, worker: int, workers: int, socket: int | None = None, parent: int = 0) -> None:
+    """Serve the parent's commands until it asks to close or dies.
+
+    `memory` and `socket` are inherited descriptors; without a socket, `memory` is a path and the parent's line are the
+    standard streams.
+    """
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # even while an environment hangs
-    if os.getppid() != parent:
-        return
-    mark = share_marks(memory, workers)[worker]
+    line: Connection[Any, Any] | Pipes
+    if socket is None:
+        line = Pipes(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
+        os.dup2(2, 1)  # what environments print is no message
+        file = open_named(memory)
+    else:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # even while an environment hangs
+        if os.getppid() != parent:
+            return
+        line, file = Connection(socket), int(memory)
+    mark = share_marks(file, workers)[worker]
     mark[PROGRESS] = 1  # the interpreter is up
-    parent_line = Connection(socket)
     try:
-        serve(parent_line, memory, workers, mark)
+        serve(line, file, workers, mark)
     except (EOFError, ConnectionError):  # the parent died
         return
 
 
-def serve(line: Connection[Any, Any], memory: int, workers: int, mark: Any) -> None:
+def serve(line: Connection[Any, Any] | Pipes, memory: int, workers: int, mark: Any) -> None:
     """Make the environments that the parent asks for, then run its commands; report the first failure and return."""
     make_env, low, high, num_envs, seeds = line.recv()
     try:
@@ -68,7 +79,7 @@ def serve(line: Connection[Any, Any], memory: int, workers: int, mark: Any) -> N
     envs.close()
 
 
-def report(line: Connection[Any, Any], problem: Exception) -> None:
+def report(line: Connection[Any, Any] | Pipes, problem: Exception) -> None:
     """Send a failure to the parent, with the traceback as text."""
     line.send_bytes(FAILED)
     if isinstance(problem, StageError):
@@ -80,4 +91,4 @@ def report(line: Connection[Any, Any], problem: Exception) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from cadenza.envs.layout import Array, Layout
+from cadenza.envs.pipes import Pipes, PolledPipes
 from cadenza.envs.seeds import EpisodeSeeds
 from cadenza.envs.sequential import BUILD, INDEX, PROGRESS, STAGE, MakeEnv, StageError
-from cadenza.envs.sharing import nameless_file, share_arrays, share_marks
+from cadenza.envs.sharing import named_file, nameless_file, open_named, share_arrays, share_marks
 from cadenza.envs.vector import Vector, starting_fault
 from cadenza.envs.watchdog import LOOKS
 from cadenza.envs.worker_main import CLOSE, IGNORED, OK, RESTORE
@@ -28,6 +29,7 @@ from cadenza.errors import CadenzaError
 
 START_SECONDS = 120.0  # for an interpreter to start on a busy machine
 CLOSE_SECONDS = 5.0
+INHERITS = hasattr(select, "poll")  # whether processes inherit sockets and files; not on Windows
 # as in process: an environment's own linear algebra must round alike, and there is a process for every core already
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
 
@@ -49,12 +51,13 @@ class Workers(Vector):
     ) -> None:
         workers = min(workers, num_envs)
         bounds = np.linspace(0, num_envs, workers + 1).astype(int).tolist()
-        memory = nameless_file()
+        path = None if INHERITS else named_file()
+        memory = nameless_file() if path is None else open_named(path)
         marks = share_marks(memory, workers)
         self._workers: list[Process] = []
         try:
             for index, (low, high) in enumerate(pairwise(bounds)):
-                process = Process(memory, index, workers, low, high, marks[index], timeout_seconds)
+                process = Process(memory, path, index, workers, low, high, marks[index], timeout_seconds)
                 self._workers.append(process)
                 process.send((make_env, low, high, num_envs, replace(seeds, first_env=seeds.first_env + low)))
             layout = self._receive_layout()
@@ -71,6 +74,9 @@ class Workers(Vector):
             raise
         finally:
             os.close(memory)
+            if path is not None:
+                with suppress(OSError):  # Windows deletes it later, with the last process that has it open
+                    os.unlink(path)
 
     def close(self) -> None:
         """End the processes, asking first so that environments can close what they hold open."""
@@ -126,22 +132,50 @@ class Workers(Vector):
 class Process:
     """The parent's end of one worker."""
 
-    def __init__(self, memory: int, index: int, workers: int, low: int, high: int, mark: Array, timeout: float) -> None:
+    def __init__(
+        self,
+        memory: int,
+        path: str | None,
+        index: int,
+        workers: int,
+        low: int,
+        high: int,
+        mark: Array,
+        timeout: float,
+    ) -> None:
         self.low, self.high = low, high
         self._mark, self._timeout = mark, timeout
+        self._line: Connection[Any, Any] | Pipes
+        self._poll: Callable[[float], Any]  # seconds to whether there is an answer
+        command = [sys.executable, "-P", "-m", "cadenza.envs.worker_main"]
+        environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
+        if path is not None:
+            self._process: subprocess.Popen[bytes] = subprocess.Popen(
+                [*command, path, str(index), str(workers)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # Ctrl-C is for the parent
+            )
+            assert self._process.stdout is not None
+            assert self._process.stdin is not None
+            self._line = pipes = PolledPipes(self._process.stdout, self._process.stdin)
+            self._poll = pipes.poll
+            return
         ours, theirs = socket.socketpair()
-        arguments = (theirs.fileno(), memory, index, workers, os.getpid())
+        arguments = (memory, index, workers, theirs.fileno(), os.getpid())
         with theirs, _signals_blocked():
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "cadenza.envs.worker_main", *map(str, arguments)],
+                [*command, *map(str, arguments)],
                 pass_fds=(theirs.fileno(), memory),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout carries results; what environments print is not one
-                env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
+                env=environment,
             )
-        self._line: Connection[Any, Any] = Connection(ours.detach())
-        self._poll = select.poll()
-        self._poll.register(self._line.fileno(), select.POLLIN)
+        self._line = Connection(ours.detach())
+        poll = select.poll()
+        poll.register(self._line.fileno(), select.POLLIN)
+        self._poll = lambda seconds: poll.poll(seconds * 1000)
 
     def send(self, message: Any) -> None:
         with suppress(ConnectionError):  # a dead worker shows at the next wait, where there is more to say about it
@@ -161,7 +195,7 @@ class Process:
         """Wait for the answer to a command; raise the worker's report, or a StageError if it died or hangs."""
         last: tuple[int, ...] = ()
         looks = 0
-        while not self._poll.poll(self._timeout / LOOKS * 1000):
+        while not self._poll(self._timeout / LOOKS):
             now = tuple(self._mark.tolist())
             looks = looks + 1 if now == last else 0
             last = now

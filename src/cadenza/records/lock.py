@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import sys
 import time
 import weakref
 from contextlib import suppress
@@ -23,7 +22,9 @@ ATTEMPTS = 5
 LONGEST = 4096  # bytes of the lock's text
 PAUSE_SECONDS = 0.02
 
-if sys.platform == "win32":
+try:
+    import fcntl
+except ImportError:  # Windows
     import msvcrt
 
     FAR = 1 << 30  # locks are mandatory there: lock a byte beyond the text, so that others can read who holds it
@@ -31,16 +32,15 @@ if sys.platform == "win32":
     def _lock(file: int, shared: bool) -> None:
         os.lseek(file, FAR, os.SEEK_SET)
         try:
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
         except PermissionError as refused:
             raise BlockingIOError from refused
 
     def _unlock(file: int) -> None:
         os.lseek(file, FAR, os.SEEK_SET)
-        msvcrt.locking(file, msvcrt.LK_UNLCK, 1)
+        msvcrt.locking(file, msvcrt.LK_UNLCK, 1)  # type: ignore[attr-defined]
 
 else:
-    import fcntl
 
     def _lock(file: int, shared: bool) -> None:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from cadenza.base.failpoints import KILL
 from cadenza.config.schema import RunConfig
 from cadenza.data.replay import whole
 from cadenza.engine.build import assemble
@@ -105,7 +105,7 @@ def launch(arguments: Sequence[str], root: Path, failpoint: str | None = None) -
     environment = os.environ | {"CADENZA_FAILPOINT": failpoint or ""}
     command = [sys.executable, "-m", "cadenza", *arguments, "--runs-dir", str(root), "--quiet"]
     process = subprocess.run(command, env=environment, capture_output=True, text=True)
-    killed = failpoint is not None and process.returncode == -signal.SIGKILL
+    killed = failpoint is not None and abs(process.returncode) == KILL
     if process.returncode and not killed:
         raise CadenzaError(f"`cadenza {' '.join(arguments)}` ended with {process.returncode}: {process.stderr.strip()}")
     return killed

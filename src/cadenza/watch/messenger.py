@@ -79,7 +79,9 @@ def run_command(command: str, text: str, alert: dict[str, Any]) -> None:
     try:
         process.communicate(dumps(alert) + "\n", timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
         raise TimeoutError(f"{COMMAND} took longer than {SECONDS:g} s") from None
     if process.returncode:

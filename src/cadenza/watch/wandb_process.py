@@ -104,7 +104,7 @@ def begin(wandb: Any, folder: RunFolder, run_id: str | None) -> tuple[Any, bool]
 
 
 def main() -> None:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, AttributeError):
         os.nice(10)  # the training has priority
     ended = threading.Event()
 
@@ -113,7 +113,9 @@ def main() -> None:
             pass
         ended.set()
         threading.Event().wait(LAST_SECONDS)
-        os.killpg(0, signal.SIGKILL)  # including the processes that W&B started
+        if hasattr(os, "killpg"):
+            os.killpg(0, signal.SIGKILL)  # including the processes that W&B started
+        os._exit(1)
 
     threading.Thread(target=wait_for_end, daemon=True).start()
     sys.exit(follow(RunFolder(Path(sys.argv[1])), ended))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs import sequential, watchdog
 from cadenza.envs.native import CartPole
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import EVAL, TRAIN, EpisodeSeeds
@@ -178,6 +180,17 @@ def test_foreign_alarms_reach_their_handler() -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
     assert heard == [signal.SIGALRM]
+
+
+def test_a_hang_that_nothing_interrupts_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: queue.SimpleQueue[str] = queue.SimpleQueue()
+    monkeypatch.setattr(watchdog, "_interrupt", lambda: None)  # as in native code
+    monkeypatch.setattr(watchdog, "_suspect", None)
+    monkeypatch.setattr(sys.stderr, "write", said.put)
+    dog = watchdog.Watchdog([1, 3, sequential.STEP], timeout_seconds=0.004)
+    words = said.get(timeout=10)
+    dog.close()
+    assert words.startswith("warning: environment 3 hangs, and nothing interrupts native code")
 
 
 def test_workers_use_one_linear_algebra_thread() -> None:

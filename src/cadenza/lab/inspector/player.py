@@ -383,7 +383,7 @@ def main(run: str, number: str, checkpoint: str, trust: str) -> None:
     """Play the episode and serve the parent, with messages on standard output."""
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries print to stderr instead, as stdout carries the messages
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, AttributeError):
         os.nice(5)
     sink = partial(send, stream)
     try:

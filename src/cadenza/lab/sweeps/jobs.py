@@ -135,6 +135,9 @@ def stop_with_parent() -> None:
     def wait() -> None:
         while os.read(0, 4096):
             pass
-        os.kill(os.getpid(), signal.SIGTERM)
+        if os.name == "nt":  # where `kill` leaves no time to save
+            signal.raise_signal(signal.SIGTERM)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 
+from cadenza.engine.signals import pass_to
 from cadenza.envs.vector import share_of_cores
 from cadenza.lab.sweeps.jobs import Job, close_stdin, spawn
 
@@ -23,7 +24,7 @@ class LocalProcesses:
         process = spawn(job, self._cores)
         self._running.append((job, process))
         if self._signal is not None:  # it arrived while the process started; hearing it twice does no harm then
-            process.send_signal(self._signal)
+            pass_to(process, self._signal)
 
     def poll(self) -> Iterator[tuple[Job, int]]:
         """Yield the jobs that are over, with their exit codes."""
@@ -38,7 +39,7 @@ class LocalProcesses:
         """Send a signal to every process, also to those that are just being started."""
         self._signal = number
         for _, process in self._running:
-            process.send_signal(number)
+            pass_to(process, number)
 
     def close(self) -> None:
         """Let the processes save and stop, and wait for them."""

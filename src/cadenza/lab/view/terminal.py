@@ -8,6 +8,7 @@ import select
 import shutil
 import sys
 import time
+from importlib.util import find_spec
 from typing import Any, Self, TextIO
 
 import numpy as np
@@ -46,7 +47,7 @@ class Terminal:
         self._seconds = self.stride / fps
         self._interactive = interactive
         self._out = sys.stderr if out is None else out
-        if keyboard is None and sys.stdin.isatty():
+        if keyboard is None and sys.stdin.isatty() and find_spec("termios"):  # Windows: Ctrl-C alone
             keyboard = sys.stdin.fileno()
         self._keyboard = keyboard  # file descriptor, or None: no keys
         self._terminal_settings: Any = None
