@@ -253,6 +253,14 @@ class Store(Stateful, Protocol):
 
 
 @runtime_checkable
+class HasFiles(Protocol):
+    """A store that may keep rows in files of the run."""
+
+    def attach(self, folder: SafePath | None) -> None:
+        """Write files to this folder from now on."""
+
+
+@runtime_checkable
 class Sealing(Protocol):
     """A store that writes its rows to files beside the checkpoints, so that a checkpoint costs what is new."""
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from cadenza.base.files import SafePath
+from cadenza.data.mapped import mapped_bytes
 from cadenza.data.priorities import Priorities
 from cadenza.envs.layout import allocate_actions, allocate_space
-from cadenza.errors import StorageError
 from cadenza.trees import leaves, map_tree, take
 from cadenza.types import EnvSpec, Tree
 
@@ -93,20 +90,8 @@ class Ring:
 
     def block(self, row_bytes: int) -> np.ndarray:
         """Return zeroed bytes for so many per slot, in memory or mapped from a nameless file."""
-        slots = self.num_envs * self.rows
-        size = slots * row_bytes
-        if not self.on_disk:
-            return np.zeros(size, np.uint8)
-        if self.folder is not None:
-            self.folder.mkdir()
-        try:
-            with tempfile.TemporaryFile() if self.folder is None else self.folder.nameless() as file:
-                reserve(file.fileno(), size)
-                return np.asarray(np.memmap(file, np.uint8, "w+", shape=(size,)))
-        except OSError as problem:
-            where = self.folder or tempfile.gettempdir()
-            reason = problem.strerror or problem
-            raise StorageError(f"{where}: no file for a replay of {size:,} bytes ({reason})") from problem
+        size = self.num_envs * self.rows * row_bytes
+        return mapped_bytes(self.folder, size, "a replay") if self.on_disk else np.zeros(size, np.uint8)
 
     def age(self, slots: np.ndarray) -> np.ndarray:
         """Return how many rows slots [B] lie behind the open rows of their streams."""
@@ -160,14 +145,3 @@ def bytes_for(
         size += agents * (4 + 1 + 1 + (masks or {}).get(name, 0))  # reward, active, died, mask
     size += sum(int(array.nbytes) for part in parts for _, array in leaves(part))
     return rows * size + (Priorities.bytes_for(rows) if prioritized else 0)
-
-
-def reserve(file: int, size: int) -> None:
-    """Reserve disk space for an open file: a write into a hole on a full disk would kill the process."""
-    if not hasattr(os, "posix_fallocate"):  # macOS, Windows
-        return
-    try:
-        os.posix_fallocate(file, 0, size)
-    except OSError as problem:
-        if problem.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # this file system cannot do it
-            raise

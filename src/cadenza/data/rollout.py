@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from cadenza.base.files import SafePath
 from cadenza.errors import ConfigError
 from cadenza.trees import map_tree, write
 from cadenza.types import Acted, Step, Tree
@@ -33,17 +35,24 @@ class Rollout:
 class RolloutStore:
     """A store of one rollout of `n_steps`. It allocates its arrays on the first step and never again.
 
-    `carry_at` names the steps before which the policy's memory (its extra `carry`) is stored.
+    `carry_at` names the steps before which the policy's memory (its extra `carry`) is stored. With `on_disk`, the
+    arrays are mapped from files.
     """
 
-    def __init__(self, n_steps: int, carry_at: Sequence[int] = ()) -> None:
+    def __init__(self, n_steps: int, carry_at: Sequence[int] = (), on_disk: bool = False) -> None:
         self.n_steps = n_steps
         self.carry_at = tuple(carry_at)
+        self.on_disk = on_disk
+        self.folder: SafePath | None = None
         self.size = 0
         self._arrays: dict[str, Tree] = {}
         self._finals: list[tuple[int, np.ndarray, Tree]] = []  # (t, env indices, final observations)
         self._after: Tree = {}  # the observations after the last step
         self._carries: list[Tree] = []  # by group, one for each step of `carry_at` so far
+
+    def attach(self, folder: SafePath | None) -> None:
+        """Map the arrays from files in this folder, if from any."""
+        self.folder = folder
 
     def add(self, step: Step, acted: Acted, after: Step) -> None:
         """Write one transition of every environment."""
@@ -70,8 +79,17 @@ class RolloutStore:
         row["groups"] = {group: transition(group, step, acted, after) for group in step.obs}
         if step.state is not None:
             row["state"] = step.state
-        self._arrays = map_tree(lambda x: np.zeros((self.n_steps, *x.shape), x.dtype), row)
+        self._arrays = map_tree(lambda x: self._zeros(x.shape, x.dtype), row)
         return self._arrays
+
+    def _zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Return an array [T, *shape], in memory or in a file."""
+        shape = (self.n_steps, *shape)
+        if not self.on_disk:
+            return np.zeros(shape, dtype)
+        from cadenza.data.mapped import mapped_bytes
+
+        return mapped_bytes(self.folder, prod(shape) * dtype.itemsize, "a rollout").view(dtype).reshape(shape)
 
     def _end(self, ended: np.ndarray, last: Tree) -> None:
         if np.count_nonzero(ended):
@@ -126,7 +144,7 @@ class RolloutStore:
         self._carries = list(state["carries"])
         self._after = state["after"]
         if self.size:
-            self._arrays = map_tree(lambda x: np.zeros((self.n_steps, *x.shape[1:]), x.dtype), state["arrays"])
+            self._arrays = map_tree(lambda x: self._zeros(x.shape[1:], x.dtype), state["arrays"])
             write(self._arrays, slice(self.size), state["arrays"])
 
 

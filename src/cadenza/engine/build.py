@@ -30,7 +30,7 @@ from cadenza.records.decisions import COLLECT
 from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricsFile
-from cadenza.types import Context, EnvSpec, Sealing, Store, VectorEnv, Workflow
+from cadenza.types import Context, EnvSpec, HasFiles, Store, VectorEnv, Workflow
 
 if TYPE_CHECKING:
     from cadenza.data.datasets import Dataset
@@ -147,7 +147,7 @@ def build(assembly: Assembly, folder: RunFolder, console: Display, signals: Sign
 def attach_stores(stores: dict[str, Store], replay: SafePath) -> None:
     """Set the folder of each store that keeps its rows in files, below `replay`."""
     for name, store in stores.items():
-        if isinstance(store, Sealing):
+        if isinstance(store, HasFiles):
             store.attach(replay / name)
 
 

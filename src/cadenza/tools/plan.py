@@ -161,7 +161,8 @@ def footprint(store: Store, passing: Any) -> Footprint:
     largest = max(system_memory.arrays(store), key=lambda array: array.nbytes, default=None)
     memory = sum(count for address, count in blocks.items() if address not in foreign)
     files = store.bulk * (2 if store.on_disk else 1) if isinstance(store, Sealing) else None
-    return Footprint(memory, () if largest is None else tuple(largest.shape), files=files)
+    mapped = sum(system_memory.mapped(store).values())
+    return Footprint(memory, () if largest is None else tuple(largest.shape), files=files, mapped=mapped)
 
 
 def replay_footprint(store: ReplayStore, rows: int, revised: int) -> Footprint:
@@ -191,6 +192,8 @@ def refuse_too_much(config: RunConfig, stores: dict[str, Footprint]) -> None:
     ]
     amount = f"{'at least ' if largest.at_least else ''}{size(needed)}"
     advice = f"{' or '.join(fitting) or f'{room / needed:.0%} of it'} would fit"
+    if vars(config.algorithm).get("buffer_on_disk") is False:
+        advice += "; algorithm.buffer_on_disk=true maps it from a file"
     raise ConfigError(f"store '{name}' needs {amount} of memory, {size(room)} are available: {advice}")
 
 

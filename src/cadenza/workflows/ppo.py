@@ -229,7 +229,10 @@ class PPO:
         """Cut the steps of a rollout [T, N, A, …] into sequences [L, S, A, …]."""
         times, counts = self._sequences(name)
         counts = counts[..., None, None]
-        sequences = map_tree(lambda x: None if x is None else x[times].flatten(1, 2), steps)
+        if len(times) == 1:  # single steps, all of them in order: views where possible, as a rollout may be large
+            sequences = map_tree(lambda x: None if x is None else x[None].flatten(1, 2), steps)
+        else:
+            sequences = map_tree(lambda x: None if x is None else x[times].flatten(1, 2), steps)
         weight = (acted.float()[times] * counts).flatten(1, 2)
         value_weight = weight if torch.equal(alive, acted) else (alive.float()[times] * counts).flatten(1, 2)
         carry = map_tree(lambda x: x[[self.carry_at.index(t) for t in times[0].tolist()]].flatten(0, 1), carry)
@@ -380,7 +383,8 @@ class PPO:
     # phases and state
 
     def stores(self) -> dict[str, Store]:
-        return {"rollout": self.context.store("rollout", RolloutStore, self.config.n_steps, self.carry_at)}
+        options = {"on_disk": True} if self.config.buffer_on_disk else {}
+        return {"rollout": self.context.store("rollout", RolloutStore, self.config.n_steps, self.carry_at, **options)}
 
     def phases(self) -> tuple[Phase, ...]:
         steps = self.config.n_steps * self.context.num_envs

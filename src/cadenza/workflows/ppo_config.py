@@ -15,7 +15,7 @@ from cadenza.errors import ConfigError, nearest
 from cadenza.types import EnvSpec, GroupSpec
 
 # what all groups of a run have in common
-COMMON = ("name", "n_steps", "update", "order", "rewards", "groups")
+COMMON = ("name", "n_steps", "buffer_on_disk", "update", "order", "rewards", "groups")
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class PPOConfig(AlgorithmSettings):
 
     name: str = setting("ppo", "name of the variant")
     n_steps: int = setting(128, "steps collected in each environment before an update", "vec_steps", least=1)
+    buffer_on_disk: bool = setting(False, "map the rollout from files instead of holding it in memory")
     batch_size: int | float = setting(
         0.25, "minibatch, which must divide the rollout; in (0, 1] a fraction of the rollout", "env_steps", above=0
     )

@@ -129,6 +129,9 @@ def test_stores_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(system_memory, "available", lambda: store // 2)
     line = cadenza("plan", *SETTINGS, "--seconds", 0.1).refused(2, "store 'rollout'", "algorithm.n_steps=32 (not 64)")
     assert "environment.num_envs=2 (not 4)" in line
+    assert line.endswith("; algorithm.buffer_on_disk=true maps it from a file")
+    memory = planned(*SETTINGS, "algorithm.buffer_on_disk=true")["memory"]
+    assert (memory["stores_bytes"], memory["mapped_bytes"]) == (0, store)
     monkeypatch.setattr(system_memory, "available", lambda: store)
     planned(*SETTINGS)
 

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import mmap
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from cadenza.base.files import SafePath
 from cadenza.data.rollout import RolloutStore
 from cadenza.errors import ConfigError
 from cadenza.nets.normalisers import RunningNorm
@@ -56,6 +61,28 @@ def test_a_restored_half_full_store_continues() -> None:
     for key in a.groups["a"]:
         np.testing.assert_array_equal(a.groups["a"][key], b.groups["a"][key])
     np.testing.assert_array_equal(a.final_obs["a"], b.final_obs["a"])
+
+
+def test_a_rollout_on_disk_holds_the_same_in_files_without_names(tmp_path: Path) -> None:
+    store, restored = RolloutStore(3, on_disk=True), RolloutStore(3, on_disk=True)
+    for one in (store, restored):
+        one.attach(SafePath(tmp_path) / "replay" / "rollout")
+    filled(store, range(2))
+    restored.load_state_dict(store.state_dict())
+    filled(restored, range(2, 3))
+    plain = RolloutStore(3)
+    filled(plain, range(3))
+    mapped, expected = restored.take(), plain.take()
+    for key, array in expected.groups["a"].items():
+        np.testing.assert_array_equal(mapped.groups["a"][key], array)
+        assert isinstance(root_of(mapped.groups["a"][key]), mmap.mmap)
+    assert isinstance(root_of(mapped.terminated), mmap.mmap)
+    assert not list((tmp_path / "replay" / "rollout").iterdir())
+
+
+def root_of(array: Any) -> Any:
+    """Return what holds the bytes of a view."""
+    return root_of(array.base) if getattr(array, "base", None) is not None else array
 
 
 def test_a_rollout_begun_without_an_extra_continues_without_it() -> None:

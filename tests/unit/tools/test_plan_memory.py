@@ -108,7 +108,8 @@ def test_a_replay_above_memory_is_refused_with_a_size_that_fits(monkeypatch: pyt
         with pytest.raises(ConfigError) as refused:
             planning.plan(load("CartPole-v1:dqn", [*settings, size]), 0.1)
         line = str(refused.value)
-        fits = re.fullmatch(r"store 'replay' needs .*: (algorithm\.buffer_size=\d+) \(not \d+\) would fit", line)
+        words = r"store 'replay' needs .*: (algorithm\.buffer_size=\d+) \(not \d+\) would fit; .*buffer_on_disk=true .*"
+        fits = re.fullmatch(words, line)
         assert fits is not None, line
     stores = planning.plan(load("CartPole-v1:dqn", [*settings, fits[1]]), 0.1)["memory"]["stores_bytes"]
     assert 990_000 < stores <= 1_000_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from cadenza.errors import ConfigError
 from cadenza.ops.surrogate import FIGURES
 from harness import collecting
 from harness.collecting import PHASE, Holding
+from harness.lab import Lab
 
 
 @pytest.fixture
@@ -129,6 +131,27 @@ def test_advantages_loss_and_gradients_equal_a_plain_implementation(collected: A
         torch.testing.assert_close(figures[0], expected, atol=1e-5, rtol=1e-5)
         for ours, theirs in itertools.zip_longest(net.parameters(), expected_gradients):
             torch.testing.assert_close(ours.grad, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("spec", ["toy/dot:ppo", "CartPole-v1:ppo"])
+def test_rollouts_on_disk_train_the_same_weights(spec: str, tmp_path: Path) -> None:
+    weights = []
+    settings = ["algorithm.n_steps=8", "environment.num_envs=2", "algorithm.n_epochs=1", "evaluation.at_end=false"]
+    for on_disk in ("false", "true"):
+        lab = Lab(tmp_path / on_disk)
+        run = lab.start(load(spec, [*settings, "training.max_timesteps=32", f"algorithm.buffer_on_disk={on_disk}"]))
+        run.run()
+        assert (run.folder.replay / "rollout").path.exists() is (on_disk == "true")
+        workflow: Any = lab.opened[0].workflow
+        weights.append(workflow.nets["agent"].state_dict())
+        lab.close()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_an_update_without_a_memory_reads_images_in_place(collected: Any) -> None:
+    workflow, rollout = collected("toy/dot:ppo", "algorithm.n_steps=4", "algorithm.batch_size=8")
+    (images,) = workflow._prepare("agent", rollout).obs.values()
+    assert images.data_ptr() == rollout.groups["agent"]["obs"].ctypes.data
 
 
 def test_what_was_seen_of_images_while_acting_is_not_looked_at_again(collected: Any) -> None:
