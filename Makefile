@@ -5,7 +5,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --constraint const
 PIP := $(BIN)/python $(INSTALL)
 
 # every family and sink that can share one environment
-EXTRAS := dev,atari,box2d,marl,minigrid,mujoco,robotics,vizdoom,vmas,tensorboard,tune,video,team,parquet,onnx,hub
+EXTRAS := dev,atari,box2d,marl,minigrid,mujoco,robotics,vizdoom,vmas,tensorboard,tune,video,team,pandas,parquet,onnx,hub
 
 # the others, each with its tests, in an environment of its own: .venv-NAME
 ALONE := brax envpool minari pusht ray retro wandb

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cadenza.errors import ConfigError
+from cadenza.lab.data_frames import Rows, metric_rows, run_rows
 from cadenza.records.folder import RunFolder, find, runs_root
 from cadenza.trees import map_tree
 from cadenza.types import SINGLE_GROUP, Frame
 
 if TYPE_CHECKING:
     import gymnasium
+    from pandas import DataFrame
 
     from cadenza.config.schema import RunConfig
     from cadenza.engine.build import Assembly
@@ -47,11 +49,11 @@ class Run:
         return self.folder.read_status()
 
     @property
-    def metrics(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl."""
+    def metrics(self) -> Rows:
+        """The rows of metrics.jsonl: a list of dicts, of which `to_pandas()` makes a data frame."""
         from cadenza.records.metrics import read
 
-        return read(self.folder.metrics)
+        return Rows(read(self.folder.metrics))
 
     def resume(
         self,
@@ -96,6 +98,19 @@ class Run:
 
         player, _ = load_policy(self.folder, str(checkpoint), trust)
         return Policy(player)
+
+
+class Runs(list[Run]):
+    """Several runs, as `cadenza.runs` returns them."""
+
+    @property
+    def metrics(self) -> Rows:
+        """The rows of all runs one after another; each begins with `run`, `environment`, `algorithm` and `seed`."""
+        return metric_rows([run.folder for run in self])
+
+    def to_pandas(self) -> DataFrame:
+        """Return a data frame with a row for each run: facts, latest metrics, and the settings that differ."""
+        return run_rows([run.folder for run in self]).to_pandas()
 
 
 def train(
@@ -213,16 +228,17 @@ def load(
 
 def runs(
     runs_dir: Path | str | None = None, *, sort: str | None = None, limit: int | None = None, **filters: Any
-) -> list[Run]:
+) -> Runs:
     """Return the runs with these columns, config keys or metrics, newest first: `runs(environment="CartPole-v1")`.
 
     A value may also be a comparison, a list, or a function: `runs(tag="paper", status=["finished", "crashed"],
-    **{"return": ">400", "algorithm.gamma": lambda gamma: gamma < 0.99}, sort="return")`.
+    **{"return": ">400", "algorithm.gamma": lambda gamma: gamma < 0.99}, sort="return")`. The list has `metrics`, the
+    rows of all these runs, and `to_pandas()`.
     """
     from cadenza.records.index import rows
 
     root = _root(runs_dir)
-    return [Run(RunFolder(root / row["run"])) for row in rows(root, filters, sort, limit)]
+    return Runs(Run(RunFolder(root / row["run"])) for row in rows(root, filters, sort, limit))
 
 
 def sweep(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import tomllib
 from pathlib import Path
 
-from harness.page_snippets import command, script
+from harness.page_snippets import run_page, script, snippets
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"# (\w+\.(?:py|yaml))\n")
 
 
 def install(points: dict[str, dict[str, str]], folder: Path) -> None:
@@ -40,17 +36,8 @@ assert run(["--help"]) == 0
 
 
 def test_every_snippet_works(tmp_path: Path) -> None:
-    blocks = BLOCK.findall(PAGE.read_text())
+    blocks = list(snippets(PAGE))
     assert {kind for kind, _ in blocks} == {"python", "console", "toml", "yaml"}
-    for kind, text in blocks:
-        if kind == "toml":
-            points = tomllib.loads(text)["project"]["entry-points"]
-            install(points, tmp_path)
-        elif kind == "console":
-            for line in text.splitlines():
-                assert line.startswith("$ cadenza "), line
-                command(shlex.split(line)[2:], tmp_path)
-        elif name := FILE.match(text):
-            (tmp_path / name[1]).write_text(text)
-        else:
-            script(text, tmp_path)
+    run_page(PAGE, tmp_path)
+    (points,) = [tomllib.loads(text)["project"]["entry-points"] for kind, text in blocks if kind == "toml"]
+    install(points, tmp_path)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from harness.processes import forkserver
+
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\w+\.(?:py|yaml))\n")
 
 
 def command(arguments: list[str], folder: Path) -> None:
@@ -21,12 +26,43 @@ def script(code: str, folder: Path) -> None:
     _succeeds(_script, code, folder)
 
 
-def _succeeds(work: Callable[..., None], what: object, folder: Path) -> None:
+def program(file: Path, folder: Path, *arguments: object) -> str:
+    """Run the program in a file, in this folder; return what it printed."""
+    settings = f"import sys\nsys.argv = {[str(file), *map(str, arguments)]!r}\n__file__ = sys.argv[0]\n"
+    return _succeeds(_script, settings + file.read_text(), folder)
+
+
+def shell(text: str, folder: Path) -> None:
+    """Run the lines `$ cadenza …` of a block; the others are what they print."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if line.startswith("$ "):
+            assert line.startswith("$ cadenza "), line
+            command(shlex.split(line, comments=True)[2:], folder)
+
+
+def snippets(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield the language and the text of each block of code that names its language."""
+    yield from BLOCK.findall(page.read_text())
+
+
+def run_page(page: Path, folder: Path) -> None:
+    """Run a page from top to bottom: commands, programs, and files whose first line is a comment with their name."""
+    for kind, text in snippets(page):
+        if name := FILE.match(text):
+            (folder / name[1]).write_text(text)
+        elif kind == "console":
+            shell(text, folder)
+        elif kind == "python":
+            script(text, folder)
+
+
+def _succeeds(work: Callable[..., None], what: object, folder: Path) -> str:
     output = folder / "output.txt"
     process = forkserver.Process(target=work, args=(what, folder, output), daemon=True)
     process.start()
     process.join()
     assert process.exitcode == 0, f"{what}\n{output.read_text()}"
+    return output.read_text()
 
 
 def _command(arguments: list[str], folder: Path, output: Path) -> None:

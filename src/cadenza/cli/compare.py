@@ -12,7 +12,6 @@ from cadenza.cli.output import Filters, Json, RunsDir, print_json, print_table, 
 if TYPE_CHECKING:
     from cadenza.lab.compare import Comparison
 
-PAGES = (".html", ".htm")
 Runs = Annotated[
     list[str] | None,
     typer.Argument(metavar="RUN …", help="Runs; a wildcard ('CartPole*') or a spec selects several; --filter narrows."),
@@ -46,7 +45,7 @@ def compare(
     Example: cadenza compare CartPole-v1:ppo CartPole-v1:dqn --plot compare.png
     Example: cadenza compare --filter tag=paper --metrics eval/return_mean,train/entropy --x time --plot compare.html
     """
-    from cadenza.lab.compare import AXES
+    from cadenza.lab.compare import AXES, PAGES
     from cadenza.lab.compare import compare as compared
     from cadenza.lab.plots import FORMATS
     from cadenza.lab.series import select_runs
@@ -65,7 +64,7 @@ def compare(
     score = "best" if best else "final" if at is None else str(at)
     result = compared(folders, listed(metrics), score, listed(by))
     if plot is not None:
-        write(result, plot, x)
+        result.plot(plot, x)
     if json:
         print_json(result.plain(x) | ({"plot": str(plot.absolute())} if plot else {}))
         return
@@ -83,18 +82,6 @@ def compare(
 def listed(text: str) -> list[str]:
     """Split `a, b` at its commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def write(result: Comparison, path: Path, axis: str) -> None:
-    """Write the plot, as a picture or as an interactive page."""
-    if path.suffix.lower() in PAGES:
-        from cadenza.lab.comparison_page import write_page
-
-        write_page(result, path, axis)
-    else:
-        from cadenza.lab.plots import draw
-
-        draw(result, path, axis)
 
 
 def print_scores(result: Comparison, metric: str) -> None:

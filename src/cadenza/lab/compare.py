@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from cadenza.records.folder import RunFolder
 T = TypeVar("T")
 
 RETURN = "eval/return_mean"
+PAGES = (".html", ".htm")
 AXES = {"env_steps": "env_steps", "time": "time/seconds", "updates": "updates"}
 POINTS = 200  # largest number of points of an aggregated curve
 SHORT = 0.95  # a run shorter than this fraction of the longest one is worth a note
@@ -182,6 +184,18 @@ class Comparison:
         differing = differing_keys(paces) if axis == "time" else []
         warning = [f"wall time is not of one kind, the runs differ in {', '.join(differing)}"] if differing else []
         return [*self.notes, *warning]
+
+    def plot(self, path: Path | str, axis: str = "env_steps") -> None:
+        """Write the curves as a .png, .svg or .pdf, or as an interactive .html page."""
+        from cadenza.lab import comparison_page, plots
+
+        path = Path(path)
+        if path.suffix.lower() in PAGES:
+            comparison_page.write_page(self, path, axis)
+        elif path.suffix.lower() in plots.FORMATS:
+            plots.draw(self, path, axis)
+        else:
+            raise ConfigError(f"{path}: must end in {', '.join((*plots.FORMATS, '.html'))}")
 
     def plain(self, axis: str = "env_steps") -> dict[str, Any]:
         """Return what `cadenza compare --json` prints."""

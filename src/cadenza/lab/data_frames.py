@@ -1,0 +1,47 @@
+"""Tables of metrics and runs, for scripts and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cadenza.errors import MissingExtraError, install
+from cadenza.records.folder import RunFolder
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class Rows(list[dict[str, Any]]):
+    """Rows of a table, each a dict by column."""
+
+    def to_pandas(self) -> DataFrame:
+        """Return the rows as a pandas data frame, with a column for every key of any row."""
+        try:
+            import pandas
+        except ImportError as problem:
+            raise MissingExtraError(f"to_pandas() needs an extra: {install('pandas')}") from problem
+        return pandas.DataFrame(self)
+
+
+def metric_rows(folders: Sequence[RunFolder]) -> Rows:
+    """Return all metrics of runs; each row begins with `run`, `environment`, `algorithm` and `seed`."""
+    from cadenza.lab.formats import table
+
+    return Rows(table(folders)[1])
+
+
+def run_rows(folders: Sequence[RunFolder]) -> Rows:
+    """Return a row for each run: the columns of `cadenza list`, its latest metrics, and settings that differ."""
+    from cadenza.lab.series import differing_keys
+    from cadenza.records.run_summary import UNREADABLE, describe
+
+    described = [describe(folder.path) for folder in folders]
+    differing = differing_keys([settings for _, settings, _ in described])
+    return Rows(
+        facts
+        | ({} if facts["status"] == UNREADABLE else {"status": folder.state()})
+        | {key: settings.get(key) for key in differing}
+        | measured
+        for folder, (facts, settings, measured) in zip(folders, described, strict=True)
+    )
