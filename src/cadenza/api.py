@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cadenza.errors import ConfigError
+from cadenza.base.formatting import number
+from cadenza.errors import ConfigError, UnknownKeyError, brief
 from cadenza.lab.data_frames import Rows, metric_rows, run_rows
 from cadenza.records.folder import RunFolder, find, runs_root
-from cadenza.trees import map_tree
-from cadenza.types import SINGLE_GROUP, Frame
 
 if TYPE_CHECKING:
     import gymnasium
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from cadenza.engine.events import Listener
     from cadenza.engine.launch import Result
     from cadenza.lab.compare import Comparison
-    from cadenza.lab.playback import Player
+    from cadenza.lab.policy import Policy
     from cadenza.lab.sweeps.sweep_file import SweepFile
+
+ARGUMENTS = ("env", "algorithm", "max_timesteps", "runs_dir", "quiet", "on_event", "trust")  # of `train`
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,19 @@ class Run:
 
     folder: RunFolder
 
+    def __repr__(self) -> str:
+        status = self.result
+        value = status.get("eval/return_mean")
+        measured = "" if value is None else f", return {number(value)}"
+        return f"<Run {self.id}: {self.folder.state()}, {status.get('env_steps') or 0:,} env_steps{measured}>"
+
+    def _repr_html_(self) -> str:
+        from cadenza.lab.report import card
+
+        return card(self.folder)
+
     @classmethod
+    @brief
     def find(cls, ref: str | Path, runs_dir: Path | str | None = None) -> Run:
         """Return the run with this id, unique prefix or path, or `@last` or `@best[:SPEC]`."""
         return cls(find(_root(runs_dir), str(ref)))
@@ -55,13 +69,14 @@ class Run:
 
         return Rows(read(self.folder.metrics))
 
+    @brief
     def resume(
         self,
         max_timesteps: int | None = None,
         max_updates: int | None = None,
         *,
         on_event: Listener | Iterable[Listener] = (),
-        quiet: bool = True,
+        quiet: bool = False,
         trust: bool = False,
         accept_changes: bool = False,
     ) -> Run:
@@ -75,6 +90,7 @@ class Run:
         budget = (max_timesteps, max_updates)
         return _outcome(resume(self.folder, *budget, None, quiet, trust, listeners, accept_changes))
 
+    @brief
     def evaluate(
         self,
         episodes: int = 20,
@@ -92,12 +108,14 @@ class Run:
             self.folder, episodes, seed, str(checkpoint), trust, timeout_seconds=timeout_seconds, explore=explore
         )
 
+    @brief
     def load(self, checkpoint: str | int = "last", trust: bool = False) -> Policy:
-        """Load the policy of a checkpoint, to be called with observations."""
+        """Load the policy of a checkpoint: `policy(obs)`, and of a team `policy({group: obs})`, return actions."""
         from cadenza.lab.playback import load_policy
+        from cadenza.lab.policy import Policy
 
-        player, _ = load_policy(self.folder, str(checkpoint), trust)
-        return Policy(player)
+        player, name = load_policy(self.folder, str(checkpoint), trust)
+        return Policy(player, f"{self.id} at {name}")
 
 
 class Runs(list[Run]):
@@ -113,30 +131,45 @@ class Runs(list[Run]):
         return run_rows([run.folder for run in self]).to_pandas()
 
 
+@brief
 def train(
     env: str | Path | Callable[..., Any] | gymnasium.Env[Any, Any],
     algorithm: str | type | None = None,
     *,
+    max_timesteps: int | None = None,
     runs_dir: Path | str | None = None,
-    quiet: bool = True,
+    quiet: bool = False,
     on_event: Listener | Iterable[Listener] = (),
     trust: bool = False,
     **overrides: Any,
 ) -> Run:
     """Train to the end and return the run: `train("CartPole-v1:ppo")`, or `train(make_my_env, "ppo")`.
 
-    The environment is an id, an import path, a function or class that returns a gymnasium.Env, or an Env of which
-    Gymnasium can make copies. Overrides have dotted keys: `train("CartPole-v1:ppo", **{"algorithm.gamma": 0.98})`.
-    A stored config from elsewhere that names code needs `trust`.
+    Arguments:
+        env: a spec (`"CartPole-v1:ppo"`) or a YAML file; with `algorithm`, an environment: an id, an import path, a
+            function or class that returns a gymnasium.Env, or an Env of which Gymnasium can make copies
+        algorithm: a name, an import path, or a workflow class
+        max_timesteps: stop after so many env_steps, in place of `training.max_timesteps`
+        runs_dir: the folder of runs; by default the variable CADENZA_RUNS, else `runs`
+        quiet: show warnings alone, instead of a live table (in a terminal or a notebook) or a line every few seconds
+        on_event: a function, or several, that are called with each event (`cadenza.events`)
+        trust: accept a file from elsewhere that names code
+        overrides: settings by dotted key, `seed=1, **{"algorithm.gamma": 0.98}`; docs/configuration.md lists them, and
+            `cadenza config explain algorithm.gamma CartPole-v1:ppo` describes one
+
+    An interrupt (Ctrl-C) saves the run before it is raised; `cadenza.Run.find("@last").resume()` continues it.
     """
     from cadenza.lab.session import train as launch
 
     listeners = _listeners(on_event)
+    if max_timesteps is not None:
+        overrides["training.max_timesteps"] = max_timesteps
     config, arguments, notes = _config(env, algorithm, trust, overrides)
     command = ["cadenza.train", *arguments]
     return _outcome(launch(config, _root(runs_dir), command, quiet, listeners, notes))
 
 
+@brief
 def build(
     env: str | Path | Callable[..., Any] | gymnasium.Env[Any, Any],
     algorithm: str | type | None = None,
@@ -157,6 +190,7 @@ def build(
         return assemble(config, first.spec, {}, first=first)
 
 
+@brief
 def evaluate(
     run: str | Path | Run,
     episodes: int = 20,
@@ -176,6 +210,7 @@ def evaluate(
     return measured.evaluate(episodes, seed, checkpoint, trust, timeout_seconds=timeout_seconds, explore=explore)
 
 
+@brief
 def verify(
     run: str | Path | Run, steps: int | None = None, runs_dir: Path | str | None = None, trust: bool = False
 ) -> dict[str, Any]:
@@ -192,6 +227,7 @@ def verify(
     return {"identical": difference is None, "first_difference": difference, "made_with": versions}
 
 
+@brief
 def compare(
     *runs: str | Path | Run,
     metrics: Sequence[str] = (),
@@ -216,16 +252,18 @@ def compare(
     return compared(unique.values(), metrics, str(score), by)
 
 
+@brief
 def load(
     run: str | Path | Run, checkpoint: str | int = "last", runs_dir: Path | str | None = None, trust: bool = False
 ) -> Policy:
-    """Load the policy of a run, to be called with observations.
+    """Load the policy of a run: `policy(obs)` returns the action, of a team `policy({group: obs})` those by group.
 
     A checkpoint is `last`, `best` or a number of env_steps.
     """
     return _run(run, runs_dir).load(checkpoint, trust)
 
 
+@brief
 def runs(
     runs_dir: Path | str | None = None, *, sort: str | None = None, limit: int | None = None, **filters: Any
 ) -> Runs:
@@ -241,6 +279,7 @@ def runs(
     return Runs(Run(RunFolder(root / row["run"])) for row in rows(root, filters, sort, limit))
 
 
+@brief
 def sweep(
     file: str | Path,
     *,
@@ -248,7 +287,7 @@ def sweep(
     max_timesteps: int | None = None,
     jobs: int | None = None,
     runs_dir: Path | str | None = None,
-    quiet: bool = True,
+    quiet: bool = False,
     trust: bool = False,
     **overrides: Any,
 ) -> dict[str, Any]:
@@ -262,6 +301,7 @@ def sweep(
     return _conduct(settings, overrides, runs_dir, quiet, trust, ["cadenza", "sweep", str(file)])
 
 
+@brief
 def tune(
     spec: str | Path,
     space: str | Path | None = None,
@@ -272,7 +312,7 @@ def tune(
     objective: str | None = None,
     jobs: int | None = None,
     runs_dir: Path | str | None = None,
-    quiet: bool = True,
+    quiet: bool = False,
     trust: bool = False,
     **overrides: Any,
 ) -> dict[str, Any]:
@@ -294,44 +334,6 @@ def tune(
         parallel_jobs=jobs,
     )
     return _conduct(file, overrides, runs_dir, quiet, trust, ["cadenza", "tune", str(spec)])
-
-
-class Policy:
-    """A trained policy for a single agent, `policy(obs) -> action`, with its normaliser and memory."""
-
-    def __init__(self, player: Player) -> None:
-        if list(player.spec.groups) != [SINGLE_GROUP]:
-            raise ConfigError(f"{player.spec.id} has several groups of agents: use cadenza evaluate")
-        from cadenza.envs.families.gym import action_for
-
-        self._player = player
-        self.spec = player.spec
-        self.reset = player.reset  # to be called when an episode begins
-        self._action = action_for(self.spec.groups[SINGLE_GROUP].action, player.config.environment.clip_actions)
-
-    def __call__(self, obs: Any, mask: Any = None, explore: bool = False) -> Any:
-        """Return the action for one raw observation: the most likely one, or a drawn one with `explore`."""
-        import numpy as np
-
-        from cadenza.envs.families.gym import as_declared_tree
-
-        tree = map_tree(lambda x: x[None], as_declared_tree(self.spec.groups[SINGLE_GROUP].observation, obs))
-        allowed = None if mask is None else {SINGLE_GROUP: np.asarray(mask, bool)[None]}
-        frame = Frame({SINGLE_GROUP: tree}, {SINGLE_GROUP: np.zeros(1, np.float32)}, mask=allowed)
-        return self._action(self._player.act(frame, explore)[SINGLE_GROUP][0])
-
-    def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
-        """Return the training environment, with its wrappers and time limit, for a loop of your own."""
-        from gymnasium.wrappers import TimeLimit
-
-        from cadenza.envs.catalog import make
-        from cadenza.envs.families.gym import Gym
-
-        environment = make(self._player.config.environment, render)
-        if not isinstance(environment, Gym):
-            raise ConfigError(f"{self.spec.id} is not a Gymnasium environment: use cadenza evaluate or cadenza play")
-        limit = environment.spec.max_episode_steps
-        return environment.env if limit is None else TimeLimit(environment.env, limit)
 
 
 def _root(runs_dir: Path | str | None) -> Path:
@@ -375,7 +377,13 @@ def _config(
     if not trust:
         require_trust_of_file(spec)
     settings = [override(key, value) for key, value in (implied | dict(overrides)).items()]
-    return load(spec, settings), [spec, *settings], notes
+    try:
+        return load(spec, settings), [spec, *settings], notes
+    except UnknownKeyError as unknown:
+        argument = get_close_matches(unknown.key, ARGUMENTS, n=1, cutoff=0.75)
+        if not argument or "." in unknown.key:
+            raise
+        raise ConfigError(f"unknown argument '{unknown.key}'; did you mean '{argument[0]}'?") from None
 
 
 def _listeners(on_event: Any) -> list[Listener]:

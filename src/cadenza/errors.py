@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P, T = ParamSpec("P"), TypeVar("T")
 
 
 class CadenzaError(Exception):
@@ -103,6 +107,23 @@ def foreign_code(what: str, error: type[CadenzaError] = ConfigError) -> Iterator
         raise
     except Exception as problem:
         raise error(f"{what} ({explanation(problem)})") from problem
+
+
+def brief(function: Callable[P, T]) -> Callable[P, T]:
+    """Let the errors of cadenza leave a public function without the frames inside it: the message says it all.
+
+    A cause, such as an exception in the user's own environment, stays with its traceback.
+    """
+
+    @wraps(function)
+    def call(*arguments: P.args, **keywords: P.kwargs) -> T:
+        __tracebackhide__ = True  # in notebooks
+        try:
+            return function(*arguments, **keywords)
+        except CadenzaError as problem:
+            raise problem.with_traceback(None) from problem.__cause__
+
+    return call
 
 
 def install(extra: str | None) -> str:

@@ -20,6 +20,7 @@ SCRIPTS: dict[str, tuple[tuple[object, ...], str]] = {  # by name, its arguments
     "compare_seeds.py": ((1024,), "gamma=0.5:"),
     "load_policy.py": ((), "episode 2: return"),
     "sweep.py": ((1024,), "best: trial"),
+    "team.py": ((1024,), "one battle: sum of rewards"),
     "metrics_to_pandas.py": ((1024,), "0.50"),
 }
 
@@ -56,7 +57,7 @@ def test_the_cells_of_the_notebook_run_as_a_program(tmp_path: Path) -> None:
     script(code, tmp_path)
 
 
-def test_the_notebook_runs_in_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_runs_and_shows_a_bar_and_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     for package in ("ipykernel", "pandas"):
         pytest.importorskip(package)
@@ -64,3 +65,11 @@ def test_the_notebook_runs_in_a_kernel(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in os.sys.path if path))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    pages = [
+        output["data"]["text/html"]
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if "text/html" in output.get("data", {})
+    ]
+    assert any("env_steps" in page and "100%" in page for page in pages)  # the bar of cadenza.train
+    assert any("<svg" in page for page in pages)  # the card of a run

@@ -123,10 +123,15 @@ def _cells(row: Sequence[str]) -> list[str]:
 
 def html(blocks: Sequence[Block], title: str) -> str:
     """Return the blocks as one HTML page that loads nothing from elsewhere."""
-    body = "\n".join(_html(block) for block in blocks)
+    body = fragment(blocks)
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
     head += f"<style>{STYLE}{SHADES}</style>"
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def fragment(blocks: Sequence[Block]) -> str:
+    """Return the blocks as a part of a page."""
+    return "\n".join(_html(block) for block in blocks)
 
 
 def _html(block: Block) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
+from urllib.parse import quote
 
 from cadenza.base import atomic
 from cadenza.base.files import SafePath
@@ -11,7 +13,7 @@ from cadenza.base.json_text import dumps
 from cadenza.base.text import shell
 from cadenza.config.schedules import with_short_schedules
 from cadenza.lab import charts, curves
-from cadenza.lab.html import Block, Code, Details, Heading, Media, Paragraph, Table, html, markdown
+from cadenza.lab.html import Block, Code, Details, Heading, Media, Paragraph, Table, fragment, html, markdown
 from cadenza.records import alert_log, metrics, validity
 from cadenza.records.folder import RunFolder
 from cadenza.trees import leaves
@@ -23,6 +25,7 @@ SECTIONS = ("algorithm.", "environment.", "training.")
 NOT_LISTED = ("environment.id", "algorithm.name", "training.phases")  # shown elsewhere, or too long for a table
 # 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+LINKS = ("report.md", "metrics.csv", "config.yaml", "logs/run.log")  # in a notebook
 BUDGETS = (("max_timesteps", "env_steps"), ("max_updates", "updates"))
 
 
@@ -37,6 +40,18 @@ def write_html(folder: RunFolder) -> SafePath:
     path = folder.files / "report.html"
     atomic.write_text(path, html(_blocks(folder, page=True), folder.id))
     return path
+
+
+def card(folder: RunFolder) -> str:
+    """Return a part of an HTML page for notebooks: what the run is and measured, its curve, links to its files."""
+    rows, settings, status = metrics.read(folder.metrics), folder.settings(), folder.read_status()
+    spec = f"{(settings.get('environment') or {}).get('id')}:{(settings.get('algorithm') or {}).get('name')}"
+    blocks: list[Block] = [Table((folder.id, spec), _summary(folder, rows, settings, status))]
+    if drawing := _drawing(True, rows, spec, status.get("return_threshold")):
+        blocks.append(Media(folder.curves, f"return over env_steps of {spec}", drawing))
+    places = [(name, folder.path / name) for name in LINKS if (folder.files / name).exists()]
+    links = " · ".join(f'<a href="{quote(os.path.relpath(path))}">{name}</a>' for name, path in places)
+    return f'<div style="--ink: currentColor; --faint: #8884; max-width: 48em">{fragment(blocks)}{links}</div>'
 
 
 def _blocks(folder: RunFolder, page: bool) -> list[Block]:

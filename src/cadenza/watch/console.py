@@ -1,4 +1,4 @@
-"""The console of a training run: a live table on a terminal, else plain lines; warnings alone when quiet."""
+"""The console of a run: a live table on a terminal or in a notebook, else plain lines; when quiet, warnings alone."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console as RichConsole
     from rich.console import RenderableType
     from rich.live import Live
+
+    from cadenza.watch.notebook import NotebookLive
 
 LIVE_SECONDS = 0.25  # between two refreshes of the table
 LINE_SECONDS = 5.0  # between two lines
@@ -67,7 +69,7 @@ class Console:
         self._last: dict[str, Any] = {}
         self._history: dict[str, deque[float]] = {}
         self._best: dict[str, float] = {}
-        self._live: Live | None = None
+        self._live: Live | NotebookLive | None = None
         self._rich: RichConsole | None = None
         self._levels = BLOCKS if "utf" in (getattr(self._stream, "encoding", None) or "utf-8").lower() else ASCII
 
@@ -152,12 +154,20 @@ class Console:
         return ahead(run_count, phase_count, phase.last)
 
     def _terminal(self) -> bool:
-        if not (hasattr(self._stream, "isatty") and self._stream.isatty()):
+        """Return whether a table can be shown, and prepare it."""
+        notebook = self._stream is sys.stderr and "IPython" in sys.modules and self._notebook()
+        if not notebook and not (hasattr(self._stream, "isatty") and self._stream.isatty()):
             return False
         from rich.console import Console as RichConsole
 
-        self._rich = RichConsole(file=self._stream)
-        return not self._rich.is_dumb_terminal
+        self._rich = RichConsole(force_jupyter=True) if notebook else RichConsole(file=self._stream)
+        return notebook or not self._rich.is_dumb_terminal
+
+    @staticmethod
+    def _notebook() -> bool:
+        from cadenza.watch.notebook import in_notebook
+
+        return in_notebook()
 
     def _open_live(self, headline: Sequence[str]) -> None:
         from rich.live import Live
@@ -166,12 +176,20 @@ class Console:
         assert self._rich is not None
         for index, line in enumerate(headline):
             self._rich.print(Text(printable(line), style="bold" if index == 0 else "dim"), soft_wrap=True)
+        if self._rich.is_jupyter:
+            from cadenza.watch.notebook import NotebookLive
+
+            self._live = NotebookLive(self._display(), self._rich)
+            return
         # No refresh thread: it would compete with training for the interpreter.
         self._live = Live(self._display(), console=self._rich, auto_refresh=False, transient=False)
         self._live.start(refresh=True)
 
     def _line(self, text: str) -> None:
         with self._silence_on_failure():
+            if self._rich is not None and self._rich.is_jupyter:  # a notebook shows stderr like an error
+                self._rich.print(text, markup=False, highlight=False, soft_wrap=True)
+                return
             self._stream.write(printable(text) + "\n")
             self._stream.flush()
 

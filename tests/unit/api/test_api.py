@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ import pytest
 import torch
 
 import cadenza
+from cadenza import api
+from cadenza.base.formatting import number
 from cadenza.config.load import load, override
 from cadenza.envs.seeds import EVAL, EpisodeSeeds
 from cadenza.envs.toys.toy import DictIdentity
-from cadenza.errors import ConfigError, NotFoundError
+from cadenza.errors import ConfigError, EnvironmentFault, NotFoundError
 from cadenza.types import Acted, Mode, Step, Tree
 from harness.memory import Memory, MemoryConfig
 
@@ -99,12 +103,6 @@ def test_a_policy_for_continuous_actions_and_dict_observations(tmp_path: Path) -
     assert cadenza.load(run.id, runs_dir=tmp_path)(DictIdentity().observation_space.sample()) in (0, 1)
 
 
-def test_loading_a_team_as_one_policy_is_refused(tmp_path: Path) -> None:
-    run = cadenza.train("toy/pair:ppo", runs_dir=tmp_path, **SMALL)
-    with pytest.raises(ConfigError, match="several groups"):
-        cadenza.load(run.id, runs_dir=tmp_path)
-
-
 def test_a_policy_plays_as_it_was_evaluated(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"algorithm.normalize_obs": "rolling"}
     run = cadenza.train("CartPole-v1:ppo", runs_dir=tmp_path, **SMALL, **changes, name="mine")
@@ -156,6 +154,68 @@ def test_a_policy_respects_masks_and_bounds(tmp_path: Path) -> None:
     policy = run.load()
     drawn = [float(policy([0.5], explore=True)[0]) for _ in range(50)]
     assert max(map(abs, drawn)) == 1.0  # clipped, as in training
+
+
+def test_a_mistake_is_one_short_exception_that_names_the_nearest(tmp_path: Path) -> None:
+    mistakes: dict[str, Any] = {"algorithm.gama": 0.98, "quite": True, "max_timestep": 5, "seed": "x"}
+    for (key, value), message in zip(
+        mistakes.items(),
+        (
+            "unknown key 'algorithm.gama'; did you mean 'algorithm.gamma'?",
+            "unknown argument 'quite'; did you mean 'quiet'?",
+            "unknown argument 'max_timestep'; did you mean 'max_timesteps'?",
+            "seed='x': must be a whole number",
+        ),
+        strict=True,
+    ):
+        with pytest.raises(ConfigError) as caught:
+            cadenza.train("CartPole-v1:ppo", runs_dir=tmp_path, **{key: value})
+        text = "".join(traceback.format_exception(caught.value))
+        assert text.splitlines()[-1].endswith(message)
+        assert len(text.splitlines()) < 10
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_fault_in_a_users_environment_keeps_its_traceback(tmp_path: Path) -> None:
+    class Broken(gymnasium.Env[Any, Any]):
+        observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, **settings: Any) -> Any:
+            raise ZeroDivisionError("here")
+
+    with pytest.raises(EnvironmentFault) as caught:
+        cadenza.train(Broken, "ppo", runs_dir=tmp_path, **SMALL)
+    assert 'raise ZeroDivisionError("here")' in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_help_of_train_names_every_argument() -> None:
+    text = inspect.getdoc(cadenza.train)
+    names = inspect.signature(cadenza.train).parameters
+    assert [name for name in names if f"\n    {name}: " not in text] == []
+    assert set(names) == {*api.ARGUMENTS, "overrides"}
+
+
+def test_a_run_shows_its_progress_unless_it_is_quiet(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = cadenza.train("toy/identity:ppo", runs_dir=tmp_path, **SMALL)
+    assert "env_steps 256 / 256 (100%)" in capfd.readouterr().err  # a line, as this is no terminal
+    run.resume(max_timesteps=512, quiet=True)
+    assert "env_steps" not in capfd.readouterr().err
+
+
+def test_runs_and_policies_describe_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = cadenza.train("CartPole-v1:ppo", quiet=True, max_timesteps=256, **{**SMALL, "training.max_timesteps": 64})
+    value = run.result["eval/return_mean"]
+    assert repr(run) == f"<Run {run.id}: finished, 256 env_steps, return {number(value)}>"
+    card = run._repr_html_()
+    assert "<svg" in card
+    assert "256 env_steps" in card
+    assert f'<a href="runs/{run.id}/report.md">' in card
+    policy = run.load()
+    assert (
+        repr(policy) == f"<Policy {run.id} at step-000000000256-{run.result['updates']:012d}: Box(4,) -> Discrete(2)>"
+    )
+    assert "Discrete(2)" in policy._repr_html_()
 
 
 def test_public_names_are_few_and_there() -> None:

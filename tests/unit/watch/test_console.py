@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -344,3 +345,29 @@ def test_a_run_prints_the_progress_of_each_phase(tmp_path: Path, monkeypatch: py
             for steps, share in ((80, 62), (96, 75), (112, 88), (128, 100))
         ),
     ]
+
+
+def test_a_notebook_shows_the_table_in_place_and_no_line_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clock: SimpleNamespace
+) -> None:
+    pages: list[str] = []
+    handle = SimpleNamespace(update=lambda page: pages.append(page))
+
+    def show(page: object, **settings: object) -> SimpleNamespace:
+        pages.append(str(page))
+        return handle
+
+    display = SimpleNamespace(display=show, HTML=str)
+    kernel = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: kernel, display=display))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    console = Console(quiet=False, total=1000)
+    console.start(["headline"], 0, TRAIN)
+    clock.now += 1
+    console.update(500, TRAIN, {"env_steps": 500, "eval/return_mean": 3.5})
+    console.note("hint")
+    console.finish("finished")
+    text = "".join(pages)
+    assert "50%" in text
+    assert "eval/return_mean" in text
+    assert capsys.readouterr().err == ""
