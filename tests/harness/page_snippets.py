@@ -16,28 +16,34 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.(?:py|yaml))\n")
 
 
-def command(arguments: list[str], folder: Path) -> None:
-    """Run `cadenza ARGUMENTS` like the installed command, without the current folder in Python's path."""
-    _succeeds(_command, arguments, folder)
+def command(arguments: list[str], folder: Path, fails: bool = False) -> str:
+    """Run `cadenza ARGUMENTS` like the installed command, without the current folder in Python's path.
+
+    Return what it printed. It must succeed, or fail with an exit code that is not 0.
+    """
+    return _run(_command, arguments, folder, fails)
 
 
 def script(code: str, folder: Path) -> None:
     """Run a program that is in the folder."""
-    _succeeds(_script, code, folder)
+    _run(_script, code, folder)
 
 
 def program(file: Path, folder: Path, *arguments: object) -> str:
     """Run the program in a file, in this folder; return what it printed."""
     settings = f"import sys\nsys.argv = {[str(file), *map(str, arguments)]!r}\n__file__ = sys.argv[0]\n"
-    return _succeeds(_script, settings + file.read_text(), folder)
+    return _run(_script, settings + file.read_text(), folder)
 
 
 def shell(text: str, folder: Path) -> None:
-    """Run the lines `$ cadenza …` of a block; the others are what they print."""
-    for line in text.replace("\\\n", " ").splitlines():
-        if line.startswith("$ "):
-            assert line.startswith("$ cadenza "), line
-            command(shlex.split(line, comments=True)[2:], folder)
+    """Run the lines `$ cadenza …` of a block. The others are what they print: a line `error: …` is, exactly."""
+    for part in re.split(r"^\$ ", text.replace("\\\n", " "), flags=re.MULTILINE)[1:]:
+        line, _, rest = part.partition("\n")
+        assert line.startswith("cadenza "), line
+        errors = re.findall(r"^error: .*$", rest, re.MULTILINE)
+        printed = command(shlex.split(line, comments=True)[1:], folder, fails=bool(errors))
+        for error in errors:
+            assert error in printed, printed
 
 
 def snippets(page: Path) -> Iterator[tuple[str, str]]:
@@ -56,17 +62,18 @@ def run_page(page: Path, folder: Path) -> None:
             script(text, folder)
 
 
-def _succeeds(work: Callable[..., None], what: object, folder: Path) -> str:
+def _run(work: Callable[..., None], what: object, folder: Path, fails: bool = False) -> str:
     output = folder / "output.txt"
     process = forkserver.Process(target=work, args=(what, folder, output), daemon=True)
     process.start()
     process.join()
-    assert process.exitcode == 0, f"{what}\n{output.read_text()}"
+    assert (process.exitcode != 0) == fails, f"{what}\n{output.read_text()}"
     return output.read_text()
 
 
 def _command(arguments: list[str], folder: Path, output: Path) -> None:
     _settle(folder, output)
+    sys.argv = ["cadenza", *arguments]  # from which some commands start processes
     from cadenza.cli.main import run
 
     _leave(run(arguments))

@@ -68,7 +68,8 @@ def test_wrong_groups_and_numbers_of_agents_are_refused_by_name(run: cadenza.Run
 
 
 def test_one_group_of_several_agents_is_a_team(tmp_path: Path) -> None:
-    run = cadenza.train("skirmish/3m:ippo", runs_dir=tmp_path, **SMALL, **{"environment.max_episode_steps": 8})
+    changes: dict[str, Any] = {"environment.max_episode_steps": 8}
+    run = cadenza.train("skirmish/3m:ippo", runs_dir=tmp_path, **SMALL, **changes)
     policy = run.load()
     frame = policy.make_env().reset(0)
     actions = policy(frame.obs, mask=frame.mask)
