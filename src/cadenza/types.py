@@ -261,6 +261,14 @@ class HasFiles(Protocol):
 
 
 @runtime_checkable
+class Shortening(Protocol):
+    """A store of a fixed length that can be used before it is full, at the end of an exact budget."""
+
+    def shorten(self) -> None:
+        """Be ready with the steps that are there."""
+
+
+@runtime_checkable
 class Sealing(Protocol):
     """A store that writes its rows to files beside the checkpoints, so that a checkpoint costs what is new."""
 

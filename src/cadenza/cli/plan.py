@@ -79,6 +79,7 @@ def rows(needs: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("spec", f"{needs['spec']}, {tuned(needs['experiment'])}"),
         ("run", f"{number(run['env_steps'])} env_steps, {number(run['updates'])} updates"),
+        *([("", run["end"])] if run["end"] else []),
         ("cycles", f"{number(run['cycles'])} of {cycle}; phases: {', '.join(run['phases'])}"),
         ("evaluations", f"{number(run['evaluations'])}"),
         ("environments", f"{envs['count']} ({envs['vectorize']}), {envs['evaluation_count']} for evaluation"),

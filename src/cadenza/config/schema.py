@@ -180,6 +180,11 @@ class TrainingConfig:
     """The length of a run and its phases."""
 
     max_timesteps: int | None = setting(100_000, "budget, rounded up to a whole cycle", "env_steps", least=1)
+    exact_budget: bool = setting(
+        False,
+        "the last rollout is shorter, so that the run ends at max_timesteps, rounded up to a step of every environment",
+        sparse=True,
+    )
     max_updates: int | None = setting(None, "budget in gradient steps, alone or with max_timesteps", "updates", least=1)
     horizon: int | None = setting(None, "length for schedules; null: the first budget", "env_steps or updates", least=1)
     phases: tuple[Phase, ...] | None = setting(None, "curriculum; null: the algorithm's own")
@@ -194,6 +199,8 @@ class TrainingConfig:
     dataset: str | None = setting(None, "initial content of the replay: a folder, or minari:ID (docs/offline.md)")
 
     def __post_init__(self) -> None:
+        if self.exact_budget and self.max_timesteps is None:
+            raise ConfigError("training.exact_budget=true: needs training.max_timesteps, the budget to end at")
         if self.phases is not None and not self.phases:
             raise ConfigError("training.phases is empty: give at least one phase, or null for the algorithm's own")
         for name, entry in self.buffers.items():
@@ -213,6 +220,7 @@ class EvaluationConfig:
     )
     every_updates: int | None = setting(10_000, "the same in phases that do not collect", "updates", least=0)
     warmup_steps: int = setting(0, "no evaluation up to and including this point", "env_steps", least=0)
+    at_start: bool = setting(False, "evaluate before the first step, so that curves begin at 0", sparse=True)
     at_end: bool = setting(True, "evaluate when the run ends")
     episodes: int = setting(20, "finished episodes per evaluation", "episodes", least=1)
     num_envs: int = setting(8, "environments stepped together (never more than episodes)", least=1)

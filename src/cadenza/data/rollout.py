@@ -40,7 +40,7 @@ class RolloutStore:
     """
 
     def __init__(self, n_steps: int, carry_at: Sequence[int] = (), on_disk: bool = False) -> None:
-        self.n_steps = n_steps
+        self.n_steps = self._length = n_steps  # of a full rollout, and of this one
         self.carry_at = tuple(carry_at)
         self.on_disk = on_disk
         self.folder: SafePath | None = None
@@ -105,18 +105,22 @@ class RolloutStore:
             self.size += 1
 
     def ready(self) -> bool:
-        return self.size == self.n_steps
+        return self.size == self._length
+
+    def shorten(self) -> None:
+        """End this rollout with the steps it holds."""
+        self._length = self.size
 
     def take(self) -> Rollout:
         """Return the rollout; the next `add` starts a new one."""
-        assert self.ready(), f"rollout holds {self.size} of {self.n_steps} steps"
+        assert self.ready(), f"rollout holds {self.size} of {self._length} steps"
         rows = [np.full(len(ended), t) for t, ended, _ in self._finals]
         envs = [ended for _, ended, _ in self._finals]
         lasts = [last for *_, last in self._finals]
         final = map_tree(lambda *x: np.concatenate(x), *lasts) if lasts else {}
         empty = np.zeros(0, np.int64)
         rollout = Rollout(
-            **self._arrays,
+            **map_tree(lambda x: x[: self.size], self._arrays),
             final_index=(np.concatenate([empty, *rows]), np.concatenate([empty, *envs])),
             final_obs=final.get("obs", {}),
             final_state=final.get("state"),
@@ -124,7 +128,7 @@ class RolloutStore:
             after_obs=self._after["obs"],
             after_state=self._after.get("state"),
         )
-        self.size = 0
+        self.size, self._length = 0, self.n_steps
         self._finals, self._carries = [], []
         return rollout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 
 from cadenza.config.schema import Phase, RunConfig
 from cadenza.errors import ConfigError
@@ -21,6 +22,27 @@ def no_updates_warning(config: RunConfig, phases: Iterable[Phase]) -> str | None
             warning = f"training.max_timesteps={budget} ends before anything is learned: {before} steps come before"
             return f"{warning} phase {phase.name}"
         before += length_of(phase, collects=True)
+    return None
+
+
+def end_note(config: RunConfig, phases: Iterable[Phase]) -> str | None:
+    """Return where a run ends if it is not at its budget, since it ends with a cycle; None where that is open."""
+    training, num_envs, reached = config.training, config.environment.num_envs, 0
+    budget = training.max_timesteps
+    if budget is None or training.max_updates is not None or training.exact_budget:
+        return None
+    for phase in phases:
+        if phase.type != "online":
+            continue
+        amounts = [hook.steps for hook in phase.hooks if hook.name == "collect"]
+        if None in amounts or phase.duration_updates is not None:
+            return None
+        cycle = sum(-(-amount // num_envs) * num_envs for amount in amounts if amount is not None)
+        lengths = [budget - reached, phase.duration_steps or inf, cycle * (phase.duration_cycles or inf)]
+        reached += -int(-min(lengths) // cycle) * cycle
+        if reached >= budget:
+            rounding = f"the budget of {budget:,}, rounded up to a cycle of {cycle:,}"
+            return None if reached == budget else f"ends at step {reached:,}: {rounding}"
     return None
 
 

@@ -311,6 +311,10 @@ def decide_budget(training: TrainingConfig, phases: tuple[Phase, ...], decisions
         if all(getattr(training, budget) is None for budget, used in uses.items() if used):
             remedies = [*(f"set training.{budget}" for budget, used in uses.items() if used), "give it a duration"]
             raise ConfigError(f"phase {endless[0]} would never end: {', or '.join(remedies)}")
+    whole_episodes = [phase.name for phase in phases if any(hook.episodes for hook in phase.hooks)]
+    if training.exact_budget and whole_episodes:
+        reason = f"phase {whole_episodes[0]} collects whole episodes, and ends with the one that reaches the budget"
+        raise ConfigError(f"training.exact_budget=true: {reason}")
     decisions.setdefault("training.unit", unit)
     lengths = sum(length_of(phase, collects) for phase in phases)
     horizon = training.horizon or budget or training.max_updates or lengths or 1

@@ -23,7 +23,13 @@ from cadenza.config.debugger import attached, note, with_one_environment
 from cadenza.config.load import dump
 from cadenza.config.schedules import brief, schedules_in, value_at
 from cadenza.config.schema import MINARI, RunConfig, TrainingConfig
-from cadenza.engine.advice import no_updates_warning, refuse_several_processes, threads_warning, time_limit_warning
+from cadenza.engine.advice import (
+    end_note,
+    no_updates_warning,
+    refuse_several_processes,
+    threads_warning,
+    time_limit_warning,
+)
 from cadenza.engine.attachments import Attachments, Display
 from cadenza.engine.events import Ended, Started
 from cadenza.engine.signals import STOP, Signals
@@ -275,6 +281,8 @@ def headline(run: Orchestrator, first: bool, reached: int = 0) -> list[str]:
     config = run.config
     what = f"{config.environment.id}:{config.variant}  seed {config.seed}  {tuned(config.experiment)}"
     lines = [what, f"run {run.folder.path}"]
+    if first and (note := end_note(config, run.scheduler.phases)) is not None:
+        lines.append(note)
     if first and config.training.init_from:
         source = run.decisions["training.init_from"]
         lines.append(f"starting from the weights of {config.training.init_from} at {source}")

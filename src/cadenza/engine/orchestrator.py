@@ -12,7 +12,7 @@ import errno
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
@@ -35,7 +35,7 @@ from cadenza.errors import ConfigError, DivergenceError, EnvironmentFault, Stora
 from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricBuffer, MetricsFile
-from cadenza.types import EnvSpec, Mode, PhaseInfo, Sealing, Stateful, Store, Updated, Workflow
+from cadenza.types import EnvSpec, Mode, PhaseInfo, Sealing, Shortening, Stateful, Store, Updated, Workflow
 
 SAVE_ATTEMPTS = 3  # failures in a row before a full or failing disk ends the run
 
@@ -102,6 +102,8 @@ class Orchestrator:
             raise
 
     def _loop(self, until: Callable[[Clock], bool]) -> str | None:
+        if self.config.evaluation.at_start and not any(self.clock.position) and not self.clock.evaluations:
+            self._evaluate_start()
         while not self._stop():
             if self.clock.cycle_ended:
                 self._end_cycle()
@@ -164,6 +166,9 @@ class Orchestrator:
     def _collect(self, task: Task) -> None:
         assert self.collector is not None
         mode = Mode(explore=True, phase=self._phase(task), streams=self.streams)
+        requested, rest = task.amount, self._exact_rest()
+        if rest is not None:
+            task = replace(task, amount=max(1, min(requested, rest)))
         with self.usage.part("collect"):
             collect = partial(self.collector.collect, task, self.stores[task.buffer], mode, self._stop)
             collected: Collected = self.probe.task("collect", collect)
@@ -178,10 +183,14 @@ class Orchestrator:
             self.buffer.add({f"collect/{name}": value for name, value in parts.items()})
         self.episodes.add(collected.episodes)
         amount = len(collected.episodes) if task.hook.episodes else collected.env_steps
+        if rest is not None and collected.env_steps >= rest:  # the budget ends here, and with it the hook
+            amount = max(amount, requested)
         self.scheduler.advance(amount, env_steps=collected.env_steps)
 
     def _update(self, task: Task) -> None:
         store = self.stores[task.buffer]
+        if not store.ready() and self._exact_rest() == 0 and isinstance(store, Shortening):
+            store.shorten()
         if not store.ready():
             where = f"phase {task.phase.name}: hook {task.hook.name}"
             raise ConfigError(f"{where} finds too little in buffer '{task.buffer}'; collect more before it")
@@ -199,6 +208,13 @@ class Orchestrator:
         self.clock.updates += result.updates
         self.clock.offline_updates += result.updates if task.phase.type == "offline" else 0
         self.scheduler.advance(result.calls, updates=result.updates)
+
+    def _exact_rest(self) -> int | None:
+        """Return the env_steps up to the budget where `training.exact_budget` ends the run there, else None."""
+        training = self.config.training
+        if not training.exact_budget or training.max_timesteps is None:
+            return None
+        return max(0, training.max_timesteps - self.clock.env_steps)
 
     def _phase(self, task: Task | None, due: int = 1) -> PhaseInfo:
         """Return the progress when the task began: an interrupted one then continues under the same schedules."""
@@ -241,6 +257,15 @@ class Orchestrator:
             self.write_row(evaluation)
         self.save(insist=True)
         return True
+
+    def _evaluate_start(self) -> None:
+        """Evaluate before the first step, unless a signal interrupts it."""
+        first = self.scheduler.next()
+        self.clock.phase = first.phase.name if first else ""
+        evaluation = self._evaluate()
+        if evaluation is not None:
+            self.write_row(evaluation)
+            self._save_if_best()
 
     def _evaluate(self) -> Evaluation | None:
         """Evaluate the policy; return None if a signal interrupts it. A resumed run repeats the same evaluation."""

@@ -17,7 +17,7 @@ from cadenza.base.formatting import size
 from cadenza.config.schema import Phase, RunConfig
 from cadenza.data.priorities import Priorities
 from cadenza.data.replay import ReplayStore
-from cadenza.engine.advice import no_updates_warning, threads_warning, time_limit_warning
+from cadenza.engine.advice import end_note, no_updates_warning, threads_warning, time_limit_warning
 from cadenza.engine.build import Assembly, assemble
 from cadenza.engine.launch import check
 from cadenza.engine.signals import Signals
@@ -55,7 +55,9 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
     refuse_too_much(config, stores)
     quiet = replace(
         config,
-        evaluation=replace(config.evaluation, every_steps=None, every_updates=None, at_end=False, video=False),
+        evaluation=replace(
+            config.evaluation, every_steps=None, every_updates=None, at_start=False, at_end=False, video=False
+        ),
         checkpoint=replace(config.checkpoint, every_steps=0, every_updates=0),
     )
     scratch_folder = tempfile.TemporaryDirectory(prefix="cadenza-plan-")
@@ -80,7 +82,7 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
             "workers": decisions.get("environment.workers"),
             "evaluation_count": assembly.evaluator.num_envs,
         },
-        "run": outline,
+        "run": outline | {"end": end_note(config, phases)},
         "memory": memory_of(assembly.workflow, stores, measured.process),
         "disk": disk_of(config, spec, measured, outline, stores),
         "time": time_of(config, spec, measured, paces, expected),

@@ -65,10 +65,12 @@ class Forecast:
     evaluations: float
     rows: float
     checkpoints: float  # those that are due, besides the first, the best and the last
+    most_steps: float = inf  # an exact budget, which the last rollout ends with
 
     def total(self, unit: str) -> float:
         """Return the run's cycles, env_steps, updates or seconds."""
-        return float(sum(span.total(unit) for span in self.spans))
+        total = float(sum(span.total(unit) for span in self.spans))
+        return min(total, self.most_steps) if unit == "env_steps" else total
 
     @property
     def last(self) -> Span | None:
@@ -112,7 +114,9 @@ def forecast(config: RunConfig, phases: Sequence[Phase], paces: Sequence[Pace]) 
         occasions.count(spans[-1])
     occasions.conclude()
     beyond = [phase.name for phase in phases[len(spans) :]]
-    return Forecast(spans, beyond, occasions.evaluations, occasions.rows, occasions.checkpoints)
+    training, num_envs = config.training, config.environment.num_envs
+    exact = ceil((training.max_timesteps or 0) / num_envs) * num_envs if training.exact_budget else inf
+    return Forecast(spans, beyond, occasions.evaluations, occasions.rows, occasions.checkpoints, exact)
 
 
 def cycles_until(length: float, each: float) -> float:
@@ -179,7 +183,8 @@ class Occasions:
     def __init__(self, config: RunConfig) -> None:
         self.at_end = config.evaluation.at_end
         self.triggers, self.clock = triggers_of(config), Clock()
-        self.evaluations = self.rows = self.checkpoints = 0.0
+        self.evaluations = self.rows = float(config.evaluation.at_start)
+        self.checkpoints = 0.0
         self.cycle = 0.0  # cycles of training so far
         self.evaluated_at = self.logged_at = -1.0  # the cycle of the latest evaluation, of the latest row
 

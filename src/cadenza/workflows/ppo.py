@@ -113,7 +113,9 @@ class PPO:
             **{f"{name}.value": scale for name, scale in self.value_scales.items()},
             **{f"{name}.reward": scale for name, scale in self.reward_scales.items()},
         }
-        starts = [self._sequences(name)[0][0].tolist() for name, net in self.nets.items() if net.has_memory]
+        starts = [
+            self._sequences(name, config.n_steps)[0][0].tolist() for name, net in self.nets.items() if net.has_memory
+        ]
         self.carry_at = sorted(
             {step for steps in starts for step in steps}
         )  # the steps before which carries are stored
@@ -227,7 +229,7 @@ class PPO:
 
     def _cut(self, name: str, steps: dict[str, Any], acted: Tensor, alive: Tensor, carry: Tree) -> Samples:
         """Cut the steps of a rollout [T, N, A, …] into sequences [L, S, A, …]."""
-        times, counts = self._sequences(name)
+        times, counts = self._sequences(name, len(acted))
         counts = counts[..., None, None]
         if len(times) == 1:  # single steps, all of them in order: views where possible, as a rollout may be large
             sequences = map_tree(lambda x: None if x is None else x[None].flatten(1, 2), steps)
@@ -308,13 +310,14 @@ class PPO:
         log_prob, _ = net.head.evaluate(output, mask, self._tensor(data["action"]))
         return log_prob.masked_fill(~acted, 0.0).sum(-1)
 
-    def _sequences(self, name: str) -> tuple[Tensor, Tensor]:
+    def _sequences(self, name: str, n_steps: int) -> tuple[Tensor, Tensor]:
         """Return the steps of each sequence [L, C] of a group, and which count: burn-in only warms up the memory."""
         length, burn_in = self.configs[name].sequence_length, self.configs[name].torso.memory.burn_in
-        starts = torch.arange(0, self.config.n_steps, length, device=self.device)
+        starts = torch.arange(0, n_steps, length, device=self.device)
         # the first sequence has no steps before it: it runs on a little instead, so that all are equally long
         times = (starts - burn_in).clamp(min=0) + torch.arange(length + burn_in, device=self.device)[:, None]
-        return times, ((times >= starts) & (times < starts + length)).float()
+        counts = (times >= starts) & (times < starts + length) & (times < n_steps)
+        return times.clamp(max=n_steps - 1), counts.float()  # the last rollout may end within a sequence
 
     def _fit(self, name: str, samples: Samples, phase: PhaseInfo) -> tuple[int, dict[str, Tensor]]:
         """Take the gradient steps of all epochs; return their number and the means of their figures."""
@@ -327,7 +330,7 @@ class PPO:
         norms: list[dict[str, Tensor]] = []
         for _ in range(config.n_epochs):
             order = torch.randperm(samples.weight.shape[1], generator=shuffle).to(self.device)
-            for rows in torch.split(order, minibatch):
+            for rows in torch.tensor_split(order, -(-len(order) // minibatch)):  # equal parts, of a short rollout too
                 figures.append(self._gradients(name, samples, rows, objective))
                 if config.target_kl is not None and figures[-1][FIGURES.index("kl")] > 1.5 * config.target_kl:
                     break

@@ -84,7 +84,7 @@ def walked(workflow: Any, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.
 
 def unsequenced(workflow: Any, x: torch.Tensor, envs: int) -> np.ndarray:
     """Convert [L, S, 1] to [T, N], from the sequences in which each step counts."""
-    times, counts = workflow._sequences("agent")
+    times, counts = workflow._sequences("agent", workflow.config.n_steps)
     out = np.full((workflow.config.n_steps, envs), np.nan)
     for c in range(times.shape[1]):
         for row, t in enumerate(times[:, c].tolist()):
