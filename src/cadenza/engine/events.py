@@ -7,7 +7,7 @@ failure. After a kill, what happened since the last checkpoint happens again, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,8 @@ class Ended:
     status: str
     message: str
     error: str = ""  # the class of the error that a run failed with
+    env_steps: int = field(default=0, compare=False)  # where it ended
+    updates: int = field(default=0, compare=False)
 
 
 Event = Started | Row | Evaluated | Saved | Ended

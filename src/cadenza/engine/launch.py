@@ -243,13 +243,13 @@ def execute(
         console.close()
         record_failure(run, problem)
         with contextlib.suppress(Exception):  # the first problem is the one to report
-            run.tell(Ended("failed", str(problem), type(problem).__name__))
+            run.tell(Ended("failed", str(problem), type(problem).__name__, *run.clock.position))
         raise
     finally:
         run.metrics.close()
     console.finish("\n".join(map(text.one_line, ending(run, signal))))
     attachments.finish(run)
-    run.tell(Ended("interrupted" if signal else "finished", signal or ""))
+    run.tell(Ended("interrupted" if signal else "finished", signal or "", "", *run.clock.position))
     late = run.signals.requested  # it came after the loop; a listener's request to stop has then nothing to stop
     return Result(run.folder, signal or (None if late == STOP else late), run.signals.why if signal else "")
 

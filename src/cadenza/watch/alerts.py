@@ -156,11 +156,12 @@ class Alerts:
         if isinstance(event, Started):
             self._start(event)
         elif isinstance(event, Row) and self._checker is not None:
-            self._position: Mapping[str, Any] = event.row
             self._add(self._checker.check(event.row))
         elif isinstance(event, Ended) and self._checker is not None:
             if event.error == DIVERGED:
-                self._add(self._checker.diverged(self._position, event.message.partition(";")[0]))
+                what = event.message.partition(";")[0].partition(" by step ")[0]  # the alert names the step itself
+                place = {"env_steps": event.env_steps, "updates": event.updates}
+                self._add(self._checker.diverged(place, what))
             if not self._file_complete:
                 self._rewrite()
             if self._messenger is not None and (problem := self._messenger.close()) is not None:
@@ -172,7 +173,6 @@ class Alerts:
         self._checker = RuleChecker(started.config.logging.alerts.watched(), started.unit, horizon, started.opponents)
         rows = metrics.read(started.folder.metrics)
         self._all = [alert for row in rows for alert in self._checker.check(row)]
-        self._position = rows[-1] if rows else {"env_steps": 0, "updates": 0}
         if read(started.folder.alerts) != json.loads(dumps(self._all)):  # some came after the checkpoint resumed from
             self._rewrite()
 

@@ -161,7 +161,12 @@ def test_a_killed_and_resumed_run_has_each_alert_once(tmp_path: Path) -> None:
 def test_divergence_raises_the_not_finite_alert(tmp_path: Path) -> None:
     failed = train(tmp_path, "Pendulum-v1:ppo", "algorithm.learning_rate=1e25", "--max-timesteps", "20000")
     assert failed.code == 70
-    assert any("warning: not_finite at step" in line for line in failed.warnings)
+    (alert,) = [line for line in failed.warnings if "not_finite" in line]
+    (error,) = [line for line in failed.err.splitlines() if line.startswith("error: ")]
+    step = error.partition(" by step ")[2].split()[0]
+    assert int(step) > 0
+    assert f"not_finite at step {step}: " in alert
+    assert " by step " not in alert
     assert [alert["rule"] for alert in read(last(tmp_path).alerts)] == ["not_finite"]
 
 
