@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
@@ -36,6 +36,7 @@ from cadenza.config.spec import (
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
 
 MARKS = "from_environment"  # the setting that lists the keys whose value came from an environment variable
+FOR_EVERY_ALGORITHM = "cadenza/conf/pace/debug.yaml"
 SHIPPED = "cadenza/conf/"  # the folder of the settings of algorithms and of the experiments that are part of cadenza
 
 
@@ -124,22 +125,39 @@ def _grammar(value: Any) -> str:
 def resolve(
     spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None, *, trace: bool = False
 ) -> Composed:
-    """Return what `compose` returns, without settings of cadenza's own files that have no effect any more.
+    """Return what `compose` returns, without settings of cadenza's own files that have no effect here.
 
-    These belong to a part that an override has replaced. Building the config finds them.
+    These belong to a part that an override has replaced, or to other algorithms than this one (`pace=debug`). Building
+    the config finds them.
     """
     composed = compose(spec, overrides, config_dir, trace=trace)
     try:
         composed.config  # noqa: B018 - for its errors
-    except UnusedError as unused:
+    except (UnusedError, UnknownKeyError) as problem:
         from cadenza.config.explain import source_of
 
         layers = composed.layers if trace else compose(spec, overrides, config_dir, trace=True).layers
-        shipped = [f"~{key}" for key in unused.keys if source_of(key, layers).startswith(SHIPPED)]
+        if isinstance(problem, UnusedError):
+            shipped = [f"~{key}" for key in problem.keys if source_of(key, layers).startswith(SHIPPED)]
+        else:
+            keys = {name for name, _, _ in walk(RunConfig, data=composed.data)}
+            general = [layer.data["algorithm"] for layer in layers if layer.source == FOR_EVERY_ALGORITHM]
+            unknown = {key for settings in general for key in unknown_keys(settings, "algorithm", keys)}
+            shipped = [f"~{key}" for key in unknown] if problem.key in unknown else []
         if not shipped:
             raise
         return resolve(spec, [*overrides, *shipped], config_dir, trace=trace)
     return composed
+
+
+def unknown_keys(settings: Mapping[str, Any], where: str, keys: Collection[str]) -> Iterator[str]:
+    """Yield the dotted keys in a block of settings that are not among `keys`."""
+    for name, value in settings.items():
+        key = f"{where}.{name}"
+        if key not in keys:
+            yield key
+        elif isinstance(value, Mapping):
+            yield from unknown_keys(value, key, keys)
 
 
 def compose(
