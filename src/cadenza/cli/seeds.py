@@ -7,19 +7,25 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from math import inf
+from typing import IO, Any
 
 from cadenza.cli.output import print_json, say
 from cadenza.engine.signals import EXIT_CODES, Signals, pass_to
 from cadenza.envs.vector import limited_to, share_of_cores
 
 
+PROGRESS_SECONDS = 10.0  # between two lines about the progress of a seed, where several train side by side
+
+
 class Seeds:
     """The processes of all seeds; a signal is passed on to them, and seeds that have not started are skipped."""
 
     def __init__(self, quiet: bool, jobs: int) -> None:
-        self.quiet, self.cores = quiet, share_of_cores(jobs)
+        self.quiet, self.side_by_side, self.cores = quiet, jobs > 1, share_of_cores(jobs)
         self.processes: list[subprocess.Popen[str]] = []
         self.signals = Signals(self._pass_on)
 
@@ -28,14 +34,29 @@ class Seeds:
         if self.signals.requested:
             return EXIT_CODES[self.signals.requested], None
         arguments = single_seed(sys.argv[1:], seed) + (["--quiet"] if self.quiet else [])
+        passes_on = self.side_by_side and not self.quiet
         command = [sys.executable, "-m", "cadenza", *arguments]
         # in sessions of their own, so that Ctrl-C reaches them once, through us
         share = limited_to(self.cores, os.environ)
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, env=share)
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if passes_on else None,
+            text=True,
+            start_new_session=True,
+            env=share,
+        )
         self.processes.append(process)
         if self.signals.requested:  # a signal came while the process started
             pass_to(process, getattr(signal, self.signals.requested))
-        result = last_result(process.communicate()[0])
+        lines = threading.Thread(target=pass_on, args=(seed, process.stderr)) if passes_on else None
+        if lines is not None:
+            lines.start()
+        assert process.stdout is not None
+        result = last_result(process.stdout.read())
+        if lines is not None:
+            lines.join()
+        process.wait()
         if self.quiet and result:
             score = result["eval/return_mean"]
             measured = "not evaluated" if score is None else f"evaluation {score:.1f}"
@@ -45,6 +66,16 @@ class Seeds:
     def _pass_on(self, number: int) -> None:
         for process in self.processes:
             pass_to(process, number)
+
+
+def pass_on(seed: int, stream: IO[str]) -> None:
+    """Print the lines of a seed's process, each with the seed before it; of its progress a line every 10 s at most."""
+    latest = -inf
+    for line in stream:
+        is_progress = line.startswith(("env_steps ", "updates "))
+        if not is_progress or time.monotonic() - latest >= PROGRESS_SECONDS:
+            latest = time.monotonic() if is_progress else latest
+            say(f"seed {seed}: {line.rstrip()}", err=True)
 
 
 def last_result(printed: str) -> dict[str, Any] | None:
@@ -59,7 +90,7 @@ def last_result(printed: str) -> dict[str, Any] | None:
 def train_seeds(numbers: list[int], jobs: int, quiet: bool, as_json: bool) -> int:
     """Run this command once per seed, `jobs` at a time; return the exit code of the first that failed, else 0."""
     jobs = min(jobs, len(numbers))
-    seeds = Seeds(quiet or jobs > 1, jobs)  # displays side by side would write over each other
+    seeds = Seeds(quiet, jobs)
     with seeds.signals, ThreadPoolExecutor(max_workers=jobs) as pool:
         outcomes = list(pool.map(seeds.train, numbers))
     if as_json:

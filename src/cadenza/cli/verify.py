@@ -54,8 +54,8 @@ def verify(
                 require_trust_of_file(resume)
             command = [resume, *settings, *proof.kill_settings(load(resume, settings), steps)]
             command += ["--trust"] * trust
-            whole = proof.uninterrupted(command, root / "whole")
-            killed, kills = proof.interrupted(command, root / "killed")
+            whole = proof.uninterrupted(command, root / "whole", progress)
+            killed, kills = proof.interrupted(command, root / "killed", report=progress)
             if not kills:
                 raise CadenzaError(f"{resume} finished before any kill: nothing is proven; give more --steps")
             difference = proof.compare(whole, killed)
@@ -66,10 +66,16 @@ def verify(
             raise typer.BadParameter("settings need --resume SPEC: a RUN is repeated as it was")
         else:
             folder = find(runs_root(runs_dir), run)
+            progress(f"repeating {folder.id}{f' up to step {steps}' if steps else ''} …")
             difference, changed = proof.repeat(folder, root, steps, trust)
             by_hand = described_changes(folder.read_decisions())
             subject = f"{folder.id}, done again{f' up to step {steps}' if steps else ''},"
     report(subject, difference, changed, json, by_hand)
+
+
+def progress(line: str) -> None:
+    """Say on stderr what is done next."""
+    say(line, err=True)
 
 
 def report(

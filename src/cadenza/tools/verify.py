@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +41,12 @@ KILLS = (
     "run:task@4",
 )
 CYCLES = 16  # enough for every failpoint to be reached
+
+Report = Callable[[str], object]  # takes a line about what is done next
+
+
+def ignore(line: str) -> None:
+    """Report nothing."""
 
 
 def repeat(folder: RunFolder, root: Path, steps: int | None, trust: bool) -> tuple[dict[str, Any] | None, Pairs]:
@@ -85,17 +91,22 @@ def kill_settings(config: RunConfig, steps: int | None) -> list[str]:
     return [f"training.max_timesteps={steps or CYCLES * cycle}", f"checkpoint.every_steps={cycle}"]
 
 
-def uninterrupted(command: Sequence[str], root: Path) -> RunFolder:
+def uninterrupted(command: Sequence[str], root: Path, report: Report = ignore) -> RunFolder:
     """Run `cadenza train …` in a process of its own, without a kill."""
+    report("training without a kill …")
     launch(["train", *command], root)
     return find(root, "@last")
 
 
-def interrupted(command: Sequence[str], root: Path, kills: Sequence[str] = KILLS) -> tuple[RunFolder, int]:
+def interrupted(
+    command: Sequence[str], root: Path, kills: Sequence[str] = KILLS, report: Report = ignore
+) -> tuple[RunFolder, int]:
     """Run the same, killed at each failpoint in turn and resumed after each; return how many kills took effect."""
-    count = int(launch(["train", *command], root, kills[0]))
-    for kill in kills[1:]:
-        count += launch(["resume", "@last"], root, kill)
+    count = 0
+    for number, kill in enumerate(kills):
+        report(f"{'resuming' if number else 'training'}, to be killed at {kill} ({number + 1} of {len(kills)}) …")
+        count += launch(["resume", "@last"] if number else ["train", *command], root, kill)
+    report("resuming to the end …")
     launch(["resume", "@last"], root)
     return find(root, "@last"), count
 
