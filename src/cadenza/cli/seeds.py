@@ -17,7 +17,6 @@ from cadenza.cli.output import print_json, say
 from cadenza.engine.signals import EXIT_CODES, Signals, pass_to
 from cadenza.envs.vector import limited_to, share_of_cores
 
-
 PROGRESS_SECONDS = 10.0  # between two lines about the progress of a seed, where several train side by side
 
 
