@@ -267,3 +267,20 @@ def test_a_page_of_another_origin_gets_no_answer(client: Client, browser: Browse
         )
         == "refused"
     )
+
+
+def test_no_view_is_wider_than_a_phone(client: Client, browser: Browser, whole: RunFolder) -> None:
+    browser.resize(390, 844)
+    try:
+        for place in (
+            "#/",
+            *(f"#/run/{whole.id}/{tab}" for tab in ("curves", "config", "checkpoints", "log", "episodes")),
+        ):
+            browser.open(f"{client.server.address()}{place}")
+            browser.until("!!document.querySelector('main .chart, main table, main pre')")
+            assert browser.run("document.documentElement.scrollWidth") <= 390, place
+            hidden = "[...document.querySelectorAll('main table')].some((one) => one.scrollWidth > one.clientWidth"
+            hidden += " && getComputedStyle(one).overflowX === 'clip')"
+            assert not browser.run(hidden), f"{place} cuts off a table"
+    finally:
+        browser.resize(1400, 900)

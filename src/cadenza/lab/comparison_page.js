@@ -12,7 +12,7 @@ function showComparison(data, page) {
   const colour = Object.fromEntries(data.labels.map((entry) => [entry.label, entry.colour]));
   const dash = Object.fromEntries(data.labels.map((entry) => [entry.label, entry.dash]));
   const marker = Object.fromEntries(data.labels.map((entry) => [entry.label, entry.marker]));
-  const W = 640, H = 360, EDGE = { left: 62, right: 14, top: 10, bottom: 44 };
+  const W = Math.max(320, Math.min(640, page.clientWidth || 640)), H = W < 500 ? 280 : 360, EDGE = { left: 62, right: 14, top: 10, bottom: 44 };
 
   // A frame with axes; to(x, y) turns values into places on the picture.
   function frame(domain, range, names, axis) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import fields
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -71,6 +72,17 @@ def describe_action(space: spaces.Space[Any]) -> dict[str, Any]:
         low, high = (np.where(np.isfinite(x), x, 0.0).ravel()[:NUMBERS].tolist() for x in (space.low, space.high))
         return {"kind": "box", "low": low, "high": high}
     return {"kind": "switches", "n": int(np.prod(space.shape or (1,)))}
+
+
+def number_names(obs: Any) -> list[str]:
+    """Return the names of the numbers of `first_numbers`, from observations [A, …]: the keys above them, and places."""
+    names = []
+    for path, leaf in leaves(obs):
+        if not (leaf.dtype == np.uint8 and leaf.ndim > 2):
+            shape = leaf.shape[1:]
+            places = [",".join(map(str, place)) for place in islice(np.ndindex(*shape), NUMBERS)]
+            names += [f"{path}[{place}]" if path and place else path or place or "0" for place in places]
+    return names[:NUMBERS]
 
 
 def first_numbers(obs: Any) -> list[list[Any]]:

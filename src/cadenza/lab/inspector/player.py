@@ -28,6 +28,7 @@ from cadenza.lab.inspector.frames import (
     encoded,
     first_numbers,
     image_of,
+    number_names,
     rounded,
     size,
     stack,
@@ -173,6 +174,8 @@ class EpisodePlayer:
                     "team": group.team,
                     "action": describe_action(group.action) | {"names": list(group.action_names[:MAX_NAMES])},
                     "sees": [list(leaf.shape[1:]) for _, leaf in leaves(self.frame.obs[name])],
+                    "keys": [path for path, _ in leaves(self.frame.obs[name])],
+                    "numbers": number_names(self.frame.obs[name]),
                 }
                 for name, group in self.env.spec.groups.items()
             },

@@ -128,7 +128,7 @@ class Player {
     if (stage === "judging") parts.push(`the policy looks at it: ${Math.min(judged, this.length)} of ${this.length} steps`);
     if (identical === true) parts.push("played again from its seed and actions: the return is the recorded one, to the last bit");
     if (identical === false) parts.push("played again, it did not come out as it was recorded");
-    if (terminated || truncated) parts.push(terminated ? "it ended" : "its time was up");
+    if (terminated || truncated) parts.push(terminated ? "it ended" : "it reached the time limit");
     if (checkpoint) parts.push(`judged by ${checkpoint}`);
     this.status.textContent = [...parts, ...(notes || [])].join(" · ");
     this.status.className = failed || identical === false ? "note" : "faint";
@@ -340,12 +340,16 @@ class Player {
     const range = this.ranges.get(key) || values.map(() => [Infinity, -Infinity]);
     for (const { step } of this.details.values()) (step[group]?.obs?.[index] || []).forEach((value, i) => { if (value < range[i][0]) range[i][0] = value; if (value > range[i][1]) range[i][1] = value; });
     this.ranges.set(key, range);
-    const shapes = this.facts.groups[group].sees.map((shape) => shape.join("×") || "1").join(", ");
+    const { sees, keys, numbers } = this.facts.groups[group];
+    const shapes = sees.map((shape, i) => `${keys[i]} ${shape.join("×") || "1"}`.trim()).join(", ");
+    // one zero for all: at the left, or in the middle where any number of the episode is negative
+    const zero = range.some(([low]) => low < 0) ? 0.5 : 0;
     const rows = values.map((value, i) => {
-      const [low, high] = [Math.min(0, range[i][0]), Math.max(0, range[i][1])], span = high - low || 1, zero = (0 - low) / span, part = (value - low) / span;
-      return row(String(i), bar(Math.min(zero, part), Math.max(zero, part), true), number(value), false);
+      const part = zero + (value / (Math.max(-range[i][0], range[i][1]) || 1)) * (1 - zero), track = bar(Math.min(zero, part), Math.max(zero, part), true);
+      if (zero) track.append(make("b", { class: "zero", style: `left:${100 * zero}%`, title: "0" }));
+      return row(numbers[i], track, number(value), false);
     });
-    const full = this.facts.groups[group].sees.reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0);
+    const full = sees.reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0);
     this.observation.replaceChildren(make("h2", {}, "Observation", make("small", {}, `${shapes}${values.length && full > values.length ? `; the first ${values.length} numbers` : ""}`)), values.length ? make("div", { class: "rows" }, ...rows.flat()) : make("p", { class: "faint" }, "an image: beside the picture"));
   }
 

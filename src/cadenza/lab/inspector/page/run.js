@@ -205,12 +205,12 @@ async function episodes(body, run, detail, keys) {
 // config
 
 async function config(body, run, detail) {
-  const state = { origins: null, words: "", set: false }, list = make("tbody"), note = make("p", { class: "faint" }, "looking where each value came from …");
+  const state = { origins: null, words: "", set: false }, list = make("tbody"), note = make("p", { class: "faint" }, "finding where each value comes from …");
   const search = make("input", { type: "search", "data-filter": true, placeholder: "Find a setting", "aria-label": "find a setting", oninput: (event) => { state.words = event.target.value.toLowerCase(); draw(); } });
   const only = make("input", { type: "checkbox", onchange: (event) => { state.set = event.target.checked; draw(); } });
   body.replaceChildren(
     make("pre", {}, detail.command.join(" ") || "–"),
-    make("div", { class: "tools" }, search, make("label", {}, only, " only what somebody set"), note),
+    make("div", { class: "tools" }, search, make("label", {}, only, " only changed settings"), note),
     make("table", { class: "config" }, make("thead", {}, make("tr", {}, ...["setting", "value", "came from", "meaning"].map((name) => make("th", {}, name)))), list));
   function draw() {
     list.replaceChildren(...detail.settings.filter(([key, value]) => `${key} ${plain(value)}`.toLowerCase().includes(state.words)).filter(([key]) => !state.set || state.origins?.[key]?.set).map(([key, value]) => {

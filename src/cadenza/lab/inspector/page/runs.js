@@ -15,7 +15,7 @@ export async function runsView(view) {
   const filter = make("input", { type: "search", "data-filter": true, placeholder: "Filter: words, or status=finished  return>400  tag=paper", value: kept("filter", ""), spellcheck: "false", "aria-label": "filter", oninput: () => later() });
   const count = make("span", { class: "faint" });
   const body = make("tbody"), head = make("tr");
-  const table = make("table", { class: "runs" }, make("thead", {}, head), body);
+  const table = make("table", { class: "runs all" }, make("thead", {}, head), body);
   const more = make("div", { class: "more" });
   view.append(make("div", { class: "tools" }, filter, count), table, more);
 
