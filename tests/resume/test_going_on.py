@@ -156,7 +156,7 @@ def test_a_run_with_init_from_can_be_verified(run: RunFolder, tmp_path: Path) ->
 
 def test_weights_that_do_not_fit_are_refused(run: RunFolder, tmp_path: Path) -> None:
     outcome = train(tmp_path, *TOY, "--init-from", run.id, "algorithm.actor.hidden_sizes=[8]")
-    outcome.refused(2, "do not fit this config")
+    outcome.refused(2, "do not fit this config: algorithm.actor.hidden_sizes is [", "] there and [8] here; actor.")
     outcome = train(tmp_path, "toy/identity:dqn", "--init-from", run.id)
     line = outcome.refused(2, f"the weights of run {run.id}, of ppo, do not fit this config: Unexpected key(s)")
     assert len(line) < 400

@@ -46,6 +46,8 @@ def resolve(id: str) -> str:
     if id.startswith(FROM_PYTHON):
         steps = f"cadenza.register_environment('{id}')(its factory), then cadenza.Run.find(…).resume()"
         raise NotFoundError(f"environment '{id}' was passed from Python and exists only there; resume there: {steps}")
+    if id in registry.ORIGINS:
+        raise NotFoundError(f"unknown environment '{id}'; {registry.ORIGINS[id]}")
     all_ids = [name for _, ids in (*families().items(), *_uninstalled()) for name in ids]
     without_family = [name for name in all_ids if name.endswith(f"/{id}")]
     near = nearest(without_family[0] if without_family else id, all_ids)

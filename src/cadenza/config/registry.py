@@ -79,6 +79,9 @@ ENVIRONMENTS: dict[str, Callable[..., Any]] = {}
 FROM_PYTHON = "python/"  # prefix of ids of environments passed to `cadenza.train` that no other process can import
 
 
+ORIGINS: dict[str, str] = {}  # by a module or environment that an opened run names: how to make it known here
+
+
 def load_object(path: str | type) -> Any:
     """Return the object that `package.module:name` names, or the module `package.module`; return others as they are."""
     if not isinstance(path, str):
@@ -90,6 +93,8 @@ def load_object(path: str | type) -> Any:
         return operator.attrgetter(name)(imported) if name else imported
     except Exception as problem:  # whatever a user's module may raise
         guess = "" if imported is None else nearest(name, dir(imported))
+        if isinstance(problem, ModuleNotFoundError) and (origin := ORIGINS.get(module)):
+            guess = f"; {origin}"
         raise ConfigError(f"cannot import '{path}': {_reason(problem)}{guess}") from problem
 
 

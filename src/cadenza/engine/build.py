@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from cadenza.base.files import SafePath, screen
 from cadenza.base.streams import Streams
 from cadenza.base.system_memory import keep_memory
+from cadenza.config.convert import to_dict
 from cadenza.config.registry import workflow_class
 from cadenza.config.schema import Phase, RunConfig, TrainingConfig
 from cadenza.engine.attachments import Display
@@ -30,6 +32,7 @@ from cadenza.records.decisions import COLLECT
 from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricsFile
+from cadenza.trees import leaves
 from cadenza.types import Context, EnvSpec, HasFiles, Store, VectorEnv, Workflow
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from cadenza.data.exchange import StoreMaker
 
 ENGINE_HOOKS = ("collect", "evaluate")
+NOT_IN_NETWORKS = ("optimizer.", "planning.", "learning_rate.", "clip_range.", "entropy_coef.", "epsilon.")
 LONGEST_REASON = 200  # characters of torch's message about weights that do not fit: it names every one
 
 
@@ -92,7 +96,7 @@ def assemble(
     workflow = build_workflow(config, spec, streams, decisions, maker)
     if fresh and config.training.init_from:
         screen(Path(config.training.init_from))
-        load_initial_weights(workflow, RunFolder(Path(config.training.init_from)), decisions)
+        load_initial_weights(workflow, config, decisions)
     stores = workflow.stores()
     if maker is not None:
         maker.check(config.algorithm.name, stores)
@@ -210,8 +214,9 @@ def unchanged(function: Any) -> Any:
     return function
 
 
-def load_initial_weights(workflow: Workflow, source: RunFolder, decisions: dict[str, Any]) -> None:
+def load_initial_weights(workflow: Workflow, config: RunConfig, decisions: dict[str, Any]) -> None:
     """Load another run's networks and normalisers: those of its best checkpoint, or of the one in `decisions`."""
+    source = RunFolder(Path(str(config.training.init_from)))
     checkpoints = Checkpoints.from_run(source)
     name = checkpoints.resolve(decisions.get("training.init_from", source.best_or_last))
     decisions["training.init_from"] = name
@@ -220,9 +225,29 @@ def load_initial_weights(workflow: Workflow, source: RunFolder, decisions: dict[
     except (RuntimeError, KeyError) as problem:
         reason = str(problem).splitlines()[-1].strip()  # torch's first line names only the class
         reason = f"there is no {reason}" if isinstance(problem, KeyError) else reason
+        sizes = re.fullmatch(r"size mismatch for (\S+): copying .*\((\[.*?\])\) .*\((\[.*?\])\)\.", reason)
+        reason = f"{sizes[1]} has the shape {sizes[2]} there and {sizes[3]} here" if sizes else reason
         reason = reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}…"
-        run = f"run {source.id}, of {source.settings().get('algorithm', {}).get('name')}"
+        there, here = flat(source.settings()), flat(to_dict(config))
+        keys = [key for key in (*here, *there) if there.get(key) != here.get(key) and shapes_networks(key)]
+        parts = [f"{key} is {there.get(key)} there and {here.get(key)} here" for key in dict.fromkeys(keys)]
+        parts = parts if there.get("algorithm.name") == here["algorithm.name"] else []  # else all of them differ
+        run = f"run {source.id}, of {there.get('algorithm.name')}"
+        reason = "; ".join([*parts[:3], reason])
         raise ConfigError(f"the weights of {run}, do not fit this config: {reason}") from problem
+
+
+def flat(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a config by their dotted keys."""
+    return dict(leaves(tree))
+
+
+def shapes_networks(key: str) -> bool:
+    """Return whether a setting may determine the shapes of networks: a part of one, or of what it observes."""
+    block, _, rest = key.partition(".")
+    if block == "environment":
+        return rest in ("id", "frame_stack", "grayscale", "groups") or rest.startswith(("resize", "wrappers"))
+    return block == "algorithm" and "." in rest and not rest.startswith(NOT_IN_NETWORKS)
 
 
 def refuse_empty(phases: tuple[Phase, ...], stores: dict[str, Store], prefilled: Collection[str]) -> None:

@@ -155,6 +155,7 @@ class RunFolder:
         """
         from cadenza.config.convert import build
         from cadenza.config.migrate import migrate
+        from cadenza.config.registry import ORIGINS
         from cadenza.config.schema import RunConfig
         from cadenza.config.spec import read_file
         from cadenza.records.trust import require_trust
@@ -162,12 +163,23 @@ class RunFolder:
         stored, manifest = read_file(self.config), self.read_manifest()
         if not trust:  # first, because making the typed config imports the algorithm's settings
             require_trust(stored, manifest, self.path, training)
+        ORIGINS.update(self._origins(manifest))
         config = build(RunConfig, migrate(stored))
         if not changed and not self.has_known_config():
             remedies = f"`cadenza train {self.config} --init-from {self.reference}` starts a new run from its weights"
             remedies += f", `cadenza resume {self.reference} --accept-changes` names the changes and goes on with them"
             raise ConfigError(f"{self.config} was changed after the run began; put it back ({remedies})")
         return config
+
+    def _origins(self, manifest: dict[str, Any]) -> dict[str, str]:
+        """Return by module what to do if it cannot be imported here, for the modules that the run's config names."""
+        modules, folder = manifest.get("modules"), manifest.get("folder")
+        if not isinstance(modules, dict):
+            return {}
+        there = f"the folder {folder}, where the run was made," if folder else "its folder"
+        path = f"work in {there} or add it to PYTHONPATH"
+        advice = {module: f"install {package}, or {path}" if package else path for module, package in modules.items()}
+        return {module: f"{self.id} needs it: {words}" for module, words in advice.items()}
 
     def has_known_config(self) -> bool:
         """Return whether config.yaml is as this program wrote it."""

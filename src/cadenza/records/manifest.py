@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,28 @@ def describe_run(config: RunConfig, command: list[str]) -> dict[str, Any]:
         "versions": versions() | {name: installed for name in WORLDS if (installed := package_version(name))},
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "machine": machine(),
+        **origin(to_dict(config)),
     }
+
+
+def origin(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the modules that a config names, each with the package it comes from, and the folder of the process.
+
+    An environment that a package has registered counts by its id. Nothing where a config names none.
+    """
+    from cadenza.config.registry import ENVIRONMENTS
+    from cadenza.records.trust import imports_named
+
+    modules = {path.partition(":")[0]: path.partition(":")[0] for path in imports_named(config)}
+    if (make := ENVIRONMENTS.get(config["environment"]["id"])) is not None:
+        modules[config["environment"]["id"]] = make.__module__
+    top = {name: module.partition(".")[0] for name, module in sorted(modules.items())}
+    if not {*top.values()} - {"cadenza"}:
+        return {}
+    packages = packages_distributions()
+    owners = {name: packages.get(module, [""])[0] for name, module in top.items() if module != "cadenza"}
+    versions = {name: f"{package} {package_version(package)}" if package else None for name, package in owners.items()}
+    return {"modules": versions, "folder": os.getcwd()}
 
 
 def git_state() -> dict[str, Any] | None:

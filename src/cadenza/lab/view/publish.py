@@ -17,7 +17,9 @@ import yaml
 from cadenza.base import atomic
 from cadenza.base.formatting import number
 from cadenza.base.json_text import dumps
+from cadenza.base.text import one_line
 from cadenza.config.convert import build, config_hash, to_dict
+from cadenza.config.environments import family_of
 from cadenza.config.load import dump
 from cadenza.config.schema import MINARI, LoggingConfig, RunConfig
 from cadenza.engine.checkpoint import Checkpoints, position
@@ -36,7 +38,7 @@ from cadenza.trees import leaves
 from cadenza.types import SINGLE_GROUP
 
 MAX_VIDEO_BYTES = 1 << 30
-MANIFEST_KEYS = ("run", "spec", "environment", "algorithm", "seed", "created", "versions")
+MANIFEST_KEYS = ("run", "spec", "environment", "algorithm", "seed", "created", "versions", "modules")
 STATUS_KEYS = ("status", "env_steps", "updates", "eval/return_mean", "best_return", "seconds", "return_threshold")
 PRIVATE_DECISIONS = ("training.dataset", "accepted")  # they contain paths
 REDACTED = "***"  # replaces values of environment variables
@@ -73,7 +75,9 @@ def prepare(
     except CadenzaError as problem:
         problems.append(f"no video: {problem}")
     evaluation = evaluation_at(rows, position(name)[0])
-    blocks = _blocks(published, config, facts, evaluation, has_curve, usage_blocks(public, repo))
+    modules = facts.get("modules")
+    usage = usage_blocks(public, repo, modules if isinstance(modules, dict) else {})
+    blocks = _blocks(published, config, facts, evaluation, has_curve, usage)
     page = front_matter(config, evaluation) + markdown(blocks, published.path)
     atomic.write_text(published.files / "README.md", page)
     return problems
@@ -192,12 +196,27 @@ def shortened_paths(config: RunConfig) -> list[tuple[str, str]]:
     return [(key, name) for key, value in leaves(parts) if (name := without_folders(value)) != value]
 
 
-def usage_blocks(config: RunConfig, repo: str) -> list[Block]:
+def installation(config: RunConfig, modules: dict[str, str | None]) -> list[str]:
+    """Return the commands that install what the run needs, and comments on what they cannot install."""
+    family, _ = family_of(config.environment.id) or (None, None)
+    extras = sorted({"hub", family.extra or "hub"} if family else {"hub"})
+    packages = sorted({one_line(str(package)).replace(" ", "==") for package in modules.values() if package})
+    lines = [" ".join(["pip install", f"'cadenza[{','.join(extras)}]'", *packages])]
+    lines += [f"# needs {family.by_hand}"] if family and family.by_hand else []
+    lines += [
+        f"# {one_line(module)} belongs to no package: put it on PYTHONPATH"
+        for module in sorted(modules)
+        if not modules[module]
+    ]
+    return lines
+
+
+def usage_blocks(config: RunConfig, repo: str, modules: dict[str, str | None]) -> list[Block]:
     """Return the commands, and Python code where a single agent acts in a Gymnasium environment."""
     needs_trust = bool(code_named(to_dict(config)))
     option = " --trust" if needs_trust else ""
     commands = [f"cadenza evaluate hf:{repo} --episodes 100{option}", f"cadenza play hf:{repo}{option}"]
-    blocks: list[Block] = [Code("\n".join(("pip install 'cadenza[hub]'", *commands)))]
+    blocks: list[Block] = [Code("\n".join((*installation(config, modules), *commands)))]
     try:
         with closing(make(config.environment)) as env:
             single, gym = list(env.spec.groups) == [SINGLE_GROUP], isinstance(env, Gym)

@@ -196,13 +196,20 @@ def test_the_card_of_a_team_and_of_imported_code_shows_commands_that_work(tmp_pa
     team, imported = load("skirmish/2m1x1h:mappo"), load("cadenza.envs.toys.toy:Identity:ppo")
     python: Any
     shell: Any
-    (python, shell) = publish.usage_blocks(team, "me/team")
+    (python, shell) = publish.usage_blocks(team, "me/team", {})
     assert "cadenza.load" not in python.text
     assert 'cadenza.Run.find("hf:me/team")' in python.text
     assert "--trust" not in shell.text
-    (*python, shell) = publish.usage_blocks(imported, "me/own")
+    (*python, shell) = publish.usage_blocks(imported, "me/own", {"my": "my-package 1.2", "mine": None})
     assert all("trust=True" in code.text for code in python)
     assert shell.text.count("--trust") == 2
+    first, second, *_ = shell.text.splitlines()
+    assert (first, second) == (
+        "pip install 'cadenza[hub]' my-package==1.2",
+        "# mine belongs to no package: put it on PYTHONPATH",
+    )
+    lander = publish.installation(load("LunarLander-v3:ppo"), {})
+    assert lander == ["pip install 'cadenza[box2d,hub]'"]
 
 
 def test_a_dry_run_prints_the_files_without_a_request(trained: RunFolder, hub: Hub, tmp_path: Path) -> None:
