@@ -20,7 +20,9 @@ def envs(
     ] = "",
     json: Json = False,
 ) -> None:
-    """List the families of environments, or with a filter their ids: the ENV of a spec ENV:VARIANT.
+    """List families of environments, or the ids that match a filter.
+
+    An id is the ENV of a spec ENV:VARIANT.
 
     Example: cadenza envs
     Example: cadenza envs mujoco

@@ -60,7 +60,7 @@ def new(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write to this new folder. Default: ./NAME.")] = None,
     json: Json = False,
 ) -> None:
-    """Write a package for your own algorithm, env, wrapper, network, buffer or sink, or for all of them.
+    """Write a package with a part of your own, or with one of each kind.
 
     The package works as it is, and has a test that passes.
 
@@ -88,7 +88,7 @@ def new(
         return
     for path in paths:
         say(folder / path)
-    say(f"try it: cd {folder} && python -m pytest", err=True)
+    say(f"try it: cd {folder} && pip install pytest -e . && python -m pytest", err=True)
 
 
 def check_free(kind: str, name: str, package: str) -> None:

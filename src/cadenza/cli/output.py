@@ -30,7 +30,7 @@ Filters = Annotated[
     list[str] | None, typer.Option("--filter", "-f", metavar="KEY=VALUE", help="Select runs, as `list` does.")
 ]
 
-SHORT = 12  # columns so narrow are never folded
+SHORT, NAME = 12, 32  # columns so narrow are never folded; those of names without spaces
 
 
 def say(text: object = "", err: bool = False, several: bool = False, end: str = "\n") -> None:
@@ -114,7 +114,8 @@ def folded_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
     style = box.SIMPLE_HEAD if any(head) else None
     table = Table(box=style, header_style="bold", show_header=any(head), pad_edge=False)
     for index, (name, cells) in enumerate(zip(head, zip(*rows, strict=True), strict=True)):
-        whole = name in right or index == 0 or max(map(width, cells)) <= SHORT
+        longest, has_spaces = max(map(width, cells)), any(" " in cell for cell in cells)
+        whole = name in right or index == 0 or longest <= (SHORT if has_spaces else NAME)
         table.add_column(Text(name), justify="right" if name in right else "left", no_wrap=whole, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))

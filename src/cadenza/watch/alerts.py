@@ -25,6 +25,7 @@ from cadenza.records.alert_log import Alert, line, read
 from cadenza.watch.messenger import Messenger
 
 DIVERGED = "DivergenceError"
+STALL_VALUES = 4  # fewer say nothing of progress
 
 
 @dataclass
@@ -34,6 +35,7 @@ class MetricState:
     previous: deque[float]
     highest: float = -math.inf
     lowest: float = math.inf
+    count: int = 0
     highest_at: float = 0.0
     streak: int = 0  # consecutive rows that break the rule, up to the latest
     alerts: int = 0
@@ -43,6 +45,7 @@ class MetricState:
         if value >= self.highest:
             self.highest, self.highest_at = value, position
         self.lowest = min(self.lowest, value)
+        self.count += 1
 
 
 @dataclass
@@ -133,7 +136,11 @@ class RuleChecker:
                 return f"{value / usual:.0%} of the usual {number(usual)}"
         if rule.lost is not None and state.highest - value > rule.lost * (state.highest - state.lowest) > 0:
             return f"down from {number(state.highest)}"
-        if rule.stall is not None and position - state.highest_at >= self._amount(rule.stall):
+        if (
+            rule.stall is not None
+            and state.count >= STALL_VALUES
+            and position - state.highest_at >= self._amount(rule.stall)
+        ):
             return f"no higher than {number(state.highest)} at step {state.highest_at:.0f}"
         return None
 

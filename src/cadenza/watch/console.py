@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 LIVE_SECONDS = 0.25  # between two refreshes of the table
 LINE_SECONDS = 5.0  # between two lines
-HISTORY = 30  # values in a sparkline
+HISTORY = 30  # values in a sparkline, fewer where a terminal is narrow
+SHORTEST = 8
+USUAL_WIDTH = 80  # columns
+NUMBER_WIDTH = 10
 TABLE_ROWS = 12
 EVALUATION = "eval/return_mean"
 # Listed first, in this order; the other metrics follow until the table is full.
@@ -258,16 +261,20 @@ class Console:
         from rich.table import Table
         from rich.text import Text
 
+        room = self._rich.width if self._rich is not None else USUAL_WIDTH
+        keys = [printable(key) for key in self._table_keys()]
+        numbers = 2 * NUMBER_WIDTH + 13  # with the padding of all columns and the table's edges
+        history = max(SHORTEST, min(HISTORY, room - max(map(len, keys)) - numbers))
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), header_style="dim")
         table.add_column("metric")
-        table.add_column("now", justify="right", min_width=10)
-        table.add_column("best", justify="right", min_width=10)
-        table.add_column(f"last {HISTORY}", min_width=HISTORY, style="cyan", no_wrap=True)
+        table.add_column("now", justify="right", min_width=NUMBER_WIDTH)
+        table.add_column("best", justify="right", min_width=NUMBER_WIDTH)
+        table.add_column(f"last {history}", min_width=history, style="cyan", no_wrap=True)
         for key in self._table_keys():
             value, best = self._last[key], self._best.get(key)
             style = "bold green" if best is not None and value >= best else ""
             highest = "" if best is None else number(best)
-            trend = sparkline(list(self._history[key]), HISTORY, self._levels)
+            trend = sparkline(list(self._history[key]), history, self._levels)
             table.add_row(Text(printable(key)), Text(number(value), style), Text(highest, "green"), trend)
         return table
 

@@ -14,7 +14,7 @@ import typer.models
 import cadenza.cli
 from cadenza.cli.main import EXAMPLES
 from cadenza.cli.main import load as load_command
-from cadenza.cli.output import visible
+from cadenza.cli.output import folded_table, visible
 from cadenza.cli.seeds import last_result
 from cadenza.cli.train import amount
 from cadenza.config.convert import walk
@@ -139,3 +139,13 @@ def test_several_seeds_under_a_wandb_agent_are_refused(tmp_path: Path, monkeypat
     refused = command.cadenza("train", "toy/identity:ppo", "--seed", "1,2", "--runs-dir", tmp_path)
     assert refused.code == 2
     assert "make the seed a parameter of the sweep" in refused.err
+
+
+def test_a_folded_table_breaks_sentences_and_no_names(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    rows = [("mpe", "mpe/simple_speaker_listener_v4", "particles that move and talk, in games for teams (MPE2)")]
+    Console(width=60).print(folded_table(("family", "for example", "what"), rows, ()))
+    lines = capsys.readouterr().out.splitlines()
+    assert any("mpe/simple_speaker_listener_v4" in line for line in lines)
+    assert max(map(len, lines)) <= 60

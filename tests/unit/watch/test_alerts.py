@@ -69,6 +69,8 @@ def test_lost_and_stall_alert_against_the_highest_value() -> None:
     assert alerts(stall, [1, 5, 5, 5, 5, 5, 5]) == []  # as good as it gets
     absolute = Rule(metric="train/kl", stall=2500)
     assert alerts(absolute, [5, 4, 4, 4]) == [(3, "train/kl is 4, no higher than 5 at step 0")]
+    assert alerts(absolute, [5, 4]) == []
+    assert alerts(Rule(metric="train/kl", stall=1000), [5, 4, 4]) == []  # three values say nothing of progress
 
 
 def test_a_critic_with_nothing_to_explain_raises_no_alert() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from cadenza.engine.scheduler import PhaseProgress
 from cadenza.watch import console as module
-from cadenza.watch.console import Console
+from cadenza.watch.console import HISTORY, Console
 from harness.command import cadenza
 
 TRAIN = PhaseProgress("train", last=True)
@@ -371,3 +371,15 @@ def test_a_notebook_shows_the_table_in_place_and_no_line_on_stderr(
     assert "50%" in text
     assert "eval/return_mean" in text
     assert capsys.readouterr().err == ""
+
+
+def test_a_table_in_a_terminal_of_80_columns_cuts_no_name(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    console = Console(False, 10**6, terminal.stream)
+    console.start(["run"], 0, TRAIN)
+    console.update(1, TRAIN, {"train/explained_variance": 0.5, "eval/return_mean": 1.0})
+    console.finish("")
+    text = terminal.text()
+    assert "train/explained_variance" in text
+    assert "…" not in text
+    assert f"last {HISTORY}" not in text
