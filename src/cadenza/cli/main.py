@@ -58,6 +58,7 @@ COMMANDS = {  # name -> what the module `cadenza.cli.<name>` calls it; in the or
 }
 HIDDEN = ("trial",)
 EXAMPLES = ("CartPole-v1:ppo", "Pendulum-v1:sac", "CartPole-v1:dqn", "FrozenLake-v1:qlearning", "skirmish/3m:mappo")
+IN_SPEC = ("environment.id", "algorithm.name")
 TRY = {  # by the argument that is missing
     "spec": f"SPEC is missing: try {', '.join(EXAMPLES)}; `cadenza envs` and `cadenza algorithms` list what there is",
     "run": "RUN is missing: @last is the newest run, @best the one with the highest return; `cadenza list` lists all",
@@ -260,6 +261,8 @@ def usage(problem: Any, arguments: Sequence[str]) -> str:
     command = problem.ctx.command_path if problem.ctx else "cadenza"
     option = getattr(problem, "option_name", None)
     if option is not None and takes_settings(problem.ctx) and (key := setting_for(option, arguments)) is not None:
+        if key in IN_SPEC:
+            return f"no option {option}: environment and algorithm are one argument, as in `{command} CartPole-v1:ppo`"
         return f"no option {option}: settings are written without dashes, {key}=VALUE (see `{command} --help`)"
     missing = getattr(getattr(problem, "param", None), "name", None) if "Missing" in problem.format_message() else None
     if missing in TRY:

@@ -87,6 +87,7 @@ def test_a_budget_means_what_the_command_does_with_it() -> None:
         (("CartPole-v1:ppo", "--ent-coef", "1"), "algorithm.entropy_coef=VALUE"),
         (("Pendulum-v1:sac", "--ent-coef", "1"), "algorithm.temperature=VALUE"),
         (("Pendulum-v1:tdmpc", "--temperature", "1"), "algorithm.planning.temperature=VALUE"),
+        (("--algo", "ppo", "--env", "CartPole-v1"), "one argument, as in `cadenza train CartPole-v1:ppo`"),
         (("CartPole-v1:ppo", "--sed", "1"), "--seed"),
         (("CartPole-v1:ppo", "lr=1"), "did you mean 'algorithm.learning_rate'?"),
         (("CartPole-v1:ppo", "algorithm.clip_coef=1"), "did you mean 'algorithm.clip_range'?"),
