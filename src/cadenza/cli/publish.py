@@ -45,7 +45,6 @@ def publish(
     folder = find(runs_root(runs_dir), run)
     with TemporaryDirectory(prefix="cadenza-publish-") as scratch:
         prepared, name = out or Path(scratch, "run"), checkpoint or folder.best_or_last
-        say(f"preparing weights, curve, video and card of {folder.id} …", err=True)
         for problem in prepare(folder, place, prepared, name, trust, store_video=not dry_run):
             say(f"warning: {problem}", err=True)
         published = pointer(SafePath(prepared) / "checkpoints" / "last") or ""

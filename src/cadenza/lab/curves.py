@@ -91,7 +91,8 @@ def _evaluations(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
         )
     axes.plot(steps, means, color=BLUE, linewidth=2, marker="o", markersize=4, label="evaluation, mean")
     best = max(range(len(means)), key=lambda index: (means[index], index))  # of equals the latest, as in checkpoints
-    axes.plot(steps[best], means[best], marker="o", markersize=9, markerfacecolor="none", color=BLUE)
+    (ring,) = axes.plot(steps[best], means[best], "o", markersize=9, color=BLUE, label="evaluation, best")
+    ring.set_markerfacecolor("none")
 
 
 def _points(rows: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:

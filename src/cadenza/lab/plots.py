@@ -98,7 +98,7 @@ def draw_curves(axes: Axes, result: Comparison, environment: str, metric: str, a
         axes.fill_between(curve.x, curve.low, curve.high, color=style["color"], alpha=0.2, linewidth=0)
         marker = marker_of(result, series.label, len(curve.x))
         axes.plot(curve.x, curve.middle, linewidth=2.2, marker=marker, **style)
-    title = f"{environment}: IQM over seeds, 95 % interval" if _has_spread(result) else environment
+    title = f"{environment}: IQM over seeds, 95 % interval, every seed" if _has_spread(result) else environment
     set_titles(axes, title, AXIS_NAMES[axis], NAMES.get(metric, metric))
     clock = FuncFormatter(lambda seconds, _: _clock(seconds))
     axes.xaxis.set_major_formatter(clock if axis == "time" else EngFormatter(sep=""))

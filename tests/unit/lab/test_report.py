@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.lab import curves
 from cadenza.lab.report import student_t, write_html, write_report
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricsFile
@@ -196,3 +197,21 @@ def test_page_that_cannot_be_written_leaves_the_report_as_it_was(folder: RunFold
     arguments = ("report", folder.id, "--html", "--runs-dir", folder.path.parent)
     cadenza(*arguments).refused(78, "is a folder, not a file")
     assert not folder.report.exists()
+
+
+def test_the_legend_of_a_learning_curve_explains_everything_that_is_drawn() -> None:
+    rows = [
+        {
+            "env_steps": step,
+            "collect/return_mean": 1.0,
+            **{f"eval/return_{name}": 2.0 for name in ("mean", "min", "max")},
+        }
+        for step in (1, 2)
+    ]
+    figure = curves.learning(rows, "a run", threshold=3.0)
+    assert figure is not None
+    (axes,) = figure.axes
+    drawn = [*axes.lines, *axes.collections]
+    assert not [artist for artist in drawn if str(artist.get_label()).startswith("_")]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]  # type: ignore[union-attr]
+    assert len(labels) == len(drawn) == 5
