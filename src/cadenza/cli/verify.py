@@ -66,7 +66,6 @@ def verify(
             raise typer.BadParameter("settings need --resume SPEC: a RUN is repeated as it was")
         else:
             folder = find(runs_root(runs_dir), run)
-            progress(f"repeating {folder.id}{f' up to step {steps}' if steps else ''} …")
             difference, changed = proof.repeat(folder, root, steps, trust)
             by_hand = described_changes(folder.read_decisions())
             subject = f"{folder.id}, done again{f' up to step {steps}' if steps else ''},"

@@ -150,7 +150,8 @@ def algorithm(name: str, also: Iterable[str] = ()) -> Algorithm:
             _load_algorithm(entry)
     if name not in ALGORITHMS:
         names = sorted(set(ALGORITHMS) | set(entry_points(group="cadenza.algorithms").names))
-        raise NotFoundError(f"unknown algorithm '{name}'{nearest(name, [*names, *also])} (known: {', '.join(names)})")
+        hint = f"; {ORIGINS[name]}" if name in ORIGINS else nearest(name, [*names, *also])
+        raise NotFoundError(f"unknown algorithm '{name}'{hint} (known: {', '.join(names)})")
     return ALGORITHMS[name]
 
 

@@ -55,14 +55,17 @@ def describe_run(config: RunConfig, command: list[str]) -> dict[str, Any]:
 def origin(config: dict[str, Any]) -> dict[str, Any]:
     """Return the modules that a config names, each with the package it comes from, and the folder of the process.
 
-    An environment that a package has registered counts by its id. Nothing where a config names none.
+    Environments and algorithms of packages count by their names. Nothing where a config names none.
     """
-    from cadenza.config.registry import ENVIRONMENTS
+    from cadenza.config.registry import ENVIRONMENTS, algorithm
     from cadenza.records.trust import imports_named
 
     modules = {path.partition(":")[0]: path.partition(":")[0] for path in imports_named(config)}
     if (make := ENVIRONMENTS.get(config["environment"]["id"])) is not None:
         modules[config["environment"]["id"]] = make.__module__
+    name = str(config["algorithm"]["name"])
+    if ":" not in name:
+        modules[name] = place_of(algorithm(name).workflow)
     top = {name: module.partition(".")[0] for name, module in sorted(modules.items())}
     if not {*top.values()} - {"cadenza"}:
         return {}
@@ -70,6 +73,11 @@ def origin(config: dict[str, Any]) -> dict[str, Any]:
     owners = {name: packages.get(module, [""])[0] for name, module in top.items() if module != "cadenza"}
     versions = {name: f"{package} {package_version(package)}" if package else None for name, package in owners.items()}
     return {"modules": versions, "folder": os.getcwd()}
+
+
+def place_of(part: str | type) -> str:
+    """Return the module of a class, or of its import path."""
+    return part.partition(":")[0] if isinstance(part, str) else part.__module__
 
 
 def git_state() -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from cadenza.engine.orchestrator import Orchestrator
 from cadenza.errors import ConfigError
 from cadenza.records.metrics import read
 from cadenza.tools.verify import compare
+from cadenza.types import Step
 from harness.command import cadenza, last, train
 from harness.lab import Lab
 
@@ -55,13 +57,15 @@ def interrupt_within(run: Orchestrator, env_steps: int) -> None:
     assert run.collector is not None
     step = run.collector.step
 
-    def counted(action: dict[str, object]) -> object:
-        counted.calls += 2
-        if counted.calls == env_steps:
+    count = 0
+
+    def counted(action: dict[str, Any]) -> Step:
+        nonlocal count
+        count += 2
+        if count == env_steps:
             run.signals.stop()
         return step(action)
 
-    counted.calls = 0
     run.collector.step = counted
     run.run()
 

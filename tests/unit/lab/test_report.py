@@ -213,5 +213,5 @@ def test_the_legend_of_a_learning_curve_explains_everything_that_is_drawn() -> N
     (axes,) = figure.axes
     drawn = [*axes.lines, *axes.collections]
     assert not [artist for artist in drawn if str(artist.get_label()).startswith("_")]
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]  # type: ignore[union-attr]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert len(labels) == len(drawn) == 5
