@@ -22,10 +22,8 @@ class NotebookLive:
     """Shows a table and replaces it in place, with the methods of rich's Live, which would need ipywidgets."""
 
     def __init__(self, display: RenderableType, console: Console) -> None:
-        from IPython.display import display as show
-
         self.console = console
-        self._handle: Any = show(_html(display), display_id=True)
+        self._handle = _ipython().display(_html(display), display_id=True)
 
     def update(self, display: RenderableType, refresh: bool = True) -> None:
         """Replace the table."""
@@ -35,10 +33,14 @@ class NotebookLive:
         """Leave the table as it is."""
 
 
+def _ipython() -> Any:
+    import IPython.display
+
+    return IPython.display
+
+
 def _html(display: RenderableType) -> Any:
     """Return a renderable as a page for IPython."""
-    from IPython.display import HTML
-
     console = Console(file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, force_jupyter=False)
     console.print(display)
-    return HTML(console.export_html(code_format=PAGE, inline_styles=True))
+    return _ipython().HTML(console.export_html(code_format=PAGE, inline_styles=True))
