@@ -320,6 +320,94 @@ class Workflow(Stateful, Protocol):
         """Load networks and normalisers, and nothing else, from the state of another run's workflow."""
 
 
+# Exchangeable parts of algorithms: modules, made with the arguments of `__init__` and the keyword arguments of the
+# config. `nets/own_parts.py` makes and checks them.
+
+
+class Dynamics(Protocol):
+    """The dynamics of Dreamer and PlaNet, as `nets.rssm.RSSM`, whose states and shapes it shares.
+
+    `config` is `algorithm.model`: the parts of a state have `config.deter` and `config.stoch_size` numbers.
+    """
+
+    def __init__(self, actions: int, embedding: int, config: Any) -> None: ...
+
+    def initial(self, *batch: int) -> Any: ...
+
+    def noise(self, *batch: int, generator: Any) -> Any: ...
+
+    def observe(self, embedding: Any, action: Any, first: Any, state: Any, noise: Any) -> Any: ...
+
+    def observe_one(self, embedding: Any, action: Any, first: Any, state: Any, noise: Any) -> Any: ...
+
+    def imagine_step(self, state: Any, action: Any, noise: Any) -> Any: ...
+
+    def divergence(self, *parameters: Any) -> Any:
+        """Return the divergence [*] of the posterior from the prior, whose parameters follow each other."""
+
+
+class MemoryLayer(Protocol):
+    """A layer of a policy's memory, as those in `nets/memory.py`.
+
+    It is called with x [L, *B, inputs], the carry before, the starts of episodes [L, *B], and whether the carries after
+    each step are needed; it returns features [L, *B, size] and these carries.
+    """
+
+    def __init__(self, inputs: int, size: int) -> None: ...
+
+    def initial(self, *batch: int) -> Tree: ...
+
+
+class LatentMemory(Protocol):
+    """The dynamics of World Models, as `nets.mdn.MixtureRNN`, whose states and predictions it shares."""
+
+    def __init__(self, latent: int, actions: int, hidden: int) -> None: ...
+
+    def initial(self, count: int) -> Any: ...
+
+    def step(self, z: Any, action: Any, before: Any) -> Any: ...
+
+    def predict(self, state: Any) -> Any: ...
+
+
+class Autoencoder(Protocol):
+    """The vision of World Models, as `nets.vae.ConvVAE`, whose codes it shares."""
+
+    def __init__(self, shape: Any, latent: int, depth: int) -> None: ...
+
+    def encode(self, image: Any) -> Any: ...
+
+    def decode(self, z: Any) -> Any: ...
+
+    def losses(self, image: Any, noise: Any, tolerance: float) -> Any: ...
+
+
+class Decoder(Protocol):
+    """The decoder of Dreamer and PlaNet, as `nets.decoders.ObservationDecoder`: called with features [*, F]."""
+
+    def __init__(self, space: Space[Any], config: Any) -> None: ...
+
+    def losses(self, predictions: Any, obs: Any) -> Any: ...
+
+    def to_observations(self, predictions: Any) -> Any: ...
+
+
+class PolicyHead(Protocol):
+    """An action head, as those in `nets/heads.py`: a distribution whose parameters are `outputs` numbers."""
+
+    outputs: int
+
+    def __init__(self, space: Space[Any]) -> None: ...
+
+    def sample(self, output: Any, mask: Any, generator: Any) -> Any: ...
+
+    def mode(self, output: Any, mask: Any) -> Any: ...
+
+    def evaluate(self, output: Any, mask: Any, action: Any) -> Any: ...
+
+    def summary(self, output: Any, mask: Any) -> Any: ...
+
+
 # Optional interfaces of a workflow. `config/registry.py` checks the signatures of the methods that it has.
 
 

@@ -28,8 +28,9 @@ from cadenza.config.load import load
 for entry in distribution("page").entry_points:
     entry.load()
 load("mine/walk:climb", ["environment.wrappers=[Hurry]", "logging.sinks=[table]", "training.buffers.rollout=clipped"])
-parts = ["torso.encoder=fourier", "optimizer.name=lion", "learning_rate=cosine"]
+parts = ["torso.encoder=fourier", "optimizer.name=lion", "learning_rate=cosine", "advantage=two_steps"]
 load("CartPole-v1:ppo", [f"algorithm.{part}" for part in parts])
+load("Pendulum-v1:tdmpc2", ["algorithm.dynamics=residual"])
 assert run(["rank", "--count", "1"]) == 0
 assert run(["--help"]) == 0
 """

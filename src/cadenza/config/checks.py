@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from cadenza.config.networks import HeadConfig, TorsoConfig
+from cadenza.config.networks import HeadConfig, OwnPart, TorsoConfig
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import Bounds
 from cadenza.errors import ConfigError, UnusedError
@@ -75,10 +75,13 @@ def _leaves(
 
 
 def _is_met(config: Any, need: str) -> bool:
-    """Return whether settings meet a need: `key=value`, `key=one|other`, or `key` alone, which must not be empty."""
+    """Return whether settings meet a need: `key=value`, `key=one|other`, or `key` alone, which must not be empty.
+
+    `yours` is the value of a part of the user's.
+    """
     key, equals, values = need.partition("=")
     value = operator.attrgetter(key)(config)
-    return value in values.split("|") if equals else bool(value)
+    return ("yours" if isinstance(value, OwnPart) else value) in values.split("|") if equals else bool(value)
 
 
 def default(field: Field[Any]) -> Any:
@@ -155,6 +158,8 @@ def check_actor_critic(config: Any, env: EnvSpec) -> None:
 
     for name, group in env.groups.items():
         where, action = f"{env.id} (group {name})", group.action
+        if config.head.name != "auto":
+            continue
         if not isinstance(action, Box | Discrete | MultiBinary | MultiDiscrete):
             spaces = "Discrete, MultiDiscrete, MultiBinary and Box actions"
             raise ConfigError(f"{config.name} takes {spaces}; {where} has {type(action).__name__}")
@@ -162,6 +167,7 @@ def check_actor_critic(config: Any, env: EnvSpec) -> None:
             raise ConfigError(f"{config.name} takes Box actions of floats; those of {where} are {action.dtype}")
         if isinstance(action, Box) and config.head.squash and not _is_bounded(action):
             raise ConfigError(f"algorithm.head.squash: the actions of {where} need a lower and an upper bound each")
-    if config.head != HeadConfig() and not any(isinstance(group.action, Box) for group in env.groups.values()):
+    continuous = any(isinstance(group.action, Box) for group in env.groups.values())
+    if config.head.name == "auto" and config.head != HeadConfig() and not continuous:
         raise ConfigError(f"algorithm.head is about continuous actions, and {env.id} has none")
     check_encoder(config)

@@ -28,6 +28,8 @@ T = TypeVar("T")
 EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 EXACT_FLOAT = 2**53
 LARGEST = 2**63  # what the index and the checkpoints can hold
+TARGET = "_target_"  # Hydra's key for the import path of a part, beside which its arguments stand
+LISTED = ("environment.wrappers", "logging.sinks", "training.buffers")  # settings that hold `{id: Name, its arguments}`
 
 
 class _UnknownNameError(Exception):
@@ -69,6 +71,45 @@ def config_hash(config: RunConfig) -> str:
     settings = {key: value for key, value in to_dict(config).items() if key not in ignored}
     canonical = json.dumps(settings, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def from_hydra(data: Any, where: str = "") -> Any:
+    """Return settings in which each `{_target_: package.module.Class, its arguments}` is a path and its arguments.
+
+    An algorithm becomes its name and settings, an environment an id with `kwargs`, and a wrapper, sink or buffer
+    `{id: path, its arguments}`. Elsewhere `_target_` and `kwargs` remain, for the settings that take a part
+    (`convert`). `_partial_` has no effect: the algorithm completes every part. `where` is the dotted key of `data`.
+    """
+    if isinstance(data, list | tuple):
+        return [from_hydra(item, f"{where}[{index}]") for index, item in enumerate(data)]
+    if not isinstance(data, Mapping):
+        return data
+    if TARGET not in data:
+        prefix = f"{where}." if where else ""
+        return {key: from_hydra(item, f"{prefix}{key}") for key, item in data.items()}
+    path, arguments = target_path(data[TARGET], where), {key: item for key, item in data.items() if key != TARGET}
+    arguments.pop("_partial_", None)
+    unknown = [key for key in arguments if str(key).startswith("_") and str(key).endswith("_")]
+    if unknown or TARGET in str(arguments):
+        what = f"{unknown[0]} is not" if unknown else "a _target_ inside the arguments of another is not"
+        raise ConfigError(f"{where}: {what} understood; a part takes named arguments that are plain values")
+    if where == "algorithm":
+        return {"name": path, **arguments}
+    if where.startswith(LISTED):
+        return {"id": path, **arguments}
+    arguments = arguments if isinstance(arguments.get("kwargs"), Mapping) else {"kwargs": arguments}
+    return {"id" if where == "environment" else TARGET: path, **arguments}
+
+
+def target_path(target: Any, where: str) -> str:
+    """Return `package.module:Class` for `package.module.Class`; other texts as they are."""
+    if not isinstance(target, str):
+        raise ConfigError(f"{where}.{TARGET}={target!r}: must be text, package.module.Class")
+    parts = target.split(".")
+    if ":" in target or len(parts) == 1:
+        return target
+    at = next((index for index, part in enumerate(parts) if index and part[:1].isupper()), len(parts) - 1)
+    return f"{'.'.join(parts[:at])}:{'.'.join(parts[at:])}"
 
 
 def walk(cls: Any, where: str = "", data: Any = None, base: Any = None) -> Iterator[tuple[str, Any, Field[Any]]]:
@@ -180,6 +221,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
 
 
 def _convert_union(hint: Any, options: tuple[Any, ...], value: Any, where: str) -> Any:
+    words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
+    if isinstance(value, str) and value in words:
+        return value
     for option in options:
         if type(value) is option:
             return _convert(option, value, where)
@@ -193,7 +237,6 @@ def _convert_union(hint: Any, options: tuple[Any, ...], value: Any, where: str) 
                 return _convert(option, value, where)
             except ConfigError:
                 continue
-    words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
     raise _refusal(hint, value, where, nearest(value, words) if isinstance(value, str) else "")
 
 
@@ -202,8 +245,10 @@ def _convert_dataclass(cls: Any, value: Any, where: str, base: Any = None) -> An
     value = _expand(cls, value, where)
     if not isinstance(value, Mapping):
         raise _refusal(cls, value, where)
-    if cls is RunConfig and "plugins" in value:
-        import_plugins(value["plugins"])
+    if cls is RunConfig:
+        value = from_hydra(value)
+        if "plugins" in value:
+            import_plugins(value["plugins"])
     prefix, settings = f"{where}." if where else "", {field.name: field for field in fields(cls) if field.init}
     hints = {**_hints(cls), "algorithm": _algorithm(value)} if cls is RunConfig else _hints(cls)
     for name in value:
@@ -216,6 +261,7 @@ def _convert_dataclass(cls: Any, value: Any, where: str, base: Any = None) -> An
             raise ConfigError(f"{prefix}{name} is missing: {describe(hint)}")
         item = value[name] if name in value else to_dict(usual)  # a default must fit its type, too, to be read back
         if is_dataclass(hint) and type(usual) is hint:
+            item = _expand(hint, item, f"{prefix}{name}")
             values[name] = _convert_dataclass(hint, item, f"{prefix}{name}", _defaults(usual, item))
         else:
             values[name] = _convert(hint, item, f"{prefix}{name}")
@@ -236,7 +282,17 @@ def _defaults(usual: Any, item: Any) -> Any:
 
 
 def _expand(cls: Any, value: Any, where: str) -> Any:
-    """Return the data that a short form stands for, where the dataclass has one (`parse`)."""
+    """Return the data that a short form stands for, where the dataclass has one (`parse`).
+
+    A `_target_`, in the block or in its setting `part_key`, becomes the value of that setting.
+    """
+    key = getattr(cls, "part_key", None)
+    if key and isinstance(value, Mapping):
+        inner = value.get(key)
+        if isinstance(inner, Mapping) and TARGET in inner:
+            value = {**value, **inner}
+        if TARGET in value:
+            value = {**{name: item for name, item in value.items() if name != TARGET}, key: value[TARGET]}
     if not hasattr(cls, "parse"):
         return value
     try:

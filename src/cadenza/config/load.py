@@ -15,7 +15,7 @@ import yaml
 
 from cadenza.base.files import SafePath
 from cadenza.base.text import lines
-from cadenza.config.convert import build, suggest, to_dict, walk
+from cadenza.config.convert import TARGET, build, from_hydra, suggest, to_dict, walk
 from cadenza.config.interpolation import bounded, from_environment
 from cadenza.config.migrate import migrate
 from cadenza.config.plugins import plugins_of
@@ -239,9 +239,19 @@ def _bounded_files() -> Any:
             path = Path(self.path, self._normalize_file_name(config_path))
             if path.exists():  # otherwise Hydra reports what is missing
                 read_yaml(path)
-            return super().load_config(config_path)
+            loaded = super().load_config(config_path)
+            package = loaded.header.get("package") or config_path.rpartition("/")[0].replace("/", ".")
+            return replace(loaded, config=_without_targets(loaded.config, package.removeprefix("_global_").strip(".")))
 
     return BoundedFiles
+
+
+def _without_targets(config: Any, where: str) -> Any:
+    """Return an OmegaConf config without the keys of Hydra that `from_hydra` understands."""
+    from omegaconf import OmegaConf
+
+    plain = OmegaConf.to_container(config, resolve=False)
+    return OmegaConf.create(from_hydra(plain, where)) if TARGET in str(plain) else config
 
 
 def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, names: list[str]) -> Composed:
@@ -359,7 +369,9 @@ def _set(config: Any, key: str, value: Any) -> None:
     """Set the value of a dotted key; merge a mapping into an existing one."""
     from omegaconf import OmegaConf
 
-    parts = key.split(".")
+    if key.endswith(f".{TARGET}"):
+        key, value = key.removesuffix(f".{TARGET}"), {TARGET: value, "kwargs": {}}
+    value, parts = from_hydra(value, key), key.split(".")
     for length in range(1, len(parts)):
         parent = ".".join(parts[:length])
         value_above = OmegaConf.select(config, parent)

@@ -3,14 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, Literal
 
-from cadenza.config.plugins import check_name
+from cadenza.config.plugins import check_name, names
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, UnusedError
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
+
+
+@dataclass(frozen=True)
+class OwnPart:
+    """A part of yours in place of a built-in one. Its name alone is short for it."""
+
+    kind: ClassVar[str]  # of `plugins.KINDS`
+    part_key: ClassVar[str] = "name"
+
+    name: str = setting(doc="an import path `package.module:name`, or a registered name")
+    kwargs: Mapping[str, Any] = setting(doc="its keyword arguments", factory=dict, sparse=True)
+
+    def __post_init__(self) -> None:
+        check_name(self.kind, self.name, "name")
+
+    @classmethod
+    def parse(cls, value: Any) -> Any:
+        """Return the settings that a name stands for, and others as they are, as those of built-in parts."""
+        is_name = isinstance(value, str) and (":" in value or value in names(cls.kind))
+        return {"name": value} if is_name else value
+
+
+@dataclass(frozen=True)
+class OwnNetwork(OwnPart):
+    """A network of yours."""
+
+    kind: ClassVar[str] = "network"
+    plain: ClassVar[str] = "a network of yours (`package.module:Class`)"
+
+
+@dataclass(frozen=True)
+class OwnDynamics(OwnPart):
+    """A dynamics model of yours."""
+
+    kind: ClassVar[str] = "dynamics"
+    plain: ClassVar[str] = "a dynamics model of yours (`package.module:Class`)"
+
+
+@dataclass(frozen=True)
+class OwnDecoder(OwnPart):
+    """A decoder of yours."""
+
+    kind: ClassVar[str] = "decoder"
+    plain: ClassVar[str] = "a decoder of yours (`package.module:Class`)"
+
+
+@dataclass(frozen=True)
+class OwnPlanner(OwnPart):
+    """A search for actions of yours."""
+
+    kind: ClassVar[str] = "planner"
+    plain: ClassVar[str] = "a search of yours (`package.module:function`)"
+
+
+ESTIMATORS = ("gae", "td_lambda", "n_step", "monte_carlo", "vtrace")
+
+
+@dataclass(frozen=True)
+class EstimatorConfig(OwnPart):
+    """An estimator of advantages: one of those in `ops/returns.py` or yours."""
+
+    kind: ClassVar[str] = "estimator"
+    plain: ClassVar[str] = "gae, n_step, td_lambda, monte_carlo, vtrace, or one of yours (`package.module:function`)"
+
+    name: str = setting(
+        doc="estimator of advantages and value targets: gae, td_lambda (the same), n_step, monte_carlo, vtrace (anew "
+        "before each of PPO's epochs), or one of yours, `package.module:function` or a registered name"
+    )
+    kwargs: Mapping[str, Any] = setting(
+        doc="its keyword arguments: n of n_step, clip_rho and clip_c of vtrace, those of yours",
+        factory=dict,
+        sparse=True,
+    )
+
+    def __post_init__(self) -> None:
+        if self.name not in ESTIMATORS:
+            check_name(self.kind, self.name, "name", ESTIMATORS)
+
+    @classmethod
+    def parse(cls, value: Any) -> Any:
+        """Return the settings that a name stands for, and others as they are."""
+        return {"name": value} if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -24,6 +106,8 @@ class MLPConfig:
 @dataclass(frozen=True)
 class NetworkConfig(MLPConfig):
     """Fully connected layers, or a network of yours in their place."""
+
+    part_key: ClassVar[str] = "network"
 
     network: str = setting(
         "mlp",
@@ -80,7 +164,9 @@ class CNNConfig:
 class MemoryConfig:
     """The memory of a policy within an episode."""
 
-    type: Literal["none", "gru", "lstm", "transformer"] = setting("none", "kind of memory")
+    type: Literal["none", "gru", "lstm", "transformer"] | OwnNetwork = setting(
+        "none", "kind of memory, or a layer of yours, made with inputs and size"
+    )
     size: int = setting(128, "units of its state", least=1)
     layers: int = setting(1, "stacked layers", least=1)
     heads: int = setting(4, "transformer: attention heads", least=1)
@@ -103,6 +189,8 @@ class MemoryConfig:
 class TorsoConfig:
     """The network from an observation to the features that policy and value share."""
 
+    part_key: ClassVar[str] = "encoder"
+
     encoder: str = setting(
         "auto",
         "auto: a CNN for images, everything else as one vector; or a module of yours, `package.module:Class` or a "
@@ -124,13 +212,38 @@ class TorsoConfig:
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """The distribution of continuous actions."""
+    """The distribution of actions. A name alone stands for a head of yours."""
 
+    kind: ClassVar[str] = "head"
+    part_key: ClassVar[str] = "name"
+
+    name: str = setting(
+        "auto",
+        "auto: by the space, continuous actions as set below; or a head of yours, `package.module:Class` or a "
+        "registered name",
+        sparse=True,
+    )
+    kwargs: Mapping[str, Any] = setting(doc="keyword arguments for a head of yours", factory=dict, sparse=True)
     std: Literal["parameter", "state"] = setting(
         "parameter", "standard deviation: a parameter for all states, or an output of the network"
     )
     log_std_init: float = setting(0.0, "initial log standard deviation")
     squash: bool = setting(False, "map actions through tanh into the bounds of the action space, instead of clipping")
+
+    def __post_init__(self) -> None:
+        if self.name == "auto":
+            if self.kwargs:
+                raise ConfigError("kwargs need a head of yours, and name is auto")
+            return
+        check_name("head", self.name, "name", ("auto",))
+        if replace(self, name="auto", kwargs={}) != HeadConfig():
+            keys = ("std", "log_std_init", "squash")
+            raise UnusedError("std, log_std_init, squash: no effect with a head of yours; put them into kwargs", keys)
+
+    @classmethod
+    def parse(cls, value: Any) -> Any:
+        """Return the settings that a name stands for, and others as they are."""
+        return {"name": value} if isinstance(value, str) else value
 
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "laprop")
@@ -139,6 +252,8 @@ OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "laprop")
 @dataclass(frozen=True)
 class OptimizerConfig:
     """The optimizer, without its learning rate."""
+
+    part_key: ClassVar[str] = "name"
 
     name: Literal["adam", "adamw", "sgd", "rmsprop", "laprop"] | str = setting(
         "adam",
@@ -186,3 +301,16 @@ class OptimizerConfig:
             if key not in ("name", "agc", "kwargs") and getattr(self, key) != field.default:
                 advice = f"put what {self.name} takes into kwargs"
                 raise UnusedError(f"{key} belongs to cadenza's own optimizers: {advice}", [key])
+
+
+def own_names(settings: Any) -> list[str]:
+    """Return the names of the user's modules in an algorithm's settings: all parts but estimators and optimizers."""
+    modules: list[str] = []
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, NetworkConfig | TorsoConfig | HeadConfig | OwnPart) and not isinstance(
+            value, EstimatorConfig
+        ):
+            modules.append(getattr(value, value.part_key))
+        modules += own_names(value) if is_dataclass(value) else []
+    return [name for name in modules if name not in ("mlp", "auto")]

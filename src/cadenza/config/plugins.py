@@ -13,7 +13,10 @@ from cadenza.config import registry
 from cadenza.config.registry import Part, entries
 from cadenza.errors import ConfigError, nearest
 
-KINDS = ("buffer", "command", "network", "optimizer", "schedule", "sink")
+KINDS = (
+    *("buffer", "command", "decoder", "dynamics", "estimator", "head"),
+    *("network", "optimizer", "planner", "schedule", "sink"),
+)
 
 _registered: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
 
@@ -56,33 +59,27 @@ def load(kind: str, name: str) -> Any:
     return plugin
 
 
-def _register(kind: str, name: str) -> Callable[[Part], Part]:
-    return registry.register_part(_registered[kind], name, f"{kind} '{name}': must be a name without ':'")
+def _registrar(kind: str, what: str) -> Callable[[str], Callable[[Part], Part]]:
+    """Return the function that registers a part of this kind under a name."""
+
+    def register(name: str) -> Callable[[Part], Part]:
+        return registry.register_part(_registered[kind], name, f"{kind} '{name}': must be a name without ':'")
+
+    register.__name__ = register.__qualname__ = f"register_{kind}"
+    register.__doc__ = f'Register {what} under a name: `@register_{kind}("mine")`.'
+    return register
 
 
-def register_buffer(name: str) -> Callable[[Part], Part]:
-    """Register a store under a name for `training.buffers`: `@register_buffer("recent")`."""
-    return _register("buffer", name)
-
-
-def register_network(name: str) -> Callable[[Part], Part]:
-    """Register a network under a name for `algorithm.torso.encoder` and other places that take a network."""
-    return _register("network", name)
-
-
-def register_optimizer(name: str) -> Callable[[Part], Part]:
-    """Register an optimizer with torch's interface under a name for `algorithm.optimizer.name`."""
-    return _register("optimizer", name)
-
-
-def register_schedule(name: str) -> Callable[[Part], Part]:
-    """Register a rule for numbers that change over a run, such as learning rates: `rule(now, horizon)`."""
-    return _register("schedule", name)
-
-
-def register_sink(name: str) -> Callable[[Part], Part]:
-    """Register a listener of runs under a name for `logging.sinks`."""
-    return _register("sink", name)
+register_buffer = _registrar("buffer", "a store for `training.buffers`")
+register_decoder = _registrar("decoder", "a decoder of world models for `algorithm.decoder`")
+register_dynamics = _registrar("dynamics", "a dynamics model for `algorithm.dynamics`")
+register_estimator = _registrar("estimator", "an estimator for `algorithm.advantage` and `algorithm.returns`")
+register_head = _registrar("head", "an action head for `algorithm.head`")
+register_network = _registrar("network", "a network for `algorithm.torso.encoder` and other places that take one")
+register_optimizer = _registrar("optimizer", "an optimizer with torch's interface for `algorithm.optimizer.name`")
+register_planner = _registrar("planner", "a search for actions for `algorithm.planner`")
+register_schedule = _registrar("schedule", "a rule for numbers that change over a run: `rule(now, horizon)`")
+register_sink = _registrar("sink", "a listener of runs for `logging.sinks`")
 
 
 def import_plugins(modules: Any) -> None:

@@ -249,7 +249,7 @@ def _load_entries(group: str, load: Callable[[EntryPoint], None]) -> dict[str, C
 @functools.cache  # wrappers are looked up for every environment made, and the search takes milliseconds
 def entries(kind: str) -> dict[str, EntryPoint]:
     """Return the entry points of a kind of parts, the group `cadenza.KINDs`, by name; nothing is imported."""
-    return {entry.name: entry for entry in entry_points(group=f"cadenza.{kind}s")}
+    return {entry.name: entry for entry in entry_points(group=f"cadenza.{kind.removesuffix('s')}s")}
 
 
 def register_part(table: dict[str, Any], name: str, refusal: str) -> Callable[[Part], Part]:

@@ -26,6 +26,7 @@ class Schedule:
     """A value that moves from `start_value` to `end_value` between two points of the run; it is constant outside."""
 
     plain: ClassVar[str] = "a schedule such as lin_0.001"
+    part_key: ClassVar[str] = "schedule"
 
     schedule: Literal["linear"] | str = setting(
         "linear", "shape of the change; or a rule of yours, `package.module:rule` or a registered name"

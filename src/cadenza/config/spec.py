@@ -20,6 +20,7 @@ from cadenza.base.files import SafePath
 from cadenza.base.parsing import YAML_LIMIT, ParseError, json_data, read_user_file, yaml_data
 from cadenza.base.text import printable
 from cadenza.config import registry
+from cadenza.config.convert import from_hydra
 from cadenza.config.migrate import migrate
 from cadenza.config.plugins import import_plugins
 from cadenza.errors import ConfigError, NotFoundError, nearest
@@ -91,6 +92,7 @@ def _base_of_file(path: Path, config_dir: Path | None, plugins: Sequence[Any] | 
             raise ConfigError(f"{path}: a file with a defaults list must be named *.yaml")
         folders = [folder.resolve() for folder in (path.parent, config_dir) if folder is not None]
         return Base(root=path.stem, folders=tuple(folders))
+    data = from_hydra(data)
     base = _base_of_name(_named_in(data, path), config_dir)
     settings = {key: value for key, value in data.items() if key != "spec"}
     return replace(base, layers=(*base.layers, Layer(str(path), settings)))

@@ -89,7 +89,7 @@ def assemble(
         from cadenza.data.prefill import configured_dataset, replay_for
 
         dataset = configured_dataset(config, spec, decisions)
-    warning = check_loss(config, spec, decisions)  # before the run's own generators are seeded: it uses the global ones
+    warning = check_loss(config, spec, decisions, fresh)  # before the run's own generators are seeded: it uses them
     streams = Streams(config.seed)
     streams.seed_globals()
     maker = store_maker(config.training)

@@ -13,7 +13,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from cadenza.base import blas
-from cadenza.config.networks import OptimizerConfig
+from cadenza.config.networks import OptimizerConfig, own_names
 from cadenza.config.registry import workflow_class
 from cadenza.config.schema import RunConfig
 from cadenza.envs.vector import cores
@@ -51,8 +51,10 @@ def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) 
     decisions["runtime.tf32"] = runtime.tf32
 
 
-def check_loss(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) -> str | None:
+def check_loss(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any], fresh: bool = True) -> str | None:
     """Decide on torch if the hand-written kernels do not compute the algorithm's loss; record what the loss computes.
+
+    A `fresh` run of networks of the user's, which no kernel knows, decides on torch, too.
 
     Return in words that it was decided now, or that the loss cannot be recorded; else None.
 
@@ -75,7 +77,11 @@ def check_loss(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) -> s
             by_loss = loss_examples(config, spec, "torch")
             record = {group: summary(example) for group, example in by_loss.items()}
             if decisions[KERNELS] == "numpy":
-                difference = first_difference(by_loss, loss_examples(config, spec, "numpy"))
+                by_kernels, modules = loss_examples(config, spec, "numpy"), own_names(config.algorithm)
+                difference = first_difference(by_loss, by_kernels)
+                if fresh and modules and not by_kernels and config.runtime.kernels == "auto":
+                    reason = f"no hand-written kernel knows {' and '.join(modules)}"
+                    decisions[KERNELS], decisions[KERNELS_REASON] = "torch", f"runtime.kernels: torch: {reason}"
         except Exception as error:  # a loss of the user's may need what only a training has
             difference = problem = f"on a made-up batch, {type(error).__name__}: {error}"
             record = record or {group: [] for group in spec.groups}
@@ -110,7 +116,7 @@ def decide_compile(config: RunConfig, has_images: bool, device: str) -> bool:
         foreign = [part for part in vars(algorithm).values() if isinstance(part, OptimizerConfig) and not part.builtin]
         if foreign and setting is True:
             raise ConfigError(f"runtime.compile=true: the optimizer '{foreign[0].name}' cannot be part of a CUDA graph")
-        return not (on_cpu or foreign) if setting == "auto" else setting
+        return not (on_cpu or foreign or own_names(algorithm)) if setting == "auto" else setting
     worthwhile = has_images and on_cpu and has_compiler() and gradient_steps(config) >= WORTH_COMPILING
     return worthwhile if setting == "auto" else setting
 

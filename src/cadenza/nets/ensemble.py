@@ -8,8 +8,18 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from cadenza.config.networks import MLPConfig
-from cadenza.nets.mlp import ACTIVATIONS
+from cadenza.config.networks import MLPConfig, NetworkConfig
+from cadenza.nets.mlp import ACTIVATIONS, network
+
+
+class OwnEnsemble(nn.ModuleList):
+    """E networks of a user's from [B, F] to [E, B, O], computed one after the other."""
+
+    def __init__(self, members: int, inputs: int, outputs: int, config: NetworkConfig) -> None:
+        super().__init__(network(inputs, outputs, config) for _ in range(members))
+
+    def forward(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return torch.stack([member(x) for member in self])
 
 
 class Ensemble(nn.Module):

@@ -233,7 +233,12 @@ def flatten(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def action_head(space: spaces.Space[Any], config: HeadConfig) -> ActionHead:
-    """Return the head for a space of actions; refuse a kind of space that has none."""
+    """Return the head for a space of actions, or the one of yours; refuse a kind of space that has none."""
+    if config.name != "auto":
+        from cadenza.nets.own_parts import own_head
+
+        head: ActionHead = own_head(space, config)
+        return head
     if isinstance(space, spaces.Discrete):
         return CategoricalHead(space)
     if isinstance(space, spaces.MultiDiscrete):

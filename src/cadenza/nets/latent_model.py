@@ -10,11 +10,14 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from cadenza.config.networks import OwnDynamics, OwnNetwork
 from cadenza.config.world_model_settings import LatentModelConfig
 from cadenza.nets.dense import Style
 from cadenza.nets.encoders import StridedEncoder, group_by_size, to_unit_range
 from cadenza.nets.heads import LOG_2PI, log_tanh_slope
 from cadenza.nets.observe import VECTOR, ObservationTensors, images, vector_size
+from cadenza.nets.own_parts import own_network
+from cadenza.nets.torso import own_encoder
 from cadenza.ops.scaling import symexp, symlog, two_hot_loss, two_hot_mean
 
 LayerStyle = Literal["elu", "mish"]
@@ -146,19 +149,26 @@ class NumberDecoder(nn.Module):
 class LatentEncoder(nn.Module):
     """Maps observations [*, …] to latent states [*, latent]; images pass through convolutions first."""
 
-    def __init__(self, space: spaces.Space[Any], config: LatentModelConfig) -> None:
+    def __init__(self, space: spaces.Space[Any], config: LatentModelConfig, encoder: str | OwnNetwork = "auto") -> None:
+        """Take the features of an `encoder` of the user's as input, in place of images and the vector."""
         super().__init__()
-        self.sizes = group_by_size(images(space))
+        self.foreign = None if isinstance(encoder, str) else own_encoder(space, encoder, "algorithm.encoder")
+        self.sizes = group_by_size(images(space) if self.foreign is None else {})
         style = Style("none", "relu")
         encoders = [StridedEncoder(sum(keys.values()), size, config.depth, style) for size, keys in self.sizes.items()]
         self.images = nn.ModuleList(encoders)
         self.vector = bool(vector_size(space))
         inputs = vector_size(space) + sum(encoder.features for encoder in encoders)
+        if self.foreign is not None:
+            inputs = self.foreign.features  # type: ignore[assignment]
         hidden = [config.encoder_units] * config.encoder_layers
         self.net = mlp(inputs, hidden, config.latent, config.style)
         self.last = latent_norm(config)
 
     def forward(self, obs: ObservationTensors) -> Tensor:
+        if self.foreign is not None:
+            encoded: Tensor = self.last(self.net(self.foreign(obs)))
+            return encoded
         parts = [
             encoder(torch.cat([to_unit_range(obs[key]) for key in keys], -3) - 0.5)
             for encoder, keys in zip(self.images, self.sizes.values(), strict=True)
@@ -215,15 +225,26 @@ class LatentModel(nn.Module):
     """Encoder, dynamics, predictors of rewards and terminations, critics and a policy."""
 
     def __init__(
-        self, space: spaces.Space[Any], actions: int, config: LatentModelConfig, policy_std: float | None
+        self,
+        space: spaces.Space[Any],
+        actions: int,
+        config: LatentModelConfig,
+        policy_std: float | None,
+        encoder: str | OwnNetwork = "auto",
+        dynamics: str | OwnDynamics = "mlp",
     ) -> None:
         """With `policy_std` None, the policy learns its standard deviation."""
         super().__init__()
         latent, style, hidden = config.latent, config.style, [config.units] * 2
         self.numbers = NumberDecoder(config)
         outputs, inputs = self.numbers.outputs, latent + actions
-        self.encoder = LatentEncoder(space, config)
-        self.dynamics = nn.Sequential(mlp(inputs, hidden, latent, style), latent_norm(config))
+        self.encoder = LatentEncoder(space, config, encoder)
+        step: nn.Module
+        if isinstance(dynamics, str):
+            step = mlp(inputs, hidden, latent, style)
+        else:
+            step = own_network(inputs, latent, dynamics)
+        self.dynamics = nn.Sequential(step, latent_norm(config))
         self.reward = mlp(inputs, hidden, outputs, style, zero=True)
         self.ends = mlp(latent, hidden, 1, style) if config.ends else None
         self.critics = CriticEnsemble(config.critics, inputs, config.units, outputs, style, config.dropout)

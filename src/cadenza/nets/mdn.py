@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.nets.mlp import ACTIVATIONS
+from cadenza.types import LatentMemory
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -128,10 +129,7 @@ class DeterministicMLP(nn.Module):
         return Prediction(zeros, mean, zeros, reward=out[..., -2], end=out[..., -1])
 
 
-Dynamics = MixtureRNN | DeterministicMLP
-
-
-def unroll(model: Dynamics, z: Tensor, action: Tensor, first: Tensor) -> DynamicsState:
+def unroll(model: LatentMemory, z: Tensor, action: Tensor, first: Tensor) -> DynamicsState:
     """Run the model over sequences [T, B, …], resetting it where `first` [T, B]; return the states after each step."""
     state, states = model.initial(z.shape[1]), []
     for t in range(len(z)):

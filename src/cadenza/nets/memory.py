@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from cadenza.config.networks import MemoryConfig
+from cadenza.config.networks import MemoryConfig, OwnNetwork
 from cadenza.nets.mlp import orthogonal
 from cadenza.trees import map_tree
 from cadenza.types import Tree
@@ -132,13 +132,22 @@ class Attention(nn.Module):
         return attended
 
 
+def memory_layer(inputs: int, config: MemoryConfig) -> nn.Module:
+    """Return the layer of a memory that the settings name, or the user's."""
+    if isinstance(config.type, OwnNetwork):
+        from cadenza.nets.own_parts import own_memory
+
+        layer: nn.Module = own_memory(config.type, inputs, config.size)
+        return layer
+    return (Attention if config.type == "transformer" else Recurrent)(inputs, config)
+
+
 class Memory(nn.Module):
     """A stack of layers of one kind; the carry is keyed by layer."""
 
     def __init__(self, inputs: int, config: MemoryConfig) -> None:
         super().__init__()
-        layer = Attention if config.type == "transformer" else Recurrent
-        self.layers = nn.ModuleList([layer(config.size if i else inputs, config) for i in range(config.layers)])
+        self.layers = nn.ModuleList([memory_layer(config.size if i else inputs, config) for i in range(config.layers)])
         self.size = config.size
 
     def initial(self, *batch: int) -> Tree:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from cadenza.config.networks import MLPConfig, NetworkConfig
+from cadenza.config.networks import MLPConfig, NetworkConfig, OwnNetwork
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -34,9 +34,9 @@ def network(inputs: int, outputs: int, config: MLPConfig, output_gain: float = 1
     """Return the network that the settings name: [*, inputs] to [*, outputs]."""
     if not isinstance(config, NetworkConfig) or config.network == "mlp":
         return MLP(inputs, outputs, config, output_gain)
-    from cadenza.nets.own_network import own_network
+    from cadenza.nets.own_parts import own_network
 
-    return own_network(inputs, outputs, config)
+    return own_network(inputs, outputs, OwnNetwork(config.network, config.kwargs))
 
 
 def hidden_layers(inputs: int, config: MLPConfig) -> nn.Sequential:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from cadenza.config.networks import MLPConfig, TorsoConfig
-from cadenza.nets.mlp import ACTIVATIONS
+from cadenza.config.networks import MLPConfig, NetworkConfig, TorsoConfig
+from cadenza.nets.mlp import ACTIVATIONS, network
 from cadenza.nets.observe import ObservationTensors
 from cadenza.nets.torso import Torso
 from cadenza.types import GroupSpec
@@ -26,7 +26,7 @@ class QNetworkSettings(Protocol):
     @property
     def torso(self) -> TorsoConfig: ...
     @property
-    def hidden(self) -> MLPConfig: ...
+    def hidden(self) -> NetworkConfig: ...
     @property
     def dueling(self) -> bool: ...
     @property
@@ -55,18 +55,18 @@ class QNetwork(nn.Module):
         self.atoms = 1 if config.distribution == "none" else config.atoms
         self.torso = Torso(group.observation, config.torso)
         features, sigma = self.torso.features, config.noisy_sigma if config.noisy else None
-        self.advantage = Stream(features, self.actions * self.atoms, config.hidden, sigma)
-        self.value = Stream(features, self.atoms, config.hidden, sigma) if config.dueling else None
+        self.advantage: Any = stream(features, self.actions * self.atoms, config.hidden, sigma)
+        self.value: Any = stream(features, self.atoms, config.hidden, sigma) if config.dueling else None
         if config.distribution == "c51":
             self.register_buffer("support", torch.linspace(config.v_min, config.v_max, self.atoms), persistent=False)
 
     def forward(self, obs: ObservationTensors, noise: Noise = ()) -> Tensor:
         """Return Q values [*, n] or outputs [*, n, K]; without noise, noisy layers use their mean weights."""
         features = self.torso.mix(self.torso.encoder(obs))
-        split = len(self.advantage.layers) if noise else 0
-        output: Tensor = self.advantage(features, noise[:split]).unflatten(-1, (self.actions, self.atoms))
+        split = len(noise) // (1 if self.value is None else 2)
+        output: Tensor = self.advantage(features, *noise[:split]).unflatten(-1, (self.actions, self.atoms))
         if self.value is not None:
-            output = output - output.mean(-2, keepdim=True) + self.value(features, noise[split:]).unsqueeze(-2)
+            output = output - output.mean(-2, keepdim=True) + self.value(features, *noise[split:]).unsqueeze(-2)
         return output.squeeze(-1) if self.distribution == "none" else output
 
     def means(self, output: Tensor) -> Tensor:
@@ -89,12 +89,19 @@ class Stream(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(*size) if sigma is None else NoisyLinear(*size, sigma) for size in sizes)
         self.activation = ACTIVATIONS[config.activation]()
 
-    def forward(self, x: Tensor, noise: Noise = ()) -> Tensor:
+    def forward(self, x: Tensor, *noise: Tensor) -> Tensor:
+        """Return the output for x, with the noise of each layer if they are noisy."""
         for index, layer in enumerate(self.layers):
             if index:
                 x = self.activation(x)
             x = layer(x, noise[index]) if noise else layer(x)
         return x
+
+
+def stream(inputs: int, outputs: int, config: NetworkConfig, sigma: float | None) -> nn.Module:
+    """Return the layers of a config, or a network of the user's; `sigma` is the initial noise of noisy layers."""
+    is_own = config.network != "mlp"
+    return network(inputs, outputs, config) if is_own else Stream(inputs, outputs, config, sigma)
 
 
 class NoisyLinear(nn.Linear):

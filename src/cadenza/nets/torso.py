@@ -11,7 +11,7 @@ from gymnasium.vector.utils import create_empty_array
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cadenza.config.networks import MLPConfig, TorsoConfig
+from cadenza.config.networks import MLPConfig, OwnNetwork, OwnPart, TorsoConfig
 from cadenza.config.plugins import load
 from cadenza.errors import ConfigError, foreign_code
 from cadenza.nets.cnn import CNN
@@ -26,7 +26,11 @@ class Torso(nn.Module):
 
     def __init__(self, space: spaces.Space[Any], config: TorsoConfig) -> None:
         super().__init__()
-        self.encoder = Encoder(space, config) if config.encoder == "auto" else own_encoder(space, config)
+        self.encoder = (
+            Encoder(space, config)
+            if config.encoder == "auto"
+            else own_encoder(space, OwnNetwork(config.encoder, config.kwargs), "algorithm.torso.encoder", raw=True)
+        )
         features: int = self.encoder.features  # type: ignore[assignment]
         self.mix = hidden_layers(features, MLPConfig(config.hidden_sizes, config.activation))
         features = config.hidden_sizes[-1] if config.hidden_sizes else features
@@ -58,21 +62,22 @@ class Encoder(nn.Module):
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
 
 
-def own_encoder(space: spaces.Space[Any], config: TorsoConfig) -> nn.Module:
+def own_encoder(space: spaces.Space[Any], part: OwnPart, key: str, raw: bool = False) -> nn.Module:
     """Return a user's encoder, made with the observation space; refuse one that breaks the rules of an encoder.
 
-    It is called with a batch of observations and returns float32 [*, `features`], the same for equal observations.
+    It is called with a batch of observations, `raw` or as `observe` makes them. It returns float32 [*, `features`], the
+    same for equal observations.
     """
-    create, where = load("network", config.encoder), f"algorithm.torso.encoder={config.encoder}"
+    create, where = load(part.kind, part.name), f"{key}={part.name}"
     try:
-        inspect.signature(create).bind(space, **config.kwargs)
+        inspect.signature(create).bind(space, **part.kwargs)
     except TypeError as problem:
-        raise ConfigError(f"{where} cannot be made with the observation space and torso.kwargs: {problem}") from None
+        raise ConfigError(f"{where} cannot be made with the observation space and its kwargs: {problem}") from None
     with foreign_code(f"{where} cannot be made"):
-        encoder = create(space, **config.kwargs)
+        encoder = create(space, **part.kwargs)
     if not isinstance(encoder, nn.Module) or not isinstance(getattr(encoder, "features", None), int):
         raise ConfigError(f"{where} must be an nn.Module with a whole number `features`, the length of its output")
-    blank = Observer(space, torch.device("cpu"), raw=True)(create_empty_array(space, n=2))
+    blank = Observer(space, torch.device("cpu"), raw=raw)(create_empty_array(space, n=2))
     with foreign_code(f"{where} cannot be called"), torch.no_grad():
         output = encoder(blank)
         random_state = torch.get_rng_state()  # a lazy layer has drawn its weights by now

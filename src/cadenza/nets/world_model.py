@@ -10,12 +10,16 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
+from cadenza.config.networks import OwnDecoder, OwnDynamics, OwnNetwork
 from cadenza.config.world_model_settings import WorldModelConfig
 from cadenza.nets.decoders import ObservationDecoder
 from cadenza.nets.dense import DenseHead, Style
 from cadenza.nets.encoders import ObservationEncoder
+from cadenza.nets.own_parts import own_dynamics, own_part
 from cadenza.nets.rssm import RSSM
+from cadenza.nets.torso import own_encoder
 from cadenza.ops.scaling import two_hot_bins, two_hot_losses, two_hot_mean
+from cadenza.types import Decoder
 
 BINS = 255
 CHUNK_ROWS = 1024
@@ -74,13 +78,30 @@ def map_chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 class WorldModel(nn.Module):
     """All networks of a world model. Features are those of `RSSMState.features` [*, F]."""
 
-    def __init__(self, space: spaces.Space[Any], actions: int, config: WorldModelConfig, gamma: float) -> None:
+    def __init__(
+        self,
+        space: spaces.Space[Any],
+        actions: int,
+        config: WorldModelConfig,
+        gamma: float,
+        encoder: str | OwnNetwork = "auto",
+        dynamics: str | OwnDynamics = "rssm",
+        decoder: str | OwnDecoder = "auto",
+    ) -> None:
         super().__init__()
         self.config, self.gamma = config, gamma
         style, features = Style(config.norm, config.activation), config.feature_size
-        self.encode = ObservationEncoder(space, config)
-        self.rssm = RSSM(actions, self.encode.features, config)
-        self.decode = ObservationDecoder(space, config)
+        self.encode: Any
+        if isinstance(encoder, str):
+            self.encode = ObservationEncoder(space, config)
+        else:
+            self.encode = own_encoder(space, encoder, "algorithm.encoder")
+        inputs = (actions, self.encode.features, config)
+        self.rssm = RSSM(*inputs) if isinstance(dynamics, str) else own_dynamics(dynamics, *inputs)
+        if isinstance(decoder, str):
+            self.decode = ObservationDecoder(space, config)
+        else:
+            self.decode = own_part(decoder, Decoder, space, config)
         self.reward = NumberHead(config.reward, features, config.units, config.reward_layers, style)
         self.goes_on = DenseHead(features, 1, config.units, config.continue_layers, style) if config.continues else None
 

@@ -2,17 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 
-def gae(reward: Tensor, value: Tensor, next_value: Tensor, ends: Tensor, gamma: float, lam: float) -> Tensor:
-    """Return generalised advantage estimates [T, …] (Schulman et al. 2016).
+def gae(reward: Tensor, value: Tensor, next_value: Tensor, ends: Tensor, gamma: float | Tensor, lam: float) -> Tensor:
+    """Return generalised advantage estimates [T, …] (Schulman et al. 2016): TD(lambda) returns minus values.
 
     `next_value` [T, …] is the bootstrap: 0 after a termination, V(final observation) after a truncation. `ends`
-    [T, …] ends the sum over later steps after either; it does not change the bootstrap.
+    [T, …] ends the sum over later steps after either; it does not change the bootstrap. The other estimators have the
+    same arguments. A discount may differ from step to step, as a tensor [T, …].
     """
     return weighted_sum(reward + gamma * next_value - value, gamma * lam * (~ends).to(reward.dtype))
+
+
+def monte_carlo(
+    reward: Tensor, value: Tensor, next_value: Tensor, ends: Tensor, gamma: float | Tensor, lam: float
+) -> Tensor:
+    """Return the sums of all rewards up to the end of the episode or the rollout, minus values; `lam` has no effect."""
+    return gae(reward, value, next_value, ends, gamma, 1.0)
+
+
+def n_step(
+    reward: Tensor, value: Tensor, next_value: Tensor, ends: Tensor, gamma: float | Tensor, lam: float, n: int = 5
+) -> Tensor:
+    """Return n rewards and the value after them, minus values; fewer before an end. `lam` has no effect."""
+    if n < 1:
+        raise ValueError(f"n={n}: must be at least 1")
+    returns = reward + gamma * next_value
+    for _ in range(min(n, len(reward)) - 1):
+        after = torch.cat([torch.where(ends[:-1], next_value[:-1], returns[1:]), next_value[-1:]])
+        returns = reward + gamma * after
+    return returns - value
+
+
+def vtrace(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    ends: Tensor,
+    gamma: float | Tensor,
+    lam: float,
+    ratio: Tensor | None = None,
+    clip_rho: float = 1.0,
+    clip_c: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Return the advantages and value targets of V-trace (Espeholt et al. 2018, arXiv:1802.01561).
+
+    `ratio` [T, …] is the likelihood of each action by the policy that learns per that by the one that acted; None: 1.
+    """
+    ratio = torch.ones_like(reward) if ratio is None else ratio
+    rho, goes_on = ratio.clamp(max=clip_rho), (~ends).to(reward.dtype)
+    error = rho * (reward + gamma * next_value - value)
+    change = weighted_sum(error, gamma * lam * ratio.clamp(max=clip_c) * goes_on)
+    next_change = torch.cat([change[1:] * goes_on[:-1], torch.zeros_like(change[:1])])
+    return rho * (reward + gamma * (next_value + next_change) - value), value + change
+
+
+# By name. A TD(lambda) return minus the value is what GAE estimates.
+ESTIMATORS: dict[str, Callable[..., Any]] = {
+    "gae": gae,
+    "td_lambda": gae,
+    "n_step": n_step,
+    "monte_carlo": monte_carlo,
+    "vtrace": vtrace,
+}
 
 
 def discounted_sum(reward: Tensor, last: Tensor, gamma: float) -> Tensor:

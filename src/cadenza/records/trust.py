@@ -19,7 +19,7 @@ from cadenza.base.atomic import temporary_beside
 from cadenza.base.files import SafePath, screen
 from cadenza.base.json_text import canonical
 from cadenza.config import registry
-from cadenza.config.convert import is_choice, walk
+from cadenza.config.convert import TARGET, is_choice, target_path, walk
 from cadenza.config.interpolation import refuse_interpolations
 from cadenza.config.migrate import migrate
 from cadenza.config.schema import RunConfig
@@ -47,12 +47,16 @@ def imports_named(config: dict[str, Any]) -> list[str]:
     places = [environment.get("id"), algorithm.get("name")]
     places += [one.get("id") if isinstance(one, dict) else one for one in _entries(config)]
     plugins = _plugins(config)
+    # wherever it stands: no reader has to know which settings understand it
+    texts = [(key, text) for key, text in _texts(config, "config") if TARGET in key.split(".") and text != TARGET]
+    targets = [target_path(text, key) for key, text in texts]
     with contextlib.suppress(CadenzaError):
         if ":" not in str(algorithm.get("name")):
             registry.algorithm(str(algorithm.get("name")))  # imports that of another package, for its settings
     choices = {key for key, hint, _ in walk(RunConfig, data=config) if is_choice(hint)}
     parts = [text for key, text in _texts(algorithm, "algorithm") if key not in {"algorithm.name", *choices}]
-    return [*plugins, *(str(place) for place in (*places, *parts) if ":" in str(place))]
+    named = (str(place) for place in (*places, *parts) if ":" in str(place))
+    return list(dict.fromkeys([*plugins, *targets, *named]))
 
 
 def files_named(config: dict[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cadenza.config.checks import check_discrete_actions, check_encoder, check_single_transitions, refuse_memory
-from cadenza.config.networks import MLPConfig, OptimizerConfig, TorsoConfig
+from cadenza.config.networks import NetworkConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.replay_settings import OffPolicySettings
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting, with_default
@@ -61,8 +61,8 @@ class DQNConfig(OffPolicySettings):
     loss: Literal["huber", "mse"] = setting("huber", "loss of a value's error; huber: squared up to 1, linear above")
     normalize_obs: bool = setting(False, "map observations from their bounds to [-1, 1]")
     torso: TorsoConfig = setting(doc="from observations to features", factory=TorsoConfig)
-    hidden: MLPConfig = setting(
-        doc="from features to values; dueling: one such network each", factory=lambda: MLPConfig((64, 64), "relu")
+    hidden: NetworkConfig = setting(
+        doc="from features to values; dueling: one such network each", factory=lambda: NetworkConfig((64, 64), "relu")
     )
 
     def __post_init__(self) -> None:
@@ -73,6 +73,8 @@ class DQNConfig(OffPolicySettings):
         if self.distribution != "none" and self.loss != "huber":
             other = f"algorithm.distribution={self.distribution} has its own loss"
             raise ConfigError(f"algorithm.loss={self.loss} is for plain values, and {other}")
+        if self.hidden.network != "mlp" and self.noisy:
+            raise ConfigError("algorithm.hidden.network: noisy is for cadenza's own layers")
         refuse_memory(
             self.torso,
             f"{self.name} learns from single transitions and has no memory",

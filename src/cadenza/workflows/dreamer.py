@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cadenza.config.networks import OwnPart
 from cadenza.config.schedules import value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Sequences
@@ -27,9 +28,12 @@ from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.observe import Observer, observe
 from cadenza.nets.opinions import action_mask, by_sequence, single_steps, to_numpy
 from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.own_parts import own_function, own_network
 from cadenza.nets.rssm import RSSMState
 from cadenza.nets.target import Target
 from cadenza.nets.world_model import NumberHead, WorldModel
+from cadenza.ops.planning import cem
+from cadenza.ops.returns import gae, lambda_return
 from cadenza.trees import map_tree
 from cadenza.types import (
     Acted,
@@ -45,11 +49,11 @@ from cadenza.types import (
     Tree,
     Updated,
 )
-from cadenza.workflows.dreamer_behaviour import LOSSES, Behaviour, ImaginationNoise, plan
+from cadenza.workflows.dreamer_behaviour import LOSSES, Behaviour, ImaginationNoise, estimated_return, plan
 from cadenza.workflows.dreamer_config import DreamerConfig
 from cadenza.workflows.dreamer_latents import DETER, STOCH, compress, decompress, unknown
 from cadenza.workflows.dreamer_model import SequenceBatch, model_loss
-from cadenza.workflows.parts import Parts
+from cadenza.workflows.parts import Parts, estimator, own_states
 
 NETWORKS = ("model", "actor", "critic")
 
@@ -64,7 +68,11 @@ class Dreamer:
         ((self.group, group),) = context.env.groups.items()
         self.observer = Observer(group.observation, self.device)
         self.actions = Actions(group.action, self.device)
-        self.model = WorldModel(group.observation, self.actions.size, config.model, config.gamma).to(self.device)
+        settings = (config.model, config.gamma, config.encoder, config.dynamics, config.decoder)
+        self.model = WorldModel(group.observation, self.actions.size, *settings).to(self.device)
+        self.plain_latents = config.dynamics != "rssm"
+        self.estimator = estimator(config.returns, "algorithm.returns")
+        self.planner = own_function(config.planner) if isinstance(config.planner, OwnPart) else cem
         self.optimizers: dict[str, Optimizer] = {"model": optimizer(self.model, config.optimizer)}
         self.networks: dict[str, nn.Module] = {"model": self.model}
         self.behaviour: Behaviour | None = None
@@ -78,6 +86,7 @@ class Dreamer:
             targets={} if self.target is None else {"critic": self.target.net},
             optimizers=self.optimizers,
             normalisers={"observation": self.observer, "returns": self.scale},
+            **own_states(planner=self.planner, returns=self.estimator),
         )
         self._learn: Callable[[Tree], Tree] = context.captured(partial(self.learn, behaviour=self.behaviour))
         self._plan: Callable[[Tree], Tree] = context.captured(self.plan)
@@ -93,13 +102,16 @@ class Dreamer:
         else:
             actor = NormalActor(*shape, config.actor_layers, style, config.actor_head, config.actor_std)
         critic = NumberHead(model.reward, model.feature_size, model.units, config.critic_layers, style)
-        networks: dict[str, nn.Module] = {"actor": actor, "critic": critic}
+        networks: dict[str, Any] = {"actor": actor, "critic": critic}
         for name, net in networks.items():
+            if isinstance(part := getattr(config, name), OwnPart):
+                net.net = own_network(model.feature_size, net.net.out.out_features, part)
             self.networks[name] = net.to(self.device)
             self.optimizers[name] = optimizer(net, config.optimizer)
         if config.slow_critic_every:
             self.target = Target(critic, self.optimizers["critic"])
-        return Behaviour(actor, critic, critic if self.target is None else self.target.net, self.scale)
+        returns = lambda_return if self.estimator is gae else partial(estimated_return, self.estimator)
+        return Behaviour(actor, critic, critic if self.target is None else self.target.net, self.scale, returns)
 
     # acting
 
@@ -119,7 +131,7 @@ class Dreamer:
         noise = model.rssm.noise(len(step.is_first), generator=generator)
         state = model.rssm.observe_one(model.encode(obs), carry["action"], first, before, noise)
         # the copy from the device overlaps with the choice of an action
-        latents = Fetch(compress(state, self.config.model)) if self.config.stored_latents else None
+        latents = Fetch(compress(state, self.config.model, self.plain_latents)) if self.config.stored_latents else None
         if mode.forced is not None:
             action = mode.forced[name]
             encoded = self.actions.encode(send(action[:, 0], self.device))
@@ -156,7 +168,8 @@ class Dreamer:
     def plan(self, inputs: Tree) -> Tree:
         """Search an action, on tensors alone."""
         start = RSSMState(inputs[DETER], inputs[STOCH])
-        return {"action": plan(self.model, start, inputs["action_noise"], inputs["noise"], self.config)}
+        noise = (inputs["action_noise"], inputs["noise"])
+        return {"action": plan(self.model, start, *noise, self.config, self.planner)}
 
     def _add_exploration(self, encoded: Tensor, allowed: Tensor, amount: float, generator: torch.Generator) -> Tensor:
         """Add noise to continuous actions [N, A]; replace discrete ones by random ones with probability `amount`."""
@@ -227,7 +240,7 @@ class Dreamer:
             metrics |= losses.metrics
         latents = {}
         if config.stored_latents:  # [B, T, A, …] for the replay
-            compressed = compress(observed.state, config.model)
+            compressed = compress(observed.state, config.model, self.plain_latents)
             latents = {name: x.transpose(0, 1).unsqueeze(2).contiguous() for name, x in compressed.items()}
         return {"latents": latents, "metrics": metrics}
 
@@ -291,9 +304,10 @@ class Dreamer:
             if DETER in data:
                 latents = {key: data[key][:, 0, 0] for key in (DETER, STOCH)}
             else:
-                latents = unknown(len(sequences.index), self.config.model)
+                latents = unknown(len(sequences.index), self.config.model, self.plain_latents)
             arrays |= latents
-            reset[0] |= ~latents[STOCH].any(-1)  # without a state the action before the first row means nothing either
+            has_state = latents[STOCH].any(-1) | latents[DETER].any(-1)
+            reset[0] |= ~has_state  # without a state the action before the first row means nothing either
         else:
             reset[0] = True
         arrays["reset"] = reset
@@ -302,7 +316,7 @@ class Dreamer:
     def _batch(self, inputs: Tree) -> SequenceBatch:
         """Return the tensors of `_to_device` as the world model takes them."""
         if self.config.stored_latents:
-            start = decompress(inputs, self.config.model)
+            start = decompress(inputs, self.config.model, self.plain_latents)
         else:
             start = self.model.rssm.initial(inputs["last"].shape[1])
         return SequenceBatch(

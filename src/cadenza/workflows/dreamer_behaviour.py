@@ -6,7 +6,7 @@ noise of a state. State t of an imagination is where action t is taken.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from cadenza.ops.planning import cem
 from cadenza.ops.returns import lambda_return
 from cadenza.workflows.dreamer_config import DreamerConfig
 from cadenza.workflows.dreamer_model import SequenceBatch
+from cadenza.workflows.parts import Estimator, both
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Behaviour:
     critic: NumberHead
     slow_critic: NumberHead
     return_scale: PercentileScale
+    returns: Callable[..., Tensor] = lambda_return  # its arguments, to the returns of all states but the final one
 
 
 class ImaginationNoise(NamedTuple):
@@ -96,7 +98,7 @@ def v3_losses(
         discount = map_chunks(model.discount, features)
         slow_value = slow_critic.value(features[:-1])
         value = torch.cat([*map(critic.mean, outputs), critic.value(features[-1:])])
-    returns = lambda_return(reward, discount, value, value[-1], config.return_lambda)
+    returns = behaviour.returns(reward, discount, value, value[-1], config.return_lambda)
     weight = discount.cumprod(0)[:-1]  # the probability that the episode goes on so far
 
     behaviour.return_scale.learn(returns)
@@ -122,7 +124,8 @@ def v3_losses(
         slow_value = slow_critic.value(replayed[:-1])
         bootstrap = returns[0].view(batch.reward.shape)
         discount = config.gamma * (~batch.terminal).to(returns.dtype)
-        target = lambda_return(batch.reward, discount, bootstrap, bootstrap[-1], config.return_lambda, batch.last)
+        steps = (batch.reward, discount, bootstrap)
+        target = behaviour.returns(*steps, bootstrap[-1], config.return_lambda, batch.last)
         continues = (~batch.last[:-1]).to(returns.dtype)
         outputs = [critic(part) for part in chunks(replayed[:-1])]
         replayed_loss = (continues * critic_loss(outputs, target, slow_value)).mean()
@@ -154,7 +157,7 @@ def v2_losses(
         start_discount = config.gamma * (~batch.terminal).flatten().to(discount.dtype)  # recorded, not predicted
         discount = torch.cat([start_discount.unsqueeze(0), discount[1:]])
         value = slow_critic.mean(slow_critic(features))
-        target = arrival_returns(reward, discount, value, config.return_lambda)  # [H, N]
+        target = arrival_returns(reward, discount, value, config.return_lambda, behaviour.returns)  # [H, N]
     weight = reach_weights(discount).detach()  # [H + 1, N]
 
     policy = actor(features[:-2].detach())
@@ -188,7 +191,7 @@ def v1_losses(
     features = imagined.features[1:]
     reward, discount = model.reward.mean(model.reward(features)), model.discount(features)
     value = critic.mean(critic(features))
-    target = arrival_returns(reward, discount, value, config.return_lambda)  # [H - 1, N]
+    target = arrival_returns(reward, discount, value, config.return_lambda, behaviour.returns)  # [H - 1, N]
     weight = reach_weights(discount)[:-1].detach() * (~batch.terminal).flatten().to(discount.dtype)
     with torch.no_grad():
         entropy = actor.entropy(actor(imagined.features[:-1]))
@@ -207,7 +210,27 @@ def through_dynamics(config: DreamerConfig, actor: Actor) -> bool:
     return config.actor_gradient == "dynamics"
 
 
-def arrival_returns(reward: Tensor, discount: Tensor, value: Tensor, lam: float) -> Tensor:
+def estimated_return(
+    estimate: Estimator,
+    reward: Tensor,
+    cont: Tensor,
+    value: Tensor,
+    bootstrap: Tensor,
+    lam: float,
+    last: Tensor | None = None,
+) -> Tensor:
+    """Return the returns of an estimator of advantages, with the arguments of `lambda_return`.
+
+    `bootstrap` must be `value[-1]`.
+    """
+    ends = torch.zeros_like(reward, dtype=torch.bool) if last is None else last
+    advantage = estimate(reward[1:], value[:-1], value[1:], ends[1:], cont[1:], lam)
+    return both(advantage, value[:-1])[1]
+
+
+def arrival_returns(
+    reward: Tensor, discount: Tensor, value: Tensor, lam: float, returns: Callable[..., Tensor] = lambda_return
+) -> Tensor:
     """Return lambda-returns [T - 1, …] that include the reward for arriving at their state; inputs [T, …].
 
     R[t] = reward[t] + discount[t] * ((1 - lam) * value[t+1] + lam * R[t+1]).
@@ -216,7 +239,7 @@ def arrival_returns(reward: Tensor, discount: Tensor, value: Tensor, lam: float)
     def delay(x: Tensor) -> Tensor:
         return torch.cat([torch.zeros_like(x[:1]), x])
 
-    return lambda_return(delay(reward[:-1]), delay(discount[:-1]), delay(value[1:]), value[-1], lam)
+    return returns(delay(reward[:-1]), delay(discount[:-1]), delay(value[1:]), value[-1], lam)
 
 
 def reach_weights(discount: Tensor) -> Tensor:
@@ -239,7 +262,12 @@ def start_states(state: RSSMState) -> RSSMState:
 
 
 def plan(
-    model: WorldModel, state: RSSMState, action_noise: Tensor, latent_noise: Tensor, config: DreamerConfig
+    model: WorldModel,
+    state: RSSMState,
+    action_noise: Tensor,
+    latent_noise: Tensor,
+    config: DreamerConfig,
+    planner: Callable[..., tuple[Tensor, Tensor]] = cem,
 ) -> Tensor:
     """Return the first action [N, A] of the plan with the greatest sum of predicted rewards, as PlaNet searches it.
 
@@ -259,5 +287,5 @@ def plan(
         return total.view(envs, plans)
 
     mean = torch.zeros(envs, horizon, size, device=action_noise.device)
-    best, _ = cem(score, mean, torch.ones_like(mean), action_noise, config.planning.elites)
+    best, _ = planner(score, mean, torch.ones_like(mean), action_noise, config.planning.elites)
     return best[:, 0]

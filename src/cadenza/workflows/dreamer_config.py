@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from cadenza.config.checks import check_actions, check_one_agent, ends
-from cadenza.config.networks import OptimizerConfig
+from cadenza.config.networks import EstimatorConfig, OptimizerConfig, OwnDecoder, OwnDynamics, OwnNetwork, OwnPlanner
 from cadenza.config.replay_settings import ReplaySettings
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
@@ -37,6 +37,15 @@ class DreamerConfig(ReplaySettings):
         True, "sequences start from the state last computed there, which the replay stores; false: from the zero state"
     )
     model: WorldModelConfig = setting(doc="the world model", factory=WorldModelConfig)
+    encoder: Literal["auto"] | OwnNetwork = setting(
+        "auto", "its encoder: by the kinds of observations, or an encoder of yours", sparse=True
+    )
+    dynamics: Literal["rssm"] | OwnDynamics = setting(
+        "rssm", "its latent dynamics: the recurrent state-space model, or a model of yours", sparse=True
+    )
+    decoder: Literal["auto"] | OwnDecoder = setting(
+        "auto", "its decoder: by the kinds of observations, or a decoder of yours", sparse=True
+    )
     kl: Literal["planet", "v1", "v2", "v3"] = setting(
         "v3", "the divergence loss between posterior and prior: that of which algorithm"
     )
@@ -54,6 +63,12 @@ class DreamerConfig(ReplaySettings):
     )
     horizon: int = setting(15, "length of imagined trajectories, and of plans", "steps", least=1)
     gamma: float = setting(0.997, "discount", least=0, most=1)
+    returns: EstimatorConfig = setting(
+        doc="estimator of imagined (and of replayed) returns: one of PPO's estimators of advantages, plus the value",
+        factory=lambda: EstimatorConfig("td_lambda"),
+        sparse=True,
+        needs=ACTOR,
+    )
     return_lambda: float = setting(
         0.95, "lambda-return: 1 uses imagined rewards up to the horizon, 0 the next value", least=0, most=1, needs=ACTOR
     )
@@ -65,6 +80,10 @@ class DreamerConfig(ReplaySettings):
         "bounded_normal", "distribution of continuous actions: of v3, v1, v2", needs=ACTOR
     )
     actor_std: float = setting(5.0, "initial standard deviation before tanh", above=0, needs="actor_head=tanh_normal")
+    actor: Literal["mlp"] | OwnNetwork = setting(
+        "mlp", "network of the policy: fully connected layers, or one of yours", sparse=True, needs=ACTOR
+    )
+    critic: Literal["mlp"] | OwnNetwork = setting("mlp", "that of the critic", sparse=True, needs=ACTOR)
     actor_layers: int = setting(3, "hidden layers of the policy", least=0, needs=ACTOR)
     actor_unimix: float = setting(0.01, "uniform share mixed into discrete actions", least=0, most=1, needs=ACTOR)
     critic_layers: int = setting(3, "hidden layers of the critic", least=0, needs=ACTOR)
@@ -80,6 +99,12 @@ class DreamerConfig(ReplaySettings):
         0.0, "standard deviation of noise on continuous actions in [-1, 1]; chance of a random discrete one", least=0
     )
     planning: PlanningConfig = setting(doc="the search for actions", factory=PlanningConfig, needs="behaviour=plan")
+    planner: Literal["cem"] | OwnPlanner = setting(
+        "cem",
+        "the search: the cross-entropy method, or a function of yours with its arguments",
+        sparse=True,
+        needs="behaviour=plan",
+    )
     learning_rate: float | Schedule = setting(4e-5, "step size of the optimizers", above=0)
     actor_learning_rate: float | Schedule | None = setting(
         None, "step size for the policy; null: learning_rate", above=0, needs=ACTOR

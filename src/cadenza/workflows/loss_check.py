@@ -12,7 +12,14 @@ import torch
 
 from cadenza.base.streams import Streams
 from cadenza.config.convert import to_dict
-from cadenza.config.networks import MemoryConfig, NetworkConfig, OptimizerConfig, TorsoConfig
+from cadenza.config.networks import (
+    EstimatorConfig,
+    HeadConfig,
+    MemoryConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    TorsoConfig,
+)
 from cadenza.config.registry import workflow_class
 from cadenza.config.schema import RunConfig
 from cadenza.types import Context, EnvSpec
@@ -63,6 +70,8 @@ def is_foreign(settings: Any) -> bool:
     """Return whether the settings name a network of the user's or a memory, for which there are no kernels."""
     if isinstance(settings, NetworkConfig):
         return settings.network != "mlp"
+    if isinstance(settings, HeadConfig):
+        return settings.name != "auto"
     if isinstance(settings, TorsoConfig):
         return settings.encoder != "auto" or settings.memory.type != "none"
     return is_dataclass(settings) and any(is_foreign(getattr(settings, field.name)) for field in fields(settings))
@@ -72,7 +81,7 @@ def small(algorithm: Any) -> Any:
     """Return the settings of an algorithm, and of its groups, with small networks and cadenza's advantages."""
     if not isinstance(algorithm, PPOConfig):
         return narrow(algorithm)
-    common = replace(algorithm, groups={}, advantage="gae")
+    common = replace(algorithm, groups={}, advantage=EstimatorConfig("gae"))
     groups = {name: to_dict(narrow(algorithm.for_group(name))) | {"advantage": "gae"} for name in algorithm.groups}
     parts = {name: {key: part for key, part in group.items() if key not in COMMON} for name, group in groups.items()}
     return replace(narrow(common), groups=parts)
@@ -85,6 +94,8 @@ def narrow(settings: Any) -> Any:
     """
     if isinstance(settings, OptimizerConfig):
         return OptimizerConfig()
+    if isinstance(settings, HeadConfig) and settings.name != "auto":
+        return HeadConfig()
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     changes = {name: narrow(value) for name, value in values.items() if is_dataclass(value)}
     if sizes := values.get("hidden_sizes"):

@@ -18,11 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cadenza.config.registry import load_own
 from cadenza.config.schedules import Scheduled, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.rollout import Rollout, RolloutStore
-from cadenza.errors import ConfigError, foreign_code
 from cadenza.nets.actor_critic import ActorCritic, ActorCriticOutput, act, deployed
 from cadenza.nets.critic_view import CriticView
 from cadenza.nets.deployed import Deployed
@@ -36,11 +34,11 @@ from cadenza.nets.numpy.actor_critic_kernel import (
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import actor_critic_opinions
 from cadenza.nets.optimizers import Optimizer, optimizer
-from cadenza.ops.returns import explained_variance, gae
+from cadenza.ops.returns import explained_variance
 from cadenza.ops.surrogate import FIGURES, ClippedObjective
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Credit, Explained, Mode, PhaseInfo, Step, Store, Tree, Updated
-from cadenza.workflows.parts import Parts
+from cadenza.workflows.parts import Parts, both, estimator, own_states, takes_ratio
 from cadenza.workflows.ppo_config import PPOConfig
 
 
@@ -85,7 +83,9 @@ class PPO:
         self.optimizers: dict[str, Optimizer] = {}
         self.observers: dict[str, Observer] = {}
         self.views: dict[str, CriticView] = {}  # of critics that observe something other than the policy
-        self.estimators = {name: advantage_estimator(settings.advantage) for name, settings in self.configs.items()}
+        self.estimators = {
+            name: estimator(settings.advantage, "algorithm.advantage") for name, settings in self.configs.items()
+        }
         self.reward_scales: dict[str, RewardScale] = {}
         self.value_scales: dict[str, ValueScale] = {}
         self.dead: dict[str, Tensor] = {}  # agents dead at the end of the last rollout [N, A]
@@ -119,7 +119,8 @@ class PPO:
         self.carry_at = sorted(
             {step for steps in starts for step in steps}
         )  # the steps before which carries are stored
-        self.parts = Parts(networks=self.nets, optimizers=self.optimizers, normalisers=normalisers)
+        kinds: dict[str, Any] = {"networks": self.nets, "optimizers": self.optimizers, "normalisers": normalisers}
+        self.parts = Parts(**kinds, **own_states(**self.estimators))
 
     # acting
 
@@ -161,11 +162,11 @@ class PPO:
         log_factors: dict[str, Tensor] = {}  # by team: log-likelihood ratio of the actions of its updated groups [T, N]
         for name in self._order():
             team = self.context.env.groups[name].team
-            samples = self._prepare(name, rollout, log_factors.get(team))
+            samples, again = self._prepare(name, rollout, log_factors.get(team))
             if not samples.weight.any():  # no agent of this group acted
                 continue
             before = self._likelihood(name, rollout) if self._is_sequential else None
-            group_updates, group_metrics = self._fit(name, samples, phase)
+            group_updates, group_metrics = self._fit(name, samples, phase, again)
             updates += group_updates
             prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in group_metrics.items()}
@@ -190,42 +191,69 @@ class PPO:
         return [names[index] for index in self.context.streams.numpy("order").permutation(len(names))]
 
     @torch.no_grad()
-    def _prepare(self, name: str, rollout: Rollout, log_factor: Tensor | None = None) -> Samples:
-        """Return a group's samples, with advantages and value targets, cut into sequences."""
-        data, config = rollout.groups[name], self.configs[name]
-        obs, critic_obs = self._observe(name, observations(rollout), rollout.state)
-        carry = map_tree(self._tensor, rollout.carry.get(name, {}))  # [before some steps, N, A, …]
-        action, acted = self._tensor(data["action"]), self._tensor(data["active"])
-        mask = self._tensor(data["mask"]) if "mask" in data else None
-        first = self._tensor(rollout.is_first)[..., None].expand(acted.shape)
+    def _prepare(
+        self, name: str, rollout: Rollout, log_factor: Tensor | None = None
+    ) -> tuple[Samples, Callable[[], Samples] | None]:
+        """Return a group's samples, and the function that estimates their advantages anew, where an estimator does.
+
+        Samples have advantages and value targets, and are cut into sequences.
+        """
+        data = rollout.groups[name]
+        acted, is_first = self._tensor(data["active"]), self._tensor(rollout.is_first)[..., None]
+        first = is_first.expand(acted.shape)
         alive = self._alive(name, first, self._tensor(data["died"])) & self._tensor(anyone_acted(rollout))[..., None]
         reward, terminated = self._earned(name, rollout)
         ended = terminated | self._tensor(rollout.truncated)[..., None]
-        output, old_value, next_value = self._values(name, rollout, obs, critic_obs, carry, first, ended)
-        value, scale = old_value, self.value_scales.get(name)
+        if name in self.reward_scales:
+            reward = self.reward_scales[name](reward, ended, alive, first)
+        steps: dict[str, Any] = {
+            **dict(zip(("obs", "critic_obs"), self._observe(name, observations(rollout), rollout.state), strict=True)),
+            "first": first,
+            "action": self._tensor(data["action"]),
+            "mask": self._tensor(data["mask"]) if "mask" in data else None,
+            "factor": None if log_factor is None else log_factor.exp()[..., None].expand(acted.shape),
+        }
+        carry = map_tree(self._tensor, rollout.carry.get(name, {}))  # [before some steps, N, A, …]
+        earned = (reward, terminated, ended, alive)
+        steps["old_log_prob"], steps["old_value"], next_value = self._judge(name, rollout, steps, carry, ended)
+        estimates = self._estimate(name, earned, steps["old_value"], next_value)
+
+        @torch.no_grad()
+        def again() -> Samples:
+            """Estimate by the present policy and critic."""
+            log_prob, value, next_value = self._judge(name, rollout, steps, carry, ended, noted=False)
+            estimates = self._estimate(name, earned, value, next_value, (log_prob - steps["old_log_prob"]).exp())
+            return self._cut(name, {**steps, **estimates}, acted, alive, carry)
+
+        samples = self._cut(name, {**steps, **estimates}, acted, alive, carry)
+        return samples, again if takes_ratio(self.estimators[name]) else None
+
+    def _estimate(
+        self,
+        name: str,
+        earned: tuple[Tensor, Tensor, Tensor, Tensor],
+        value: Tensor,
+        next_value: Tensor,
+        ratio: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Return advantages and value targets.
+
+        `earned` are rewards, where episodes terminated or ended, and where agents were alive, [T, N, A]. `ratio` is the
+        likelihood of the actions by the present policy per that by the one that acted.
+        """
+        reward, terminated, ended, alive = earned
+        config, scale = self.configs[name], self.value_scales.get(name)
         if scale is not None:
             value, next_value = scale.to_returns(value), scale.to_returns(next_value)
         next_value = next_value.masked_fill(terminated, 0.0)
-        if name in self.reward_scales:
-            reward = self.reward_scales[name](reward, ended, alive, first)
-        advantage = self.estimators[name](reward, value, next_value, ended, config.gamma, config.gae_lambda)
-        target = advantage + value
+        settings: dict[str, Any] = {} if ratio is None else {"ratio": ratio}
+        estimate, numbers = self.estimators[name], (config.gamma, config.gae_lambda)
+        advantage, target = both(estimate(reward, value, next_value, ended, *numbers, **settings), value)
         if scale is not None:
-            scale.learn(target[alive])
+            if ratio is None:
+                scale.learn(target[alive])
             target = scale.from_returns(target)
-        steps = {
-            "obs": obs,
-            "critic_obs": critic_obs,
-            "first": first,
-            "action": action,
-            "mask": mask,
-            "factor": None if log_factor is None else log_factor.exp()[..., None].expand(acted.shape),
-            "advantage": advantage,
-            "target": target,
-            "old_value": old_value,
-            "old_log_prob": self.nets[name].head.evaluate(output, mask, action)[0],
-        }
-        return self._cut(name, steps, acted, alive, carry)
+        return {"advantage": advantage, "target": target}
 
     def _cut(self, name: str, steps: dict[str, Any], acted: Tensor, alive: Tensor, carry: Tree) -> Samples:
         """Cut the steps of a rollout [T, N, A, …] into sequences [L, S, A, …]."""
@@ -240,25 +268,19 @@ class PPO:
         carry = map_tree(lambda x: x[[self.carry_at.index(t) for t in times[0].tolist()]].flatten(0, 1), carry)
         return Samples(**sequences, weight=weight, value_weight=value_weight, carry=carry)
 
-    def _values(
-        self,
-        name: str,
-        rollout: Rollout,
-        obs: ObservationTensors,
-        critic_obs: ObservationTensors | None,
-        carry: Tree,
-        first: Tensor,
-        ended: Tensor,
+    def _judge(
+        self, name: str, rollout: Rollout, steps: dict[str, Any], carry: Tree, ended: Tensor, noted: bool = True
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the policy's output for every step, its value, and the value of the observation after it [T, N, A, …].
+        """Return the log-probability of every action, the value of its step and of the observation after it [T, N, A].
 
-        The observation after the last step of an episode is its true final one.
+        The observation after the last step of an episode is its true final one. What networks of images noted while
+        acting is used if `noted`.
         """
-        net, data = self.nets[name], rollout.groups[name]
-        if "output" in data:  # noted while acting
+        net, data, first, critic_obs = self.nets[name], rollout.groups[name], steps["first"], steps["critic_obs"]
+        if "output" in data and noted:
             result = ActorCriticOutput(self._tensor(data["output"]), self._tensor(data["value"]), {})
         else:
-            result = net(obs, map_tree(lambda x: x[0], carry), first, True, critic_obs)
+            result = net(steps["obs"], map_tree(lambda x: x[0], carry), first, True, critic_obs)
         after, after_critic = map(one_step, self._observe(name, rollout.after_obs, rollout.after_state))
         last = net(after, map_tree(lambda x: x[-1], result.carries), ended[-1:], False, after_critic).value
         value, next_value = result.value.expand(ended.shape), torch.cat([result.value[1:], last]).expand(ended.shape)
@@ -267,7 +289,7 @@ class PPO:
             final, final_critic = map(one_step, self._observe(name, rollout.final_obs, rollout.final_state))
             before, next_value = map_tree(lambda x: x[ends], result.carries), next_value.clone()
             next_value[ends] = net(final, before, torch.zeros_like(ended[ends])[None], False, final_critic).value[0]
-        return result.output, value, next_value
+        return net.head.evaluate(result.output, steps["mask"], steps["action"])[0], value, next_value
 
     def _observe(
         self, name: str, obs: dict[str, Tree], state: np.ndarray | None
@@ -319,8 +341,13 @@ class PPO:
         counts = (times >= starts) & (times < starts + length) & (times < n_steps)
         return times.clamp(max=n_steps - 1), counts.float()  # the last rollout may end within a sequence
 
-    def _fit(self, name: str, samples: Samples, phase: PhaseInfo) -> tuple[int, dict[str, Tensor]]:
-        """Take the gradient steps of all epochs; return their number and the means of their figures."""
+    def _fit(
+        self, name: str, samples: Samples, phase: PhaseInfo, again: Callable[[], Samples] | None = None
+    ) -> tuple[int, dict[str, Tensor]]:
+        """Take the gradient steps of all epochs; return their number and the means of their figures.
+
+        `again` returns the samples of each further epoch, if its advantages are estimated anew.
+        """
         config, optimizer = self.configs[name], self.optimizers[name]
         learning_rate = self._now(config.learning_rate, phase)
         objective = self._objective(config, phase)
@@ -328,7 +355,9 @@ class PPO:
         shuffle = self.context.streams.torch(f"minibatches.{name}")
         figures: list[Tensor] = []
         norms: list[dict[str, Tensor]] = []
-        for _ in range(config.n_epochs):
+        for epoch in range(config.n_epochs):
+            if again is not None and epoch:
+                samples = again()
             order = torch.randperm(samples.weight.shape[1], generator=shuffle).to(self.device)
             for rows in torch.tensor_split(order, -(-len(order) // minibatch)):  # equal parts, of a short rollout too
                 figures.append(self._gradients(name, samples, rows, objective))
@@ -342,7 +371,7 @@ class PPO:
         for part in norms[0] if norms else ():
             metrics[f"grad_norm/{part}"] = torch.stack([norm[part] for norm in norms]).mean()
         value = samples.old_value
-        if name in self.value_scales:  # which changed after the critic's estimate
+        if name in self.value_scales and again is None:  # which changed after the critic's estimate
             value = samples.target - samples.advantage / self.value_scales[name].deviation()
         metrics["explained_variance"] = explained_variance(value, samples.target, samples.value_weight)
         metrics["learning_rate"] = learning_rate
@@ -422,16 +451,3 @@ def anyone_acted(rollout: Rollout) -> np.ndarray:
 def one_step(obs: ObservationTensors | None) -> Any:
     """Return observations as a sequence of one step."""
     return None if obs is None else map_tree(lambda x: x[None], obs)
-
-
-def advantage_estimator(name: str) -> Callable[..., Tensor]:
-    """Return the estimator of advantages with the arguments of `gae`; refuse one that does not return [T, N, A]."""
-    if name == "gae":
-        return gae
-    estimate: Callable[..., Tensor] = load_own(name)
-    trial = torch.zeros(3, 2, 1)
-    with foreign_code(f"algorithm.advantage={name} cannot be called as gae is"):
-        result = estimate(trial, trial, trial, trial.bool(), 0.99, 0.95)
-    if not isinstance(result, Tensor) or result.shape != trial.shape:
-        raise ConfigError(f"algorithm.advantage={name} must return a tensor of the shape of the rewards, [T, N, A]")
-    return estimate

@@ -8,7 +8,14 @@ from typing import Any, Literal
 
 from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.checks import check_actor_critic
-from cadenza.config.networks import CriticConfig, HeadConfig, NetworkConfig, OptimizerConfig, TorsoConfig
+from cadenza.config.networks import (
+    CriticConfig,
+    EstimatorConfig,
+    HeadConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    TorsoConfig,
+)
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, nearest
@@ -32,9 +39,9 @@ class PPOConfig(AlgorithmSettings):
     learning_rate: float | Schedule = setting(3e-4, "step size of the optimizer", above=0)
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=OptimizerConfig)
     gamma: float = setting(0.99, "discount", least=0, most=1)
-    advantage: str = setting(
-        "gae",
-        "estimator of advantages: gae, or a function of yours with its arguments, `package.module:function`",
+    advantage: EstimatorConfig = setting(
+        doc="estimator of advantages and value targets",
+        factory=lambda: EstimatorConfig("gae"),
         sparse=True,
     )
     gae_lambda: float = setting(0.95, "bias-variance trade-off of the advantage estimate", least=0, most=1)
@@ -71,9 +78,6 @@ class PPOConfig(AlgorithmSettings):
         if self.batch_size > 1 and self.batch_size != int(self.batch_size):
             where = f"algorithm.batch_size={self.batch_size}"
             raise ConfigError(f"{where}: must be a whole number of env_steps, or a fraction in (0, 1]")
-        if self.advantage != "gae" and ":" not in self.advantage:
-            reason = "must be gae, or an import path `package.module:function`"
-            raise ConfigError(f"algorithm.advantage={self.advantage!r}: {reason}")
         length, burn_in = self.sequence_length, self.torso.memory.burn_in
         if self.n_steps % length:
             where = f"algorithm.torso.memory.sequence_length={length}"

@@ -22,11 +22,11 @@ from cadenza.nets.numpy.actor_critic_kernel import ActorCriticKernel, actor_crit
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import actor_critic_opinions
 from cadenza.nets.optimizers import Optimizer, optimizer
-from cadenza.ops.returns import discounted_sum, explained_variance
+from cadenza.ops.returns import discounted_sum, explained_variance, monte_carlo
 from cadenza.ops.surrogate import masked_mean, masked_standardise
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Credit, Explained, Mode, PhaseInfo, Step, Store, Tree, Updated
-from cadenza.workflows.parts import Parts
+from cadenza.workflows.parts import Parts, both, estimator, own_states
 from cadenza.workflows.reinforce_config import ReinforceConfig
 
 
@@ -64,7 +64,9 @@ class Reinforce:
                 self.kernels[name] = kernel
             raw = config.torso.encoder != "auto"
             self.observers[name] = Observer(group.observation, self.device, config.normalize_obs, raw)
-        self.parts = Parts(networks=self.nets, optimizers=self.optimizers, normalisers=self.observers)
+        self.estimator = estimator(config.advantage, "algorithm.advantage")
+        kinds: dict[str, Any] = {"networks": self.nets, "optimizers": self.optimizers, "normalisers": self.observers}
+        self.parts = Parts(**kinds, **own_states(advantage=self.estimator))
 
     # acting
 
@@ -115,10 +117,14 @@ class Reinforce:
             final_value = net(finals, before, torch.zeros_like(first[:1])).value
             is_truncated = last & ~self._tensor(episodes.terminated)[:, None] & ~died
             reward = reward + config.gamma * final_value * is_truncated
-        returns = discounted_sum(reward, last | died, config.gamma)
-        credit = returns if config.returns_type == "mc:rtg" else returns[0].expand_as(returns)
         weight = self._tensor(data["active"]).float()
-        target = credit - value
+        if self.estimator is monte_carlo:
+            returns = discounted_sum(reward, last | died, config.gamma)
+            target = (returns if config.returns_type == "mc:rtg" else returns[0].expand_as(returns)) - value
+        else:  # the reward of a truncated last step contains the value after it
+            next_value = torch.cat([value[1:], value[:1]]).masked_fill(last | died, 0.0)
+            numbers = (config.gamma, config.gae_lambda)
+            target, returns = both(self.estimator(reward, value, next_value, last | died, *numbers), value)
         if config.normalize_targets:
             target = masked_standardise(target, weight)
         mask = self._tensor(data["mask"]) if "mask" in data else None

@@ -7,7 +7,7 @@ from typing import Literal
 
 from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.checks import check_actor_critic
-from cadenza.config.networks import HeadConfig, NetworkConfig, OptimizerConfig, TorsoConfig
+from cadenza.config.networks import EstimatorConfig, HeadConfig, NetworkConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
@@ -28,6 +28,20 @@ class ReinforceConfig(AlgorithmSettings):
     )
     policy_targets: Literal["returns", "advantages"] = setting(
         "returns", "weight of each action: its return, or its return minus a learned baseline"
+    )
+    advantage: EstimatorConfig = setting(
+        doc="estimator of advantages and of what the baseline predicts; monte_carlo: all rewards to the episode's end",
+        factory=lambda: EstimatorConfig("monte_carlo"),
+        sparse=True,
+        needs="policy_targets=advantages and returns_type=mc:rtg",
+    )
+    gae_lambda: float = setting(
+        0.95,
+        "bias-variance trade-off of gae, td_lambda and vtrace",
+        sparse=True,
+        least=0,
+        most=1,
+        needs="policy_targets=advantages",
     )
     normalize_targets: bool = setting(True, "standardise these weights in each update")
     baseline_epochs: int = setting(4, "advantages: passes of the baseline over the episodes of each update", least=1)

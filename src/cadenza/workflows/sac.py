@@ -23,7 +23,7 @@ from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Transitions
 from cadenza.data.replay import ReplayStore
 from cadenza.nets.deployed import Deployed
-from cadenza.nets.ensemble import Ensemble
+from cadenza.nets.ensemble import Ensemble, OwnEnsemble
 from cadenza.nets.heads import CategoricalHead, SquashedHead
 from cadenza.nets.mlp import MLP, network
 from cadenza.nets.numpy.actor_critic_kernel import fill_parameters, observes_vectors
@@ -86,7 +86,11 @@ class Critics(nn.Module):
         size = math.prod(group.action.shape) if isinstance(group.action, spaces.Box) else 0
         outputs = 1 if size else int(group.action.n)  # type: ignore[attr-defined]
         inputs, extras = self.torso.features + size, (config.layer_norm, config.dropout)
-        self.critics = Ensemble(config.critics, inputs, outputs, config.critic, *extras)
+        self.critics: Ensemble | OwnEnsemble
+        if config.critic.network == "mlp":
+            self.critics = Ensemble(config.critics, inputs, outputs, config.critic, *extras)
+        else:
+            self.critics = OwnEnsemble(config.critics, inputs, outputs, config.critic)
 
     def forward(
         self, obs: ObservationTensors, action: Tensor | None, generator: torch.Generator | None = None
@@ -180,9 +184,10 @@ class SAC:
     def _kernel(self, name: str) -> SACKernel | None:
         policy, critics, targets = self.policies[name], self.critics[name], self.targets[name].net
         torsos, trusts = (policy.torso, critics.torso), self.config.policy_trusts
-        if not isinstance(policy.actor, MLP):
+        ensemble, slow = critics.critics, targets.critics
+        if not isinstance(policy.actor, MLP) or isinstance(ensemble, OwnEnsemble) or isinstance(slow, OwnEnsemble):
             return None
-        return sac_kernel(policy.head, policy.actor, critics.critics, targets.critics, torsos, trusts)
+        return sac_kernel(policy.head, policy.actor, ensemble, slow, torsos, trusts)
 
     # acting
 

@@ -6,16 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cadenza.config.checks import check_actions, check_encoder, check_single_transitions, refuse_memory
-from cadenza.config.networks import MLPConfig, NetworkConfig, OptimizerConfig, TorsoConfig
+from cadenza.config.networks import NetworkConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.replay_settings import OffPolicySettings
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
-
-
-def _mlp() -> MLPConfig:
-    return MLPConfig((256, 256), "relu")
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class SACConfig(OffPolicySettings):
     normalize_obs: bool = setting(False, "map observations from their bounds to [-1, 1]")
     torso: TorsoConfig = setting(doc="from observations to features, for policy and critics each", factory=TorsoConfig)
     actor: NetworkConfig = setting(doc="policy network", factory=lambda: NetworkConfig((256, 256), "relu"))
-    critic: MLPConfig = setting(doc="network of each critic", factory=_mlp)
+    critic: NetworkConfig = setting(doc="network of each critic", factory=lambda: NetworkConfig((256, 256), "relu"))
 
     def __post_init__(self) -> None:
         refuse_memory(
@@ -56,6 +52,8 @@ class SACConfig(OffPolicySettings):
             f"{self.name} learns from single transitions and has no memory",
             "policy and critics have separate torsos in any case",
         )
+        if self.critic.network != "mlp" and (self.layer_norm or self.dropout):
+            raise ConfigError("algorithm.critic.network: layer_norm and dropout are for cadenza's own critics")
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cadenza.config.networks import OwnPart
 from cadenza.config.schedules import value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Stretches
@@ -25,11 +26,12 @@ from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import single_steps, to_numpy
 from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.own_parts import own_function
 from cadenza.nets.target import Target
-from cadenza.ops.planning import MPPIResult
+from cadenza.ops.planning import MPPIResult, mppi
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Credit, Explained, Mode, Opinion, PhaseInfo, Step, Store, Tree, Updated
-from cadenza.workflows.parts import Parts
+from cadenza.workflows.parts import Parts, own_states
 from cadenza.workflows.tdmpc_config import TDMPCConfig
 from cadenza.workflows.tdmpc_steps import (
     PlanNoise,
@@ -60,7 +62,11 @@ class TDMPC:
         self.observer = Observer(group.observation, self.device)
         self.actions = Actions(group.action, self.device)
         std = config.policy_std if config.policy == "noisy" else None
-        self.model = LatentModel(group.observation, self.actions.size, config.model, std).to(self.device)
+        self.model = LatentModel(
+            group.observation, self.actions.size, config.model, std, config.encoder, config.dynamics
+        )
+        self.model.to(self.device)
+        self.planner = own_function(config.planner) if isinstance(config.planner, OwnPart) else mppi
         self.optimizers: dict[str, Optimizer] = {}
         for name, net in self.model.named_children():
             if any(True for _ in net.parameters()):
@@ -76,6 +82,7 @@ class TDMPC:
             targets={name: target.net for name, target in self.targets.items()},
             optimizers=self.optimizers,
             normalisers={"observation": self.observer, **({} if self.scale is None else {"values": self.scale})},
+            **own_states(planner=self.planner),
         )
         self.updates = 0
         self._learn: Callable[[Tree], Tree] = context.captured(self.learn)
@@ -122,7 +129,8 @@ class TDMPC:
     def search(self, inputs: Tree) -> Tree:
         """Search for a plan, on tensors alone."""
         noise, latent = PlanNoise(**inputs["noise"]), self.model.encoder(inputs["obs"])
-        return plan(self.model, latent, inputs["start"], noise, inputs["min_std"], self.gamma, self.config)._asdict()
+        arguments = (self.model, latent, inputs["start"], noise, inputs["min_std"], self.gamma, self.config)
+        return plan(*arguments, self.planner)._asdict()
 
     def _observe(self, step: Step) -> ObservationTensors:
         """Return observations [N, …] of the only agent as the model takes them."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from cadenza.config.checks import check_actions, check_one_agent
-from cadenza.config.networks import OptimizerConfig
+from cadenza.config.networks import OptimizerConfig, OwnDynamics, OwnNetwork, OwnPlanner
 from cadenza.config.replay_settings import OffPolicySettings
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting, with_default
@@ -40,7 +40,16 @@ class TDMPCConfig(OffPolicySettings):
         "auto", "discount; auto: by the length of an episode T, 1 - 5 / T, within 0.95 and 0.995", least=0, most=1
     )
     model: LatentModelConfig = setting(doc="the latent model", factory=LatentModelConfig)
+    encoder: Literal["auto"] | OwnNetwork = setting(
+        "auto", "its encoder, before the hidden layers: by the kinds of observations, or one of yours", sparse=True
+    )
+    dynamics: Literal["mlp"] | OwnDynamics = setting(
+        "mlp", "its latent dynamics: fully connected layers, or a network of yours from latent and action", sparse=True
+    )
     planning: PathIntegralConfig = setting(doc="the search for actions", factory=PathIntegralConfig)
+    planner: Literal["mppi"] | OwnPlanner = setting(
+        "mppi", "the search: MPPI, or a function of yours with its arguments", sparse=True
+    )
     consistency_coef: float = setting(20.0, "weight of the error of predicted latent states", least=0)
     reward_coef: float = setting(0.1, "weight of the loss of predicted rewards", least=0)
     value_coef: float = setting(0.1, "weight of the mean loss of the critics", least=0)

@@ -5,6 +5,7 @@ Letters in shapes: H steps, B sequences of the replay, N environments, P plans, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -180,6 +181,7 @@ def plan(
     min_std: Tensor,
     gamma: float,
     config: TDMPCConfig,
+    planner: Callable[..., MPPIResult] = mppi,
 ) -> MPPIResult:
     """Search for plans from latent states [N, latent], beginning with the means `start` [N, H, D]."""
     search, horizon = config.planning, start.shape[1]
@@ -201,7 +203,7 @@ def plan(
         value = combine_critics(model.values(model.critics, state, action, noise.pairs[iteration]), config)
         return (total + discount * value).view(-1, count)
 
-    return mppi(
+    return planner(
         score,
         start,
         std,

@@ -15,23 +15,38 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cadenza.config.networks import OptimizerConfig
+from cadenza.config.networks import OptimizerConfig, OwnPart
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Sequences
 from cadenza.data.candidate_returns import TRIAL, TrialStore
 from cadenza.data.replay import ReplayStore
 from cadenza.nets.actors import Actions
 from cadenza.nets.controllers import LinearControllers
-from cadenza.nets.mdn import DeterministicMLP, DreamNoise, Dynamics, DynamicsState, MixtureRNN, Prediction, unroll
+from cadenza.nets.mdn import DeterministicMLP, DreamNoise, DynamicsState, MixtureRNN, Prediction, unroll
 from cadenza.nets.observe import VECTOR, Observer, images, vector_size
 from cadenza.nets.opinions import action_mask, by_sequence, to_numpy
 from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.own_parts import own_function, own_part
 from cadenza.nets.vae import ConvVAE
 from cadenza.ops.planning import cem
 from cadenza.trees import map_tree
-from cadenza.types import Acted, Context, Explained, Imagination, Mode, Opinion, PhaseInfo, Step, Store, Tree, Updated
+from cadenza.types import (
+    Acted,
+    Autoencoder,
+    Context,
+    Explained,
+    Imagination,
+    LatentMemory,
+    Mode,
+    Opinion,
+    PhaseInfo,
+    Step,
+    Store,
+    Tree,
+    Updated,
+)
 from cadenza.workflows.evolution import NONE, Evolution
-from cadenza.workflows.parts import Parts
+from cadenza.workflows.parts import Parts, own_states
 from cadenza.workflows.world_models_config import WorldModelsConfig
 
 COLLECTED = 64  # steps of each environment in a cycle of rollouts
@@ -49,16 +64,21 @@ class WorldModels:
         self.actions = Actions(group.action, self.device)
         self.key = next(iter(images(group.observation)), VECTOR)  # the part of the observation that the latent encodes
         self.networks: dict[str, nn.Module] = {}
-        self.vision: ConvVAE | None = None
+        self.vision: Any = None
         self.latent = vector_size(group.observation)
         if self.key != VECTOR:
             self.latent = config.vision.latent
-            self.vision = ConvVAE(images(group.observation)[self.key], self.latent, config.vision.depth)
+            shape, vision = images(group.observation)[self.key], config.representation
+            if isinstance(vision, OwnPart):
+                self.vision = own_part(vision, Autoencoder, shape, self.latent, config.vision.depth)
+            else:
+                self.vision = ConvVAE(shape, self.latent, config.vision.depth)
             self.networks["vision"] = self.vision.to(self.device)
         self.memory = self._make_memory()
         self.networks["memory"] = self.memory
         adam = OptimizerConfig("adam", eps=1e-8)
         self.optimizers: dict[str, Optimizer] = {name: optimizer(net, adam) for name, net in self.networks.items()}
+        self.planner = own_function(config.planner) if isinstance(config.planner, OwnPart) else cem
         inputs = self.latent + sum(part.shape[-1] for part in self._visible_state(self.memory.initial(1)))
         self.control = LinearControllers(inputs, self.actions, config.evolution.clipped)
         self.evolution: Evolution | None = None
@@ -67,14 +87,22 @@ class WorldModels:
             generator = context.streams.torch("evolution")
             self.evolution = Evolution(*shape, config.evolution.sigma, generator, self.device)
         controller = {} if self.evolution is None else {"evolution": self.evolution}
-        self.parts = Parts(networks=self.networks, optimizers=self.optimizers, controller=controller)
+        self.parts = Parts(
+            networks=self.networks,
+            optimizers=self.optimizers,
+            controller=controller,
+            **own_states(planner=self.planner),
+        )
         missing = {"update_vision"} if self.vision is None else set()
         missing |= {"evolve", "evolve_in_dream"} if self.evolution is None else set()
         self.hooks = tuple(name for name in type(self).hooks if name not in missing)
 
-    def _make_memory(self) -> Dynamics:
+    def _make_memory(self) -> Any:
         settings = self.config.memory
         sizes = (self.latent, self.actions.size, settings.hidden)
+        if isinstance(self.config.dynamics, OwnPart):
+            memory: LatentMemory = own_part(self.config.dynamics, LatentMemory, *sizes).to(self.device)
+            return memory
         if self.config.dynamics == "mlp":
             return DeterministicMLP(*sizes).to(self.device)
         return MixtureRNN(*sizes, settings.mixtures, settings.min_std).to(self.device)
@@ -148,7 +176,7 @@ class WorldModels:
                 latent = prediction.expectation()
             return total.view(count, search.candidates)
 
-        return cem(score, start, torch.ones_like(start), noise, search.elites)[0][:, 0]
+        return self.planner(score, start, torch.ones_like(start), noise, search.elites)[0][:, 0]
 
     # learning
 
@@ -227,7 +255,7 @@ class WorldModels:
         """Return the next latents [N, Z] of a dream: sampled, or the expected ones where M is deterministic."""
         if self.config.dynamics == "mlp":
             return prediction.expectation()
-        noise = DreamNoise.sample(len(prediction.reward), self.latent, self.memory.mixtures, generator)
+        noise = DreamNoise.sample(len(prediction.reward), self.latent, prediction.mean.shape[-1], generator)
         return prediction.sample(noise, temperature)
 
     def _step(self, name: str, loss: Tensor, learning_rate: float) -> Tensor:

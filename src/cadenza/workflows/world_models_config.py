@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cadenza.config.checks import check_actions, check_one_agent
+from cadenza.config.networks import OwnDynamics, OwnNetwork, OwnPlanner
 from cadenza.config.replay_settings import ReplaySettings
 from cadenza.config.setting import setting
 from cadenza.config.world_model_settings import PlanningConfig
@@ -17,7 +18,7 @@ from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
 
 PLANNED, EVOLVED = "controller=plan|random", "controller=evolved|random"
-IDENTITY_HAS_NONE = "representation=auto|vae"
+IDENTITY_HAS_NONE = "representation=auto|vae|yours"
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class EvolutionConfig:
         1.15,
         "uncertainty of the dream per that of the memory",
         above=0,
-        needs="dynamics=mdn_rnn and evolution.inside=dream",
+        needs="dynamics=mdn_rnn|yours and evolution.inside=dream",
     )
 
 
@@ -86,13 +87,15 @@ class WorldModelsConfig(ReplaySettings):
         "their actions: random, or those of the first generation of controllers",
         needs="controller=evolved|plan",
     )
-    representation: Literal["auto", "vae", "identity"] = setting(
-        "auto", "encoding of an observation: by V, or the observation itself; auto: V for images"
+    representation: Literal["auto", "vae", "identity"] | OwnNetwork = setting(
+        "auto", "encoding of an observation: by V (or one of yours), or the observation itself; auto: V for images"
     )
     vision: VisionConfig = setting(doc="V, the autoencoder", factory=VisionConfig, needs=IDENTITY_HAS_NONE)
     vision_updates: int = setting(4000, "gradient steps of V", "updates", least=1, needs=IDENTITY_HAS_NONE)
-    dynamics: Literal["mdn_rnn", "mlp"] = setting(
-        "mdn_rnn", "prediction of the next observation: a recurrent mixture of normals, or a deterministic network"
+    dynamics: Literal["mdn_rnn", "mlp"] | OwnDynamics = setting(
+        "mdn_rnn",
+        "prediction of the next observation: a recurrent mixture of normals, a deterministic network, or a model of "
+        "yours",
     )
     memory: PredictorConfig = setting(doc="M, the memory", factory=PredictorConfig)
     memory_updates: int = setting(4000, "gradient steps of M", "updates", least=1)
@@ -107,6 +110,12 @@ class WorldModelsConfig(ReplaySettings):
     )
     dream_steps: int = setting(1000, "longest episode in a dream", "steps", least=1, needs="evolution.inside=dream")
     planning: PlanningConfig = setting(doc="the search for actions", factory=PlanningConfig, needs=PLANNED)
+    planner: Literal["cem"] | OwnPlanner = setting(
+        "cem",
+        "the search: the cross-entropy method, or a function of yours with its arguments",
+        sparse=True,
+        needs=PLANNED,
+    )
     horizon: int = setting(15, "length of a plan", "steps", least=1, needs=PLANNED)
     train_every: int = setting(50, "steps collected between updates of M", "env_steps", least=1, needs=PLANNED)
     train_ratio: float = setting(1.0, "updates of M per env_step collected after the rollouts", above=0, needs=PLANNED)
@@ -158,5 +167,6 @@ class WorldModelsConfig(ReplaySettings):
             raise ConfigError(f"{self.name} encodes one image and nothing else, or numbers alone; {content}")
         if pictures and self.representation == "identity":
             raise ConfigError(f"algorithm.representation=identity: {env.id} has images; take vae")
-        if not pictures and self.representation == "vae":
-            raise ConfigError(f"algorithm.representation=vae: {env.id} has no images; take identity")
+        if not pictures and self.representation not in ("auto", "identity"):
+            kind = self.representation.name if isinstance(self.representation, OwnNetwork) else self.representation
+            raise ConfigError(f"algorithm.representation={kind}: {env.id} has no images; take identity")

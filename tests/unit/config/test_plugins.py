@@ -14,6 +14,8 @@ from cadenza.config import plugins, registry
 from cadenza.config.convert import build
 from cadenza.config.load import load
 from cadenza.config.schema import RunConfig
+from cadenza.engine.build import assemble
+from cadenza.engine.launch import check
 from cadenza.errors import ConfigError, NotFoundError
 from cadenza.records.trust import code_named
 
@@ -40,6 +42,11 @@ def silent(warn):
     return lambda event: None
 
 
+@cadenza.register_estimator("myopic")
+def myopic(reward, value, next_value, ends, gamma, lam):
+    return reward - value
+
+
 @cadenza.register_network("flat")
 class Flat(torch.nn.Module):
     def __init__(self, space):
@@ -49,10 +56,18 @@ class Flat(torch.nn.Module):
     def forward(self, obs):
         return obs["vector"]
 """
+MORE = """
+from harness import own_parts
+
+cadenza.register_dynamics("gated")(own_parts.Gated)
+cadenza.register_decoder("numbers")(own_parts.Numbers)
+cadenza.register_head("laplace")(own_parts.Laplace)
+cadenza.register_planner("best")(own_parts.best_sample)
+"""
 CONFIG = """
 plugins: [my_parts]
 spec: mine/pole:my_ppo
-algorithm: {optimizer: {name: my_adam}, learning_rate: steady, torso: {encoder: flat}}
+algorithm: {optimizer: {name: my_adam}, learning_rate: steady, torso: {encoder: flat}, advantage: myopic}
 logging: {sinks: [silent]}
 training: {max_timesteps: 1024}
 """
@@ -99,6 +114,19 @@ def test_plugins_of_the_command_line_replace_those_of_a_file(folder: Path) -> No
         load("mine.yaml", ["plugins=[]"])
     assert "my_parts" not in sys.modules
     assert load("mine.yaml", ["++plugins=[my_parts]"]).plugins == ("my_parts",)
+
+
+def test_decorated_parts_of_algorithms(folder: Path) -> None:
+    (folder / "my_parts.py").write_text(f"{PARTS}\n{MORE}")
+    mine = ["plugins=[my_parts]"]
+    tdmpc = load("Pendulum-v1:tdmpc2", [*mine, "algorithm.dynamics=gated", "algorithm.planner=best"]).algorithm
+    assert (tdmpc.dynamics.name, tdmpc.planner.name) == ("gated", "best")
+    config = load("Pendulum-v1:dreamer_v3", [*mine, "algorithm.decoder=numbers", "algorithm.returns=myopic"])
+    assert (config.algorithm.decoder.name, config.algorithm.returns.name) == ("numbers", "myopic")
+    config = load("Pendulum-v1:ppo", [*mine, "algorithm.head=laplace"])
+    decisions: dict[str, Any] = {}
+    assemble(config, check(config), decisions).close()
+    assert decisions["runtime.kernels.reason"] == "runtime.kernels: torch: no hand-written kernel knows laplace"
 
 
 @pytest.mark.parametrize(

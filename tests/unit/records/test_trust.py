@@ -63,6 +63,8 @@ PLACES = {
     "algorithm.torso.kwargs": {"inner": [PATH]},
     "algorithm.optimizer.name": PATH,
     "algorithm.learning_rate": {"schedule": PATH},
+    "algorithm.actor": {"_target_": "canary.cage.Bird"},
+    "algorithm.advantage": {"_target_": "canary.cage.Bird", "_partial_": True},
     "training.buffers": {"rollout": {"id": PATH}},
     "logging.sinks": ["named", {"id": PATH}],
 }

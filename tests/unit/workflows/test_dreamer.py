@@ -112,7 +112,7 @@ def test_sequences_start_at_stored_latents_which_are_renewed(warmed: Any, monkey
     assert np.allclose(start.deter.numpy(), stored["deter"][:, 0, 0] / 127)
     assert torch.equal(start.stoch.view(3, 3, 4).sum(-1), torch.from_numpy(stored["stoch"][:, 0, 0] > 0).float())
     states: list[RSSMState] = []
-    monkeypatch.setattr(dreamer, "compress", lambda state, config: (states.append(state), compress(state, config))[1])
+    monkeypatch.setattr(dreamer, "compress", lambda state, *rest: (states.append(state), compress(state, *rest))[1])
     generator = workflow.context.streams.numpy("replay")
     before = generator.bit_generator.state
     workflow.update(store, PHASE)

@@ -96,7 +96,8 @@ def test_targets_and_gradient_equal_a_plain_implementation(collected: Any, varia
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-3)
 
 
-def test_a_true_baseline_leaves_no_advantage_on_the_chain(collected: Any) -> None:
+@pytest.mark.parametrize("estimator", ["monte_carlo", "gae", "n_step", "vtrace", "td_lambda"])
+def test_a_true_baseline_leaves_no_advantage_on_the_chain(collected: Any, estimator: str) -> None:
     """A wrong bootstrap at a time limit, or one at a true end, shows as an advantage."""
 
     def forward_with_true_values(workflow: Any) -> None:
@@ -109,6 +110,7 @@ def test_a_true_baseline_leaves_no_advantage_on_the_chain(collected: Any) -> Non
     workflow, episodes = collected(
         "toy/chain:reinforce",
         *settings,
+        f"algorithm.advantage={estimator}",
         "algorithm.episodes_per_update=20",
         "runtime.kernels=torch",
         prepare=forward_with_true_values,
@@ -117,6 +119,7 @@ def test_a_true_baseline_leaves_no_advantage_on_the_chain(collected: Any) -> Non
     assert not episodes.terminated.all()
     batch = workflow._prepare("agent", episodes)
     np.testing.assert_allclose(batch.target[batch.weight > 0], 0, atol=1e-5)
+    np.testing.assert_allclose(batch.returns[batch.weight > 0], batch.value[batch.weight > 0], atol=1e-5)
 
 
 @pytest.mark.parametrize("targets", ["returns", "advantages"])
@@ -178,7 +181,7 @@ def test_a2c_is_the_plain_policy_gradient() -> None:
     try:
         workflow: Any = assembly.workflow
         rollout = collecting.collected(assembly)
-        samples, net = workflow._prepare("agent", rollout), workflow.nets["agent"]
+        samples, net = workflow._prepare("agent", rollout)[0], workflow.nets["agent"]
         loss, _ = workflow._loss(net, samples, workflow._objective(workflow.config, PHASE))
         obs = torch.from_numpy(rollout.groups["agent"]["obs"]).flatten(0, 2)
         policy = torch.distributions.Categorical(logits=net.actor(obs))

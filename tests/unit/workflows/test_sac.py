@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cadenza.config.load import load
-from cadenza.config.networks import MLPConfig, OptimizerConfig
+from cadenza.config.networks import NetworkConfig, OptimizerConfig
 from cadenza.engine.build import assemble
 from cadenza.engine.launch import check
 from cadenza.errors import ConfigError
@@ -310,5 +310,5 @@ def test_what_a_block_leaves_out_is_the_algorithms_default() -> None:
     config: Any = load(
         "Pendulum-v1:sac", ["algorithm.critic.hidden_sizes=[16]", "algorithm.optimizer.weight_decay=0.1"]
     )
-    assert config.algorithm.critic == MLPConfig((16,), "relu")
+    assert config.algorithm.critic == NetworkConfig((16,), "relu")
     assert config.algorithm.optimizer == OptimizerConfig(eps=1e-8, weight_decay=0.1)

@@ -109,6 +109,8 @@ def q_kernel(net: QNetwork, target: QNetwork) -> QKernel | None:
     if not observes_vectors(net.torso) or net.distribution != "none":
         return None
     streams = [net.advantage] if net.value is None else [net.advantage, net.value]
+    if not all(isinstance(stream, Stream) for stream in streams):  # a network of the user's
+        return None
     layers = [*net.torso.mix, *(module for stream in streams for module in (*stream.layers, stream.activation))]
     return QKernel(net, target) if supports(layers, net) else None
 

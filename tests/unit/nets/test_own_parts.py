@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from cadenza.config.load import load
-from cadenza.config.networks import NetworkConfig
+from cadenza.config.networks import EstimatorConfig, NetworkConfig
 from cadenza.errors import ConfigError
 from cadenza.nets.mlp import network
 from cadenza.ops.returns import gae
-from cadenza.workflows.ppo import advantage_estimator
+from cadenza.workflows.parts import estimator
 
 
 class Gated(nn.Module):
@@ -73,9 +73,17 @@ def summed(*arguments: Any) -> torch.Tensor:
 
 
 def test_an_estimator_of_a_user_is_called_as_gae_is() -> None:
-    assert advantage_estimator("gae") is gae
-    assert advantage_estimator(f"{__name__}:one_step") is one_step
+
+    def made(name: str, **kwargs: Any) -> Any:
+        return estimator(EstimatorConfig(name, kwargs), "algorithm.advantage")
+
+    assert made("gae") is gae
+    assert made(f"{__name__}:one_step") is one_step
     with pytest.raises(ConfigError, match=r"must return a tensor of the shape of the rewards, \[T, N, A\]"):
-        advantage_estimator(f"{__name__}:summed")
-    with pytest.raises(ConfigError, match="cannot be called as gae is"):
-        advantage_estimator("math:sqrt")
+        made(f"{__name__}:summed")
+    with pytest.raises(ConfigError, match=r"algorithm\.advantage=math:sqrt cannot be called as gae is"):
+        made("math:sqrt")
+    with pytest.raises(ConfigError, match="n=0: must be at least 1"):
+        made("n_step", n=0)
+    with pytest.raises(ConfigError, match=r"must be one of gae, .* did you mean 'vtrace'"):
+        made("v_trace")
