@@ -16,7 +16,7 @@ import yaml
 from cadenza.base.files import SafePath
 from cadenza.base.text import lines
 from cadenza.config.convert import build, suggest, to_dict, walk
-from cadenza.config.interpolation import bounded, from_environment
+from cadenza.config.interpolation import FREE, bounded, from_environment
 from cadenza.config.migrate import migrate
 from cadenza.config.plugins import plugins_of
 from cadenza.config.registry import ALGORITHMS
@@ -251,9 +251,12 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, nam
             _set(config, str(key), value)
     layers += base.layers
     layers += [_apply(config, change) for change in values]
-    marked = from_environment(config, names)
+    marked = [key for key in from_environment(config, names) if key.partition(".")[0] not in FREE]
     data = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(data, dict)
+    for block in FREE:
+        if not isinstance(data.pop(block, {}), dict):
+            raise ConfigError(f"{block}: must be a mapping of names to values, which others use as ${{{block}.NAME}}")
     if marked:
         stored = data.get(MARKS)
         data[MARKS] = sorted({*marked, *(stored if isinstance(stored, list) else ())})

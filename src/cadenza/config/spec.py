@@ -198,5 +198,6 @@ def first_line(problem: BaseException) -> str:
     while not str(problem).strip() and problem.__cause__ is not None:
         problem = problem.__cause__
     line = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+    line = line.removeprefix("ConfigError raised while resolving interpolation: ")
     key = getattr(problem, "full_key", None)  # an attribute of OmegaConf's errors
     return printable(f"{line} (at {key})" if key and key not in line else line)
