@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import yaml
 
 from cadenza.base.files import SafePath
 from cadenza.base.text import lines
+from cadenza.config import registry
 from cadenza.config.convert import build, suggest, to_dict, walk
 from cadenza.config.interpolation import FREE, bounded, from_environment
 from cadenza.config.migrate import migrate
@@ -31,7 +32,6 @@ from cadenza.config.spec import (
     experiments,
     first_line,
     read_file,
-    read_yaml,
 )
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
 
@@ -131,15 +131,29 @@ def resolve(
     composed = compose(spec, overrides, config_dir, trace=trace)
     try:
         composed.config  # noqa: B018 - for its errors
-    except UnusedError as unused:
+    except (UnusedError, UnknownKeyError) as problem:
         from cadenza.config.explain import source_of
 
         layers = composed.layers if trace else compose(spec, overrides, config_dir, trace=True).layers
-        shipped = [f"~{key}" for key in unused.keys if source_of(key, layers).startswith(SHIPPED)]
-        if not shipped:
+        if isinstance(problem, UnusedError):
+            removals = [f"~{key}" for key in problem.keys if source_of(key, layers).startswith(SHIPPED)]
+        else:
+            removals = _other_networks(problem.key, composed.data, layers)
+        if not removals:
             raise
-        return resolve(spec, [*overrides, *shipped], config_dir, trace=trace)
+        return resolve(spec, [*overrides, *removals], config_dir, trace=trace)
     return composed
+
+
+def _other_networks(key: str, data: Mapping[str, Any], layers: Sequence[Layer]) -> list[str]:
+    """Return the removal of those of the blocks of `networks` that the algorithm has not, if it has others of them."""
+    from cadenza.config.explain import source_of
+
+    if not (source := source_of(key, layers)).startswith(f"{SHIPPED}networks/"):
+        return []
+    blocks = next(layer.data["algorithm"] for layer in reversed(layers) if layer.source == source)
+    names = {field.name for field in fields(registry.settings_class(data["algorithm"]["name"]))}
+    return [f"~algorithm.{block}" for block in blocks if block not in names] if names & set(blocks) else []
 
 
 def compose(
@@ -159,7 +173,7 @@ def compose(
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        with _hydra(base.folders) as loader, warnings.catch_warnings():
+        with _hydra(base) as loader, warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", ".*Defaults list is missing `_self_`"
             )  # Hydra then puts it last, as expected
@@ -175,8 +189,8 @@ def compose(
 
 
 @contextmanager
-def _hydra(folders: Sequence[Path]) -> Iterator[Any]:
-    """Yield Hydra's config loader for the user's folders and ours; restore the Hydra of a surrounding program."""
+def _hydra(base: Base) -> Iterator[Any]:
+    """Yield Hydra's config loader for the user's files and ours; restore the Hydra of a surrounding program."""
     from hydra import version
     from hydra._internal.hydra import Hydra
     from hydra._internal.sources_registry import SourcesRegistry
@@ -198,32 +212,43 @@ def _hydra(folders: Sequence[Path]) -> Iterator[Any]:
     store.repo = {name: repo[name] for name in ("hydra", "_dummy_empty_config_.yaml")}
     Singleton._instances[ConfigStore] = store
     sources = type.__call__(SourcesRegistry)
-    sources.types = {**SourcesRegistry.instance().types, "file": _bounded_files()}
+    sources.types = {**SourcesRegistry.instance().types, "file": _user_files(base.files)}
     Singleton._instances[SourcesRegistry] = sources
     BaseContainer._resolvers = dict(resolvers)
     try:
         version.setbase("1.3")
         search_path = create_config_search_path(f"pkg://{CONF}")
-        for folder in reversed(folders):
+        for folder in reversed(base.folders):
             search_path.prepend("user", f"file://{folder}", anchor="main")
         yield Hydra.create_main_hydra2("cadenza", search_path).config_loader
     finally:
         Singleton._instances, BaseContainer._resolvers = instances, resolvers
 
 
-@cache
-def _bounded_files() -> Any:
-    """Return Hydra's source of files, which first parses each file within limits."""
+def _user_files(names: Mapping[str, Path]) -> Any:
+    """Return Hydra's source of files, for files of any form within limits; those in `names` have names of their own."""
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra.plugins.config_source import ConfigResult
+    from omegaconf import OmegaConf
 
-    class BoundedFiles(FileConfigSource):
+    class UserFiles(FileConfigSource):
+        def is_config(self, config_path: str) -> bool:
+            return config_path in names or super().is_config(config_path)
+
         def load_config(self, config_path: str) -> Any:
-            path = Path(self.path, self._normalize_file_name(config_path))
-            if path.exists():  # otherwise Hydra reports what is missing
-                read_yaml(path)
-            return super().load_config(config_path)
+            from cadenza.config.inheritance import in_hydras_form, is_whole
 
-    return BoundedFiles
+            path = names.get(config_path) or Path(self.path, self._normalize_file_name(config_path))
+            if not path.exists():
+                return super().load_config(config_path)  # which reports what is missing
+            data = read_file(path)
+            header = {"package": "_global_"} if is_whole(path) else self._get_header_dict(path.read_text()[:512])
+            if path.suffix != ".json":
+                data = OmegaConf.to_container(OmegaConf.load(path))  # 1e-4 is a number to OmegaConf
+            config = in_hydras_form(data, path, names)
+            return ConfigResult(self.provider, f"file://{self.path}", config, header)
+
+    return UserFiles
 
 
 def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, names: list[str]) -> Composed:
@@ -231,7 +256,7 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, nam
     from hydra import compose as hydra_compose
     from omegaconf import OmegaConf, open_dict
 
-    parsed = [_parse(loader, text) for text in overrides]
+    parsed = [_parse(loader, text) for text in (*base.groups, *overrides)]
     values, layers = parsed, []
     config = OmegaConf.create({})
     if base.root is not None:
@@ -241,9 +266,10 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, nam
         with open_dict(config):
             experiment = config.pop("hydra").runtime.choices.get("experiment")
         if trace:
-            layers = _file_layers(loader, base.root, choices)
+            layers = _file_layers(loader, base, choices)
         if any(change.key_or_group == "algorithm" for change in parsed if change not in values):
             experiment = None  # settings tuned for one algorithm are not tuned for another
+            config.pop("experiment", None)
         if experiment is not None:
             base = replace(base, layers=(Layer("the choice of experiment", {"experiment": experiment}), *base.layers))
     for layer in base.layers:
@@ -303,6 +329,7 @@ def _split(loader: Any, base: Base, overrides: Sequence[Any]) -> tuple[list[str]
                 choices.append(f"~{place}")
                 continue
             _check_choice(repository, change, base.folders)
+            choices = [choice for choice in choices if not choice.startswith(f"+{place}=")]  # of an earlier override
             choices.append(f"{'' if place in listed else '+'}{place}={_grammar(option)}")
             current[place] = option
     return choices, [change for change in overrides if change not in groups and not change.is_hydra_override()]
@@ -385,14 +412,14 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def _file_layers(loader: Any, root: str, choices: list[str]) -> list[Layer]:
+def _file_layers(loader: Any, base: Base, choices: list[str]) -> list[Layer]:
     """Return the settings of each file of Hydra's defaults list, in the order in which they are merged."""
     from hydra.types import RunMode
     from omegaconf import OmegaConf
 
     layers = []
-    _, repository = loader._parse_overrides_and_create_caching_repo(root, choices)
-    for default in loader.compute_defaults_list(root, choices, RunMode.RUN).defaults:
+    _, repository = loader._parse_overrides_and_create_caching_repo(base.root, choices)
+    for default in loader.compute_defaults_list(base.root, choices, RunMode.RUN).defaults:
         if default.config_path is None or default.config_path.startswith("hydra/"):
             continue
         place = repository.load_config(default.config_path).path
@@ -400,5 +427,5 @@ def _file_layers(loader: Any, root: str, choices: list[str]) -> list[Layer]:
         assert isinstance(content, dict)
         folder = place.removeprefix("file://").replace(f"pkg://{CONF}", "cadenza/conf")
         keys = {str(key): value for key, value in content.items() if key not in ("defaults", "hydra")}
-        layers.append(Layer(f"{folder}/{default.config_path}.yaml", keys))
+        layers.append(Layer(str(base.files.get(default.config_path, f"{folder}/{default.config_path}.yaml")), keys))
     return layers
