@@ -256,7 +256,12 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, nam
     from hydra import compose as hydra_compose
     from omegaconf import OmegaConf, open_dict
 
-    parsed = [_parse(loader, text) for text in (*base.groups, *overrides)]
+    parsed = [_parse(text, loader) for text in (*base.groups, *overrides)]
+    for change in parsed:
+        if change.is_sweep_override():
+            key = change.input_line.partition("=")[0]
+            step = f"a list is written {key}=[a,b], a sweep is a separate file, or `train -m`"
+            raise ConfigError(f"{change.input_line!r} gives several values: {step}")
     values, layers = parsed, []
     config = OmegaConf.create({})
     if base.root is not None:
@@ -289,7 +294,27 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, nam
     return Composed({str(key): value for key, value in data.items()}, layers)
 
 
-def _parse(loader: Any, text: str) -> Any:
+def combinations(overrides: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
+    """Return the values of every override that gives several (`key=a,b`, `key=range(1,4)`) by key, and the others."""
+    from hydra.core.override_parser.types import Transformer
+    from hydra.errors import HydraException
+
+    grid: dict[str, list[Any]] = {}
+    others = []
+    for text in overrides:
+        parsed = _parse(text)
+        if not parsed.is_sweep_override():
+            others.append(text)
+            continue
+        try:
+            values = list(parsed.sweep_iterator(Transformer.identity))
+        except HydraException as problem:
+            raise ConfigError(f"{text!r}: {first_line(problem)}; a search over ranges is a sweep file") from None
+        grid[parsed.key_or_group] = [parsed._convert_value(value) for value in values]
+    return grid, others
+
+
+def _parse(text: str, loader: Any = None) -> Any:
     """Return Hydra's parsed override of one `key=value`, `+key=value`, `++key=value` or `~key`."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -300,12 +325,9 @@ def _parse(loader: Any, text: str) -> Any:
     if equals and not value.strip():
         raise ConfigError(f"{text!r} has no value: write null for none, '\"\"' for empty text")
     try:
-        parsed = OverridesParser.create(config_loader=loader).parse_override(text)
+        return OverridesParser.create(config_loader=loader).parse_override(text)
     except HydraException as problem:
         raise ConfigError(f"{text!r} cannot be read ({first_line(problem)}); quote special characters") from None
-    if parsed.is_sweep_override():
-        raise ConfigError(f"{text!r} gives several values: a list is written {key}=[a,b], a sweep is a separate file")
-    return parsed
 
 
 def _split(loader: Any, base: Base, overrides: Sequence[Any]) -> tuple[list[str], list[Any]]:
