@@ -81,6 +81,8 @@ def train(
     from cadenza.records.trust import require_trust_of_file
 
     root, seeds = runs_root(runs_dir), parse_seeds(seed)
+    if cfg:
+        overrides = [text for text in overrides or () if text != "job"]  # Hydra's `--cfg job`
     flags = {
         "training.max_timesteps": max_timesteps,
         "training.max_updates": max_updates,

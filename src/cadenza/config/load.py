@@ -398,7 +398,9 @@ def _set(config: Any, key: str, value: Any) -> None:
         parent = ".".join(parts[:length])
         value_above = OmegaConf.select(config, parent)
         if isinstance(value_above, str | int | float):
-            raise ConfigError(f"{key}: {parent} is {value_above!r} and has no parts; set {parent} as a whole")
+            name = parts[-1] if parts[-1] in {field.name for field in fields(RunConfig)} else ""
+            hint = f"did you mean '{name}'?" if name else f"set {parent} as a whole"
+            raise ConfigError(f"{key}: {parent} is {value_above!r} and has no parts; {hint}")
     OmegaConf.update(config, key, value, merge=isinstance(value, Mapping), force_add=True)
 
 

@@ -50,11 +50,11 @@ class Base:
 
 
 def base_of(spec: str, config_dir: Path | None, plugins: Sequence[Any] | None = None) -> Base:
-    """Return the base of a spec; `config_dir` is a folder of the user's.
+    """Return the base of a spec; `config_dir` is a folder of the user's. `+experiment=` before a name means nothing.
 
     The modules that register its names are imported first: `plugins`, else those that its file lists.
     """
-    path = Path(spec)
+    path = Path(spec := spec.removeprefix("+").removeprefix("experiment="))
     if path.suffix in (".yaml", ".yml", ".json") or os.path.isfile(path):
         return _base_of_file(path, config_dir, plugins)
     if plugins is not None:
