@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +56,7 @@ class Composed:
 def load(spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None) -> RunConfig:
     """Return the config of `ENV:VARIANT`, of an experiment by name, or of a YAML or JSON file, with overrides."""
     try:
-        return resolve(spec, overrides, config_dir).config
+        return _with_project(resolve(spec, overrides, config_dir).config, spec)
     except UnknownKeyError as unknown:
         from cadenza.config.explain import source_of
 
@@ -66,6 +67,15 @@ def load(spec: str, overrides: Sequence[str] = (), config_dir: Path | None = Non
         raise ConfigError(
             f"{choices[0]} is not for this algorithm: it sets '{unknown.key}', a key it has not"
         ) from None
+
+
+def _with_project(config: RunConfig, spec: str) -> RunConfig:
+    """Return the config of a file with the file's name as the project of Weights & Biases, where nothing names one."""
+    path, logging = Path(spec), config.logging
+    elsewhere = logging.wandb_project or os.environ.get("WANDB_PROJECT") or path.name == "config.yaml"  # a run's
+    if not logging.wandb or elsewhere or not os.path.isfile(path):
+        return config
+    return replace(config, logging=replace(logging, wandb_project=path.stem))
 
 
 def finish(data: dict[str, Any]) -> RunConfig:
