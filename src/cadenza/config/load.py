@@ -251,8 +251,10 @@ def _user_files(names: Mapping[str, Path]) -> Any:
             path = names.get(config_path) or Path(self.path, self._normalize_file_name(config_path))
             if not path.exists():
                 return super().load_config(config_path)  # which reports what is missing
-            data = read_file(path)
-            header = {"package": "_global_"} if is_whole(path) else self._get_header_dict(path.read_text()[:512])
+            data: Any = read_file(path)
+            header: dict[str, str | None] = {"package": "_global_"}
+            if not is_whole(path):
+                header = self._get_header_dict(path.read_text(encoding="utf-8")[:512])
             if path.suffix != ".json":
                 data = OmegaConf.to_container(OmegaConf.load(path))  # 1e-4 is a number to OmegaConf
             config = in_hydras_form(data, path, names)
