@@ -56,6 +56,7 @@ class EnvSpec:
     state: Space[Any] | None = None  # what a central critic may see
     max_episode_steps: int | None = None
     return_threshold: float | None = None  # return at which the environment counts as solved, where it is defined
+    reward_range: tuple[float, float] | None = None  # least and largest reward of a step, where they are declared
     restore: Restore = "replay"  # how a running episode is restored on resume
     turns: bool = False  # agents act in turn, and an agent may be rewarded while others act
     frame_stack: int = 1  # number of frames in an observation, the newest last: `environment.frame_stack`

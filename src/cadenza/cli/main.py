@@ -63,6 +63,15 @@ TRY = {  # by the argument that is missing
     "spec": f"SPEC is missing: try {', '.join(EXAMPLES)}; `cadenza envs` and `cadenza algorithms` list what there is",
     "run": "RUN is missing: @last is the newest run, @best the one with the highest return; `cadenza list` lists all",
 }
+SPEC = "SPEC names it without an option, `cadenza train NAME` or `cadenza train FILE`"
+RUN = "RUN is written without an option, `cadenza play @last`"
+ANSWERS = {  # to options of other programs, by the option
+    **dict.fromkeys(("--config-name", "--config", "--config-id", "--experiment"), SPEC),
+    "--config-path": "--config-dir names a folder of config groups",
+    "--list-envs": "`cadenza envs [FILTER]` lists the environments",
+    "--run-id": RUN,
+    **dict.fromkeys(("--resume", "--resume-path"), "`cadenza resume RUN` continues a run"),
+}
 
 
 class Commands(TyperGroup):
@@ -260,6 +269,8 @@ def usage(problem: Any, arguments: Sequence[str]) -> str:
     """Return click's message on one line, with the command whose help tells more."""
     command = problem.ctx.command_path if problem.ctx else "cadenza"
     option = getattr(problem, "option_name", None)
+    if (answer := ANSWERS.get(str(option).replace("_", "-"))) is not None:
+        return f"no option {option}: {answer} (see `{command} --help`)"
     if option is not None and takes_settings(problem.ctx) and (key := setting_for(option, arguments)) is not None:
         if key in IN_SPEC:
             return f"no option {option}: environment and algorithm are one argument, as in `{command} CartPole-v1:ppo`"

@@ -126,6 +126,7 @@ def write(kinds: list[str], name: str, package: str, folder: Path) -> list[str]:
         texts[f"tests/test_{kind}.py"] = skeleton(f"test_{kind}.py.txt", slots)
     words |= {"description": single, "points": "\n\n".join(points), "commands": "\n".join(commands)}
     texts["pyproject.toml"] = skeleton("pyproject.toml.txt", words)
+    texts[".gitignore"] = skeleton("gitignore.txt", words)
     texts["README.md"] = skeleton("readme.md.txt", words)
     for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

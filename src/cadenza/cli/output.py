@@ -20,7 +20,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="key=value …", 
 ConfigDir = Annotated[Path | None, typer.Option(help="Search this folder for config groups of your own, too.")]
 RunsDir = Annotated[Path | None, typer.Option("--runs-dir", help="Keep runs here. Default: CADENZA_RUNS, or ./runs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", envvar="CADENZA_QUIET", help="Print warnings only.")]
 Trust = Annotated[bool, typer.Option("--trust", help="Trust a config from elsewhere, which may name code or publish.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="An id, a unique prefix, a path, @last or @best[:SPEC].")]
 Checkpoint = Annotated[

@@ -60,6 +60,7 @@ def describe(folder: RunFolder) -> dict[str, Any]:
         "config_hash": manifest.get("config_hash"),
         "git": manifest.get("git"),
         "versions": manifest.get("versions"),
+        "facts": manifest.get("facts", {}),
     }
 
 
@@ -82,11 +83,27 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "command": " ".join(facts["command"] or []),
         "git": git.get("commit", "")[:12] + (" with local changes" if git.get("dirty") else ""),
         "folder": facts["dir"],
+        **_of_environment(facts["facts"]),
     }
     say(facts["run"])
     for name, text in lines.items():
         if text:
             say(f"  {name:<8} {text}")
+
+
+def _of_environment(facts: dict[str, Any]) -> dict[str, str]:
+    """Return lines about the spaces and rewards of the environment, as the run recorded them."""
+    from cadenza.base.formatting import number
+
+    threshold, limits = facts.get("threshold"), facts.get("reward_range")
+    rewards = [f"from {number(limits[0])} to {number(limits[1])} a step"] if limits else []
+    rewards += [f"solved at a return of {number(threshold)}"] if threshold is not None else []
+    return {
+        "observes": str(facts.get("observation") or ""),
+        "acts": str(facts.get("action") or ""),
+        "rewards": ", ".join(rewards),
+        "episodes": f"at most {number(limit)} steps" if (limit := facts.get("max_episode_steps")) else "",
+    }
 
 
 def _print_settings(settings: dict[str, Any]) -> None:
@@ -104,10 +121,11 @@ def _print_checkpoints(entries: list[dict[str, Any]]) -> None:
 
 
 def _print_metrics(curves: dict[str, list[float]]) -> None:
-    from cadenza.base.formatting import number, sparkline
+    from cadenza.base.formatting import sparkline
+    from cadenza.config.table_rules import rule_for
 
     lines = [
-        (name, number(values[-1]), sparkline(values, CURVE))
+        (name, rule_for(name).text(values[-1]), sparkline(values, CURVE))
         for name, values in curves.items()
         if "/" in name and values and not name.startswith(("time/", "system/"))
     ]

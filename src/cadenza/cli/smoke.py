@@ -20,6 +20,7 @@ Work = Callable[[], None]
 
 def smoke(
     filter: Annotated[str, typer.Option(help="Try only names that contain this text.")] = "",
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Try at most so many.")] = None,
     timesteps: Annotated[int, typer.Option(parser=positive, metavar="N", help="Train each for N env_steps.")] = 100,
     envs: Annotated[bool, typer.Option("--envs", help="Step every environment with random actions instead.")] = False,
     json: Json = False,
@@ -29,14 +30,15 @@ def smoke(
     It exits with 1 if one fails.
 
     Example: cadenza smoke --filter CartPole
-    Example: cadenza smoke --envs
+    Example: cadenza smoke --envs --filter Pong --limit 3
     """
     from cadenza.tools.smoke import attempt
 
     tried = []
     with tempfile.TemporaryDirectory(prefix="cadenza-smoke-") as scratch:
         listed = dict(environments(timesteps) if envs else experiments(timesteps, Path(scratch)))
-        selected = {name: work for name, work in listed.items() if filter.lower() in name.lower()}
+        matches = [(name, work) for name, work in listed.items() if filter.lower() in name.lower()]
+        selected = dict(matches[:limit])
         if not selected:
             raise NotFoundError(f"--filter {filter}: no name contains this{nearest(filter, listed)}")
         for name, work in selected.items():

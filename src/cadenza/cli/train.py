@@ -64,6 +64,9 @@ def train(
     debug: Annotated[
         bool, typer.Option("--debug", help="Make a short run that checks and measures everything.")
     ] = False,
+    multirun: Annotated[
+        bool, typer.Option("--multirun", "-m", help="Train every combination of settings `key=a,b`, as a sweep.")
+    ] = False,
     cfg: Annotated[bool, typer.Option("--cfg", help="Print the resolved config and train nothing.")] = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -71,12 +74,15 @@ def train(
     """Train an agent, and leave a run folder.
 
     Example: cadenza train CartPole-v1:ppo algorithm.gamma=0.98 --seed 1
+    Example: cadenza train CartPole-v1:ppo -m algorithm.gamma=0.9,0.99 --jobs 2
     """
     from cadenza.config.load import dump, load, override
     from cadenza.records.folder import find, runs_root
     from cadenza.records.trust import require_trust_of_file
 
     root, seeds = runs_root(runs_dir), parse_seeds(seed)
+    if cfg:
+        overrides = [text for text in overrides or () if text != "job"]  # Hydra's `--cfg job`
     flags = {
         "training.max_timesteps": max_timesteps,
         "training.max_updates": max_updates,
@@ -90,6 +96,14 @@ def train(
         changes.insert(0, "training.max_timesteps=null")  # the run is then counted in updates
     if not trust:
         require_trust_of_file(spec)
+    if multirun:
+        from cadenza.cli.sweep import SweepOptions, begin
+        from cadenza.lab.sweeps.sweep_file import of_overrides
+
+        fixed = [change for change in changes if not change.startswith(("name=", "seed="))]
+        texts = [*(DEBUG if debug else ()), *(overrides or ()), *fixed]
+        file, others = of_overrides(spec, texts, seeds=seeds, parallel_jobs=jobs, name=name or spec)
+        return begin(file, others, SweepOptions("local", config_dir, runs_dir, trust, False, cfg, quiet, json))
     swept: list[str] = []
     if os.environ.get("WANDB_SWEEP_ID"):
         from cadenza.lab.sweeps.wandb_agent import agent_overrides

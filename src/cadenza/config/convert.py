@@ -8,7 +8,7 @@ import json
 import math
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
@@ -33,7 +33,11 @@ LISTED = ("environment.wrappers", "logging.sinks", "training.buffers")  # settin
 
 
 class _UnknownNameError(Exception):
-    """An unknown dotted key, for which `build` finds the nearest valid one."""
+    """An unknown dotted key, its value, and the keys beside it; `build` finds the nearest valid one."""
+
+    def __init__(self, key: str, value: Any, siblings: Iterable[str] = ()) -> None:
+        super().__init__(key)
+        self.key, self.value, self.siblings = key, value, tuple(siblings)
 
 
 def build(cls: type[T], data: Any, where: str = "") -> T:
@@ -41,10 +45,19 @@ def build(cls: type[T], data: Any, where: str = "") -> T:
     try:
         settings: T = _convert(cls, data, where)
     except _UnknownNameError as unknown:
-        key = str(unknown)
-        keys = [name for name, _, _ in walk(cls, where, data)]
+        keys = list(dict.fromkeys([*(name for name, _, _ in walk(cls, where, data)), *unknown.siblings]))
+        key = _translatable(unknown.key, unknown.value, keys)
         raise UnknownKeyError(key, suggest(key, keys)) from None
     return settings
+
+
+def _translatable(key: str, value: Any, keys: list[str]) -> str:
+    """Return the first key below an unknown block (`network.actor.hidden_dims`) that has a translation, or `key`."""
+    from cadenza.config.foreign_names import translate
+
+    inner = next(iter(value.items()), None) if isinstance(value, Mapping) else None
+    below = key if inner is None else _translatable(printable(f"{key}.{inner[0]}"), inner[1], keys)
+    return below if translate(below, keys) is not None else key
 
 
 def to_dict(config: Any) -> Any:
@@ -139,7 +152,11 @@ def suggest(key: str, keys: list[str]) -> str:
     from cadenza.config.foreign_names import translate
 
     parent, _, leaf = key.rpartition(".")
-    if (translated := translate(leaf, keys)) is not None and translated != key:
+    if leaf in ("resume", "resume_path", "resume_from"):
+        return ": `cadenza resume RUN` continues a run"
+    if leaf == "enabled" and parent in keys:
+        return f"; did you mean '{parent}'?"
+    if (translated := translate(key, keys)) is not None and translated != key:
         return f"; did you mean '{translated}'?"
     flat = key.replace(".", "_")
     same = [
@@ -237,6 +254,8 @@ def _convert_union(hint: Any, options: tuple[Any, ...], value: Any, where: str) 
                 return _convert(option, value, where)
             except ConfigError:
                 continue
+    if isinstance(value, Mapping) and value and not any(map(is_dataclass, options)):
+        raise _UnknownNameError(printable(f"{where}.{next(iter(value))}"), next(iter(value.values())))
     raise _refusal(hint, value, where, nearest(value, words) if isinstance(value, str) else "")
 
 
@@ -253,7 +272,7 @@ def _convert_dataclass(cls: Any, value: Any, where: str, base: Any = None) -> An
     hints = {**_hints(cls), "algorithm": _algorithm(value)} if cls is RunConfig else _hints(cls)
     for name in value:
         if name not in settings:
-            raise _UnknownNameError(printable(f"{prefix}{name}"))
+            raise _UnknownNameError(printable(f"{prefix}{name}"), value[name], (f"{prefix}{one}" for one in settings))
     values = {}
     for name, field in settings.items():
         hint, usual = hints[name], default(field) if base is None else getattr(base, name)

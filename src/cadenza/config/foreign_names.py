@@ -1,4 +1,4 @@
-"""Names of settings in SB3, rl-zoo3, CleanRL, HARL and RLlib, and ours: the answer to an unknown key."""
+"""Names of settings in SB3, rl-zoo3, CleanRL, HARL, RLlib and others, and ours: the answer to an unknown key."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from pathlib import Path
 TABLE = Path(__file__).parents[1] / "conf" / "foreign_names.yaml"
 
 
-def translate(name: str, keys: Collection[str]) -> str | None:
-    """Return the key of a config that means what other libraries call `name`, or None."""
-    candidates = our_names().get(name.lower().replace("-", "_"), [])
-    return next((key for ours in candidates for key in (ours, f"algorithm.{ours}") if key in keys), None)
+def translate(key: str, keys: Collection[str]) -> str | None:
+    """Return the one of `keys` that means what other libraries call a dotted key, by its last or last two words."""
+    block, _, _ = key.rpartition(".")
+    words = key.lower().replace("-", "_").split(".")
+    candidates = [ours for name in (".".join(words[-2:]), words[-1]) for ours in our_names().get(name, [])]
+    places = ("", "algorithm.", f"{block}.")
+    return next((place + ours for ours in candidates for place in places if place + ours in keys), None)
 
 
 @cache

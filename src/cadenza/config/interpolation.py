@@ -1,4 +1,4 @@
-"""Limits on `${…}` in configs: a stranger's file may hold none, and the size of their values is bounded.
+"""`${…}` in configs: arithmetic, and limits: a stranger's file may hold none, and the size of their values is bounded.
 
 OmegaConf resolves them; it is imported only when needed. Keys set by environment variables are listed, too.
 """
@@ -6,27 +6,49 @@ OmegaConf resolves them; it is imported only when needed. Keys set by environmen
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial, reduce
+from operator import add, mul, sub
 from typing import Any
 
 from cadenza.base.text import printable
+from cadenza.config.convert import EXPONENT
+from cadenza.config.convert import LARGEST as LARGEST_NUMBER
 from cadenza.errors import ConfigError
 
 ENVIRONMENT = "oc.env"  # OmegaConf's resolver of environment variables
 MOST = 1_000  # interpolations resolved, repetitions included
 LARGEST = 1 << 20  # characters and values that they expand to
 START = re.compile(r"\$\{")
-KEY = re.compile(r"\$\{\s*\.*[\w-]+(\.[\w-]+|\[\w+\])*\s*\}")  # the value of another key, which reads nothing else
+FREE = ("vars", "_dims")  # blocks of a config for numbers and texts of the user's own, which other values refer to
+EXACT = 2**53  # above it, a division is not exact
+
+
+def _quotient(one: float, other: float) -> float:
+    """Return a whole number where two whole numbers divide without a rest."""
+    exact = isinstance(one, int) and isinstance(other, int) and max(abs(one), abs(other)) <= EXACT and one % other == 0
+    return one // other if exact else one / other
+
+
+ARITHMETIC: dict[str, tuple[Callable[..., float], int]] = {  # by resolver: the operation, and its least arguments
+    "add": (lambda *numbers: reduce(add, numbers), 2),
+    "sub": (lambda *numbers: reduce(sub, numbers), 2),
+    "mul": (lambda *numbers: reduce(mul, numbers), 2),
+    "div": (lambda *numbers: reduce(_quotient, numbers), 2),
+    "int": (int, 1),
+}
+# The value of another key, which reads nothing else, or arithmetic, whose arguments are looked at on their own.
+PURE = re.compile(rf"\$\{{\s*(\.*[\w-]+(\.[\w-]+|\[\w+\])*\s*\}}|({'|'.join(ARITHMETIC)}):)")
 
 
 def calls(data: Any) -> Iterator[tuple[str, str]]:
     """Yield `(dotted key, text)` of every interpolation in plain data, keys included, that may call a resolver.
 
     A resolver may read variables, files or the clock, and its name may itself be interpolated. The value of another
-    key calls none.
+    key calls none, and arithmetic reads nothing.
     """
-    return (place for place in interpolations(data) if not KEY.match(place[1]))
+    return (place for place in interpolations(data) if not PURE.match(place[1]))
 
 
 def interpolations(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
@@ -54,10 +76,10 @@ def refuse_interpolations(data: Any, where: object) -> None:
 
 @contextmanager
 def bounded() -> Iterator[list[str]]:
-    """Refuse to resolve more than `MOST` interpolations, or to more than `LARGEST` characters and values.
+    """Provide `ARITHMETIC`; refuse to resolve more than `MOST` interpolations, or to more than `LARGEST` values.
 
-    Yield the list that the names of environment variables are added to as they are read. OmegaConf's global resolvers
-    must be a copy that the caller replaces afterwards.
+    Characters count as values. Yield the list that the names of environment variables are added to as they are read.
+    OmegaConf's global resolvers must be a copy that the caller replaces afterwards.
     """
     from omegaconf.base import Container
     from omegaconf.basecontainer import BaseContainer
@@ -81,12 +103,32 @@ def bounded() -> Iterator[list[str]]:
 
     container: Any = Container
     BaseContainer._resolvers[ENVIRONMENT] = environment
+    for name in ARITHMETIC:
+        BaseContainer._resolvers[name] = partial(_calculate, name)
     container._resolve_interpolation_from_parse_tree = resolve
     try:
         yield names
     finally:
         container._resolve_interpolation_from_parse_tree = inner
         BaseContainer._resolvers[ENVIRONMENT] = read
+
+
+def _calculate(name: str, config: Any, parent: Any, node: Any, args: Any, args_str: Any) -> int | float:
+    """Return the result of a resolver of `ARITHMETIC`, in the form in which OmegaConf calls resolvers."""
+    operation, least = ARITHMETIC[name]
+    if len(args) < least or (name == "int" and len(args) > 1):
+        raise ConfigError(f"${{{name}:…}} takes {'one number' if name == 'int' else 'two numbers or more'}")
+    numbers = [float(one) if isinstance(one, str) and EXPONENT.fullmatch(one) else one for one in args]
+    for one in numbers:
+        if isinstance(one, bool) or not isinstance(one, int | float) or not abs(one) < LARGEST_NUMBER:  # or NaN
+            raise ConfigError(f"${{{name}:…}} takes numbers below 2**63, not {printable(repr(one)[:60])}")
+    try:
+        result = operation(*numbers)
+    except ZeroDivisionError:
+        raise ConfigError(f"${{{name}:…}}: division by zero") from None
+    if not abs(result) < LARGEST_NUMBER:
+        raise ConfigError(f"${{{name}:…}}: the result is too large")
+    return result
 
 
 def _size(node: Any, most: int) -> int:

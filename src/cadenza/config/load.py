@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import yaml
 from cadenza.base.files import SafePath
 from cadenza.base.text import lines
 from cadenza.config.convert import TARGET, build, from_hydra, suggest, to_dict, walk
-from cadenza.config.interpolation import bounded, from_environment
+from cadenza.config.interpolation import FREE, bounded, from_environment
 from cadenza.config.migrate import migrate
 from cadenza.config.plugins import plugins_of
 from cadenza.config.registry import ALGORITHMS
@@ -31,7 +32,6 @@ from cadenza.config.spec import (
     experiments,
     first_line,
     read_file,
-    read_yaml,
 )
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
 
@@ -56,7 +56,7 @@ class Composed:
 def load(spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None) -> RunConfig:
     """Return the config of `ENV:VARIANT`, of an experiment by name, or of a YAML or JSON file, with overrides."""
     try:
-        return resolve(spec, overrides, config_dir).config
+        return _with_project(resolve(spec, overrides, config_dir).config, spec)
     except UnknownKeyError as unknown:
         from cadenza.config.explain import source_of
 
@@ -65,8 +65,17 @@ def load(spec: str, overrides: Sequence[str] = (), config_dir: Path | None = Non
         if not choices:
             raise
         raise ConfigError(
-            f"{choices[0]} is not for this algorithm: it sets '{unknown.key}', a key it has not"
+            f"{choices[0]} is not for this algorithm: it sets '{unknown.key}', a key that it lacks"
         ) from None
+
+
+def _with_project(config: RunConfig, spec: str) -> RunConfig:
+    """Return the config of a file with the file's name as the project of Weights & Biases, where nothing names one."""
+    path, logging = Path(spec), config.logging
+    elsewhere = logging.wandb_project or os.environ.get("WANDB_PROJECT") or path.name == "config.yaml"  # a run's
+    if not logging.wandb or elsewhere or not os.path.isfile(path):
+        return config
+    return replace(config, logging=replace(logging, wandb_project=path.stem))
 
 
 def finish(data: dict[str, Any]) -> RunConfig:
@@ -138,15 +147,16 @@ def resolve(
 
         layers = composed.layers if trace else compose(spec, overrides, config_dir, trace=True).layers
         if isinstance(problem, UnusedError):
-            shipped = [f"~{key}" for key in problem.keys if source_of(key, layers).startswith(SHIPPED)]
+            removals = [f"~{key}" for key in problem.keys if source_of(key, layers).startswith(SHIPPED)]
         else:
             keys = {name for name, _, _ in walk(RunConfig, data=composed.data)}
             general = [layer.data["algorithm"] for layer in layers if layer.source == FOR_EVERY_ALGORITHM]
             unknown = {key for settings in general for key in unknown_keys(settings, "algorithm", keys)}
-            shipped = [f"~{key}" for key in unknown] if problem.key in unknown else []
-        if not shipped:
+            removals = [f"~{key}" for key in unknown] if problem.key in unknown else []
+            removals = removals or _other_networks(problem.key, keys, layers)
+        if not removals:
             raise
-        return resolve(spec, [*overrides, *shipped], config_dir, trace=trace)
+        return resolve(spec, [*overrides, *removals], config_dir, trace=trace)
     return composed
 
 
@@ -158,6 +168,17 @@ def unknown_keys(settings: Mapping[str, Any], where: str, keys: Collection[str])
             yield key
         elif isinstance(value, Mapping):
             yield from unknown_keys(value, key, keys)
+
+
+def _other_networks(key: str, keys: Collection[str], layers: Sequence[Layer]) -> list[str]:
+    """Return the removal of those of the blocks of `networks` that the algorithm has not, if it has others of them."""
+    from cadenza.config.explain import source_of
+
+    if not (source := source_of(key, layers)).startswith(f"{SHIPPED}networks/"):
+        return []
+    blocks = next(layer.data["algorithm"] for layer in reversed(layers) if layer.source == source)
+    others = [block for block in blocks if f"algorithm.{block}.hidden_sizes" not in keys]
+    return [f"~algorithm.{block}" for block in others] if len(others) < len(blocks) else []
 
 
 def compose(
@@ -177,7 +198,7 @@ def compose(
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        with _hydra(base.folders) as loader, warnings.catch_warnings():
+        with _hydra(base) as loader, warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", ".*Defaults list is missing `_self_`"
             )  # Hydra then puts it last, as expected
@@ -193,8 +214,8 @@ def compose(
 
 
 @contextmanager
-def _hydra(folders: Sequence[Path]) -> Iterator[Any]:
-    """Yield Hydra's config loader for the user's folders and ours; restore the Hydra of a surrounding program."""
+def _hydra(base: Base) -> Iterator[Any]:
+    """Yield Hydra's config loader for the user's files and ours; restore the Hydra of a surrounding program."""
     from hydra import version
     from hydra._internal.hydra import Hydra
     from hydra._internal.sources_registry import SourcesRegistry
@@ -216,42 +237,48 @@ def _hydra(folders: Sequence[Path]) -> Iterator[Any]:
     store.repo = {name: repo[name] for name in ("hydra", "_dummy_empty_config_.yaml")}
     Singleton._instances[ConfigStore] = store
     sources = type.__call__(SourcesRegistry)
-    sources.types = {**SourcesRegistry.instance().types, "file": _bounded_files()}
+    sources.types = {**SourcesRegistry.instance().types, "file": _user_files(base.files)}
     Singleton._instances[SourcesRegistry] = sources
     BaseContainer._resolvers = dict(resolvers)
     try:
         version.setbase("1.3")
         search_path = create_config_search_path(f"pkg://{CONF}")
-        for folder in reversed(folders):
+        for folder in reversed(base.folders):
             search_path.prepend("user", f"file://{folder}", anchor="main")
         yield Hydra.create_main_hydra2("cadenza", search_path).config_loader
     finally:
         Singleton._instances, BaseContainer._resolvers = instances, resolvers
 
 
-@cache
-def _bounded_files() -> Any:
-    """Return Hydra's source of files, which first parses each file within limits."""
+def _user_files(names: Mapping[str, Path]) -> Any:
+    """Return Hydra's source of files, for files of any form within limits; those in `names` have names of their own."""
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
-
-    class BoundedFiles(FileConfigSource):
-        def load_config(self, config_path: str) -> Any:
-            path = Path(self.path, self._normalize_file_name(config_path))
-            if path.exists():  # otherwise Hydra reports what is missing
-                read_yaml(path)
-            loaded = super().load_config(config_path)
-            package = loaded.header.get("package") or config_path.rpartition("/")[0].replace("/", ".")
-            return replace(loaded, config=_without_targets(loaded.config, package.removeprefix("_global_").strip(".")))
-
-    return BoundedFiles
-
-
-def _without_targets(config: Any, where: str) -> Any:
-    """Return an OmegaConf config without the keys of Hydra that `from_hydra` understands."""
+    from hydra.plugins.config_source import ConfigResult
     from omegaconf import OmegaConf
 
-    plain = OmegaConf.to_container(config, resolve=False)
-    return OmegaConf.create(from_hydra(plain, where)) if TARGET in str(plain) else config
+    class UserFiles(FileConfigSource):
+        def is_config(self, config_path: str) -> bool:
+            return config_path in names or super().is_config(config_path)
+
+        def load_config(self, config_path: str) -> Any:
+            from cadenza.config.inheritance import in_hydras_form, is_whole
+
+            path = names.get(config_path) or Path(self.path, self._normalize_file_name(config_path))
+            if not path.exists():
+                return super().load_config(config_path)  # which reports what is missing
+            data: Any = read_file(path)
+            header: dict[str, str | None] = {"package": "_global_"}
+            if not is_whole(path):
+                header = self._get_header_dict(path.read_text(encoding="utf-8")[:512])
+            if path.suffix != ".json":
+                data = OmegaConf.to_container(OmegaConf.load(path))  # 1e-4 is a number to OmegaConf
+            if TARGET in str(data):
+                package = header.get("package") or config_path.rpartition("/")[0].replace("/", ".")
+                data = from_hydra(data, package.removeprefix("_global_").strip("."))
+            config = in_hydras_form(data, path, names)
+            return ConfigResult(self.provider, f"file://{self.path}", config, header)
+
+    return UserFiles
 
 
 def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, names: list[str]) -> Composed:
@@ -259,7 +286,12 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, nam
     from hydra import compose as hydra_compose
     from omegaconf import OmegaConf, open_dict
 
-    parsed = [_parse(loader, text) for text in overrides]
+    parsed = [_parse(text, loader) for text in (*base.groups, *overrides)]
+    for change in parsed:
+        if change.is_sweep_override():
+            key = change.input_line.partition("=")[0]
+            step = f"a list is written {key}=[a,b], a sweep is a separate file, or `train -m`"
+            raise ConfigError(f"{change.input_line!r} gives several values: {step}")
     values, layers = parsed, []
     config = OmegaConf.create({})
     if base.root is not None:
@@ -269,9 +301,10 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, nam
         with open_dict(config):
             experiment = config.pop("hydra").runtime.choices.get("experiment")
         if trace:
-            layers = _file_layers(loader, base.root, choices)
+            layers = _file_layers(loader, base, choices)
         if any(change.key_or_group == "algorithm" for change in parsed if change not in values):
             experiment = None  # settings tuned for one algorithm are not tuned for another
+            config.pop("experiment", None)
         if experiment is not None:
             base = replace(base, layers=(Layer("the choice of experiment", {"experiment": experiment}), *base.layers))
     for layer in base.layers:
@@ -279,16 +312,39 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, nam
             _set(config, str(key), value)
     layers += base.layers
     layers += [_apply(config, change) for change in values]
-    marked = from_environment(config, names)
+    marked = [key for key in from_environment(config, names) if key.partition(".")[0] not in FREE]
     data = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(data, dict)
+    for block in FREE:
+        if not isinstance(data.pop(block, {}), dict):
+            raise ConfigError(f"{block}: must be a mapping of names to values, which others use as ${{{block}.NAME}}")
     if marked:
         stored = data.get(MARKS)
         data[MARKS] = sorted({*marked, *(stored if isinstance(stored, list) else ())})
     return Composed({str(key): value for key, value in data.items()}, layers)
 
 
-def _parse(loader: Any, text: str) -> Any:
+def combinations(overrides: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
+    """Return the values of every override that gives several (`key=a,b`, `key=range(1,4)`) by key, and the others."""
+    from hydra.core.override_parser.types import Transformer
+    from hydra.errors import HydraException
+
+    grid: dict[str, list[Any]] = {}
+    others = []
+    for text in overrides:
+        parsed = _parse(text)
+        if not parsed.is_sweep_override():
+            others.append(text)
+            continue
+        try:
+            values = list(parsed.sweep_iterator(Transformer.identity))
+        except HydraException as problem:
+            raise ConfigError(f"{text!r}: {first_line(problem)}; a search over ranges is a sweep file") from None
+        grid[parsed.key_or_group] = [parsed._convert_value(value) for value in values]
+    return grid, others
+
+
+def _parse(text: str, loader: Any = None) -> Any:
     """Return Hydra's parsed override of one `key=value`, `+key=value`, `++key=value` or `~key`."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -299,12 +355,9 @@ def _parse(loader: Any, text: str) -> Any:
     if equals and not value.strip():
         raise ConfigError(f"{text!r} has no value: write null for none, '\"\"' for empty text")
     try:
-        parsed = OverridesParser.create(config_loader=loader).parse_override(text)
+        return OverridesParser.create(config_loader=loader).parse_override(text)
     except HydraException as problem:
         raise ConfigError(f"{text!r} cannot be read ({first_line(problem)}); quote special characters") from None
-    if parsed.is_sweep_override():
-        raise ConfigError(f"{text!r} gives several values: a list is written {key}=[a,b], a sweep is a separate file")
-    return parsed
 
 
 def _split(loader: Any, base: Base, overrides: Sequence[Any]) -> tuple[list[str], list[Any]]:
@@ -328,6 +381,7 @@ def _split(loader: Any, base: Base, overrides: Sequence[Any]) -> tuple[list[str]
                 choices.append(f"~{place}")
                 continue
             _check_choice(repository, change, base.folders)
+            choices = [choice for choice in choices if not choice.startswith(f"+{place}=")]  # of an earlier override
             choices.append(f"{'' if place in listed else '+'}{place}={_grammar(option)}")
             current[place] = option
     return choices, [change for change in overrides if change not in groups and not change.is_hydra_override()]
@@ -376,7 +430,9 @@ def _set(config: Any, key: str, value: Any) -> None:
         parent = ".".join(parts[:length])
         value_above = OmegaConf.select(config, parent)
         if isinstance(value_above, str | int | float):
-            raise ConfigError(f"{key}: {parent} is {value_above!r} and has no parts; set {parent} as a whole")
+            name = parts[-1] if parts[-1] in {field.name for field in fields(RunConfig)} else ""
+            hint = f"did you mean '{name}'?" if name else f"set {parent} as a whole"
+            raise ConfigError(f"{key}: {parent} is {value_above!r} and has no parts; {hint}")
     OmegaConf.update(config, key, value, merge=isinstance(value, Mapping), force_add=True)
 
 
@@ -412,14 +468,14 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def _file_layers(loader: Any, root: str, choices: list[str]) -> list[Layer]:
+def _file_layers(loader: Any, base: Base, choices: list[str]) -> list[Layer]:
     """Return the settings of each file of Hydra's defaults list, in the order in which they are merged."""
     from hydra.types import RunMode
     from omegaconf import OmegaConf
 
     layers = []
-    _, repository = loader._parse_overrides_and_create_caching_repo(root, choices)
-    for default in loader.compute_defaults_list(root, choices, RunMode.RUN).defaults:
+    _, repository = loader._parse_overrides_and_create_caching_repo(base.root, choices)
+    for default in loader.compute_defaults_list(base.root, choices, RunMode.RUN).defaults:
         if default.config_path is None or default.config_path.startswith("hydra/"):
             continue
         place = repository.load_config(default.config_path).path
@@ -427,5 +483,5 @@ def _file_layers(loader: Any, root: str, choices: list[str]) -> list[Layer]:
         assert isinstance(content, dict)
         folder = place.removeprefix("file://").replace(f"pkg://{CONF}", "cadenza/conf")
         keys = {str(key): value for key, value in content.items() if key not in ("defaults", "hydra")}
-        layers.append(Layer(f"{folder}/{default.config_path}.yaml", keys))
+        layers.append(Layer(str(base.files.get(default.config_path, f"{folder}/{default.config_path}.yaml")), keys))
     return layers

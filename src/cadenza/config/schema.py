@@ -265,12 +265,15 @@ class LoggingConfig:
     every_steps: int = setting(1_000, "distance between rows of metrics.jsonl", "env_steps", least=1)
     every_updates: int = setting(1_000, "the same in phases that do not collect", "updates", least=1)
     episodes: bool = setting(True, "store seed and actions of every training episode in episodes/")
+    run_log: bool = setting(True, "write logs/run.log, which also has what --quiet leaves out", sparse=True)
     alerts: AlertsConfig = setting(doc="rules that watch the metrics", factory=AlertsConfig)
     tensorboard: bool = setting(False, "also write rows for TensorBoard, in tensorboard/ (extra: tensorboard)")
     wandb: bool | Literal["offline"] = setting(
         False, "also send rows to Weights & Biases; offline: only write wandb/, for `wandb sync` (extra: wandb)"
     )
-    wandb_project: str | None = setting(None, "W&B project; null: WANDB_PROJECT, or cadenza")
+    wandb_project: str | None = setting(
+        None, "W&B project; null: WANDB_PROJECT, else the name of the config's file without its ending, else cadenza"
+    )
     wandb_entity: str | None = setting(None, "W&B user or team; null: WANDB_ENTITY, or the account's default")
     sinks: tuple[Any, ...] = setting(
         (),

@@ -8,8 +8,8 @@ the id of an environment or cannot be the name of a module, else at the second: 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,10 @@ from cadenza.config import registry
 from cadenza.config.convert import from_hydra
 from cadenza.config.migrate import migrate
 from cadenza.config.plugins import import_plugins
+from cadenza.config.schema import RunConfig
 from cadenza.errors import ConfigError, NotFoundError, nearest
 
-ROOT = "config"
+ROOT = "cadenza"
 CONF = "cadenza.conf"
 
 
@@ -43,16 +44,18 @@ class Base:
 
     root: str | None = ROOT
     choices: tuple[str, ...] = ()  # Hydra overrides that choose files
+    groups: tuple[str, ...] = ()  # overrides that choose files of config groups
     folders: tuple[Path, ...] = ()  # the user's, searched before those of cadenza
+    files: Mapping[str, Path] = field(default_factory=dict)  # files by names of their own, found before any other
     layers: tuple[Layer, ...] = ()
 
 
 def base_of(spec: str, config_dir: Path | None, plugins: Sequence[Any] | None = None) -> Base:
-    """Return the base of a spec; `config_dir` is a folder of the user's.
+    """Return the base of a spec; `config_dir` is a folder of the user's. `+experiment=` before a name means nothing.
 
     The modules that register its names are imported first: `plugins`, else those that its file lists.
     """
-    path = Path(spec)
+    path = Path(spec := spec.removeprefix("+").removeprefix("experiment="))
     if path.suffix in (".yaml", ".yml", ".json") or os.path.isfile(path):
         return _base_of_file(path, config_dir, plugins)
     if plugins is not None:
@@ -82,27 +85,49 @@ def _base_of_name(spec: str, config_dir: Path | None) -> Base:
 
 
 def _base_of_file(path: Path, config_dir: Path | None, plugins: Sequence[Any] | None) -> Base:
+    from cadenza.config.inheritance import name_of, named_file, parents
+
     data = read_file(path)
     whole = bool({"schema_version", "defaults"} & data.keys())  # building the typed config imports what these list
     import_plugins(data.get("plugins") if plugins is None and not whole else plugins)
     if "schema_version" in data:
         return Base(root=None, layers=(Layer(str(path), migrate(data)),))
-    if "defaults" in data:
-        if path.suffix != ".yaml":
-            raise ConfigError(f"{path}: a file with a defaults list must be named *.yaml")
-        folders = [folder.resolve() for folder in (path.parent, config_dir) if folder is not None]
-        return Base(root=path.stem, folders=tuple(folders))
+    path = path.parent.resolve() / path.name
+    if "defaults" in data or named_file(data.get("spec"), path) is not None:
+        near = parents(path)
+        places = [*(one.parent for one in (path, *near)), *([config_dir.resolve()] if config_dir else [])]
+        names = {name_of(one): one for one in (path, *near)}
+        return Base(root=path.stem, folders=tuple(dict.fromkeys(places)), files={**names, path.stem: path})
     data = from_hydra(data)
-    base = _base_of_name(_named_in(data, path), config_dir)
-    settings = {key: value for key, value in data.items() if key != "spec"}
-    return replace(base, layers=(*base.layers, Layer(str(path), settings)))
+    base = named_base(data, path, config_dir)
+    groups, settings = separate(data, folders := (path.parent, *base.folders))
+    settings.pop("spec", None)
+    return replace(
+        base,
+        groups=tuple(f"{group}={option}" for group, option in groups.items()),
+        folders=folders if groups else base.folders,
+        layers=(*base.layers, Layer(str(path), settings)),
+    )
 
 
-def _named_in(data: dict[str, Any], path: Path) -> str:
-    """Return the spec that a plain file builds on: its `spec`, its `experiment`, or its environment and algorithm."""
+def separate(data: Mapping[str, Any], folders: Iterable[Path]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the choices of config groups in a file (`networks: large`), and the rest."""
+    settings = {field.name for field in fields(RunConfig)}
+    roots = (files(CONF), *folders)
+    groups = {
+        key: value
+        for key, value in data.items()
+        if key not in settings and str(key).isidentifier() and isinstance(value, str | int)
+        if any(root.joinpath(key).is_dir() for root in roots)
+    }
+    return groups, {key: value for key, value in data.items() if key not in groups}
+
+
+def named_base(data: Mapping[str, Any], path: Path, config_dir: Path | None = None) -> Base:
+    """Return what a plain file builds on: its `spec`, its `experiment`, or its environment and algorithm."""
     for key in ("spec", "experiment"):
         if isinstance(data.get(key), str):
-            return str(data[key])
+            return _base_of_name(data[key], config_dir)
     parts: list[str] = []
     for block, name in (("environment", "id"), ("algorithm", "name")):
         settings = data.get(block)
@@ -110,7 +135,7 @@ def _named_in(data: dict[str, Any], path: Path) -> str:
         if not isinstance(part, str) or not part:
             raise ConfigError(f"{path}: {block}.{name} is missing; add it, or 'spec: ENV:VARIANT'")
         parts.append(part)
-    return ":".join(parts)
+    return _base_of_name(":".join(parts), config_dir)
 
 
 def split(spec: str) -> tuple[str, str, str]:
@@ -200,5 +225,6 @@ def first_line(problem: BaseException) -> str:
     while not str(problem).strip() and problem.__cause__ is not None:
         problem = problem.__cause__
     line = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+    line = line.removeprefix("ConfigError raised while resolving interpolation: ")
     key = getattr(problem, "full_key", None)  # an attribute of OmegaConf's errors
     return printable(f"{line} (at {key})" if key and key not in line else line)

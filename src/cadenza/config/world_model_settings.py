@@ -5,7 +5,7 @@ The keys in `needs` are those below `algorithm`, where a world model is `model`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cadenza.config.checks import ends
@@ -13,6 +13,8 @@ from cadenza.config.networks import Activation
 from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
+
+FEW = 16  # plans in a run that need not learn anything
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,10 @@ class PlanningConfig:
         if self.elites > self.candidates:
             raise ConfigError(f"algorithm.planning.elites={self.elites}: only {self.candidates} candidates are drawn")
 
+    def shrunk(self) -> PlanningConfig:
+        """Return settings of short searches among few plans."""
+        return replace(self, candidates=min(self.candidates, FEW), elites=min(self.elites, FEW), iterations=1)
+
 
 @dataclass(frozen=True)
 class LatentModelConfig:
@@ -132,6 +138,12 @@ class PathIntegralConfig:
             raise ConfigError(f"algorithm.planning.elites={self.elites}: only {self.samples} samples are drawn")
         if max(ends(self.min_std)) > self.max_std:
             raise ConfigError(f"algorithm.planning.min_std: must be at most max_std={self.max_std:g}")
+
+    def shrunk(self) -> PathIntegralConfig:
+        """Return settings of short searches among few plans."""
+        samples, elites = min(self.samples, FEW), min(self.elites, FEW)
+        policy_samples = min(self.policy_samples, samples - 1)
+        return replace(self, samples=samples, policy_samples=policy_samples, elites=elites, iterations=1)
 
     @property
     def longest(self) -> int:

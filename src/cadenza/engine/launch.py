@@ -93,11 +93,12 @@ def train(
             config = with_one_environment(config, first.spec)
             decisions["debugger"] = {"value": debugger, "reason": note(debugger)}
         from cadenza.engine.build import assemble, build
+        from cadenza.envs.catalog import facts
 
         assembly = assemble(config, first.spec, decisions, first=first)
         stack.callback(assembly.close)
         signals = stack.enter_context(Signals())
-        folder = create(root, config, command, run_id)
+        folder = create(root, config, command, run_id, facts(first.spec))
         stack.enter_context(RunLock(folder.path))
         run = build(assembly, folder, open_display(attachments, assembly, folder), signals)
         attachments.attach(run)

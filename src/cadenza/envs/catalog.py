@@ -24,7 +24,10 @@ from cadenza.envs.time_limit import TimeLimited
 from cadenza.errors import CadenzaError, ConfigError, EnvironmentFault
 from cadenza.types import Environment, EnvSpec
 
-FACTS = ("id", "family", "observation", "action", "max_episode_steps", "threshold", "restore", "variants", "error")
+FACTS = (
+    *("id", "family", "observation", "action", "max_episode_steps", "threshold", "reward_range", "restore"),
+    *("variants", "error"),
+)
 MANY = 40  # a family of at least so many environments is listed without making them, unless the filter names it
 _returned: WeakValueDictionary[int, Any] = WeakValueDictionary()  # environments that users' factories made, by id()
 
@@ -85,12 +88,17 @@ def _row(id: str, family: str, broken: CadenzaError | None, briefly: bool = Fals
     except Exception as problem:  # a user's environment may raise anything, also when it is closed
         plain = isinstance(problem, CadenzaError)
         return row | {"error": str(problem) if plain else f"{id}: {type(problem).__name__}: {problem}"}
-    return row | {
+    return row | facts(spec) | {"restore": native.restore if (native := native_version(config)) else spec.restore}
+
+
+def facts(spec: EnvSpec) -> dict[str, Any]:
+    """Return spaces, time limit and rewards of an environment as texts and numbers."""
+    return {
         "observation": _by_group(spec, "observation"),
         "action": _by_group(spec, "action"),
         "max_episode_steps": spec.max_episode_steps,
         "threshold": spec.return_threshold,
-        "restore": native.restore if (native := native_version(config)) else spec.restore,
+        "reward_range": spec.reward_range,
     }
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cadenza.base.formatting import number
 from cadenza.base.json_text import dumps
+from cadenza.config.table_rules import MARK, TableRule, rule_for
 from cadenza.lab.compare import Comparison, Estimate
 
 WIDE = 3  # columns of series, at most, where there are fewer settings
@@ -11,8 +11,11 @@ HeadAndRows = tuple[list[str], list[list[str]]]
 
 
 def score_table(result: Comparison, metric: str) -> HeadAndRows:
-    """Return for each series the number of runs, their score, and the probability that it beats the first label."""
-    first = result.labels[0]
+    """Return for each series the number of runs, their score, and the probability that it beats the first label.
+
+    The best score is marked where `conf/tables.yaml` says so.
+    """
+    first, rule = result.labels[0], rule_for(metric)
     head = ["environment", "runs", "seeds", "IQM", "95 % interval", "min", "max", f"P(above {first})"]
     rows = []
     for series in result.series:
@@ -21,21 +24,23 @@ def score_table(result: Comparison, metric: str) -> HeadAndRows:
             rows.append([series.environment, series.label, "0", "-", "", "", "", ""])
             continue
         better = result.improvement(series.label, first, metric, series.environment) if series.label != first else None
-        low, high = number(float(values.min())), number(float(values.max()))
-        score = [number(estimate.value), _interval(estimate), low, high, _probability(better)]
+        low, high = rule.text(float(values.min())), rule.text(float(values.max()))
+        beside = [result.estimate(one, metric) for one in result.series if one.environment == series.environment]
+        mark = MARK if rule.is_best(estimate.value, [one.value for one in beside if one is not None]) else ""
+        score = [rule.text(estimate.value) + mark, _interval(estimate, rule), low, high, _probability(better)]
         rows.append([series.environment, series.label, str(len(values)), *score])
     return head, rows
 
 
 def overall_table(result: Comparison) -> HeadAndRows:
     """Return the score of each label over all environments, each of them scaled to its range."""
-    metric, first = result.metrics[0], result.labels[0]
+    metric, first, scaled = result.metrics[0], result.labels[0], TableRule()
     rows = []
     for label in result.labels:
         estimate = result.overall(label, metric)
         better = result.improvement(label, first, metric) if label != first else None
         if estimate is not None:
-            rows.append([label, number(estimate.value), _interval(estimate), _probability(better)])
+            rows.append([label, scaled.text(estimate.value), _interval(estimate, scaled), _probability(better)])
     return ["runs", "IQM", "95 % interval", f"P(above {first})"], rows
 
 
@@ -53,8 +58,8 @@ def settings_table(result: Comparison) -> HeadAndRows:
     return ["setting", *labels], rows
 
 
-def _interval(estimate: Estimate) -> str:
-    return f"[{number(estimate.low)}, {number(estimate.high)}]"
+def _interval(estimate: Estimate, rule: TableRule) -> str:
+    return f"[{rule.text(estimate.low)}, {rule.text(estimate.high)}]"
 
 
 def _probability(estimate: Estimate | None) -> str:

@@ -76,14 +76,16 @@ class RunAttachments:
     def __init__(self, quiet: bool, on_event: Iterable[Listener]) -> None:
         self._quiet, self._on_event = quiet, on_event
         self._sinks: list[Sink] = []
+        self._run_log = True
 
     def check(self, config: RunConfig) -> None:
         """Refuse a sink that is not installed or cannot be built, before anything is written."""
         self._sinks = sinks_of(config)
+        self._run_log = config.logging.run_log
 
     def display(self, folder: RunFolder, unit: str, total: int | None) -> Console:
         """Return the console of a run, which also writes its log."""
-        return Console(self._quiet, total, unit=unit, log=folder.log)
+        return Console(self._quiet, total, unit=unit, log=folder.log if self._run_log else None)
 
     def attach(self, run: Orchestrator) -> None:
         """Attach the checks of `--debug`, if the config asks for them."""

@@ -25,6 +25,8 @@ from cadenza.records.decisions import checked
 from cadenza.records.lock import is_held
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cadenza.config.schema import RunConfig
 
 LAST = "@last"
@@ -220,15 +222,25 @@ def shared_url() -> str | None:
     return os.environ.get(SHARED_INDEX) or None
 
 
-def create(root: Path, config: RunConfig, command: list[str], run_id: str | None = None) -> RunFolder:
-    """Create a run folder with its config, manifest and status, whole or not at all, and make `@last` name it."""
+def create(
+    root: Path,
+    config: RunConfig,
+    command: list[str],
+    run_id: str | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> RunFolder:
+    """Create a run folder with its config, manifest and status, whole or not at all, and make `@last` name it.
+
+    The manifest holds `facts` about the environment.
+    """
     from cadenza.records.manifest import describe_run
 
     if not is_text(str(root.absolute())):
         raise ConfigError(f"{str(root.absolute())!r} is not UTF-8 text (--runs-dir takes another place)")
     try:
         root.mkdir(parents=True, exist_ok=True)
-        folder = _publish(root, config, describe_run(config, command), run_id)
+        described = describe_run(config, command) | ({"facts": dict(facts)} if facts else {})
+        folder = _publish(root, config, described, run_id)
     except OSError as problem:
         reason = "it is a file" if root.is_file() else problem.strerror or problem
         raise StorageError(f"cannot create a run in {root}: {reason} (--runs-dir takes another place)") from problem

@@ -164,9 +164,18 @@ def require_trust_of_file(spec: str) -> None:
 
     Such a file is its author's; a file anywhere else counts as the user's. In the run's stored config, the signed
     blocks may be the user's. Any other file in the folder may name files and packages in a defaults list, so it is
-    refused as a whole.
+    refused as a whole. The files that it builds on count like itself.
     """
     path = Path(spec)
+    _require_trust_of(path)
+    if path.suffix in (".yaml", ".yml", ".json") and os.path.isfile(path):
+        from cadenza.config.inheritance import parents
+
+        for parent in parents(path):
+            _require_trust_of(parent)
+
+
+def _require_trust_of(path: Path) -> None:
     screen_run_of(path)
     facts = _run_beside(path)
     if facts is None:

@@ -79,6 +79,11 @@ MANIFEST: dict[str, Check] = {
     "name": optional(is_text),
     "seed": is_count,
     "machine": dict_of(_is_scalar),
+    "facts": record(
+        **dict.fromkeys(("observation", "action"), optional(is_text)),
+        **dict.fromkeys(("max_episode_steps", "threshold"), optional(is_number)),
+        reward_range=optional(list_of(is_number)),
+    ),
     "git": lambda value: value is None or (isinstance(value, dict) and is_text(value.get("commit", ""))),
 }
 FACTS: dict[str, Check] = {  # of a run in an index, which others may have written

@@ -148,7 +148,7 @@ class DreamerConfig(ReplaySettings):
 
     def shrunk(self) -> DreamerConfig:
         """Return settings with short searches."""
-        return replace(self, planning=replace(self.planning, iterations=1)) if self.behaviour == "plan" else self
+        return replace(self, planning=self.planning.shrunk()) if self.behaviour == "plan" else self
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""

@@ -89,7 +89,7 @@ class TDMPCConfig(OffPolicySettings):
 
     def shrunk(self) -> TDMPCConfig:
         """Return settings with few and small gradient steps and short searches."""
-        return replace(super().shrunk(), planning=replace(self.planning, iterations=1))
+        return replace(super().shrunk(), planning=self.planning.shrunk())
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""

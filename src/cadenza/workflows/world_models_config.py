@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from cadenza.config.checks import check_actions, check_one_agent
 from cadenza.config.networks import OwnDynamics, OwnNetwork, OwnPlanner
@@ -17,6 +17,8 @@ from cadenza.config.world_model_settings import PlanningConfig
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
 
+SMALL = 8  # images, sequences and controllers in a run that need not learn anything
+SMALL_STATE = 64  # units of its memory
 PLANNED, EVOLVED = "controller=plan|random", "controller=evolved|random"
 IDENTITY_HAS_NONE = "representation=auto|vae|yours"
 
@@ -137,9 +139,19 @@ class WorldModelsConfig(ReplaySettings):
         return self.controller == "plan"
 
     def shrunk(self) -> WorldModelsConfig:
-        """Return settings with short searches."""
-        planned = self.controller in ("plan", "random")
-        return replace(self, planning=replace(self.planning, iterations=1)) if planned else self
+        """Return settings with small gradient steps, short searches and small generations of small controllers.
+
+        A controller has weights for the state of the memory, and CMA-ES decomposes a matrix of weights by weights.
+        """
+        batch_size, hidden = min(self.memory.batch_size, SMALL), min(self.memory.hidden, SMALL_STATE)
+        small: dict[str, Any] = {"memory": replace(self.memory, batch_size=batch_size, hidden=hidden)}
+        if self.representation != "identity":
+            small["vision"] = replace(self.vision, batch_size=min(self.vision.batch_size, SMALL))
+        if self.controller == "evolved":
+            small["evolution"] = replace(self.evolution, population=min(self.evolution.population, SMALL))
+        elif self.controller in ("plan", "random"):
+            small["planning"] = self.planning.shrunk()
+        return replace(self, **small)
 
     def check(self, env: EnvSpec, num_envs: int) -> None:
         """Refuse environments this algorithm cannot act in, and sizes that do not fit."""

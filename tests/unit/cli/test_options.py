@@ -20,7 +20,7 @@ from cadenza.cli.train import amount
 from cadenza.config.convert import walk
 from cadenza.config.foreign_names import our_names
 from cadenza.config.load import load
-from cadenza.config.schema import RunConfig
+from cadenza.config.schema import Phase, RunConfig
 from cadenza.lab.sweeps.wandb_agent import PARAMETERS, SWEEP
 from harness import command
 
@@ -94,6 +94,11 @@ def test_a_budget_means_what_the_command_does_with_it() -> None:
         (("CartPole-v1:ppo", "n_rollout_threads=1"), "did you mean 'environment.num_envs'?"),
         (("CartPole-v1:dqn", "algorithm.learning_starts=1"), "did you mean 'algorithm.warmup_steps'?"),
         (("Pendulum-v1:sac", "algorithm.ent_coef=1"), "did you mean 'algorithm.temperature'?"),
+        (("--list-envs", "CartPole"), "no option --list-envs: `cadenza envs [FILTER]` lists the environments"),
+        (("--config-name=fast",), "no option --config-name: SPEC names it without an option, `cadenza train NAME`"),
+        (("--config_id", "CartPole-v1:ppo"), "no option --config_id: SPEC names it"),
+        (("--resume", "x"), "no option --resume: `cadenza resume RUN` continues a run"),
+        (("+experiment=CartPole-v1/pp",), "did you mean 'CartPole-v1/ppo'?"),
     ],
 )
 def test_names_of_other_libraries_lead_to_ours(arguments: tuple[str, ...], message: str) -> None:
@@ -103,7 +108,7 @@ def test_names_of_other_libraries_lead_to_ours(arguments: tuple[str, ...], messa
 def test_every_foreign_name_stands_for_a_setting() -> None:
     algorithms = ("ppo", "sac", "dqn", "tdmpc")
     data = [{"algorithm": {"name": name}} for name in algorithms]
-    keys = {key for one in data for key, _, _ in walk(RunConfig, data=one)}
+    keys = {key for one in data for key, _, _ in walk(RunConfig, data=one)} | {key for key, _, _ in walk(Phase)}
     ours = {one for targets in our_names().values() for one in targets}
     assert [one for one in ours if not {one, f"algorithm.{one}"} & keys] == []
 

@@ -90,3 +90,13 @@ def test_settings_of_absent_components_do_not_fail_a_smoke_run() -> None:
 def test_a_run_without_an_update_fails_the_smoke_run(tmp_path: Path) -> None:
     with pytest.raises(CadenzaError, match="nothing was learned from 16 env_steps"):
         try_experiment("CartPole-v1/dqn", 8, tmp_path)
+
+
+def test_searches_and_controllers_of_a_smaller_run_are_small() -> None:
+    """CMA-ES on controllers that see the whole memory, and plans of hundreds, took half of the time of `smoke`."""
+    evolved = load("CarRacing-v3/world_models").algorithm.shrunk()
+    assert (evolved.evolution.population, evolved.memory.batch_size, evolved.memory.hidden) == (8, 8, 64)
+    planning = load("Pendulum-v1:tdmpc2").algorithm.shrunk().planning
+    assert (planning.samples, planning.policy_samples, planning.elites, planning.iterations) == (16, 8, 16, 1)
+    planning = load("Pendulum-v1:planet").algorithm.shrunk().planning
+    assert (planning.candidates, planning.elites, planning.iterations) == (16, 10, 1)

@@ -255,7 +255,7 @@ def test_users_folder_adds_experiments_and_groups(tmp_path: Path) -> None:
         ("a.yaml", "spec: CartPole-v1:ppo\nsed: 1", "unknown key 'sed'; did you mean 'seed'?"),
         ("a.yaml", "spec: CartPole-v1:ppo\nname: !!python/object:os.system x", "{path}, line 2: could not determine"),
         ("a.yaml", "spec: CartPole-v1:ppo\nname: 2020-01-01", "'{path}' cannot be composed: "),
-        ("a.yml", "defaults: [algorithm: ppo]", "{path}: a file with a defaults list must be named *.yaml"),
+        ("a.yml", "defaults: [algorithm: ppo]", "environment.id is missing"),
         ("a.yaml", "defaults: [{algorithm: pppo}]", "'{path}' cannot be composed: "),
         ("a.yaml", "defaults: [a]", "'{path}' cannot be composed: "),
         ("a.yaml", "defaults: [{algorithm: ppo}]", "environment.id is missing"),
@@ -365,7 +365,7 @@ def test_hydra_is_left_uninitialised_where_nobody_uses_it() -> None:
         from hydra.core.global_hydra import GlobalHydra
         assert not GlobalHydra.instance().is_initialized()
         with initialize_config_module("cadenza.conf", version_base="1.3"):
-            print(compose("config", ["experiment=CartPole-v1/ppo"]).algorithm.name)
+            print(compose("cadenza", ["experiment=CartPole-v1/ppo"]).algorithm.name)
     """
     assert python(code).strip() == "ppo"
 

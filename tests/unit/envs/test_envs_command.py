@@ -44,6 +44,7 @@ def test_envs_json_has_the_facts_of_every_row(capsys: pytest.CaptureFixture[str]
         "action": "Discrete(2)",
         "max_episode_steps": 500,
         "threshold": 475.0,
+        "reward_range": None,
         "restore": "snapshot",
         "error": None,
     }

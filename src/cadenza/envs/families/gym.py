@@ -69,6 +69,14 @@ def native(config: EnvironmentConfig) -> MakeNative | None:
     return cartpole(config)
 
 
+def declared_range(env: gymnasium.Env[Any, Any]) -> tuple[float, float] | None:
+    """Return the least and largest reward of a step, as MiniGrid and older environments declare them."""
+    limits = getattr(env.unwrapped, "reward_range", None)
+    if not isinstance(limits, tuple | list) or len(limits) != 2 or not np.isfinite(limits).all():
+        return None
+    return float(limits[0]), float(limits[1])
+
+
 Outcome = tuple[Any, Any, bool, bool, Mapping[str, Any]]  # what Gymnasium's `step` returns, with the time limit applied
 
 
@@ -108,6 +116,7 @@ class Gym:
             id=config.id,
             groups={SINGLE_GROUP: group},
             max_episode_steps=limit,
+            reward_range=declared_range(env),
             return_threshold=None if return_threshold is None else float(return_threshold),
             frame_stack=frame_stack,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -11,7 +11,7 @@ from statistics import fmean, median
 from typing import Any, Literal
 
 from cadenza.config.convert import build
-from cadenza.config.load import load
+from cadenza.config.load import combinations, load
 from cadenza.config.schema import WATCHED
 from cadenza.config.setting import setting
 from cadenza.config.spec import CONF, read_file
@@ -151,6 +151,17 @@ def read(path: Path, **options: Any) -> SweepFile:
     if not os.path.isfile(sweep.base) and os.path.isfile(beside):  # a path relative to the sweep file
         return replace(sweep, base=str(beside))
     return sweep
+
+
+def of_overrides(spec: str, overrides: Sequence[str], **options: Any) -> tuple[SweepFile, list[str]]:
+    """Return the sweep over every combination of the overrides that give several values, and the other overrides."""
+    grid, others = combinations(overrides)
+    seeds = [options["seeds"], grid.pop("seed", ())]
+    if all(seeds):
+        raise ConfigError("--seed and seed=… both give the seeds")
+    if not grid:
+        raise ConfigError("-m: no setting has several values, e.g. algorithm.gamma=0.9,0.99 (seeds alone: --seed 1,2)")
+    return build(SweepFile, {**options, "base": spec, "sweep": grid, "seeds": list(seeds[0] or seeds[1])}), others
 
 
 def read_space(path: Path | None, spec: str, config_dir: Path | None, trust: bool = False, **options: Any) -> SweepFile:

@@ -1,0 +1,78 @@
+"""`cadenza train SPEC -m key=a,b`: a sweep over every combination."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cadenza.config.load import load
+from cadenza.errors import ConfigError
+from cadenza.lab.sweeps.sweep_file import of_overrides
+from cadenza.lab.sweeps.sweep_plan import plan
+from harness import command
+
+SPEC = "toy/identity:ppo"
+
+
+def grid(*overrides: str, seeds: tuple[int, ...] = ()) -> list[tuple[object, ...]]:
+    file, others = of_overrides(SPEC, overrides, seeds=seeds, name="grid")
+    planned = plan(file, others)
+    configs = [
+        planned.config(number, params, seed)
+        for number, params in enumerate(planned.predetermined, 1)
+        for seed in planned.seeds
+    ]
+    return [
+        (one.algorithm.gamma, one.algorithm.actor.hidden_sizes, one.environment.num_envs, one.seed) for one in configs
+    ]
+
+
+def test_every_combination_is_trained_with_the_other_settings() -> None:
+    assert grid("algorithm.gamma=0.9,0.99", "environment.num_envs=2") == [(0.9, (64, 64), 2, 0), (0.99, (64, 64), 2, 0)]
+    assert grid("algorithm.actor.hidden_sizes=[8],[4,4]", "seed=range(1,3)") == [
+        (0.99, (8,), 8, 1),
+        (0.99, (8,), 8, 2),
+        (0.99, (4, 4), 8, 1),
+        (0.99, (4, 4), 8, 2),
+    ]
+    assert grid("networks=small,medium", seeds=(5,)) == [(0.99, (64, 64), 8, 5), (0.99, (256, 256), 8, 5)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("algorithm.gamma=0.9",), "-m: no setting has several values"),
+        (("seed=1,2",), "-m: no setting has several values"),
+        (("algorithm.gamma=interval(0,1)",), "a search over ranges is a sweep file"),
+        (("algorithm.gama=0.9,0.8",), "unknown key 'algorithm.gama'; did you mean 'algorithm.gamma'?"),
+        (("algorithm.gamma=0.9,2",), "algorithm.gamma=2: must be in"),
+        (("name=a,b",), "sweep.name: set by the sweep itself"),
+    ],
+)
+def test_what_is_no_grid_is_refused(overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        grid(*overrides)
+    assert message in str(caught.value)
+
+
+def test_seeds_are_named_once() -> None:
+    with pytest.raises(ConfigError, match="both give the seeds"):
+        grid("algorithm.gamma=0.9,0.99", "seed=1,2", seeds=(3,))
+
+
+def test_without_the_option_several_values_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"gives several values: .* or `train -m`"):
+        load(SPEC, ["algorithm.gamma=0.9,0.99"])
+
+
+def test_the_command_line_runs_the_grid(tmp_path: Path) -> None:
+    short = ("algorithm.n_steps=8", "environment.num_envs=2", "evaluation.episodes=2", "--max-timesteps", "16")
+    runs = ("--runs-dir", str(tmp_path))
+    ran = command.cadenza("train", SPEC, "-m", "algorithm.gamma=0.9,0.99", *short, *runs, "-q", "--json")
+    assert ran.code == 0, ran.err
+    assert len(json.loads(ran.out)["trials"]) == 2
+    for gamma in ("0.9", "0.99"):
+        listed = command.cadenza("list", "--json", "--filter", f"algorithm.gamma={gamma}", *runs)
+        assert [run["status"] for run in json.loads(listed.out)["runs"]] == ["finished"]
