@@ -161,13 +161,14 @@ def resolve(
 
 
 def unknown_keys(settings: Mapping[str, Any], where: str, keys: Collection[str]) -> Iterator[str]:
-    """Yield the dotted keys in a block of settings that are not among `keys`."""
+    """Yield the dotted keys in a block of settings that are not among `keys`; of a block without any other, its own."""
     for name, value in settings.items():
         key = f"{where}.{name}"
-        if key not in keys:
+        below = list(unknown_keys(value, key, keys)) if isinstance(value, Mapping) else []
+        if key not in keys or (below and len(below) == len(value)):
             yield key
-        elif isinstance(value, Mapping):
-            yield from unknown_keys(value, key, keys)
+        else:
+            yield from below
 
 
 def _other_networks(key: str, keys: Collection[str], layers: Sequence[Layer]) -> list[str]:
