@@ -15,7 +15,7 @@ from cadenza.base.streams import Streams
 from cadenza.base.system_memory import keep_memory
 from cadenza.config.convert import to_dict
 from cadenza.config.registry import workflow_class
-from cadenza.config.schema import Phase, RunConfig, TrainingConfig
+from cadenza.config.schema import Hook, Phase, RunConfig, TrainingConfig
 from cadenza.engine.attachments import Display
 from cadenza.engine.checkpoint import Checkpoints
 from cadenza.engine.collector import Collector
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 ENGINE_HOOKS = ("collect", "evaluate")
 NOT_IN_NETWORKS = ("optimizer.", "planning.", "learning_rate.", "clip_range.", "entropy_coef.", "epsilon.")
+SYNONYMS = {"update_world_model": "update_value", "update_controller": "update_policy"}
 LONGEST_REASON = 200  # characters of torch's message about weights that do not fit: it names every one
 
 
@@ -288,7 +289,8 @@ def resolve_phases(
         raise ConfigError(f"{type(workflow).__name__}.phases() names no phase, so nothing would be trained")
     resolved = []
     for phase in default if requested is None else requested:
-        phase = replace(phase, buffer=phase.buffer or default[0].buffer)
+        hooks = named_for(workflow, phase.hooks, f"phase {phase.name}")
+        phase = replace(phase, hooks=hooks, buffer=phase.buffer or default[0].buffer)
         for hook in phase.hooks:
             require(hook.name, (*ENGINE_HOOKS, *workflow.hooks), f"phase {phase.name}: unknown hook")
             require(hook.buffer or phase.buffer, tuple(stores), f"phase {phase.name}: unknown buffer")
@@ -296,10 +298,35 @@ def resolve_phases(
             if fresh and COLLECT not in decisions:
                 decisions[COLLECT] = collect_amount(default, workflow.hooks)
             amount = decisions.get(COLLECT) or collect_amount(default, ())
-            hooks = (replace(hook, **amount) if hook.without_amount else hook for hook in phase.hooks)
-            phase = replace(phase, hooks=tuple(hooks))
+            hooks = tuple(replace(hook, **amount) if hook.without_amount else hook for hook in phase.hooks)
+            phase = replace(phase, hooks=hooks)
         resolved.append(phase)
     return tuple(resolved)
+
+
+def named_for(workflow: Workflow, hooks: tuple[Hook, ...], where: str) -> tuple[Hook, ...]:
+    """Return hooks under the workflow's names for them.
+
+    Where there is no world model, its name stands for the values, and the controller's for the policy. Hooks that learn
+    from one rollout (`joint_hooks` of the workflow) become `update`, which is all of them.
+    """
+
+    def own(hook: Hook) -> Hook:
+        synonym = SYNONYMS.get(hook.name)
+        return hook if hook.name in workflow.hooks or synonym not in workflow.hooks else replace(hook, name=synonym)
+
+    named = tuple(own(hook) for hook in hooks)
+    together = getattr(workflow, "joint_hooks", ())
+    joint = [hook for hook in named if hook.name in together]
+    if {hook.name for hook in joint} != set(together) or not together:
+        return named
+    whole = replace(joint[0], name="update")
+    if len(joint) > len(together) or any(replace(hook, name="update") != whole for hook in joint):
+        names = " and ".join(together)
+        raise ConfigError(
+            f"{where}: {names} learn from the same steps, so they need the same times and the same buffer"
+        )
+    return tuple(whole if hook is joint[0] else hook for hook in named if hook is joint[0] or hook not in joint)
 
 
 def collect_amount(phases: tuple[Phase, ...], updates: tuple[str, ...]) -> dict[str, int | None]:

@@ -213,6 +213,7 @@ def outline_of(phases: tuple[Phase, ...], expected: Forecast) -> dict[str, Any]:
     pace = Pace(nan, nan, nan) if expected.last is None else expected.last.pace
     return {
         "phases": [phase.name for phase in phases],
+        "hooks": {phase.name: [hook.name for hook in phase.hooks] for phase in phases},
         **{unit: whole(expected.total(unit)) for unit in ("cycles", "env_steps", "updates")},
         "offline_updates": whole(expected.offline_updates),
         "env_steps_per_cycle": finite(pace.env_steps),

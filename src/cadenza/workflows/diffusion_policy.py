@@ -68,7 +68,7 @@ class Net(nn.Module):
 class DiffusionPolicy:
     """The workflow of Diffusion Policy and of behaviour cloning, its baseline."""
 
-    hooks = ("update",)
+    hooks = ("update", "update_world_model", "update_policy")
 
     def __init__(self, config: DiffusionPolicyConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
@@ -201,6 +201,12 @@ class DiffusionPolicy:
             metrics |= {f"{prefix}loss": loss.detach(), f"{prefix}grad_norm": norm}
         self.updates += 1
         return Updated(1, {**metrics, "train/learning_rate": rate, "train/average_keeps": keep})
+
+    def update_world_model(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Do the same as `update`: the denoiser is the main model, and the policy."""
+        return self.update(store, phase)
+
+    update_policy = update_world_model
 
     def _error(self, name: str, net: Net, chunk: Tensor, features: Tensor) -> Tensor:
         """Return the error [B, T, D] of the predicted noise, or (cloning) of the predicted actions."""

@@ -41,7 +41,7 @@ ROWS_AT_ONCE = 1024  # transitions in gradient steps that share one pass through
 class DQN:
     """Deep Q-learning, and its variant Rainbow."""
 
-    hooks = ("update",)
+    hooks = ("update", "update_value")
 
     def __init__(self, config: DQNConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
@@ -150,6 +150,10 @@ class DQN:
             store.update_priorities(sampled.index, priorities)
         metrics["train/epsilon"] = self._now(config.epsilon, phase)
         return Updated(updates, metrics, calls)
+
+    def update_value(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Do the same as `update`: the values are all that it learns."""
+        return self.update(store, phase)
 
     def _calls(self, due: int) -> int:
         """Return how many of the gradient steps that are due to take at once: with one pass through the target."""

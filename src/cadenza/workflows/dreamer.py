@@ -48,16 +48,17 @@ from cadenza.types import (
 from cadenza.workflows.dreamer_behaviour import LOSSES, Behaviour, ImaginationNoise, plan
 from cadenza.workflows.dreamer_config import DreamerConfig
 from cadenza.workflows.dreamer_latents import DETER, STOCH, compress, decompress, unknown
-from cadenza.workflows.dreamer_model import SequenceBatch, model_loss
+from cadenza.workflows.dreamer_model import SequenceBatch, infer, model_loss
 from cadenza.workflows.parts import Parts
 
-NETWORKS = ("model", "actor", "critic")
+CONTROLLER = ("actor", "critic")
+NETWORKS = ("model", *CONTROLLER)
 
 
 class Dreamer:
     """The workflow of PlaNet and Dreamer."""
 
-    hooks = ("update", "update_world_model")
+    hooks: tuple[str, ...] = ("update", "update_world_model", "update_controller")
 
     def __init__(self, config: DreamerConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
@@ -79,9 +80,11 @@ class Dreamer:
             optimizers=self.optimizers,
             normalisers={"observation": self.observer, "returns": self.scale},
         )
-        self._learn: Callable[[Tree], Tree] = context.captured(partial(self.learn, behaviour=self.behaviour))
+        if self.behaviour is None:
+            self.hooks = ("update", "update_world_model")  # a search learns nothing
+        parts = (tuple(self.networks), ("model",), CONTROLLER)
+        self._learn = {names: context.captured(partial(self.learn, names=names)) for names in parts}
         self._plan: Callable[[Tree], Tree] = context.captured(self.plan)
-        self._learn_model: Callable[[Tree], Tree] = context.captured(partial(self.learn, behaviour=None))
 
     def _build_behaviour(self) -> Behaviour:
         """Build actor, critic and, if there is one, the slow critic, with their optimizers."""
@@ -171,20 +174,19 @@ class Dreamer:
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Make one gradient step of the world model and, in imagination, one of actor and critic."""
-        updated = self._update(store, phase, self._learn, self.behaviour)
-        if self.target is not None and self.updates % self.config.slow_critic_every == 0:
-            self.target.follow(self.config.slow_critic_rate)
-        return updated
+        return self._update(store, phase, tuple(self.networks))
 
     def update_world_model(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Make one gradient step of the world model alone, from a dataset for instance."""
-        return self._update(store, phase, self._learn_model, None)
+        return self._update(store, phase, ("model",))
 
-    def _update(
-        self, store: ReplayStore, phase: PhaseInfo, learn: Callable[[Tree], Tree], behaviour: Behaviour | None
-    ) -> Updated:
-        """Sample sequences, learn from them, and write the new latent states back to the replay."""
-        config = self.config
+    def update_controller(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Make one gradient step of actor and critic in the imagination of the world model, which stays as it is."""
+        return self._update(store, phase, CONTROLLER)
+
+    def _update(self, store: ReplayStore, phase: PhaseInfo, names: tuple[str, ...]) -> Updated:
+        """Sample sequences, train these networks on them, and write the new latent states back to the replay."""
+        config, behaviour = self.config, self.behaviour if "actor" in names else None
         sequences = store.sequences(config.batch_size, config.batch_length + 1, self.context.streams.numpy("replay"))
         inputs = {
             **self._to_device(sequences),
@@ -192,35 +194,43 @@ class Dreamer:
             "noise": self.model.rssm.noise(config.batch_length, config.batch_size, generator=self._stream("model")),
             "imagination": {} if behaviour is None else self._imagination_noise(behaviour.actor)._asdict(),
         }
-        outputs = learn(inputs)
-        self.updates += 1
+        outputs = self._learn[names](inputs)
+        if list(self.networks)[-1] in names:  # counts the steps of the critic that the slow one follows
+            self.updates += 1
+            if self.target is not None and self.updates % config.slow_critic_every == 0:
+                self.target.follow(config.slow_critic_rate)
         if config.stored_latents:
             store.revise(sequences.index[:, 1:], self.group, Fetch(outputs["latents"]))
         # copied, because a captured graph writes its next metrics over these
         metrics = zip(outputs["metrics"], torch.stack(list(outputs["metrics"].values())), strict=True)
         return Updated(1, {f"train/{name}": value for name, value in metrics})
 
-    def learn(self, inputs: Tree, behaviour: Behaviour | None) -> Tree:
-        """Make a gradient step, on tensors alone: shapes never change, and nothing is read back from the device.
+    def learn(self, inputs: Tree, names: tuple[str, ...]) -> Tree:
+        """Make a gradient step of the networks `names`, on tensors alone.
 
-        v3 minimises the sum of all losses, as the critic's also teaches the world model. Before v3, each network has a
-        loss of its own.
+        Shapes never change, and nothing is read back from the device. v3 minimises the sum of all losses, as the
+        critic's also teaches the world model. Before v3, each network has a loss of its own.
         """
         config, batch = self.config, self._batch(inputs)
         *rates, entropy_coef = inputs["schedules"]
         rate = dict(zip(NETWORKS, rates, strict=True))
-        loss, observed, metrics = model_loss(self.model, batch, inputs["noise"], config)
-        if behaviour is None:
-            self._minimise(loss, ("model",), rate, metrics)
+        behaviour = self.behaviour if "actor" in names else None
+        in_one = config.behaviour == "v3" and behaviour is not None
+        metrics: dict[str, Tensor] = {}
+        if "model" in names:
+            loss, observed, metrics = model_loss(self.model, batch, inputs["noise"], config)
+            if not in_one:
+                self._minimise(loss, ("model",), rate, metrics)
         else:
+            with torch.no_grad():
+                loss, observed = torch.zeros((), device=self.device), infer(self.model, batch, inputs["noise"])
+        if behaviour is not None:
             noise = ImaginationNoise(**inputs["imagination"])
             arguments = (self.model, behaviour, batch, observed.state, noise, entropy_coef, config)
-            if config.behaviour == "v3":
-                losses = LOSSES["v3"](*arguments)
-                self._minimise(loss + losses.actor + losses.critic, NETWORKS, rate, metrics)
+            losses = LOSSES[config.behaviour](*arguments)
+            if in_one:
+                self._minimise(loss + losses.actor + losses.critic, names, rate, metrics)
             else:
-                self._minimise(loss, ("model",), rate, metrics)
-                losses = LOSSES[config.behaviour](*arguments)
                 self._backward(losses.actor, ("actor",))
                 self._minimise(losses.critic, ("critic",), rate, metrics)
                 self._step(("actor",), rate, metrics)

@@ -34,7 +34,7 @@ def model_loss(
 
     `noise` [T, B, S] samples the states.
     """
-    observed = model.rssm.observe(model.encode(batch.obs), batch.action, batch.first, batch.start, noise)
+    observed = infer(model, batch, noise)
     features = observed.state.features()
     reconstruction = model.decode.losses(model.decode(features), batch.obs)
     losses = {f"loss/{name}": loss.mean() for name, loss in reconstruction.items()}
@@ -49,6 +49,11 @@ def model_loss(
     with torch.no_grad():
         divergence = model.rssm.divergence(*observed.post, *observed.prior).mean()
     return total, observed, {"kl": divergence, **{name: loss.detach() for name, loss in losses.items()}}
+
+
+def infer(model: WorldModel, batch: SequenceBatch, noise: Tensor) -> ObservedStates:
+    """Return the states [T, B, …] that the world model infers from sequences; `noise` [T, B, S] samples them."""
+    return model.rssm.observe(model.encode(batch.obs), batch.action, batch.first, batch.start, noise)
 
 
 def divergence_losses(

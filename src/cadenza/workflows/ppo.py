@@ -11,8 +11,8 @@ Letters in shapes: T steps, N environments, A agents of the group; S sequences o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -43,6 +43,13 @@ from cadenza.types import Acted, Context, Credit, Explained, Mode, PhaseInfo, St
 from cadenza.workflows.parts import Parts
 from cadenza.workflows.ppo_config import PPOConfig
 
+Part = Literal["all", "value", "policy"]
+FIGURES_OF: dict[Part, tuple[str, ...]] = {  # what an update of this part reports
+    "all": FIGURES,
+    "value": ("value_loss",),
+    "policy": ("policy_loss", "entropy", "kl", "clip_fraction"),
+}
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -72,7 +79,8 @@ class Samples:
 class PPO:
     """Proximal Policy Optimization, and its variants A2C, IPPO, MAPPO and HAPPO."""
 
-    hooks = ("update",)
+    hooks = ("update", "update_value", "update_policy")
+    joint_hooks = ("update_value", "update_policy")  # of one rollout: both together are `update`
 
     def __init__(self, config: PPOConfig, context: Context) -> None:
         self.config = config
@@ -155,6 +163,18 @@ class PPO:
 
     def update(self, store: RolloutStore, phase: PhaseInfo) -> Updated:
         """Learn from one rollout: several epochs of minibatches, group after group."""
+        return self._update(store, phase)
+
+    def update_value(self, store: RolloutStore, phase: PhaseInfo) -> Updated:
+        """Train the critic alone; the policy, and a torso that it shares with the critic, stay as they are."""
+        return self._update(store, phase, "value")
+
+    def update_policy(self, store: RolloutStore, phase: PhaseInfo) -> Updated:
+        """Train the policy alone, with the torso that it may share with the critic."""
+        return self._update(store, phase, "policy")
+
+    def _update(self, store: RolloutStore, phase: PhaseInfo, part: Part = "all") -> Updated:
+        """Train the policy, the critic or all of each group on a rollout."""
         rollout = store.take()
         metrics: dict[str, Any] = {}
         updates = 0
@@ -165,7 +185,7 @@ class PPO:
             if not samples.weight.any():  # no agent of this group acted
                 continue
             before = self._likelihood(name, rollout) if self._is_sequential else None
-            group_updates, group_metrics = self._fit(name, samples, phase)
+            group_updates, group_metrics = self._fit(name, samples, phase, part)
             updates += group_updates
             prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in group_metrics.items()}
@@ -319,11 +339,14 @@ class PPO:
         counts = (times >= starts) & (times < starts + length) & (times < n_steps)
         return times.clamp(max=n_steps - 1), counts.float()  # the last rollout may end within a sequence
 
-    def _fit(self, name: str, samples: Samples, phase: PhaseInfo) -> tuple[int, dict[str, Tensor]]:
+    def _fit(self, name: str, samples: Samples, phase: PhaseInfo, part: Part = "all") -> tuple[int, dict[str, Tensor]]:
         """Take the gradient steps of all epochs; return their number and the means of their figures."""
         config, optimizer = self.configs[name], self.optimizers[name]
         learning_rate = self._now(config.learning_rate, phase)
         objective = self._objective(config, phase)
+        parts = None if part == "all" else {"critic"} if part == "value" else set(optimizer.blocks) - {"critic"}
+        if part == "policy":  # a torso that both share learns from the policy's loss alone
+            objective = replace(objective, value_coef=0.0)
         minibatch = config.minibatch(self.context.num_envs)
         shuffle = self.context.streams.torch(f"minibatches.{name}")
         figures: list[Tensor] = []
@@ -334,17 +357,19 @@ class PPO:
                 figures.append(self._gradients(name, samples, rows, objective))
                 if config.target_kl is not None and figures[-1][FIGURES.index("kl")] > 1.5 * config.target_kl:
                     break
-                norms.append(optimizer.step(learning_rate, config.max_grad_norm))
+                norms.append(optimizer.step(learning_rate, config.max_grad_norm, parts))
             else:
                 continue
             break
-        metrics = dict(zip(FIGURES, torch.stack(figures).mean(0), strict=True))
-        for part in norms[0] if norms else ():
-            metrics[f"grad_norm/{part}"] = torch.stack([norm[part] for norm in norms]).mean()
-        value = samples.old_value
-        if name in self.value_scales:  # which changed after the critic's estimate
-            value = samples.target - samples.advantage / self.value_scales[name].deviation()
-        metrics["explained_variance"] = explained_variance(value, samples.target, samples.value_weight)
+        means = dict(zip(FIGURES, torch.stack(figures).mean(0), strict=True))
+        metrics = {figure: means[figure] for figure in FIGURES_OF[part]}
+        for block in norms[0] if norms else ():
+            metrics[f"grad_norm/{block}"] = torch.stack([norm[block] for norm in norms]).mean()
+        if part != "policy":
+            value = samples.old_value
+            if name in self.value_scales:  # which changed after the critic's estimate
+                value = samples.target - samples.advantage / self.value_scales[name].deviation()
+            metrics["explained_variance"] = explained_variance(value, samples.target, samples.value_weight)
         metrics["learning_rate"] = learning_rate
         return len(norms), metrics
 

@@ -135,7 +135,7 @@ class ValueTable:
 class QLearning:
     """The workflow of tabular methods."""
 
-    hooks = ("update",)
+    hooks = ("update", "update_value")
 
     def __init__(self, config: QLearningConfig, context: Context) -> None:
         self.config = config
@@ -193,6 +193,10 @@ class QLearning:
             prefix = "train/" if len(self.tables) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in lesson.metrics().items()}
         return Updated(updates, metrics)
+
+    def update_value(self, store: RolloutStore, phase: PhaseInfo) -> Updated:
+        """Do the same as `update`: the values are all that it learns."""
+        return self.update(store, phase)
 
     # what the lab shows
 

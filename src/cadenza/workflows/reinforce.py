@@ -47,7 +47,8 @@ class EpisodeBatch:
 class Reinforce:
     """The workflow of REINFORCE, with or without a baseline."""
 
-    hooks = ("update",)
+    hooks: tuple[str, ...] = ("update", "update_value", "update_policy")
+    joint_hooks = ("update_value", "update_policy")  # of the same episodes: both together are `update`
 
     def __init__(self, config: ReinforceConfig, context: Context) -> None:
         self.config = config
@@ -65,6 +66,8 @@ class Reinforce:
             raw = config.torso.encoder != "auto"
             self.observers[name] = Observer(group.observation, self.device, config.normalize_obs, raw)
         self.parts = Parts(networks=self.nets, optimizers=self.optimizers, normalisers=self.observers)
+        if config.policy_targets == "returns":  # there is no baseline
+            self.hooks = ("update", "update_policy")
 
     # acting
 
@@ -80,6 +83,18 @@ class Reinforce:
 
     def update(self, store: EpisodeStore, phase: PhaseInfo) -> Updated:
         """Make one gradient step of the policy, then `baseline_epochs` of the baseline, for each group in turn."""
+        return self._update(store, phase)
+
+    def update_policy(self, store: EpisodeStore, phase: PhaseInfo) -> Updated:
+        """Make one gradient step of the policy alone."""
+        return self._update(store, phase, value=False)
+
+    def update_value(self, store: EpisodeStore, phase: PhaseInfo) -> Updated:
+        """Make `baseline_epochs` gradient steps of the baseline alone."""
+        return self._update(store, phase, policy=False)
+
+    def _update(self, store: EpisodeStore, phase: PhaseInfo, policy: bool = True, value: bool = True) -> Updated:
+        """Train policy or baseline or both on the finished episodes, for each group in turn."""
         episodes = store.take()
         metrics: dict[str, Any] = {}
         updates = 0
@@ -87,7 +102,7 @@ class Reinforce:
             batch = self._prepare(name, episodes)
             if not batch.weight.any():  # no agent of this group acted
                 continue
-            steps, group_metrics = self._fit(name, batch, phase)
+            steps, group_metrics = self._fit(name, batch, phase, policy, value)
             updates += steps
             prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in group_metrics.items()}
@@ -124,35 +139,35 @@ class Reinforce:
         mask = self._tensor(data["mask"]) if "mask" in data else None
         return EpisodeBatch(obs, first, self._tensor(data["action"]), mask, weight, returns, target, value)
 
-    def _fit(self, name: str, batch: EpisodeBatch, phase: PhaseInfo) -> tuple[int, dict[str, Tensor]]:
+    def _fit(
+        self, name: str, batch: EpisodeBatch, phase: PhaseInfo, policy: bool = True, value: bool = True
+    ) -> tuple[int, dict[str, Tensor]]:
         """Make the gradient steps of one group; return their number and metrics."""
         config, net = self.config, self.nets[name]
+        value = value and config.policy_targets == "advantages"
         now = {
             key: torch.tensor(value_at(getattr(config, key), phase.now, phase.horizon), device=self.device)
             for key in ("learning_rate", "entropy_coef")
         }
         carry = net.initial_carry(*batch.weight.shape[1:])
-        output = net.policy(batch.obs, carry, batch.first, carries=False)[0]
-        log_prob, entropy = net.head.evaluate(output, batch.mask, batch.action)
-        policy_loss = -masked_mean(log_prob * batch.target, batch.weight)
-        mean_entropy = masked_mean(entropy, batch.weight)
-        loss, policy = policy_loss - now["entropy_coef"] * mean_entropy, set(net.parts()) - {"critic"}
-        norms = self._step(name, loss, now["learning_rate"], only=policy)
-        metrics = {
-            "policy_loss": policy_loss.detach(),
-            "entropy": mean_entropy.detach(),
-            "learning_rate": now["learning_rate"],
-            **{f"grad_norm/{part}": norm for part, norm in norms.items()},
-        }
-        if config.policy_targets == "returns":
-            return 1, metrics
-        for _ in range(config.baseline_epochs):
-            value = net(batch.obs, carry, batch.first).value
-            value_loss = masked_mean((value - batch.returns).square(), batch.weight)
-            self._step(name, value_loss, now["learning_rate"], only=("critic",))  # a shared torso is the policy's
-        metrics["value_loss"] = value_loss.detach()
-        metrics["explained_variance"] = explained_variance(batch.value, batch.returns, batch.weight)
-        return 1 + config.baseline_epochs, metrics
+        metrics = {"learning_rate": now["learning_rate"]}
+        if policy:
+            output = net.policy(batch.obs, carry, batch.first, carries=False)[0]
+            log_prob, entropy = net.head.evaluate(output, batch.mask, batch.action)
+            policy_loss = -masked_mean(log_prob * batch.target, batch.weight)
+            mean_entropy = masked_mean(entropy, batch.weight)
+            loss, parts = policy_loss - now["entropy_coef"] * mean_entropy, set(net.parts()) - {"critic"}
+            norms = self._step(name, loss, now["learning_rate"], only=parts)
+            metrics |= {"policy_loss": policy_loss.detach(), "entropy": mean_entropy.detach()}
+            metrics |= {f"grad_norm/{part}": norm for part, norm in norms.items()}
+        if value:
+            for _ in range(config.baseline_epochs):
+                baseline = net(batch.obs, carry, batch.first).value
+                value_loss = masked_mean((baseline - batch.returns).square(), batch.weight)
+                self._step(name, value_loss, now["learning_rate"], only=("critic",))  # a shared torso is the policy's
+            metrics["value_loss"] = value_loss.detach()
+            metrics["explained_variance"] = explained_variance(batch.value, batch.returns, batch.weight)
+        return policy + value * config.baseline_epochs, metrics
 
     def _step(
         self, name: str, loss: Tensor, learning_rate: Tensor, only: Collection[str] | None = None

@@ -142,7 +142,7 @@ class Batch:
 class SAC:
     """Soft Actor-Critic, and its variants REDQ and DroQ."""
 
-    hooks = ("update",)
+    hooks = ("update", "update_value", "update_policy")
 
     def __init__(self, config: SACConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
@@ -234,16 +234,28 @@ class SAC:
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Take a gradient step of the critics, and if due of policy, temperature and targets, group after group."""
+        return self._update(store, phase, critics=True, policy=self.updates % self.config.policy_every == 0)
+
+    def update_value(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Take a gradient step of the critics alone, which their targets follow."""
+        return self._update(store, phase, critics=True, policy=False)
+
+    def update_policy(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Take a gradient step of policy and temperature alone."""
+        return self._update(store, phase, critics=False, policy=True)
+
+    def _update(self, store: ReplayStore, phase: PhaseInfo, critics: bool, policy: bool) -> Updated:
+        """Sample transitions, and learn these parts from them, group after group."""
         config = self.config
         sampled = store.sample(config.batch_size, self.context.streams.numpy("replay"), config.n_step, config.gamma)
         metrics: dict[str, Any] = {}
         for name in self.policies:
             if not sampled.groups[name]["active"].any():  # no agent of this group acted
                 continue
-            figures = self._learn(name, self._batch(name, sampled), phase)
+            figures = self._learn(name, self._batch(name, sampled), phase, critics, policy)
             prefix = "train/" if len(self.policies) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in figures.items()}
-        self.updates += 1
+        self.updates += critics
         return Updated(1, metrics)
 
     def _batch(self, name: str, sampled: Transitions) -> Batch:
@@ -264,15 +276,17 @@ class SAC:
             weight=tensor(data["active"]).float(),
         )
 
-    def _learn(self, name: str, batch: Batch, phase: PhaseInfo) -> dict[str, Any]:
+    def _learn(self, name: str, batch: Batch, phase: PhaseInfo, critics: bool, policy: bool) -> dict[str, Any]:
         config, optimizers = self.config, self.optimizers
         rate = value_at(config.learning_rate, phase.now, phase.horizon)
         temperature = self.temperatures[name].now()
-        loss, value = self._critic_gradients(name, batch, temperature)
-        critic_rate = own_rate(config.critic_learning_rate, rate, phase)
-        norm = optimizers[f"{name}.critics"].step(critic_rate, config.max_grad_norm)["all"]
-        metrics = {"critic_loss": loss, "q_mean": value, "grad_norm/critics": norm, "learning_rate": rate}
-        if self.updates % config.policy_every == 0:
+        metrics: dict[str, Any] = {"learning_rate": rate, "temperature": temperature}
+        if critics:
+            loss, value = self._critic_gradients(name, batch, temperature)
+            critic_rate = own_rate(config.critic_learning_rate, rate, phase)
+            norm = optimizers[f"{name}.critics"].step(critic_rate, config.max_grad_norm)["all"]
+            metrics |= {"critic_loss": loss, "q_mean": value, "grad_norm/critics": norm}
+        if policy:
             loss, entropy = self._policy_gradients(name, batch, temperature)
             norm = optimizers[f"{name}.policy"].step(rate, config.max_grad_norm)["all"]
             metrics |= {"policy_loss": loss, "entropy": entropy, "grad_norm/policy": norm}
@@ -285,9 +299,9 @@ class SAC:
                 )
                 temperature_rate = own_rate(config.temperature_learning_rate, rate, phase)
                 optimizers[f"{name}.temperature"].step(temperature_rate, config.max_grad_norm)
-        if (self.updates + 1) % config.target_every == 0:
+        if critics and (self.updates + 1) % config.target_every == 0:
             self.targets[name].follow(config.tau)
-        return {**metrics, "temperature": temperature}
+        return metrics
 
     def _critic_gradients(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Any, Any]:
         """Set the critics' gradients; return their loss and the mean of their values."""

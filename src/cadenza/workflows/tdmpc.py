@@ -8,6 +8,7 @@ B sequences, N environments, D numbers of an action.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ from cadenza.workflows.tdmpc_steps import (
     model_loss,
     plan,
     policy_loss,
+    unroll,
 )
 
 MEAN = "mean"  # in the carry: the mean of the last plan
@@ -51,7 +53,7 @@ AFTER_SCHEDULES = (1 << 53, 1)  # a progress at which every schedule has reached
 class TDMPC:
     """The workflow of TD-MPC and TD-MPC2."""
 
-    hooks = ("update",)
+    hooks = ("update", "update_world_model", "update_controller")
 
     def __init__(self, config: TDMPCConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
@@ -78,7 +80,8 @@ class TDMPC:
             normalisers={"observation": self.observer, **({} if self.scale is None else {"values": self.scale})},
         )
         self.updates = 0
-        self._learn: Callable[[Tree], Tree] = context.captured(self.learn)
+        choices = ((True, True), (True, False), (False, True))
+        self._learn = {parts: context.captured(partial(self.learn, parts=parts)) for parts in choices}
         self._search: Callable[[Tree], Tree] = context.captured(self.search)
         self.progress = (0, 1)  # `now` and `horizon` of the last update: evaluations plan with its schedules
 
@@ -153,6 +156,18 @@ class TDMPC:
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Make one gradient step of the model and its critics, then one of the policy."""
+        return self._update(store, phase, (True, True))
+
+    def update_world_model(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Make one gradient step of the model and its critics alone."""
+        return self._update(store, phase, (True, False))
+
+    def update_controller(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Make one gradient step of the policy in the model, which stays as it is."""
+        return self._update(store, phase, (False, True))
+
+    def _update(self, store: ReplayStore, phase: PhaseInfo, parts: tuple[bool, bool]) -> Updated:
+        """Sample sequences, and train the model or the policy or both on them."""
         config, streams = self.config, self.context.streams
         beta = value_at(config.priority_beta, phase.now, phase.horizon)
         stretches = store.stretches(config.batch_size, config.horizon, streams.numpy("replay"), beta)
@@ -161,39 +176,50 @@ class TDMPC:
             "noise": self._update_noise(),
             "schedules": self._schedules(phase),
         }
-        outputs = self._learn(inputs)
-        self.updates += 1
+        outputs = self._learn[parts](inputs)
         self.progress = (phase.now, phase.horizon)
-        if self.updates % config.target_every == 0:
-            for target in self.targets.values():
-                target.follow(config.tau)
-        if config.priority_alpha is not None:
+        if trains_model := parts[0]:
+            self.updates += 1
+            if self.updates % config.target_every == 0:
+                for target in self.targets.values():
+                    target.follow(config.tau)
+        if trains_model and config.priority_alpha is not None:
             store.update_priorities(stretches.index, outputs["error"].cpu().numpy() + 1e-6)
         # copied, because a captured graph writes its next metrics over these
         metrics = zip(outputs["metrics"], torch.stack(list(outputs["metrics"].values())), strict=True)
         return Updated(1, {f"train/{name}": value for name, value in metrics})
 
-    def learn(self, inputs: Tree) -> Tree:
-        """Make both gradient steps, on tensors alone: shapes never change, and nothing is read back."""
-        config, model = self.config, self.model
+    def learn(self, inputs: Tree, parts: tuple[bool, bool]) -> Tree:
+        """Make the gradient steps of the model and of the policy, those that `parts` names, on tensors alone.
+
+        Shapes never change, and nothing is read back.
+        """
+        config, model, (trains_model, trains_policy) = self.config, self.model, parts
         batch, noise = StretchBatch(**inputs["batch"]), UpdateNoise(**inputs["noise"])
         rate, entropy_coef = inputs["schedules"]
         slow = SlowNetworks(**{name: target.net for name, target in self.targets.items()})
         for each in self.optimizers.values():
             each.zero_grad()
-        result = model_loss(model, slow, batch, noise, self.gamma, config)
-        result.loss.backward(inputs=self.model_parameters)  # type: ignore[no-untyped-call]
-        limit = float("inf") if config.max_grad_norm is None else config.max_grad_norm
-        model_norm = nn.utils.clip_grad_norm_(self.model_parameters, limit)
-        for name, each in self.optimizers.items():
-            if name != POLICY:
-                each.step(rate * config.encoder_rate if name == "encoder" else rate)
-        loss, policy_metrics = policy_loss(model, result.latents, batch, noise, self.scale, entropy_coef, config)
-        loss.backward(inputs=list(model.policy.parameters()))  # type: ignore[no-untyped-call]
-        policy_norm = self.optimizers[POLICY].step(rate, config.policy_max_grad_norm)["all"]
-        metrics = {**result.metrics, "grad_norm/model": model_norm, "learning_rate": rate}
-        metrics |= {**policy_metrics, "grad_norm/policy": policy_norm}
-        return {"error": result.error, "metrics": metrics}
+        metrics, error = {"learning_rate": rate}, {}
+        if trains_model:
+            result = model_loss(model, slow, batch, noise, self.gamma, config)
+            result.loss.backward(inputs=self.model_parameters)  # type: ignore[no-untyped-call]
+            limit = float("inf") if config.max_grad_norm is None else config.max_grad_norm
+            metrics["grad_norm/model"] = nn.utils.clip_grad_norm_(self.model_parameters, limit)
+            for name, each in self.optimizers.items():
+                if name != POLICY:
+                    each.step(rate * config.encoder_rate if name == "encoder" else rate)
+            metrics |= result.metrics
+            latents, error = result.latents, {"error": result.error}
+        else:
+            with torch.no_grad():
+                latents = unroll(model, batch)
+        if trains_policy:
+            loss, figures = policy_loss(model, latents, batch, noise, self.scale, entropy_coef, config)
+            loss.backward(inputs=list(model.policy.parameters()))  # type: ignore[no-untyped-call]
+            norm = self.optimizers[POLICY].step(rate, config.policy_max_grad_norm)["all"]
+            metrics |= {**figures, "grad_norm/policy": norm}
+        return {**error, "metrics": metrics}
 
     def _schedules(self, phase: PhaseInfo) -> Tensor:
         """Return the present step size, and the weight of the policy's entropy, [2]."""

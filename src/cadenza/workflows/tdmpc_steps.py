@@ -71,10 +71,7 @@ def model_loss(
     with torch.no_grad():
         next_latent = model.encoder(next_obs)
         latent_target = next_latent if slow.encoder is None else slow.encoder(next_obs)
-    latents = [model.encoder(map_tree(lambda x: x[0], batch.obs))]
-    for action in batch.action:
-        latents.append(model.step(latents[-1], action))
-    predicted = torch.stack(latents)
+    predicted = unroll(model, batch)
     before, after = predicted[:-1], predicted[1:]
     discount = config.rho ** torch.arange(steps, device=after.device)[:, None] * batch.valid
 
@@ -107,6 +104,14 @@ def model_loss(
     loss = torch.stack([coefficients[name] * part for name, part in losses.items()]).sum()
     metrics |= {f"{name}_loss": part.detach() for name, part in losses.items()}
     return ModelLoss(loss, predicted.detach(), error, {**metrics, "model_loss": loss.detach()})
+
+
+def unroll(model: LatentModel, batch: StretchBatch) -> Tensor:
+    """Return the latents [H + 1, B, latent] that the model predicts from the first observations and the actions."""
+    latents = [model.encoder(map_tree(lambda x: x[0], batch.obs))]
+    for action in batch.action:
+        latents.append(model.step(latents[-1], action))
+    return torch.stack(latents)
 
 
 @torch.no_grad()

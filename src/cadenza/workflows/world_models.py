@@ -40,7 +40,14 @@ COLLECTED = 64  # steps of each environment in a cycle of rollouts
 class WorldModels:
     """The workflow of World Models."""
 
-    hooks: tuple[str, ...] = ("update_vision", "update_memory", "evolve", "evolve_in_dream")
+    hooks: tuple[str, ...] = (
+        "update_vision",
+        "update_memory",
+        "update_world_model",
+        "evolve",
+        "evolve_in_dream",
+        "update_controller",
+    )
 
     def __init__(self, config: WorldModelsConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
@@ -69,7 +76,7 @@ class WorldModels:
         controller = {} if self.evolution is None else {"evolution": self.evolution}
         self.parts = Parts(networks=self.networks, optimizers=self.optimizers, controller=controller)
         missing = {"update_vision"} if self.vision is None else set()
-        missing |= {"evolve", "evolve_in_dream"} if self.evolution is None else set()
+        missing |= {"evolve", "evolve_in_dream", "update_controller"} if self.evolution is None else set()
         self.hooks = tuple(name for name in type(self).hooks if name not in missing)
 
     def _make_memory(self) -> Dynamics:
@@ -183,6 +190,17 @@ class WorldModels:
         norm = self._step("memory", torch.stack(list(means.values())).sum(), settings.learning_rate)
         metrics = {**{name: value.detach() for name, value in means.items()}, "grad_norm": norm}
         return Updated(1, {f"train/memory/{name}": value for name, value in metrics.items()})
+
+    def update_world_model(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Make one gradient step of V, for images, and then one of M."""
+        vision = Updated(0, {}) if self.vision is None else self.update_vision(store, phase)
+        memory = self.update_memory(store, phase)
+        return Updated(vision.updates + memory.updates, vision.metrics | memory.metrics)
+
+    def update_controller(self, store: ReplayStore | TrialStore, phase: PhaseInfo) -> Updated:
+        """Evolve C by the returns of trials in the environment, or in dreams that begin in a replay."""
+        is_replay = hasattr(store, "beginnings")
+        return self.evolve_in_dream(store, phase) if is_replay else self.evolve(store, phase)  # type: ignore[arg-type]
 
     def evolve(self, store: TrialStore, phase: PhaseInfo) -> Updated:
         """Record the returns of finished trials; once all have one, create the next generation."""
