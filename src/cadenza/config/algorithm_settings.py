@@ -23,6 +23,7 @@ class AlgorithmSettings(ABC):
     the members that it lacks when its algorithm is registered or loaded (`adopt`).
     """
 
+    scheduled: ClassVar[str] = ""  # names of numbers that may be schedules, separated by spaces (`TimedSettings`)
     one_graph: ClassVar[bool] = False  # an update is one function of tensors, which CUDA can replay as a graph
 
     name: str

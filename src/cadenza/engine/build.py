@@ -311,11 +311,11 @@ def named_for(workflow: Workflow, hooks: tuple[Hook, ...], where: str) -> tuple[
     from one rollout (`joint_hooks` of the workflow) become `update`, which is all of them.
     """
 
-    def own(hook: Hook) -> Hook:
+    def translated(hook: Hook) -> Hook:
         synonym = SYNONYMS.get(hook.name)
         return hook if hook.name in workflow.hooks or synonym not in workflow.hooks else replace(hook, name=synonym)
 
-    named = tuple(own(hook) for hook in hooks)
+    named = tuple(translated(hook) for hook in hooks)
     together = getattr(workflow, "joint_hooks", ())
     joint = [hook for hook in named if hook.name in together]
     if {hook.name for hook in joint} != set(together) or not together:

@@ -45,7 +45,7 @@ class Optimizer:
             block.zero_grad()
 
     def step(
-        self, learning_rate: float | Tensor, max_norm: float | None = None, only: Collection[str] | None = None
+        self, learning_rate: float | Tensor, max_norm: float | Tensor | None = None, only: Collection[str] | None = None
     ) -> dict[str, Tensor]:
         """Move all parts, or `only` some; return the norms of their gradients, by part and `all`.
 
@@ -59,7 +59,7 @@ class Optimizer:
         return norms
 
     def _step(
-        self, learning_rate: float | Tensor, max_norm: float | None, only: Collection[str] | None
+        self, learning_rate: float | Tensor, max_norm: float | Tensor | None, only: Collection[str] | None
     ) -> dict[str, Tensor]:
         blocks = {part: block for part, block in self.blocks.items() if only is None or part in only}
         gradients = [block.gather() for block in blocks.values()]
@@ -246,6 +246,15 @@ class LaProp(Optimizer):
             if self.config.weight_decay:
                 move.add_(values, alpha=self.config.weight_decay)
             values.sub_(move.mul_(learning_rate * ramp))
+
+
+def clip_together(parameters: list[nn.Parameter], max_norm: float | Tensor | None) -> Tensor:
+    """Scale the gradients together to a norm of at most `max_norm`; return the norm before, without reading it."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if max_norm is not None:
+        torch._foreach_mul_(gradients, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
+    return norm
 
 
 def _bias_correction(decay: float, steps: Tensor) -> Tensor:

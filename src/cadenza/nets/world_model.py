@@ -76,7 +76,8 @@ class WorldModel(nn.Module):
 
     def __init__(self, space: spaces.Space[Any], actions: int, config: WorldModelConfig, gamma: float) -> None:
         super().__init__()
-        self.config, self.gamma = config, gamma
+        self.config = config
+        self.gamma: float | Tensor = gamma
         style, features = Style(config.norm, config.activation), config.feature_size
         self.encode = ObservationEncoder(space, config)
         self.rssm = RSSM(actions, self.encode.features, config)
@@ -93,5 +94,5 @@ class WorldModel(nn.Module):
     def discount(self, features: Tensor) -> Tensor:
         """Return the discount [*] on later rewards: predicted, or gamma if the model does not predict it."""
         if self.goes_on is None:
-            return torch.full_like(features[..., 0], self.gamma)
+            return torch.ones_like(features[..., 0]) * self.gamma
         return torch.sigmoid(self.goes_on(features).squeeze(-1))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cadenza.config.schedules import value_at
+from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.replay import ReplayStore
 from cadenza.envs.layout import allocate_space
@@ -72,6 +72,7 @@ class DiffusionPolicy:
 
     def __init__(self, config: DiffusionPolicyConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
+        self.timed = TimedSettings(config)
         self.nets: dict[str, Net] = {}
         self.averages: dict[str, Target[Net]] = {}
         self.optimizers: dict[str, Optimizer] = {}
@@ -179,11 +180,10 @@ class DiffusionPolicy:
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Make one gradient step of each group's network, and move its moving average."""
-        config = self.config
+        config = self.timed.at(phase)
         self._measure_ranges(store)
         windows = store.windows(config.batch_size, self.context.streams.numpy("replay"), config.history, config.horizon)
-        rate = value_at(config.learning_rate, phase.now, phase.horizon)
-        rate *= min(1.0, (self.updates + 1) / max(1, config.learning_rate_warmup))
+        rate = config.learning_rate * min(1.0, (self.updates + 1) / max(1, config.learning_rate_warmup))
         keep = min(1 - (1 + self.updates) ** -config.ema_power, config.ema_max)
         metrics: dict[str, Any] = {}
         for name, net in self.nets.items():

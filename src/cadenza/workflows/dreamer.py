@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cadenza.config.schedules import value_at
+from cadenza.config.schedules import TimedSettings, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Sequences
-from cadenza.data.device_copy import Fetch, send
+from cadenza.data.device_copy import Fetch, scheduled_tensors, send
 from cadenza.data.replay import ReplayStore
 from cadenza.nets.actors import Actions, Actor, CategoricalActor, NormalActor
 from cadenza.nets.dense import Style
@@ -62,10 +62,12 @@ class Dreamer:
 
     def __init__(self, config: DreamerConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
+        self.timed = TimedSettings(config)
         ((self.group, group),) = context.env.groups.items()
         self.observer = Observer(group.observation, self.device)
         self.actions = Actions(group.action, self.device)
-        self.model = WorldModel(group.observation, self.actions.size, config.model, config.gamma).to(self.device)
+        gamma = value_at(config.gamma, now=0, horizon=1)
+        self.model = WorldModel(group.observation, self.actions.size, config.model, gamma).to(self.device)
         self.optimizers: dict[str, Optimizer] = {"model": optimizer(self.model, config.optimizer)}
         self.networks: dict[str, nn.Module] = {"model": self.model}
         self.behaviour: Behaviour | None = None
@@ -186,11 +188,12 @@ class Dreamer:
 
     def _update(self, store: ReplayStore, phase: PhaseInfo, names: tuple[str, ...]) -> Updated:
         """Sample sequences, train these networks on them, and write the new latent states back to the replay."""
-        config, behaviour = self.config, self.behaviour if "actor" in names else None
+        config, behaviour = self.timed.at(phase), self.behaviour if "actor" in names else None
         sequences = store.sequences(config.batch_size, config.batch_length + 1, self.context.streams.numpy("replay"))
         inputs = {
             **self._to_device(sequences),
-            "schedules": self._schedules(phase),
+            "schedules": self._rates(config),
+            "settings": scheduled_tensors(self.timed, phase.now, phase.horizon, self.device),
             "noise": self.model.rssm.noise(config.batch_length, config.batch_size, generator=self._stream("model")),
             "imagination": {} if behaviour is None else self._imagination_noise(behaviour.actor)._asdict(),
         }
@@ -211,7 +214,8 @@ class Dreamer:
         Shapes never change, and nothing is read back from the device. v3 minimises the sum of all losses, as the
         critic's also teaches the world model. Before v3, each network has a loss of its own.
         """
-        config, batch = self.config, self._batch(inputs)
+        config, batch = self.timed.filled(inputs["settings"]), self._batch(inputs)
+        self.model.gamma = config.gamma
         *rates, entropy_coef = inputs["schedules"]
         rate = dict(zip(NETWORKS, rates, strict=True))
         behaviour = self.behaviour if "actor" in names else None
@@ -220,7 +224,7 @@ class Dreamer:
         if "model" in names:
             loss, observed, metrics = model_loss(self.model, batch, inputs["noise"], config)
             if not in_one:
-                self._minimise(loss, ("model",), rate, metrics)
+                self._minimise(loss, ("model",), rate, config.max_grad_norm, metrics)
         else:
             with torch.no_grad():
                 loss, observed = torch.zeros((), device=self.device), infer(self.model, batch, inputs["noise"])
@@ -229,11 +233,11 @@ class Dreamer:
             arguments = (self.model, behaviour, batch, observed.state, noise, entropy_coef, config)
             losses = LOSSES[config.behaviour](*arguments)
             if in_one:
-                self._minimise(loss + losses.actor + losses.critic, names, rate, metrics)
+                self._minimise(loss + losses.actor + losses.critic, names, rate, config.max_grad_norm, metrics)
             else:
                 self._backward(losses.actor, ("actor",))
-                self._minimise(losses.critic, ("critic",), rate, metrics)
-                self._step(("actor",), rate, metrics)
+                self._minimise(losses.critic, ("critic",), rate, config.max_grad_norm, metrics)
+                self._step(("actor",), rate, config.max_grad_norm, metrics)
             metrics |= losses.metrics
         latents = {}
         if config.stored_latents:  # [B, T, A, …] for the replay
@@ -241,12 +245,10 @@ class Dreamer:
             latents = {name: x.transpose(0, 1).unsqueeze(2).contiguous() for name, x in compressed.items()}
         return {"latents": latents, "metrics": metrics}
 
-    def _minimise(
-        self, loss: Tensor, names: tuple[str, ...], rates: Mapping[str, Tensor], metrics: dict[str, Tensor]
-    ) -> None:
-        """Make a gradient step of these networks."""
+    def _minimise(self, loss: Tensor, names: tuple[str, ...], *step: Any) -> None:
+        """Make a gradient step of these networks; `step` are the other arguments of `_step`."""
         self._backward(loss, names)
-        self._step(names, rates, metrics)
+        self._step(names, *step)
 
     def _backward(self, loss: Tensor, names: tuple[str, ...]) -> None:
         """Compute the gradients of these networks, and of no others."""
@@ -254,10 +256,16 @@ class Dreamer:
             self.optimizers[name].zero_grad()
         loss.backward(inputs=[p for name in names for p in self.networks[name].parameters()])  # type: ignore[no-untyped-call]
 
-    def _step(self, names: tuple[str, ...], rates: Mapping[str, Tensor], metrics: dict[str, Tensor]) -> None:
+    def _step(
+        self,
+        names: tuple[str, ...],
+        rates: Mapping[str, Tensor],
+        max_norm: float | Tensor | None,
+        metrics: dict[str, Tensor],
+    ) -> None:
         """Step the optimizers of these networks with their gradients."""
         for name in names:
-            norm = self.optimizers[name].step(rates[name], self.config.max_grad_norm)["all"]
+            norm = self.optimizers[name].step(rates[name], max_norm)["all"]
             metrics[f"grad_norm/{name}"] = norm
 
     def _imagination_noise(self, actor: Actor) -> ImaginationNoise:
@@ -270,13 +278,11 @@ class Dreamer:
     def _stream(self, name: str) -> torch.Generator:
         return self.context.streams.torch(name, self.device)
 
-    def _schedules(self, phase: PhaseInfo) -> Tensor:
-        """Return the present step size of each network, and the weight of the policy's entropy, [4]."""
-        config = self.config
-        rate = config.learning_rate
-        rates = (rate, config.actor_learning_rate or rate, config.critic_learning_rate or rate)
-        values = [value_at(schedule, phase.now, phase.horizon) for schedule in (*rates, config.entropy_coef)]
-        return send(np.array(values, np.float32), self.device)
+    def _rates(self, config: DreamerConfig) -> Tensor:
+        """Return the step size of each network, and the weight of the policy's entropy, [4]."""
+        own_rates = (config.actor_learning_rate, config.critic_learning_rate)
+        rates = (config.learning_rate if rate is None else rate for rate in (None, *own_rates))
+        return send(np.array([*rates, config.entropy_coef], np.float32), self.device)
 
     def _to_device(self, sequences: Sequences) -> dict[str, Tree]:
         """Return sequences [B, T + 1, …] as tensors [T, B, …], each row with the action and reward that led to it.
@@ -345,7 +351,7 @@ class Dreamer:
         if self.behaviour is not None:
             value = to_numpy(self.behaviour.critic.mean(self.behaviour.critic(features)))
             opinion = replace(opinion, value=value, **self._distribution(self.behaviour.actor, features, steps))
-        config = self.config
+        config = self.timed.at(mode.phase)
         credit = Credit(config.gamma, config.return_lambda, on_arrival=config.values_count_arrival)
         return Explained({self.group: opinion}, carry, {self.group: credit})
 

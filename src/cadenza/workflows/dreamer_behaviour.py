@@ -117,7 +117,7 @@ def v3_losses(
     metrics |= {"imagined/reward": reward.mean(), "imagined/return": returns.mean(), "imagined/value": value.mean()}
     metrics["return_scale"] = scale
     total = imagined_loss
-    if config.replay_value_scale:
+    if isinstance(config.replay_value_scale, Tensor) or config.replay_value_scale:  # a tensor is not read back
         replayed = state.features()
         slow_value = slow_critic.value(replayed[:-1])
         bootstrap = returns[0].view(batch.reward.shape)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cadenza.config.registry import load_own
-from cadenza.config.schedules import Scheduled, value_at
+from cadenza.config.schedules import TimedSettings, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.rollout import Rollout, RolloutStore
 from cadenza.errors import ConfigError, foreign_code
@@ -88,6 +88,7 @@ class PPO:
         self.device = context.device
         self._compiled_loss: Callable[..., tuple[Tensor, Tensor]] = context.compiled(self._loss)
         self.configs = config.by_group(context.env.groups)
+        self.timed = {name: TimedSettings(settings) for name, settings in self.configs.items()}
         self.nets: dict[str, ActorCritic] = {}
         self.kernels: dict[str, ActorCriticKernel] = {}  # hand-written, where they support the network
         self.optimizers: dict[str, Optimizer] = {}
@@ -112,7 +113,8 @@ class PPO:
             agents = len(group.agents)
             self.dead[name] = torch.zeros(context.num_envs, agents, dtype=torch.bool, device=self.device)
             if settings.normalize_reward:
-                self.reward_scales[name] = RewardScale(context.num_envs, agents, settings.gamma, self.device)
+                gamma = value_at(settings.gamma, now=0, horizon=1)
+                self.reward_scales[name] = RewardScale(context.num_envs, agents, gamma, self.device)
             if settings.normalize_value:
                 self.value_scales[name] = ValueScale(self.device)
         normalisers: dict[str, Any] = {
@@ -149,10 +151,10 @@ class PPO:
     def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
         """Return action probabilities (or means and deviations) and values."""
         opinions, after = actor_critic_opinions(self.nets, self.observers, steps, carry, self.views, self.value_scales)
-        return Explained(opinions, after, {name: self._credit(name) for name in self.nets})
+        return Explained(opinions, after, {name: self._credit(name, mode.phase) for name in self.nets})
 
-    def _credit(self, name: str) -> Credit:
-        config, scale = self.configs[name], self.reward_scales.get(name)
+    def _credit(self, name: str, phase: PhaseInfo) -> Credit:
+        config, scale = self.timed[name].at(phase), self.reward_scales.get(name)
         credit = Credit(config.gamma, config.gae_lambda, team=self.config.rewards == "team")
         return credit if scale is None else credit._replace(reward_scale=scale.deviation(), reward_clip=scale.clip)
 
@@ -181,7 +183,7 @@ class PPO:
         log_factors: dict[str, Tensor] = {}  # by team: log-likelihood ratio of the actions of its updated groups [T, N]
         for name in self._order():
             team = self.context.env.groups[name].team
-            samples = self._prepare(name, rollout, log_factors.get(team))
+            samples = self._prepare(name, rollout, phase, log_factors.get(team))
             if not samples.weight.any():  # no agent of this group acted
                 continue
             before = self._likelihood(name, rollout) if self._is_sequential else None
@@ -210,9 +212,9 @@ class PPO:
         return [names[index] for index in self.context.streams.numpy("order").permutation(len(names))]
 
     @torch.no_grad()
-    def _prepare(self, name: str, rollout: Rollout, log_factor: Tensor | None = None) -> Samples:
+    def _prepare(self, name: str, rollout: Rollout, phase: PhaseInfo, log_factor: Tensor | None = None) -> Samples:
         """Return a group's samples, with advantages and value targets, cut into sequences."""
-        data, config = rollout.groups[name], self.configs[name]
+        data, config = rollout.groups[name], self.timed[name].at(phase)
         obs, critic_obs = self._observe(name, observations(rollout), rollout.state)
         carry = map_tree(self._tensor, rollout.carry.get(name, {}))  # [before some steps, N, A, …]
         action, acted = self._tensor(data["action"]), self._tensor(data["active"])
@@ -227,6 +229,7 @@ class PPO:
             value, next_value = scale.to_returns(value), scale.to_returns(next_value)
         next_value = next_value.masked_fill(terminated, 0.0)
         if name in self.reward_scales:
+            self.reward_scales[name].gamma = config.gamma
             reward = self.reward_scales[name](reward, ended, alive, first)
         advantage = self.estimators[name](reward, value, next_value, ended, config.gamma, config.gae_lambda)
         target = advantage + value
@@ -341,9 +344,9 @@ class PPO:
 
     def _fit(self, name: str, samples: Samples, phase: PhaseInfo, part: Part = "all") -> tuple[int, dict[str, Tensor]]:
         """Take the gradient steps of all epochs; return their number and the means of their figures."""
-        config, optimizer = self.configs[name], self.optimizers[name]
-        learning_rate = self._now(config.learning_rate, phase)
-        objective = self._objective(config, phase)
+        config, optimizer = self.timed[name].at(phase), self.optimizers[name]
+        learning_rate = self._tensor_of(config.learning_rate)
+        objective = self._objective(name, phase)
         parts = None if part == "all" else {"critic"} if part == "value" else set(optimizer.blocks) - {"critic"}
         if part == "policy":  # a torso that both share learns from the policy's loss alone
             objective = replace(objective, value_coef=0.0)
@@ -371,16 +374,22 @@ class PPO:
                 value = samples.target - samples.advantage / self.value_scales[name].deviation()
             metrics["explained_variance"] = explained_variance(value, samples.target, samples.value_weight)
         metrics["learning_rate"] = learning_rate
+        if name in self.config.groups:  # the run reports the schedules of settings that all groups share
+            metrics |= {key: self._tensor_of(getattr(config, key)) for key in self.timed[name].schedules}
         return len(norms), metrics
 
-    def _objective(self, config: PPOConfig, phase: PhaseInfo) -> ClippedObjective:
-        clip_range, entropy_coef = self._now(config.clip_range, phase), self._now(config.entropy_coef, phase)
-        return ClippedObjective(
-            clip_range, entropy_coef, config.value_coef, config.value_clip_range, config.normalize_advantage
+    def _objective(self, name: str, phase: PhaseInfo) -> ClippedObjective:
+        """Return the objective with the present coefficients; tensors where they change, as in a compiled loss."""
+        config, schedules = self.timed[name].at(phase), self.timed[name].schedules
+        value_coef, reach = (
+            self._tensor_of(getattr(config, key)) if key in schedules else getattr(config, key)
+            for key in ("value_coef", "value_clip_range")
         )
+        clip_range, entropy_coef = self._tensor_of(config.clip_range), self._tensor_of(config.entropy_coef)
+        return ClippedObjective(clip_range, entropy_coef, value_coef, reach, config.normalize_advantage)
 
-    def _now(self, schedule: Scheduled, phase: PhaseInfo) -> Tensor:
-        return torch.tensor(value_at(schedule, phase.now, phase.horizon), device=self.device)
+    def _tensor_of(self, number: float) -> Tensor:
+        return torch.tensor(number, device=self.device)
 
     def _gradients(self, name: str, samples: Samples, rows: Tensor, objective: ClippedObjective) -> Tensor:
         """Set the parameters' gradients to those of `_loss` on the sequences `rows`; return its figures."""
@@ -404,7 +413,7 @@ class PPO:
             return None
         agents, critic_agents = len(self.context.env.groups[group].agents), None if view is None else view.agents
         samples = Samples(**example_samples(net, numbers, agents, critic_agents, self._is_sequential))
-        objective = self._objective(self.configs[group], PhaseInfo("train", "online", now=1, horizon=2))
+        objective = self._objective(group, PhaseInfo("train", "online", now=1, horizon=2))
         figures = self._gradients(group, samples, torch.arange(samples.weight.shape[1]), objective)
         return dict(zip(FIGURES, figures, strict=True)), [net]
 

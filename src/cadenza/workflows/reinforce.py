@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cadenza.config.schedules import value_at
+from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.episode_store import Episodes, EpisodeStore
 from cadenza.nets.actor_critic import ActorCritic, act, deployed
@@ -51,7 +51,7 @@ class Reinforce:
     joint_hooks = ("update_value", "update_policy")  # of the same episodes: both together are `update`
 
     def __init__(self, config: ReinforceConfig, context: Context) -> None:
-        self.config = config
+        self.config, self.timed = config, TimedSettings(config)
         self.context = context
         self.device = context.device
         self.nets: dict[str, ActorCritic] = {}
@@ -99,7 +99,7 @@ class Reinforce:
         metrics: dict[str, Any] = {}
         updates = 0
         for name in self.nets:
-            batch = self._prepare(name, episodes)
+            batch = self._prepare(name, episodes, self.timed.at(phase))
             if not batch.weight.any():  # no agent of this group acted
                 continue
             steps, group_metrics = self._fit(name, batch, phase, policy, value)
@@ -110,10 +110,10 @@ class Reinforce:
         return Updated(updates, metrics)
 
     @torch.no_grad()
-    def _prepare(self, name: str, episodes: Episodes) -> EpisodeBatch:
+    def _prepare(self, name: str, episodes: Episodes, config: ReinforceConfig) -> EpisodeBatch:
         """Compute returns, the baseline's values and the weights of the actions of one group."""
         net, data, observer = self.nets[name], episodes.groups[name], self.observers[name]
-        config, count = self.config, len(episodes.length)
+        count = len(episodes.length)
         obs, died = observer(data["obs"]), self._tensor(data["died"])
         time = torch.arange(len(died), device=self.device)[:, None, None]
         last = time == self._tensor(episodes.length)[:, None] - 1
@@ -143,12 +143,9 @@ class Reinforce:
         self, name: str, batch: EpisodeBatch, phase: PhaseInfo, policy: bool = True, value: bool = True
     ) -> tuple[int, dict[str, Tensor]]:
         """Make the gradient steps of one group; return their number and metrics."""
-        config, net = self.config, self.nets[name]
+        config, net = self.timed.at(phase), self.nets[name]
         value = value and config.policy_targets == "advantages"
-        now = {
-            key: torch.tensor(value_at(getattr(config, key), phase.now, phase.horizon), device=self.device)
-            for key in ("learning_rate", "entropy_coef")
-        }
+        now = {key: torch.tensor(getattr(config, key), device=self.device) for key in ("learning_rate", "entropy_coef")}
         carry = net.initial_carry(*batch.weight.shape[1:])
         metrics = {"learning_rate": now["learning_rate"]}
         if policy:
@@ -157,25 +154,26 @@ class Reinforce:
             policy_loss = -masked_mean(log_prob * batch.target, batch.weight)
             mean_entropy = masked_mean(entropy, batch.weight)
             loss, parts = policy_loss - now["entropy_coef"] * mean_entropy, set(net.parts()) - {"critic"}
-            norms = self._step(name, loss, now["learning_rate"], only=parts)
+            norms = self._step(name, loss, now["learning_rate"], config.max_grad_norm, parts)
             metrics |= {"policy_loss": policy_loss.detach(), "entropy": mean_entropy.detach()}
             metrics |= {f"grad_norm/{part}": norm for part, norm in norms.items()}
         if value:
             for _ in range(config.baseline_epochs):
                 baseline = net(batch.obs, carry, batch.first).value
                 value_loss = masked_mean((baseline - batch.returns).square(), batch.weight)
-                self._step(name, value_loss, now["learning_rate"], only=("critic",))  # a shared torso is the policy's
+                limit = config.max_grad_norm
+                self._step(name, value_loss, now["learning_rate"], limit, ("critic",))  # a shared torso is the policy's
             metrics["value_loss"] = value_loss.detach()
             metrics["explained_variance"] = explained_variance(batch.value, batch.returns, batch.weight)
         return policy + value * config.baseline_epochs, metrics
 
     def _step(
-        self, name: str, loss: Tensor, learning_rate: Tensor, only: Collection[str] | None = None
+        self, name: str, loss: Tensor, learning_rate: Tensor, max_norm: float | None, only: Collection[str]
     ) -> dict[str, Tensor]:
-        """Make one gradient step of the parts `only` (None: all); return the norms of the gradients."""
+        """Make one gradient step of the parts `only`; return the norms of the gradients."""
         self.optimizers[name].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        return self.optimizers[name].step(learning_rate, self.config.max_grad_norm, only)
+        return self.optimizers[name].step(learning_rate, max_norm, only)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -188,7 +186,7 @@ class Reinforce:
     def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
         """Return action probabilities (or means and deviations) and the baseline's values."""
         opinions, after = actor_critic_opinions(self.nets, self.observers, steps, carry)
-        return Explained(opinions, after, dict.fromkeys(self.nets, Credit(self.config.gamma)))
+        return Explained(opinions, after, dict.fromkeys(self.nets, Credit(self.timed.at(mode.phase).gamma)))
 
     # phases and state
 

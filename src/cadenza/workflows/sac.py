@@ -18,7 +18,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from cadenza.config.networks import HeadConfig
-from cadenza.config.schedules import Scheduled, value_at
+from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Transitions
 from cadenza.data.replay import ReplayStore
@@ -105,21 +105,27 @@ class Temperature(nn.Module):
     def __init__(self, group: GroupSpec, config: SACConfig) -> None:
         super().__init__()
         is_learned = config.temperature == "auto"
-        self.fixed = None if is_learned else float(config.temperature)
+        self.fixed: float | None = None  # set by `follow`
         self.log = nn.Parameter(torch.tensor(math.log(config.initial_temperature)), requires_grad=is_learned)
         self.by_mask = config.target_entropy == "auto" and isinstance(group.action, spaces.Discrete)
-        if config.target_entropy != "auto":
-            self.target = config.target_entropy
-        elif isinstance(group.action, spaces.Discrete):
+        if isinstance(group.action, spaces.Discrete):
             self.target = SHARE * math.log(int(group.action.n))
         else:
             self.target = -float(math.prod(group.action.shape or ()))
+        self.follow(config)
 
     def target_entropy(self, mask: Tensor | None, weight: Tensor) -> float | Tensor:
         """Return the entropy that the temperature is learned for; with masks, that of the allowed actions."""
         if mask is None or not self.by_mask:
             return self.target
         return masked_mean(SHARE * mask.sum(-1).clamp(min=1).log(), weight)
+
+    def follow(self, config: SACConfig) -> None:
+        """Take over what the settings fix and may change in a run."""
+        if config.temperature != "auto":
+            self.fixed = config.temperature
+        if config.target_entropy != "auto":
+            self.target = config.target_entropy
 
     def now(self) -> Tensor:
         return self.log.detach().exp() if self.fixed is None else torch.full_like(self.log, self.fixed)
@@ -146,6 +152,7 @@ class SAC:
 
     def __init__(self, config: SACConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
+        self.timed = TimedSettings(config)
         self.policies: dict[str, SACPolicy] = {}
         self.critics: dict[str, Critics] = {}
         self.targets: dict[str, Target[Critics]] = {}
@@ -154,10 +161,11 @@ class SAC:
         self.optimizers: dict[str, Optimizer] = {}
         self.kernels: dict[str, SACKernel] = {}  # hand-written, where they support the networks
         self.updates = 0
+        first = self.timed.at(PhaseInfo("train", "online", now=0, horizon=1))
         for name, group in context.env.groups.items():
             policy = self.policies[name] = SACPolicy(group, config).to(self.device)
             critics = self.critics[name] = Critics(group, config).to(self.device)
-            self.temperatures[name] = Temperature(group, config).to(self.device)
+            self.temperatures[name] = Temperature(group, first).to(self.device)
             parts: dict[str, nn.Module] = {"policy": policy, "critics": critics}
             if config.temperature == "auto":
                 parts["temperature"] = self.temperatures[name]
@@ -211,7 +219,7 @@ class SAC:
     def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
         """Return the distribution of actions, its value by the lowest critic, and of discrete actions Q values."""
         opinions = {name: self._opinion(name, steps) for name in self.policies}
-        return Explained(opinions, carry, dict.fromkeys(self.policies, Credit(self.config.gamma)))
+        return Explained(opinions, carry, dict.fromkeys(self.policies, Credit(self.timed.at(mode.phase).gamma)))
 
     def _opinion(self, name: str, steps: Step) -> Opinion:
         policy, critics, obs = self.policies[name], self.critics[name], self.observers[name](steps.obs[name])
@@ -246,13 +254,13 @@ class SAC:
 
     def _update(self, store: ReplayStore, phase: PhaseInfo, critics: bool, policy: bool) -> Updated:
         """Sample transitions, and learn these parts from them, group after group."""
-        config = self.config
+        config = self.timed.at(phase)
         sampled = store.sample(config.batch_size, self.context.streams.numpy("replay"), config.n_step, config.gamma)
         metrics: dict[str, Any] = {}
         for name in self.policies:
             if not sampled.groups[name]["active"].any():  # no agent of this group acted
                 continue
-            figures = self._learn(name, self._batch(name, sampled), phase, critics, policy)
+            figures = self._learn(name, self._batch(name, sampled), config, critics, policy)
             prefix = "train/" if len(self.policies) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in figures.items()}
         self.updates += critics
@@ -276,14 +284,14 @@ class SAC:
             weight=tensor(data["active"]).float(),
         )
 
-    def _learn(self, name: str, batch: Batch, phase: PhaseInfo, critics: bool, policy: bool) -> dict[str, Any]:
-        config, optimizers = self.config, self.optimizers
-        rate = value_at(config.learning_rate, phase.now, phase.horizon)
+    def _learn(self, name: str, batch: Batch, config: SACConfig, critics: bool, policy: bool) -> dict[str, Any]:
+        optimizers, rate = self.optimizers, config.learning_rate
+        self.temperatures[name].follow(config)
         temperature = self.temperatures[name].now()
         metrics: dict[str, Any] = {"learning_rate": rate, "temperature": temperature}
         if critics:
             loss, value = self._critic_gradients(name, batch, temperature)
-            critic_rate = own_rate(config.critic_learning_rate, rate, phase)
+            critic_rate = rate if config.critic_learning_rate is None else config.critic_learning_rate
             norm = optimizers[f"{name}.critics"].step(critic_rate, config.max_grad_norm)["all"]
             metrics |= {"critic_loss": loss, "q_mean": value, "grad_norm/critics": norm}
         if policy:
@@ -297,7 +305,8 @@ class SAC:
                 gradient.copy_(
                     torch.as_tensor(entropy - self.temperatures[name].target_entropy(batch.mask, batch.weight))
                 )
-                temperature_rate = own_rate(config.temperature_learning_rate, rate, phase)
+                own_rate = config.temperature_learning_rate
+                temperature_rate = rate if own_rate is None else own_rate
                 optimizers[f"{name}.temperature"].step(temperature_rate, config.max_grad_norm)
         if critics and (self.updates + 1) % config.target_every == 0:
             self.targets[name].follow(config.tau)
@@ -412,11 +421,6 @@ class SAC:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.parts.load_state_dict(state)
         self.updates = state["updates"]
-
-
-def own_rate(schedule: Scheduled | None, common: float, phase: PhaseInfo) -> float:
-    """Return the present step size of a part: its own, or the common one."""
-    return common if schedule is None else value_at(schedule, phase.now, phase.horizon)
 
 
 def soft_value(value: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from cadenza.config.checks import check_actions, check_encoder, check_single_transitions, refuse_memory
 from cadenza.config.networks import MLPConfig, NetworkConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.replay_settings import OffPolicySettings
-from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
@@ -22,10 +21,14 @@ def _mlp() -> MLPConfig:
 class SACConfig(OffPolicySettings):
     """Soft Actor-Critic."""
 
+    scheduled: ClassVar[str] = (
+        "learning_rate critic_learning_rate temperature_learning_rate max_grad_norm gamma tau temperature "
+        "target_entropy"
+    )
     name: str = setting("sac", "name of the variant")
-    learning_rate: float | Schedule = setting(3e-4, "step size of the optimizers", above=0)
-    critic_learning_rate: float | Schedule | None = setting(None, "critics' step size; null: learning_rate", above=0)
-    temperature_learning_rate: float | Schedule | None = setting(
+    learning_rate: float = setting(3e-4, "step size of the optimizers", above=0)
+    critic_learning_rate: float | None = setting(None, "critics' step size; null: learning_rate", above=0)
+    temperature_learning_rate: float | None = setting(
         None, "step size for the temperature; null: learning_rate", above=0, needs="temperature=auto"
     )
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=lambda: OptimizerConfig(eps=1e-8))

@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from cadenza.config.schedules import value_at
+from cadenza.config.schedules import TimedSettings, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Stretches
-from cadenza.data.device_copy import send
+from cadenza.data.device_copy import scheduled_tensors, send
 from cadenza.data.replay import ReplayStore
 from cadenza.nets.actors import Actions
 from cadenza.nets.latent_model import LatentModel
 from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import single_steps, to_numpy
-from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.optimizers import Optimizer, clip_together, optimizer
 from cadenza.nets.target import Target
 from cadenza.ops.planning import MPPIResult
 from cadenza.trees import map_tree
@@ -57,8 +57,8 @@ class TDMPC:
 
     def __init__(self, config: TDMPCConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
+        self.timed = TimedSettings(config)
         ((self.group, group),) = context.env.groups.items()
-        self.gamma = config.discount(context.env)
         self.observer = Observer(group.observation, self.device)
         self.actions = Actions(group.action, self.device)
         std = config.policy_std if config.policy == "noisy" else None
@@ -116,6 +116,7 @@ class TDMPC:
             "start": start,
             "noise": self._plan_noise(len(step.is_first), horizon, generator)._asdict(),
             "min_std": send(np.array(value_at(search.min_std, *progress), np.float32), self.device),
+            "settings": scheduled_tensors(self.timed, *progress, self.device),
         }
         result = MPPIResult(**self._search(inputs))
         mean = torch.zeros_like(carry[MEAN])
@@ -125,7 +126,9 @@ class TDMPC:
     def search(self, inputs: Tree) -> Tree:
         """Search for a plan, on tensors alone."""
         noise, latent = PlanNoise(**inputs["noise"]), self.model.encoder(inputs["obs"])
-        return plan(self.model, latent, inputs["start"], noise, inputs["min_std"], self.gamma, self.config)._asdict()
+        config = self.timed.filled(inputs["settings"])
+        gamma = config.discount(self.context.env)
+        return plan(self.model, latent, inputs["start"], noise, inputs["min_std"], gamma, config)._asdict()
 
     def _observe(self, step: Step) -> ObservationTensors:
         """Return observations [N, …] of the only agent as the model takes them."""
@@ -168,13 +171,13 @@ class TDMPC:
 
     def _update(self, store: ReplayStore, phase: PhaseInfo, parts: tuple[bool, bool]) -> Updated:
         """Sample sequences, and train the model or the policy or both on them."""
-        config, streams = self.config, self.context.streams
-        beta = value_at(config.priority_beta, phase.now, phase.horizon)
-        stretches = store.stretches(config.batch_size, config.horizon, streams.numpy("replay"), beta)
+        config, generator = self.timed.at(phase), self.context.streams.numpy("replay")
+        stretches = store.stretches(config.batch_size, config.horizon, generator, config.priority_beta)
         inputs = {
             "batch": self._batch(stretches)._asdict(),
             "noise": self._update_noise(),
-            "schedules": self._schedules(phase),
+            "schedules": send(np.array([config.learning_rate, config.entropy_coef], np.float32), self.device),
+            "settings": scheduled_tensors(self.timed, phase.now, phase.horizon, self.device),
         }
         outputs = self._learn[parts](inputs)
         self.progress = (phase.now, phase.horizon)
@@ -194,7 +197,7 @@ class TDMPC:
 
         Shapes never change, and nothing is read back.
         """
-        config, model, (trains_model, trains_policy) = self.config, self.model, parts
+        config, model, (trains_model, trains_policy) = self.timed.filled(inputs["settings"]), self.model, parts
         batch, noise = StretchBatch(**inputs["batch"]), UpdateNoise(**inputs["noise"])
         rate, entropy_coef = inputs["schedules"]
         slow = SlowNetworks(**{name: target.net for name, target in self.targets.items()})
@@ -202,10 +205,9 @@ class TDMPC:
             each.zero_grad()
         metrics, error = {"learning_rate": rate}, {}
         if trains_model:
-            result = model_loss(model, slow, batch, noise, self.gamma, config)
+            result = model_loss(model, slow, batch, noise, config.discount(self.context.env), config)
             result.loss.backward(inputs=self.model_parameters)  # type: ignore[no-untyped-call]
-            limit = float("inf") if config.max_grad_norm is None else config.max_grad_norm
-            metrics["grad_norm/model"] = nn.utils.clip_grad_norm_(self.model_parameters, limit)
+            metrics["grad_norm/model"] = clip_together(self.model_parameters, config.max_grad_norm)
             for name, each in self.optimizers.items():
                 if name != POLICY:
                     each.step(rate * config.encoder_rate if name == "encoder" else rate)
@@ -220,12 +222,6 @@ class TDMPC:
             norm = self.optimizers[POLICY].step(rate, config.policy_max_grad_norm)["all"]
             metrics |= {**figures, "grad_norm/policy": norm}
         return {**error, "metrics": metrics}
-
-    def _schedules(self, phase: PhaseInfo) -> Tensor:
-        """Return the present step size, and the weight of the policy's entropy, [2]."""
-        schedules = (self.config.learning_rate, self.config.entropy_coef)
-        values = [value_at(schedule, phase.now, phase.horizon) for schedule in schedules]
-        return send(np.array(values, np.float32), self.device)
 
     def _update_noise(self) -> dict[str, Tensor]:
         """Draw the fields of `UpdateNoise`, without the masks if there is no dropout."""
@@ -288,13 +284,14 @@ class TDMPC:
         reward = model.expected_reward(latent, performed)
         critics = torch.arange(self.config.model.critics, device=self.device)
         value = combine_critics(model.values(model.critics, latent, action, critics), self.config)
+        gamma = self.timed.at(mode.phase).discount(self.context.env)
         opinion = Opinion(
             mean=to_numpy(actions.middle + actions.reach * action)[:, None],
             std=to_numpy(actions.reach * std)[:, None],
             value=to_numpy(value)[:, None],
             reward=to_numpy(torch.cat([expected, reward[:-1]]))[:, None],  # for the action before
         )
-        return Explained({name: opinion}, {**carry, EXPECTED: reward[-1:]}, {name: Credit(self.gamma)})
+        return Explained({name: opinion}, {**carry, EXPECTED: reward[-1:]}, {name: Credit(gamma)})
 
     # phases and state
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cadenza.config.networks import OptimizerConfig
+from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Sequences
 from cadenza.data.candidate_returns import TRIAL, TrialStore
@@ -51,6 +52,7 @@ class WorldModels:
 
     def __init__(self, config: WorldModelsConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
+        self.timed = TimedSettings(config)
         ((self.group, group),) = context.env.groups.items()
         self.observer = Observer(group.observation, self.device)
         self.actions = Actions(group.action, self.device)
@@ -162,7 +164,7 @@ class WorldModels:
     def update_vision(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Make one gradient step of V on single images."""
         assert self.vision is not None
-        settings = self.config.vision
+        settings = self.timed.at(phase).vision
         batch = store.sequences(settings.batch_size, 1, self.context.streams.numpy("replay"))
         image = self.observer(map_tree(lambda x: x[:, 0, 0], batch.groups[self.group]["obs"]))[self.key]
         noise = torch.randn(len(image), self.latent, generator=self._stream("vision"), device=self.device)
@@ -173,7 +175,7 @@ class WorldModels:
 
     def update_memory(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Make one gradient step of M on sequences of latents, which are sampled anew from V each time."""
-        settings, length = self.config.memory, self.config.batch_length
+        settings, length = self.timed.at(phase).memory, self.config.batch_length
         batch = store.sequences(settings.batch_size, length + 1, self.context.streams.numpy("replay"))
         z, action, reward, first = self._latent_sequences(batch, self._stream("memory"))
         last, terminated = (self._by_time(x) for x in (batch.last, batch.terminated))
@@ -187,7 +189,8 @@ class WorldModels:
             "end": settings.end_scale * end_loss,
         }
         means = {name: (weight * loss).sum() / weight.sum().clamp(min=1) for name, loss in losses.items()}
-        norm = self._step("memory", torch.stack(list(means.values())).sum(), settings.learning_rate)
+        loss = torch.stack(list(means.values())).sum()
+        norm = self._step("memory", loss, settings.learning_rate, settings.max_grad_norm)
         metrics = {**{name: value.detach() for name, value in means.items()}, "grad_norm": norm}
         return Updated(1, {f"train/memory/{name}": value for name, value in metrics.items()})
 
@@ -214,7 +217,7 @@ class WorldModels:
         trials = np.arange(len(self.evolution.has_return))
         starts = store.beginnings(len(trials), self.context.streams.numpy("replay"))[self.group]
         observation = self.observer(map_tree(lambda x: x[:, 0], starts))[self.key]
-        self.evolution.record(trials, self._dream(trials, observation))
+        self.evolution.record(trials, self._dream(trials, observation, self.timed.at(phase)))
         return self._next_generation()
 
     def _next_generation(self) -> Updated:
@@ -223,10 +226,10 @@ class WorldModels:
         return Updated(1, {f"train/evolution/{name}": value for name, value in metrics.items()})
 
     @torch.inference_mode()
-    def _dream(self, trials: np.ndarray, observation: Tensor) -> np.ndarray:
+    def _dream(self, trials: np.ndarray, observation: Tensor, config: WorldModelsConfig) -> np.ndarray:
         """Return the returns [N] that M predicts for the controllers of these trials, from observations [N, …]."""
         assert self.evolution is not None
-        config, generator, count = self.config, self._stream("dream"), len(trials)
+        generator, count = self._stream("dream"), len(trials)
         controllers, memory = self.evolution.controllers(trials), self.memory.initial(count)
         z = self._encode(observation)
         total = torch.zeros(count, dtype=torch.float64, device=self.device)
@@ -248,12 +251,11 @@ class WorldModels:
         noise = DreamNoise.sample(len(prediction.reward), self.latent, self.memory.mixtures, generator)
         return prediction.sample(noise, temperature)
 
-    def _step(self, name: str, loss: Tensor, learning_rate: float) -> Tensor:
+    def _step(self, name: str, loss: Tensor, learning_rate: float, max_norm: float | None = None) -> Tensor:
         """Make one gradient step of a network; return the norm of its gradient."""
         self.optimizers[name].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        limit = self.config.memory.max_grad_norm if name == "memory" else None
-        return self.optimizers[name].step(learning_rate, limit)["all"]
+        return self.optimizers[name].step(learning_rate, max_norm)["all"]
 
     def _stream(self, name: str) -> torch.Generator:
         return self.context.streams.torch(name, self.device)

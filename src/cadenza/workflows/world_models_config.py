@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from cadenza.config.checks import check_actions, check_one_agent
 from cadenza.config.replay_settings import ReplaySettings
@@ -24,6 +24,7 @@ IDENTITY_HAS_NONE = "representation=auto|vae"
 class VisionConfig:
     """V: the variational autoencoder that encodes an image as a short vector."""
 
+    scheduled: ClassVar[str] = "kl_tolerance learning_rate"
     latent: int = setting(32, "length of the vector that encodes an image", least=1)
     depth: int = setting(32, "base number of channels of the convolutions; they grow in multiples of it", least=1)
     kl_tolerance: float = setting(0.5, "divergence of each number that costs nothing", "nats", least=0)
@@ -35,6 +36,7 @@ class VisionConfig:
 class PredictorConfig:
     """M: the model that predicts the next observation, reward and end."""
 
+    scheduled: ClassVar[str] = "reward_scale end_scale learning_rate max_grad_norm"
     hidden: int = setting(256, "units", least=1)
     mixtures: int = setting(
         5, "normals in the mixture that predicts the next value of each number", least=1, needs="dynamics=mdn_rnn"
@@ -56,6 +58,7 @@ class PredictorConfig:
 class EvolutionConfig:
     """CMA-ES, which searches for C, the linear controller."""
 
+    scheduled: ClassVar[str] = "temperature"
     population: int = setting(64, "controllers in a generation", least=4)
     sigma: float = setting(0.1, "initial standard deviation of CMA-ES", above=0)
     sees: Literal["z", "z_h", "z_h_c"] = setting(

@@ -66,13 +66,13 @@ def test_a_team_in_turn_equals_a_plain_implementation(assembled: Any) -> None:
     inputs: dict[str, Any] = {}
     fit = workflow._fit
 
-    def spy(name: str, samples: Any, phase: Any) -> Any:
+    def spy(name: str, samples: Any, phase: Any, part: Any) -> Any:
         """What it is given, and the gradient of the first minibatch-free loss, before it learns."""
         every = torch.arange(samples.weight.shape[1])
-        figures = workflow._gradients(name, samples, every, workflow._objective(workflow.configs[name], phase))
+        figures = workflow._gradients(name, samples, every, workflow._objective(name, phase))
         gradients = [p.grad.clone() for p in workflow.nets[name].parameters()]
         before = plain_log_probs(workflow, name, rollout)
-        result = fit(name, samples, phase)
+        result = fit(name, samples, phase, part)
         inputs[name] = samples, figures, gradients, before, plain_log_probs(workflow, name, rollout)
         return result
 
@@ -173,7 +173,9 @@ def test_without_learning_the_factor_stays_one(assembled: Any) -> None:
     rollout = collecting.collected(assembly)
     factors = []
     fit = assembly.workflow._fit
-    assembly.workflow._fit = lambda name, samples, phase: factors.append(samples.factor) or fit(name, samples, phase)
+    assembly.workflow._fit = lambda name, samples, phase, part: (
+        factors.append(samples.factor) or fit(name, samples, phase, part)
+    )
     assembly.workflow.update(Holding(rollout), PHASE)
     assert factors[0] is None
     assert all((factor == 1).all() for factor in factors[1:])
@@ -191,9 +193,9 @@ def test_what_another_team_changed_is_not_weighed_and_its_rewards_are_its_own(as
     workflow, rollout = assembly.workflow, collecting.collected(assembly)
     inputs, fit = {}, workflow._fit
 
-    def spy(name: str, samples: Any, phase: Any) -> Any:
+    def spy(name: str, samples: Any, phase: Any, part: Any) -> Any:
         before = plain_log_probs(workflow, name, rollout)
-        result = fit(name, samples, phase)
+        result = fit(name, samples, phase, part)
         inputs[name] = samples.factor, (plain_log_probs(workflow, name, rollout) - before)
         return result
 
@@ -214,7 +216,7 @@ def test_critics_learn_from_agents_that_wait_and_policies_do_not(assembled: Any)
     for name in assembly.workflow.nets:
         acted = rollout.groups[name]["active"]
         assert 0.3 < acted.mean() < 0.7
-        samples = assembly.workflow._prepare(name, rollout)
+        samples = assembly.workflow._prepare(name, rollout, PHASE)
         np.testing.assert_array_equal(samples.weight[0], acted.reshape(samples.weight.shape[1:]))
         assert (samples.value_weight == 1).all()
 
@@ -236,7 +238,7 @@ def test_a_critic_sees_the_state_and_its_policy_does_not(assembled: Any, sees: s
     for _ in range(2):
         workflow.update(Holding(collecting.collected(assembly)), PHASE)
     rollout = collecting.collected(assembly)
-    samples = workflow._prepare("scout", rollout)
+    samples = workflow._prepare("scout", rollout, PHASE)
     views, wide = (1, 15) if sees == "state" else (2, 15 + 4)  # one for both scouts, where they see the same
     assert samples.critic_obs[VECTOR].shape == (1, 16 * 3, views, wide)
     assert samples.obs[VECTOR].shape[-1] == 4
@@ -258,11 +260,11 @@ def test_what_all_see_alike_is_judged_once_and_learned_from_as_often_as_there_ar
     settings = "algorithm.critic.sees=state", f"runtime.kernels={kernels}", *stateless
     assembly = assembled("toy/trio:mappo", *settings)
     workflow, rollout = assembly.workflow, collecting.collected(assembly)
-    net, objective = workflow.nets["scout"], workflow._objective(workflow.config, PHASE)
+    net, objective = workflow.nets["scout"], workflow._objective("scout", PHASE)
     results = []
     for views in (1, 2):
         workflow.views["scout"].agents = views
-        samples = workflow._prepare("scout", rollout)
+        samples = workflow._prepare("scout", rollout, PHASE)
         assert samples.critic_obs[VECTOR].shape[2] == views
         figures = workflow._gradients("scout", samples, torch.arange(20), objective)
         gradients = {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
@@ -285,7 +287,7 @@ def test_a_state_that_all_see_counts_once_and_where_anybody_acted(assembled: Any
 
 def test_where_there_is_no_state_a_critic_sees_what_everyone_sees(assembled: Any) -> None:
     assembly = assembled("toy/trio:mappo", "environment.kwargs={state: false}")
-    samples = assembly.workflow._prepare("gunner", rollout := collecting.collected(assembly))
+    samples = assembly.workflow._prepare("gunner", rollout := collecting.collected(assembly), PHASE)
     observations = [rollout.groups[name]["obs"].reshape(16, 3, -1) for name in ("engineer", "gunner", "scout")]
     assert sorted(samples.critic_obs[VECTOR][0, 0, 0].tolist()) == sorted(
         np.concatenate(observations, -1)[0, 0].tolist()
@@ -302,7 +304,7 @@ def test_values_are_learned_on_a_common_scale_and_advantages_are_not(assembled: 
     value = torch.randn(5)
     torch.testing.assert_close(scale.from_returns(scale.to_returns(value)), value, atol=1e-5, rtol=1e-5)
     rollout = collecting.collected(assembly)
-    samples = workflow._prepare("gunner", rollout)
+    samples = workflow._prepare("gunner", rollout, PHASE)
     assert scale.norm.count > 48
     assert not torch.equal(before[0], scale.norm.mean)
     with torch.no_grad():
