@@ -324,6 +324,13 @@ class Workflow(Stateful, Protocol):
 
 
 @runtime_checkable
+class SharesBatches(Protocol):
+    """A workflow with hooks that learn from one batch, which the first would use up."""
+
+    joint_hooks: tuple[str, ...]  # which together, in one cycle, are the hook `update`
+
+
+@runtime_checkable
 class Explains(Protocol):
     """A workflow that shows what its policy predicts."""
 

@@ -33,7 +33,7 @@ from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricsFile
 from cadenza.trees import leaves
-from cadenza.types import Context, EnvSpec, HasFiles, Store, VectorEnv, Workflow
+from cadenza.types import Context, EnvSpec, HasFiles, SharesBatches, Store, VectorEnv, Workflow
 
 if TYPE_CHECKING:
     from cadenza.data.datasets import Dataset
@@ -316,7 +316,7 @@ def named_for(workflow: Workflow, hooks: tuple[Hook, ...], where: str) -> tuple[
         return hook if hook.name in workflow.hooks or synonym not in workflow.hooks else replace(hook, name=synonym)
 
     named = tuple(translated(hook) for hook in hooks)
-    together = getattr(workflow, "joint_hooks", ())
+    together = workflow.joint_hooks if isinstance(workflow, SharesBatches) else ()
     joint = [hook for hook in named if hook.name in together]
     if {hook.name for hook in joint} != set(together) or not together:
         return named

@@ -23,7 +23,7 @@ from cadenza.nets.mlp import MLP
 from cadenza.nets.normalisers import RangeNorm
 from cadenza.nets.observe import VECTOR, ObservationTensors, Observer, flatten, is_image, vector_size, walk
 from cadenza.nets.opinions import single_steps, to_numpy
-from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.nets.target import Target
 from cadenza.nets.torso import Torso
 from cadenza.ops.diffusion import NOISE_SCHEDULES, add_noise, ddim_step, ddpm_step, sampling_steps
@@ -191,7 +191,7 @@ class DiffusionPolicy:
             weight = self._tensor(data["active"]).float().transpose(1, 2).flatten(0, 1)  # [B * A, T]
             action = self.actions[name].encode(self._tensor(data["action"]))
             chunk = self.ranges[f"{name}.action"](action).transpose(1, 2).flatten(0, 1)
-            error = self._error(name, net, chunk, net.encode(self._observe(name, data["obs"])))
+            error = self._error(name, net, chunk, self._observe(name, data["obs"]))
             loss = masked_mean(error.square().mean(-1), weight)
             self.optimizers[name].zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -208,14 +208,25 @@ class DiffusionPolicy:
 
     update_policy = update_world_model
 
-    def _error(self, name: str, net: Net, chunk: Tensor, features: Tensor) -> Tensor:
-        """Return the error [B, T, D] of the predicted noise, or (cloning) of the predicted actions."""
-        if net.denoiser is None:
-            return net.clone(features) - chunk
+    def _error(self, name: str, net: Net, chunk: Tensor, obs: ObservationTensors) -> Tensor:
+        """Return the error [B * A, T, D] of the predicted noise, or (cloning) of the predicted actions."""
+        parts, denoiser, agents = self.config.accumulate, net.denoiser, len(self.context.env.groups[name].agents)
+        if denoiser is None:
+            cloned: Tensor = in_parts(lambda part: net.clone(net.encode(part)), obs, parts)
+            return cloned - chunk
         generator = self.context.streams.torch(f"noise.{name}", self.device)
         at = torch.randint(self.config.noise_steps, (len(chunk),), generator=generator, device=self.device)
         noise = torch.empty_like(chunk).normal_(generator=generator)
-        predicted: Tensor = net.denoiser(add_noise(chunk, noise, self.signal[at, None, None]), at, features)
+        noisy = add_noise(chunk, noise, self.signal[at, None, None])
+
+        def predict(part: Tree) -> Tensor:
+            noisy, at = part["noisy"].flatten(0, 1), part["at"].flatten(0, 1)
+            output: Tensor = denoiser(noisy, at, net.encode(part["obs"]))
+            return output
+
+        rows = (-1, agents)
+        inputs = {"noisy": noisy.view(*rows, *noisy.shape[1:]), "at": at.view(rows), "obs": obs}
+        predicted: Tensor = in_parts(predict, inputs, parts)
         return predicted - noise
 
     def _measure_ranges(self, store: ReplayStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from cadenza.config.algorithm_settings import SMALL_BATCH
+from cadenza.config.algorithm_settings import SMALL_BATCH, accumulation
 from cadenza.config.checks import check_actions, check_single_transitions, refuse_memory
 from cadenza.config.denoiser_settings import DenoisingTransformerConfig, UNetConfig
 from cadenza.config.networks import MLPConfig, OptimizerConfig, TorsoConfig
@@ -44,6 +44,7 @@ class DiffusionPolicyConfig(ReplaySettings):
     batch_size: int = setting(256, "chunks in a gradient step", least=1)
     learning_rate: float = setting(3e-4, "step size of the optimizer", above=0)
     learning_rate_warmup: int = setting(500, "gradient steps over which it grows to its full value", "updates", least=0)
+    accumulate: int = accumulation()
     optimizer: OptimizerConfig = setting(
         doc="the optimizer", factory=lambda: OptimizerConfig("adamw", eps=1e-8, betas=(0.95, 0.999), weight_decay=1e-6)
     )

@@ -25,7 +25,7 @@ from cadenza.nets.numpy.actor_critic_kernel import observes_vectors
 from cadenza.nets.numpy.q_kernel import QKernel, example_batch, q_kernel
 from cadenza.nets.observe import VECTOR, ObservationTensors, Observer
 from cadenza.nets.opinions import action_mask, q_opinion
-from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.nets.q_network import Noise, QNetwork
 from cadenza.nets.target import Target
 from cadenza.ops.td import TDBatch, huber, project, quantile_huber
@@ -46,7 +46,9 @@ class DQN:
     def __init__(self, config: DQNConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
         self.timed = TimedSettings(config)
-        self._compiled_loss: Callable[..., tuple[Tensor, Tensor, Tensor]] = context.compiled(self._loss)
+        self._compiled_loss: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._loss
+        if config.accumulate == 1:
+            self._compiled_loss = context.compiled(self._loss)
         self.nets: dict[str, QNetwork] = {}
         self.targets: dict[str, Target[QNetwork]] = {}
         self.optimizers: dict[str, Optimizer] = {}
@@ -163,7 +165,9 @@ class DQN:
         if config.priority_alpha is not None or len(groups) > 1:
             return 1
         ((name, group),) = groups.items()
-        if name not in self.kernels or len(group.agents) > 1:  # some of several may not have acted
+        if (
+            name not in self.kernels or config.accumulate > 1 or len(group.agents) > 1
+        ):  # some of several may not have acted
             return 1
         until_copied = config.target_every - self.gradient_steps[name] % config.target_every
         return max(1, min(due, until_copied, ROWS_AT_ONCE // config.batch_size))
@@ -201,7 +205,7 @@ class DQN:
     def _gradients(self, name: str, batch: TDBatch, calls: int) -> Iterator[tuple[dict[str, Any], Array]]:
         """Set the parameters' gradients for one call after the other; yield figures and absolute errors [B, A]."""
         observer = self.observers[name]
-        if name in self.kernels:
+        if name in self.kernels and self.config.accumulate == 1:
             arrays = replace(batch, obs=observer.vector(batch.obs), next_obs=observer.vector(batch.next_obs))
             yield from self._kernel_gradients(name, arrays, calls)
         else:
@@ -243,7 +247,8 @@ class DQN:
             if batch.next_mask is not None:
                 scores = scores.masked_fill(~batch.next_mask, -torch.inf)
             next_output = of_actions(next_output, scores.argmax(-1))
-        output = of_actions(net(batch.obs, noise), batch.action)
+        inputs, parts = {"obs": batch.obs, "action": batch.action}, self.config.accumulate
+        output = in_parts(lambda part: of_actions(net(part["obs"], noise), part["action"]), inputs, parts)
         losses, goal, divergence = self._errors(net, output, next_output, batch)
         loss = (losses * batch.weight).sum()
         with torch.no_grad():

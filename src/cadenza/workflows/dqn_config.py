@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from cadenza.config.algorithm_settings import accumulation
 from cadenza.config.checks import check_discrete_actions, check_encoder, check_single_transitions, refuse_memory
 from cadenza.config.networks import MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.replay_settings import OffPolicySettings
@@ -28,6 +29,7 @@ class DQNConfig(OffPolicySettings):
     update_ratio: float = with_default(OffPolicySettings, "update_ratio", 0.25)
     batch_size: int = with_default(OffPolicySettings, "batch_size", 64)
     learning_rate: float = setting(5e-4, "step size of the optimizer", above=0)
+    accumulate: int = accumulation()
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=lambda: OptimizerConfig(eps=1e-8))
     max_grad_norm: float | None = setting(10.0, "clip gradients of each group to this norm; null: never", above=0)
     gamma: float = setting(0.99, "discount", least=0, most=1)

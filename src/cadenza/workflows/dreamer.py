@@ -85,7 +85,10 @@ class Dreamer:
         if self.behaviour is None:
             self.hooks = ("update", "update_world_model")  # a search learns nothing
         parts = (tuple(self.networks), ("model",), CONTROLLER)
-        self._learn = {names: context.captured(partial(self.learn, names=names)) for names in parts}
+        self._learn: dict[tuple[str, ...], Callable[[Tree], Tree]]
+        self._learn = {names: partial(self.learn, names=names) for names in parts}
+        if config.accumulate == 1:
+            self._learn = {names: context.captured(learn) for names, learn in self._learn.items()}
         self._plan: Callable[[Tree], Tree] = context.captured(self.plan)
 
     def _build_behaviour(self) -> Behaviour:

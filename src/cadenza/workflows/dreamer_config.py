@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from cadenza.config.algorithm_settings import accumulation
 from cadenza.config.checks import check_actions, check_one_agent, ends
 from cadenza.config.networks import OptimizerConfig
 from cadenza.config.replay_settings import ReplaySettings
@@ -91,6 +92,7 @@ class DreamerConfig(ReplaySettings):
     critic_learning_rate: float | None = setting(
         None, "step size for the critic; null: learning_rate", above=0, needs=ACTOR
     )
+    accumulate: int = accumulation()
     optimizer: OptimizerConfig = setting(
         doc="the optimizer", factory=lambda: OptimizerConfig("laprop", eps=1e-20, agc=0.3, warmup=1000)
     )

@@ -35,7 +35,7 @@ from cadenza.nets.numpy.actor_critic_kernel import (
 )
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import actor_critic_opinions
-from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.ops.returns import explained_variance, gae
 from cadenza.ops.surrogate import FIGURES, ClippedObjective
 from cadenza.trees import map_tree
@@ -86,7 +86,9 @@ class PPO:
         self.config = config
         self.context = context
         self.device = context.device
-        self._compiled_loss: Callable[..., tuple[Tensor, Tensor]] = context.compiled(self._loss)
+        self._compiled_loss: Callable[..., tuple[Tensor, Tensor]] = self._loss
+        if config.accumulate == 1:
+            self._compiled_loss = context.compiled(self._loss)
         self.configs = config.by_group(context.env.groups)
         self.timed = {name: TimedSettings(settings) for name, settings in self.configs.items()}
         self.nets: dict[str, ActorCritic] = {}
@@ -393,7 +395,7 @@ class PPO:
 
     def _gradients(self, name: str, samples: Samples, rows: Tensor, objective: ClippedObjective) -> Tensor:
         """Set the parameters' gradients to those of `_loss` on the sequences `rows`; return its figures."""
-        if name in self.kernels:  # computes what `_loss` says, which was checked
+        if name in self.kernels and self.config.accumulate == 1:  # computes what `_loss` says, which was checked
             return self.kernels[name].gradients(samples, rows, objective)
         loss, figures = self._compiled_loss(self.nets[name], samples.rows(rows), objective)
         self.optimizers[name].zero_grad()
@@ -402,9 +404,17 @@ class PPO:
 
     def _loss(self, net: ActorCritic, batch: Samples, objective: ClippedObjective) -> tuple[Tensor, Tensor]:
         """Return the scalar to minimise, and the objective's figures. Agents that did not act weigh nothing."""
-        result = net(batch.obs, batch.carry, batch.first, critic_obs=batch.critic_obs)
-        log_prob, entropy = net.head.evaluate(result.output, batch.mask, batch.action)
-        return objective.loss(log_prob, entropy, result.value.expand(log_prob.shape), batch)
+        names = ("obs", "critic_obs", "first", "mask", "action")
+        inputs = {**{name: getattr(batch, name) for name in names}, "carry": map_tree(lambda x: x[None], batch.carry)}
+
+        def judge(part: Tree) -> dict[str, Tensor]:
+            carry = map_tree(lambda x: x[0], part["carry"])
+            result = net(part["obs"], carry, part["first"], critic_obs=part["critic_obs"])
+            log_prob, entropy = net.head.evaluate(result.output, part["mask"], part["action"])
+            return {"log_prob": log_prob, "entropy": entropy, "value": result.value.expand(log_prob.shape)}
+
+        judged = in_parts(judge, inputs, self.config.accumulate, dim=1)
+        return objective.loss(judged["log_prob"], judged["entropy"], judged["value"], batch)
 
     def loss_example(self, group: str, numbers: np.random.Generator) -> tuple[dict[str, Any], list[ActorCritic]] | None:
         """Set the gradients of made-up samples as an update does; return figures and network. See `HandWritten`."""

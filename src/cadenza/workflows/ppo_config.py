@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from cadenza.config.algorithm_settings import AlgorithmSettings
+from cadenza.config.algorithm_settings import AlgorithmSettings, accumulation
 from cadenza.config.checks import check_actor_critic
 from cadenza.config.networks import CriticConfig, HeadConfig, NetworkConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.setting import setting
@@ -14,7 +14,7 @@ from cadenza.errors import ConfigError, nearest
 from cadenza.types import EnvSpec, GroupSpec
 
 # what all groups of a run have in common
-COMMON = ("name", "n_steps", "buffer_on_disk", "update", "order", "rewards", "groups")
+COMMON = ("name", "n_steps", "buffer_on_disk", "accumulate", "update", "order", "rewards", "groups")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class PPOConfig(AlgorithmSettings):
     batch_size: int | float = setting(
         0.25, "minibatch, which must divide the rollout; in (0, 1] a fraction of the rollout", "env_steps", above=0
     )
+    accumulate: int = accumulation()
     n_epochs: int = setting(10, "passes over each rollout", least=1)
     learning_rate: float = setting(3e-4, "step size of the optimizer", above=0)
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=OptimizerConfig)

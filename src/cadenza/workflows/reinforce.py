@@ -5,7 +5,7 @@ Settings: `reinforce_config.py`. Letters in shapes: T steps of the longest of E 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from cadenza.nets.deployed import Deployed
 from cadenza.nets.numpy.actor_critic_kernel import ActorCriticKernel, actor_critic_kernel
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import actor_critic_opinions
-from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.ops.returns import discounted_sum, explained_variance
 from cadenza.ops.surrogate import masked_mean, masked_standardise
 from cadenza.trees import map_tree
@@ -146,10 +146,18 @@ class Reinforce:
         config, net = self.timed.at(phase), self.nets[name]
         value = value and config.policy_targets == "advantages"
         now = {key: torch.tensor(getattr(config, key), device=self.device) for key in ("learning_rate", "entropy_coef")}
-        carry = net.initial_carry(*batch.weight.shape[1:])
+        inputs = {"obs": batch.obs, "first": batch.first}
+
+        def forward(function: Callable[..., Tensor]) -> Tensor:
+            def compute(part: Tree) -> Tensor:
+                return function(part["obs"], net.initial_carry(*part["first"].shape[1:]), part["first"])
+
+            output: Tensor = in_parts(compute, inputs, config.accumulate, dim=1)
+            return output
+
         metrics = {"learning_rate": now["learning_rate"]}
         if policy:
-            output = net.policy(batch.obs, carry, batch.first, carries=False)[0]
+            output = forward(lambda obs, carry, first: net.policy(obs, carry, first, carries=False)[0])
             log_prob, entropy = net.head.evaluate(output, batch.mask, batch.action)
             policy_loss = -masked_mean(log_prob * batch.target, batch.weight)
             mean_entropy = masked_mean(entropy, batch.weight)
@@ -159,7 +167,7 @@ class Reinforce:
             metrics |= {f"grad_norm/{part}": norm for part, norm in norms.items()}
         if value:
             for _ in range(config.baseline_epochs):
-                baseline = net(batch.obs, carry, batch.first).value
+                baseline = forward(lambda *part: net(*part).value)
                 value_loss = masked_mean((baseline - batch.returns).square(), batch.weight)
                 limit = config.max_grad_norm
                 self._step(name, value_loss, now["learning_rate"], limit, ("critic",))  # a shared torso is the policy's

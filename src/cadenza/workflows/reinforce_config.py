@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from cadenza.config.algorithm_settings import AlgorithmSettings
+from cadenza.config.algorithm_settings import AlgorithmSettings, accumulation
 from cadenza.config.checks import check_actor_critic
 from cadenza.config.networks import HeadConfig, NetworkConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.setting import setting
@@ -21,6 +21,7 @@ class ReinforceConfig(AlgorithmSettings):
     name: str = setting("reinforce", "name of the variant")
     episodes_per_update: int = setting(8, "episodes finished before each gradient step", "episodes", least=1)
     learning_rate: float = setting(1e-3, "step size of the optimizer", above=0)
+    accumulate: int = accumulation()
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=OptimizerConfig)
     gamma: float = setting(0.99, "discount", least=0, most=1)
     returns_type: Literal["mc:rtg", "mc:episode"] = setting(

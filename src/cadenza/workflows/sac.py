@@ -30,7 +30,7 @@ from cadenza.nets.numpy.actor_critic_kernel import fill_parameters, observes_vec
 from cadenza.nets.numpy.sac_kernel import SACKernel, example_batch, sac_kernel
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import action_mask, policy_opinion, to_numpy
-from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.nets.target import Target
 from cadenza.nets.torso import Torso
 from cadenza.ops.surrogate import masked_mean
@@ -314,7 +314,7 @@ class SAC:
 
     def _critic_gradients(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Any, Any]:
         """Set the critics' gradients; return their loss and the mean of their values."""
-        if name in self.kernels:  # computes what `_critic_loss` says, which was checked
+        if self._uses_kernel(name):  # computes what `_critic_loss` says, which was checked
             return self.kernels[name].critic_gradients(batch, float(temperature), self._noise(name, batch))
         loss, value = self._critic_loss(name, batch, temperature)
         self._backward(f"{name}.critics", self.critics[name], loss)
@@ -322,11 +322,14 @@ class SAC:
 
     def _policy_gradients(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Any, Any]:
         """Set the policy's gradients; return its loss and its entropy."""
-        if name in self.kernels:
+        if self._uses_kernel(name):
             return self.kernels[name].policy_gradients(batch, float(temperature), self._noise(name, batch))
         loss, entropy = self._policy_loss(name, batch, temperature)
         self._backward(f"{name}.policy", self.policies[name], loss)
         return loss.detach(), entropy
+
+    def _uses_kernel(self, name: str) -> bool:
+        return name in self.kernels and self.config.accumulate == 1
 
     def _backward(self, name: str, net: nn.Module, loss: Tensor) -> None:
         """Set the gradients of this network's parameters alone."""
@@ -342,10 +345,18 @@ class SAC:
     def _actions(self, name: str, obs: ObservationTensors, mask: Tensor | None) -> tuple[Tensor | None, Tensor]:
         """Return an action on the scale [-1, 1] and its log-probability, or None and those of all discrete actions."""
         policy = self.policies[name]
-        output = policy(obs)
+        output = in_parts(policy, obs, self.config.accumulate)
         if isinstance(policy.head, SquashedHead):
             return policy.head.draw(output, self.context.streams.torch(f"policy.{name}", self.device))
         return None, policy.head.log_probs(output, mask)
+
+    def _critic_values(self, name: str, obs: ObservationTensors, action: Tensor | None) -> Tensor:
+        """Return the values of the critics that learn."""
+        critics, noise, parts = self.critics[name], self._dropout(name), self.config.accumulate
+        values: Tensor = in_parts(
+            lambda part: critics(part["obs"], part["action"], noise), {"obs": obs, "action": action}, parts, out_dim=1
+        )
+        return values
 
     def _critic_loss(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """Return the critics' loss, and the mean of their values."""
@@ -359,9 +370,9 @@ class SAC:
                 next_value = soft_value(next_value, log_prob, temperature)
             target = batch.reward + batch.goes_on * next_value
         if isinstance(head, SquashedHead):
-            value = self.critics[name](batch.obs, head.to_unit(batch.action), noise)
+            value = self._critic_values(name, batch.obs, head.to_unit(batch.action))
         else:
-            values = self.critics[name](batch.obs, None, noise)
+            values = self._critic_values(name, batch.obs, None)
             index = (batch.action - head.start).long()[..., None].expand(*values.shape[:-1], 1)
             value = values.gather(-1, index).squeeze(-1)
         loss = 0.5 * masked_mean((value - target).square().sum(0), batch.weight)
@@ -370,7 +381,7 @@ class SAC:
     def _policy_loss(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """Return the policy's loss and its entropy."""
         action, log_prob = self._actions(name, batch.obs, batch.mask)
-        values = self.critics[name](batch.obs, action, self._dropout(name))
+        values = self._critic_values(name, batch.obs, action)
         value = values.amin(0) if self.config.policy_trusts == "min" else values.mean(0)
         if action is not None:
             loss, entropy = temperature * log_prob - value, -log_prob

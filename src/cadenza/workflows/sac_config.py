@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from cadenza.config.algorithm_settings import accumulation
 from cadenza.config.checks import check_actions, check_encoder, check_single_transitions, refuse_memory
 from cadenza.config.networks import MLPConfig, NetworkConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.replay_settings import OffPolicySettings
@@ -31,6 +32,7 @@ class SACConfig(OffPolicySettings):
     temperature_learning_rate: float | None = setting(
         None, "step size for the temperature; null: learning_rate", above=0, needs="temperature=auto"
     )
+    accumulate: int = accumulation()
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=lambda: OptimizerConfig(eps=1e-8))
     max_grad_norm: float | None = setting(None, "clip gradients to this norm; null: never", above=0)
     gamma: float = setting(0.99, "discount", least=0, most=1)
@@ -54,6 +56,10 @@ class SACConfig(OffPolicySettings):
     critic: MLPConfig = setting(doc="network of each critic", factory=_mlp)
 
     def __post_init__(self) -> None:
+        if self.accumulate > 1 and self.dropout:
+            raise ConfigError(
+                f"algorithm.accumulate={self.accumulate}: not with dropout, which is drawn in the network"
+            )
         refuse_memory(
             self.torso,
             f"{self.name} learns from single transitions and has no memory",

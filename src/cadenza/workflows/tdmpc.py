@@ -81,7 +81,10 @@ class TDMPC:
         )
         self.updates = 0
         choices = ((True, True), (True, False), (False, True))
-        self._learn = {parts: context.captured(partial(self.learn, parts=parts)) for parts in choices}
+        self._learn: dict[tuple[bool, bool], Callable[[Tree], Tree]]
+        self._learn = {parts: partial(self.learn, parts=parts) for parts in choices}
+        if config.accumulate == 1:
+            self._learn = {parts: context.captured(learn) for parts, learn in self._learn.items()}
         self._search: Callable[[Tree], Tree] = context.captured(self.search)
         self.progress = (0, 1)  # `now` and `horizon` of the last update: evaluations plan with its schedules
 

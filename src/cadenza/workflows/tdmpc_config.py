@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from cadenza.config.algorithm_settings import accumulation
 from cadenza.config.checks import check_actions, check_one_agent
 from cadenza.config.networks import OptimizerConfig
 from cadenza.config.replay_settings import OffPolicySettings
@@ -62,6 +63,7 @@ class TDMPCConfig(OffPolicySettings):
     scale_values: bool = setting(True, "divide the values that the policy maximises by their spread")
     learning_rate: float = setting(3e-4, "step size of the optimizers", above=0)
     encoder_rate: float = setting(0.3, "step size for the encoder, as a share of learning_rate", above=0)
+    accumulate: int = accumulation()
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=lambda: OptimizerConfig(eps=1e-8))
     policy_optimizer: OptimizerConfig = setting(doc="the policy's optimizer", factory=lambda: OptimizerConfig(eps=1e-5))
     max_grad_norm: float | None = setting(20.0, "clip gradients of the model to this norm; null: never", above=0)

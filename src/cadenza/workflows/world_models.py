@@ -26,7 +26,7 @@ from cadenza.nets.controllers import LinearControllers
 from cadenza.nets.mdn import DeterministicMLP, DreamNoise, Dynamics, DynamicsState, MixtureRNN, Prediction, unroll
 from cadenza.nets.observe import VECTOR, Observer, images, vector_size
 from cadenza.nets.opinions import action_mask, by_sequence, to_numpy
-from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.nets.vae import ConvVAE
 from cadenza.ops.planning import cem
 from cadenza.trees import map_tree
@@ -35,6 +35,7 @@ from cadenza.workflows.evolution import NONE, Evolution
 from cadenza.workflows.parts import Parts
 from cadenza.workflows.world_models_config import WorldModelsConfig
 
+NAMES = ("error", "divergence")  # the losses of V
 COLLECTED = 64  # steps of each environment in a cycle of rollouts
 
 
@@ -163,12 +164,17 @@ class WorldModels:
 
     def update_vision(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Make one gradient step of V on single images."""
-        assert self.vision is not None
-        settings = self.timed.at(phase).vision
+        vision, settings = self.vision, self.timed.at(phase).vision
+        assert vision is not None
         batch = store.sequences(settings.batch_size, 1, self.context.streams.numpy("replay"))
         image = self.observer(map_tree(lambda x: x[:, 0, 0], batch.groups[self.group]["obs"]))[self.key]
         noise = torch.randn(len(image), self.latent, generator=self._stream("vision"), device=self.device)
-        error, divergence = self.vision.losses(image, noise, settings.kl_tolerance)
+
+        def losses(part: Tree) -> dict[str, Tensor]:
+            return dict(zip(NAMES, vision.losses(part["image"], part["noise"], settings.kl_tolerance), strict=True))
+
+        by_image = in_parts(losses, {"image": image, "noise": noise}, self.config.accumulate)
+        error, divergence = (by_image[name].mean() for name in NAMES)
         norm = self._step("vision", error + divergence, settings.learning_rate)
         metrics = {"error": error.detach(), "divergence": divergence.detach(), "grad_norm": norm}
         return Updated(1, {f"train/vision/{name}": value for name, value in metrics.items()})
@@ -179,16 +185,21 @@ class WorldModels:
         batch = store.sequences(settings.batch_size, length + 1, self.context.streams.numpy("replay"))
         z, action, reward, first = self._latent_sequences(batch, self._stream("memory"))
         last, terminated = (self._by_time(x) for x in (batch.last, batch.terminated))
-        prediction = self.memory.predict(unroll(self.memory, z[:-1], action[:-1], first[:-1]))
         weight = (~last[:-1]).float()  # an episode's last row has no successor
         end = (last & terminated)[1:].float()
-        end_loss = functional.binary_cross_entropy_with_logits(prediction.end, end, reduction="none")
-        losses = {
-            "likelihood": -prediction.log_prob(z[1:]).mean(-1),
-            "reward": settings.reward_scale * (prediction.reward - reward[:-1]).square(),
-            "end": settings.end_scale * end_loss,
-        }
-        means = {name: (weight * loss).sum() / weight.sum().clamp(min=1) for name, loss in losses.items()}
+
+        def losses(part: Tree) -> dict[str, Tensor]:
+            prediction = self.memory.predict(unroll(self.memory, part["z"], part["action"], part["first"]))
+            end_loss = functional.binary_cross_entropy_with_logits(prediction.end, part["end"], reduction="none")
+            return {
+                "likelihood": -prediction.log_prob(part["next_z"]).mean(-1),
+                "reward": settings.reward_scale * (prediction.reward - part["reward"]).square(),
+                "end": settings.end_scale * end_loss,
+            }
+
+        inputs = {"z": z[:-1], "action": action[:-1], "first": first[:-1], "end": end, "next_z": z[1:]}
+        by_step = in_parts(losses, {**inputs, "reward": reward[:-1]}, self.config.accumulate, dim=1)
+        means = {name: (weight * loss).sum() / weight.sum().clamp(min=1) for name, loss in by_step.items()}
         loss = torch.stack(list(means.values())).sum()
         norm = self._step("memory", loss, settings.learning_rate, settings.max_grad_norm)
         metrics = {**{name: value.detach() for name, value in means.items()}, "grad_norm": norm}

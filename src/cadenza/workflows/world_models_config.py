@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from cadenza.config.algorithm_settings import accumulation
 from cadenza.config.checks import check_actions, check_one_agent
 from cadenza.config.replay_settings import ReplaySettings
 from cadenza.config.setting import setting
@@ -99,6 +100,7 @@ class WorldModelsConfig(ReplaySettings):
     )
     memory: PredictorConfig = setting(doc="M, the memory", factory=PredictorConfig)
     memory_updates: int = setting(4000, "gradient steps of M", "updates", least=1)
+    accumulate: int = accumulation()
     batch_length: int = setting(64, "steps of the sequences that M learns from", "steps", least=1)
     controller: Literal["evolved", "plan", "random"] = setting(
         "evolved", "C: linear and found by evolution, a search in the model for each action, or random actions"
