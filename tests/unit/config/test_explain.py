@@ -103,7 +103,9 @@ def test_layers_merged_in_order_are_the_config(spec: str) -> None:
 def test_block_lists_its_keys() -> None:
     explanation = explain("algorithm", "CartPole-v1:ppo")
     keys = [part.key.removeprefix("algorithm.") for part in explanation.parts]
-    stored = [key for key in keys if key not in ("advantage", "accumulate")]  # left out of stored configs at its default
+    stored = [
+        key for key in keys if key not in ("advantage", "accumulate")
+    ]  # left out of stored configs at its default
     assert stored == list(explanation.value)
     actor = next(part for part in explanation.parts if part.key == "algorithm.actor")
     names = ("hidden_sizes", "activation", "network", "kwargs")
