@@ -15,6 +15,7 @@ from cadenza.base.streams import Streams
 from cadenza.base.system_memory import keep_memory
 from cadenza.config.convert import to_dict
 from cadenza.config.registry import workflow_class
+from cadenza.config.schedules import KEYS
 from cadenza.config.schema import Hook, Phase, RunConfig, TrainingConfig
 from cadenza.engine.attachments import Display
 from cadenza.engine.checkpoint import Checkpoints
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from cadenza.data.exchange import StoreMaker
 
 ENGINE_HOOKS = ("collect", "evaluate")
-NOT_IN_NETWORKS = ("optimizer.", "planning.", "learning_rate.", "clip_range.", "entropy_coef.", "epsilon.")
+NOT_IN_NETWORKS = ("optimizer.", "planning.")
 SYNONYMS = {"update_world_model": "update_value", "update_controller": "update_policy"}
 LONGEST_REASON = 200  # characters of torch's message about weights that do not fit: it names every one
 
@@ -248,7 +249,8 @@ def shapes_networks(key: str) -> bool:
     block, _, rest = key.partition(".")
     if block == "environment":
         return rest in ("id", "frame_stack", "grayscale", "groups") or rest.startswith(("resize", "wrappers"))
-    return block == "algorithm" and "." in rest and not rest.startswith(NOT_IN_NETWORKS)
+    is_scheduled = rest.rpartition(".")[2] in KEYS  # a part of any number's schedule
+    return block == "algorithm" and "." in rest and not is_scheduled and not rest.startswith(NOT_IN_NETWORKS)
 
 
 def refuse_empty(phases: tuple[Phase, ...], stores: dict[str, Store], prefilled: Collection[str]) -> None:
