@@ -413,6 +413,27 @@ class PolicyHead(Protocol):
 
 
 @runtime_checkable
+class SharesBatches(Protocol):
+    """A workflow with hooks that learn from one batch, which the first would use up."""
+
+    joint_hooks: tuple[str, ...]  # which together, in one cycle, are the hook `update`
+
+
+@runtime_checkable
+class Collects(Protocol):
+    """A workflow that decides what is stored of each step."""
+
+    def collect_step(
+        self, step: Step, carry: Tree, mode: Mode, perform: Callable[[dict[str, np.ndarray]], Step]
+    ) -> tuple[Acted, Step]:
+        """Act on `step` with one call of `perform`; return what the store receives: the action and the step after it.
+
+        `perform` steps the environments and returns their next step, which may be returned changed, in a copy. In a
+        phase with random actions it takes `mode.forced`, whatever action it is called with.
+        """
+
+
+@runtime_checkable
 class Explains(Protocol):
     """A workflow that shows what its policy predicts."""
 

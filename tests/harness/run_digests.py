@@ -15,7 +15,7 @@ import numpy as np
 
 MARKS = ("$tensor", "$array", "$tuple", "$items")  # of state.json in a checkpoint
 WORKFLOW, STREAMS = "workflow", "streams"  # parts of a checkpoint
-OUTSIDE = ("time/", "system/")  # columns of metrics.jsonl that differ between repetitions
+OUTSIDE = ("time/", "system/", "schedule/")  # columns of metrics.jsonl that differ between repetitions, or are settings
 Digests = dict[str, Any]
 
 
@@ -25,7 +25,7 @@ def digests(folder: Path) -> Digests:
     weights   every tensor of the algorithm's state in its last checkpoint, whatever it is called
     names     the same with names, and everything in that state that is no tensor
     random    the random streams in that checkpoint
-    metrics   rows of metrics.jsonl without times, machine and digests; `rows` has a short digest of each
+    metrics   rows of metrics.jsonl without times, machine, schedules and digests; `rows` has a short digest of each
     chain     the digests of weights and experience that those rows hold
     episodes  seed, length, actions and return of every training episode
     """

@@ -71,6 +71,7 @@ def rows(needs: dict[str, Any]) -> list[tuple[str, str]]:
     files = {f"{disk['checkpoints_kept']} checkpoints": disk["checkpoints_bytes"]}
     files |= {name: disk[f"{name}_bytes"] for name in ("metrics", "episodes", "replay")}
     parts = ", ".join(f"{name} {size(count)}" for name, count in files.items() if count or name != "replay")
+    phases = ", ".join(f"{name} ({', '.join(hooks)})" for name, hooks in run["hooks"].items())
     unit = "updates" if time["env_steps_per_second"] is None else "env_steps"
     cycles = time["measured_cycles"]
     over = f"over {cycles} cycle{'s' * (cycles > 1)}" if cycles else "while collecting, without updates"
@@ -80,7 +81,7 @@ def rows(needs: dict[str, Any]) -> list[tuple[str, str]]:
         ("spec", f"{needs['spec']}, {tuned(needs['experiment'])}"),
         ("run", f"{number(run['env_steps'])} env_steps, {number(run['updates'])} updates"),
         *([("", run["end"])] if run["end"] else []),
-        ("cycles", f"{number(run['cycles'])} of {cycle}; phases: {', '.join(run['phases'])}"),
+        ("cycles", f"{number(run['cycles'])} of {cycle}; phases: {phases}"),
         ("evaluations", f"{number(run['evaluations'])}"),
         ("environments", f"{envs['count']} ({envs['vectorize']}), {envs['evaluation_count']} for evaluation"),
         ("device", needs["device"]),

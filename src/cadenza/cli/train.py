@@ -132,9 +132,9 @@ def train(
 
 
 def with_amounts(config: RunConfig) -> RunConfig:
-    """Return the config with the amount of each `collect` that leaves it to the algorithm."""
-    phases = config.training.phases
-    if phases is None or not any(hook.without_amount for phase in phases for hook in phase.hooks):
+    """Return the config with its own phases as the run resolves them: amounts of `collect`, the names of updates."""
+    hooks = [hook for phase in config.training.phases or () for hook in phase.hooks]
+    if not any(hook.without_amount or hook.name.startswith("update_") for hook in hooks):
         return config
     from cadenza.engine.build import phases_of
     from cadenza.engine.launch import check

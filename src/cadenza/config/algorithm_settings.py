@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
+from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
 
@@ -23,6 +24,7 @@ class AlgorithmSettings(ABC):
     the members that it lacks when its algorithm is registered or loaded (`adopt`).
     """
 
+    scheduled: ClassVar[str] = ""  # names of numbers that may be schedules, separated by spaces (`TimedSettings`)
     one_graph: ClassVar[bool] = False  # an update is one function of tensors, which CUDA can replay as a graph
 
     name: str
@@ -53,6 +55,12 @@ class AlgorithmSettings(ABC):
         lengths = {name: length for name in rollouts if type(length := getattr(self, name)) is int}
         longer: dict[str, Any] = {name: length * num_envs for name, length in lengths.items()}
         return replace(self, **longer)
+
+
+def accumulation() -> Any:
+    """Return the setting `accumulate` of algorithms that learn by gradients (`in_parts` in `nets/optimizers.py`)."""
+    doc = "parts of a minibatch whose gradients are computed one after the other, with less memory in more time"
+    return setting(1, doc, least=1, sparse=True)
 
 
 METHODS = ("check", "updates_per_env_step", "shrunk", "for_one_environment")

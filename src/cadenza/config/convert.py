@@ -19,6 +19,7 @@ from cadenza.config import registry
 from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.checks import check_bounds, default, refuse_unused
 from cadenza.config.plugins import import_plugins
+from cadenza.config.schedules import Schedule
 from cadenza.config.schema import RunConfig
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
 
@@ -205,7 +206,9 @@ _MAPPINGS = (Mapping, dict, get_origin(Mapping[str, Any]))
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls)
+    """Return the types of a class's settings; those that it names in `scheduled` may be schedules, too."""
+    names = getattr(cls, "scheduled", "").split()
+    return {name: hint | Schedule if name in names else hint for name, hint in get_type_hints(cls).items()}
 
 
 def _options(hint: Any) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from cadenza.config.algorithm_settings import AlgorithmSettings, adopt
 from cadenza.config.families import FAMILIES as FAMILIES
 from cadenza.config.families import Family as Family
 from cadenza.errors import ConfigError, NotFoundError, nearest
-from cadenza.types import Deployable, Explains, HandWritten, Imagines, Stateful, Workflow
+from cadenza.types import Collects, Deployable, Explains, HandWritten, Imagines, Stateful, Workflow
 
 Factory = Callable[..., Any]
 Part = TypeVar("Part")
@@ -122,6 +122,7 @@ def import_path(thing: Any) -> str | None:
 
 # Optional methods of a workflow (`types.py`).
 OFFERS: dict[str, Callable[..., Any]] = {
+    "collect_step": Collects.collect_step,
     "explain": Explains.explain,
     "imagine": Imagines.imagine,
     "loss_example": HandWritten.loss_example,

@@ -2,6 +2,8 @@
 
 `lin_0.001`, `{schedule: linear, start_value:, end_value:, start:, end:}`, or a rule of yours, `my_rates:cosine` or
 `{schedule: my_rates:cosine, kwargs: {peak: 0.001}}`: a function `rule(now, horizon, **kwargs)` that returns a number.
+
+The settings that may be schedules are those that a class names in `scheduled`; `TimedSettings` reads them.
 """
 
 from __future__ import annotations
@@ -10,12 +12,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from cadenza.base.json_text import dumps
 from cadenza.config import plugins
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, foreign_code
+from cadenza.types import PhaseInfo
 
 IMAGINED_HORIZON = 1_000_000  # of the run in which a rule of yours is asked for its first and its last value
 KEYS = ("schedule", "start_value", "end_value", "start", "end")  # which every stored schedule has
@@ -78,6 +81,7 @@ class Schedule:
 
 
 Scheduled = float | Schedule
+Settings = TypeVar("Settings")
 
 
 def value_at(value: Scheduled, now: int, horizon: int) -> float:
@@ -92,6 +96,38 @@ def value_at(value: Scheduled, now: int, horizon: int) -> float:
     if now >= end:
         return value.end_value
     return value.start_value + (value.end_value - value.start_value) * (now - start) / (end - start)
+
+
+class TimedSettings(Generic[Settings]):
+    """The settings of an algorithm over a run: `at` returns them with every schedule as a number."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.schedules = {key.removeprefix("."): schedule for key, schedule in schedules_in(settings, "")}
+
+    def values(self, now: int, horizon: int) -> dict[str, float]:
+        """Return the present value of every schedule by its key, `gamma` or `planning.min_std`."""
+        return {key: value_at(schedule, now, horizon) for key, schedule in self.schedules.items()}
+
+    def at(self, phase: PhaseInfo) -> Settings:
+        """Return the settings at the present point of the run: the same object where nothing is scheduled."""
+        return self.filled(self.values(phase.now, phase.horizon))
+
+    def filled(self, values: Mapping[str, Any]) -> Settings:
+        """Return the settings with `values`, numbers or tensors, in place of the schedules of these keys."""
+        settings = self.settings
+        for key, value in values.items():
+            settings = _changed(settings, key, value)
+        return settings
+
+
+def _changed(settings: Any, key: str, value: Any) -> Any:
+    """Return a copy with another value, which is not checked: a schedule was."""
+    name, _, rest = key.partition(".")
+    changed = object.__new__(type(settings))
+    vars(changed).update(vars(settings))
+    vars(changed)[name] = _changed(vars(settings)[name], rest, value) if rest else value
+    return changed
 
 
 def _by_rule(schedule: Schedule, now: int, horizon: int) -> float:

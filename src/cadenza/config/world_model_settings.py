@@ -6,11 +6,10 @@ The keys in `needs` are those below `algorithm`, where a world model is `model`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from cadenza.config.checks import ends
 from cadenza.config.networks import Activation
-from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
 
@@ -119,7 +118,8 @@ class LatentModelConfig:
 class PathIntegralConfig:
     """MPPI: sample plans, and fit the next sampling distribution to the best of them, weighted by their values."""
 
-    horizon: int | Schedule = setting(3, "actions of a plan", "steps", least=1)
+    scheduled: ClassVar[str] = "horizon min_std"
+    horizon: int = setting(3, "actions of a plan", "steps", least=1)
     samples: int = setting(512, "plans evaluated in each iteration", least=1)
     policy_samples: int = setting(24, "plans among them that the policy makes", least=0)
     elites: int = setting(64, "best plans, which the next distribution is fitted to", least=1)
@@ -128,7 +128,7 @@ class PathIntegralConfig:
     )
     temperature: float = setting(0.5, "how strongly better elites weigh more", above=0)
     momentum: float = setting(0.0, "share of the previous mean in the next one", least=0, below=1)
-    min_std: float | Schedule = setting(0.05, "smallest standard deviation of actions in [-1, 1]", least=0)
+    min_std: float = setting(0.05, "smallest standard deviation of actions in [-1, 1]", least=0)
     max_std: float = setting(2.0, "largest standard deviation, which is also the first")
 
     def __post_init__(self) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from cadenza.config.schedules import TimedSettings
 
 
 def send(array: np.ndarray, device: torch.device) -> Tensor:
@@ -19,6 +22,12 @@ def send(array: np.ndarray, device: torch.device) -> Tensor:
     pinned = torch.empty(array.shape, dtype=torch.from_numpy(np.empty(0, array.dtype)).dtype, pin_memory=True)
     np.copyto(pinned.numpy(), array)
     return pinned.to(device, non_blocking=True)
+
+
+def scheduled_tensors(timed: TimedSettings[Any], now: int, horizon: int, device: torch.device) -> dict[str, Tensor]:
+    """Return the present value of every schedule at the top level of the settings, as inputs of a CUDA graph."""
+    values = timed.values(now, horizon) if timed.schedules else {}
+    return {key: send(np.array([value], np.float32), device)[0] for key, value in values.items() if "." not in key}
 
 
 class Fetch:

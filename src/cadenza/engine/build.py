@@ -15,7 +15,8 @@ from cadenza.base.streams import Streams
 from cadenza.base.system_memory import keep_memory
 from cadenza.config.convert import to_dict
 from cadenza.config.registry import workflow_class
-from cadenza.config.schema import Phase, RunConfig, TrainingConfig
+from cadenza.config.schedules import KEYS
+from cadenza.config.schema import Hook, Phase, RunConfig, TrainingConfig
 from cadenza.engine.attachments import Display
 from cadenza.engine.checkpoint import Checkpoints
 from cadenza.engine.collector import Collector
@@ -33,14 +34,15 @@ from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricsFile
 from cadenza.trees import leaves
-from cadenza.types import Context, EnvSpec, HasFiles, Store, VectorEnv, Workflow
+from cadenza.types import Context, EnvSpec, HasFiles, SharesBatches, Store, VectorEnv, Workflow
 
 if TYPE_CHECKING:
     from cadenza.data.datasets import Dataset
     from cadenza.data.exchange import StoreMaker
 
 ENGINE_HOOKS = ("collect", "evaluate")
-NOT_IN_NETWORKS = ("optimizer.", "planning.", "learning_rate.", "clip_range.", "entropy_coef.", "epsilon.")
+NOT_IN_NETWORKS = ("optimizer.", "planning.")
+SYNONYMS = {"update_world_model": "update_value", "update_controller": "update_policy"}
 LONGEST_REASON = 200  # characters of torch's message about weights that do not fit: it names every one
 
 
@@ -247,7 +249,8 @@ def shapes_networks(key: str) -> bool:
     block, _, rest = key.partition(".")
     if block == "environment":
         return rest in ("id", "frame_stack", "grayscale", "groups") or rest.startswith(("resize", "wrappers"))
-    return block == "algorithm" and "." in rest and not rest.startswith(NOT_IN_NETWORKS)
+    is_scheduled = rest.rpartition(".")[2] in KEYS  # a part of any number's schedule
+    return block == "algorithm" and "." in rest and not is_scheduled and not rest.startswith(NOT_IN_NETWORKS)
 
 
 def refuse_empty(phases: tuple[Phase, ...], stores: dict[str, Store], prefilled: Collection[str]) -> None:
@@ -288,7 +291,8 @@ def resolve_phases(
         raise ConfigError(f"{type(workflow).__name__}.phases() names no phase, so nothing would be trained")
     resolved = []
     for phase in default if requested is None else requested:
-        phase = replace(phase, buffer=phase.buffer or default[0].buffer)
+        hooks = named_for(workflow, phase.hooks, f"phase {phase.name}")
+        phase = replace(phase, hooks=hooks, buffer=phase.buffer or default[0].buffer)
         for hook in phase.hooks:
             require(hook.name, (*ENGINE_HOOKS, *workflow.hooks), f"phase {phase.name}: unknown hook")
             require(hook.buffer or phase.buffer, tuple(stores), f"phase {phase.name}: unknown buffer")
@@ -296,10 +300,35 @@ def resolve_phases(
             if fresh and COLLECT not in decisions:
                 decisions[COLLECT] = collect_amount(default, workflow.hooks)
             amount = decisions.get(COLLECT) or collect_amount(default, ())
-            hooks = (replace(hook, **amount) if hook.without_amount else hook for hook in phase.hooks)
-            phase = replace(phase, hooks=tuple(hooks))
+            hooks = tuple(replace(hook, **amount) if hook.without_amount else hook for hook in phase.hooks)
+            phase = replace(phase, hooks=hooks)
         resolved.append(phase)
     return tuple(resolved)
+
+
+def named_for(workflow: Workflow, hooks: tuple[Hook, ...], where: str) -> tuple[Hook, ...]:
+    """Return hooks under the workflow's names for them.
+
+    Where there is no world model, its name stands for the values, and the controller's for the policy. Hooks that learn
+    from one rollout (`joint_hooks` of the workflow) become `update`, which is all of them.
+    """
+
+    def translated(hook: Hook) -> Hook:
+        synonym = SYNONYMS.get(hook.name)
+        return hook if hook.name in workflow.hooks or synonym not in workflow.hooks else replace(hook, name=synonym)
+
+    named = tuple(translated(hook) for hook in hooks)
+    together = workflow.joint_hooks if isinstance(workflow, SharesBatches) else ()
+    joint = [hook for hook in named if hook.name in together]
+    if {hook.name for hook in joint} != set(together) or not together:
+        return named
+    whole = replace(joint[0], name="update")
+    if len(joint) > len(together) or any(replace(hook, name="update") != whole for hook in joint):
+        names = " and ".join(together)
+        raise ConfigError(
+            f"{where}: {names} learn from the same steps, so they need the same times and the same buffer"
+        )
+    return tuple(whole if hook is joint[0] else hook for hook in named if hook is joint[0] or hook not in joint)
 
 
 def collect_amount(phases: tuple[Phase, ...], updates: tuple[str, ...]) -> dict[str, int | None]:

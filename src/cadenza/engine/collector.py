@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from cadenza.engine.scheduler import Task
 from cadenza.envs.random_actions import random_actions
+from cadenza.errors import ConfigError
 from cadenza.trees import map_tree
-from cadenza.types import Episode, Mode, Store, VectorEnv, Workflow
+from cadenza.types import Acted, Collects, Episode, Mode, Step, Store, VectorEnv, Workflow
 
 
 class Collected(NamedTuple):
@@ -33,6 +35,7 @@ class Collector:
         self.env = env
         self.workflow = workflow
         self.act, self.step = workflow.act, env.step  # a probe may stand around them
+        self.own_step = workflow.collect_step if isinstance(workflow, Collects) else None
         self.carry = workflow.initial_carry(env.num_envs)
         self.checksum = 0
 
@@ -46,21 +49,37 @@ class Collector:
             if at_random:
                 random = random_actions(env.spec.groups, step, mode.streams.numpy("random_actions"))
                 mode = replace(mode, forced=random)
-            acted = self.act(step, self.carry, mode)
-            if mode.forced is not None:
-                acted = acted._replace(action=mode.forced)
-            after = self.step(acted.action)
+            acted, after = self._interact(step, mode)
             store.add(step, acted, after)
             self.carry = acted.carry
             for group, action in acted.action.items():
                 self.checksum = zlib.crc32(action.tobytes(), self.checksum)
                 self.checksum = zlib.crc32(after.reward[group].tobytes(), self.checksum)
             episodes += env.episodes()
-            step = after
+            step = after if self.own_step is None else env.current  # what a workflow stores is not acted on
             vec_steps += 1
             if (len(episodes) if by_episodes else vec_steps * env.num_envs) >= task.amount:
                 break
         return Collected(vec_steps * env.num_envs, vec_steps, episodes)
+
+    def _interact(self, step: Step, mode: Mode) -> tuple[Acted, Step]:
+        """Act and step the environments, or let the workflow do so in a `collect_step` of its own."""
+        if self.own_step is None:
+            acted = self.act(step, self.carry, mode)
+            acted = acted if mode.forced is None else acted._replace(action=mode.forced)
+            return acted, self.step(acted.action)
+        calls = 0
+
+        def perform(action: dict[str, np.ndarray]) -> Step:
+            nonlocal calls
+            calls += 1
+            return self.step(action if mode.forced is None else mode.forced)
+
+        acted, after = self.own_step(step, self.carry, mode, perform)
+        if calls != 1:
+            where = f"{type(self.workflow).__name__}.collect_step"
+            raise ConfigError(f"{where} must call perform(action) once and called it {calls} times")
+        return acted if mode.forced is None else acted._replace(action=mode.forced), after
 
     def state_dict(self) -> dict[str, Any]:
         return {"carry": self.carry, "checksum": self.checksum}

@@ -20,6 +20,7 @@ from typing import Any
 from cadenza.base.failpoints import failpoint
 from cadenza.base.resource_usage import Usage
 from cadenza.base.streams import Streams
+from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import RunConfig
 from cadenza.engine.attachments import Display, Probe, Update
 from cadenza.engine.checkpoint import Checkpoints, fitting
@@ -68,6 +69,7 @@ class Orchestrator:
 
     def __post_init__(self) -> None:
         self.triggers = triggers_of(self.config)
+        self.schedules = TimedSettings(self.config.algorithm)
         self.usage = Usage(self.folder.path, self.decisions["device"])
         self.evaluator.report = self.console.note
         self._started = time.monotonic()
@@ -295,6 +297,7 @@ class Orchestrator:
             "phase": clock.phase,
             **self.buffer.means(),
             **(evaluation.metrics() if evaluation else {}),
+            **self._scheduled_values(),
             "digest/weights": digest(self.workflow.state_dict()),
             "time/seconds": clock.seconds,
             **self.usage.take(clock.env_steps),
@@ -313,6 +316,11 @@ class Orchestrator:
             goal = self.spec.return_threshold if stop.at_least == "solved" else stop.at_least
             self.scores.stopped_early |= goal is not None and row[stop.metric] >= goal
         self.tell(Row(MappingProxyType(row)))
+
+    def _scheduled_values(self) -> dict[str, float]:
+        """Return the present value of every number that is a schedule, by the name of its column."""
+        values = self.schedules.values(self.now, self.decisions["training.horizon"])
+        return {f"schedule/{key}": value for key, value in values.items()}
 
     def tell(self, event: Event) -> None:
         """Pass an event to every listener."""

@@ -1,9 +1,12 @@
-"""Optimizers on torch's kernels. Making a `torch.optim.Optimizer` imports torch's compiler, which takes a second."""
+"""Optimizers on torch's kernels, and gradients in parts.
+
+Making a `torch.optim.Optimizer` imports torch's compiler, which takes a second.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +14,8 @@ from torch import Tensor, nn
 
 from cadenza.config.networks import OptimizerConfig
 from cadenza.errors import ConfigError
+from cadenza.trees import leaves, map_tree
+from cadenza.types import Tree
 
 
 class StepObserver(Protocol):
@@ -45,7 +50,7 @@ class Optimizer:
             block.zero_grad()
 
     def step(
-        self, learning_rate: float | Tensor, max_norm: float | None = None, only: Collection[str] | None = None
+        self, learning_rate: float | Tensor, max_norm: float | Tensor | None = None, only: Collection[str] | None = None
     ) -> dict[str, Tensor]:
         """Move all parts, or `only` some; return the norms of their gradients, by part and `all`.
 
@@ -59,7 +64,7 @@ class Optimizer:
         return norms
 
     def _step(
-        self, learning_rate: float | Tensor, max_norm: float | None, only: Collection[str] | None
+        self, learning_rate: float | Tensor, max_norm: float | Tensor | None, only: Collection[str] | None
     ) -> dict[str, Tensor]:
         blocks = {part: block for part, block in self.blocks.items() if only is None or part in only}
         gradients = [block.gather() for block in blocks.values()]
@@ -246,6 +251,42 @@ class LaProp(Optimizer):
             if self.config.weight_decay:
                 move.add_(values, alpha=self.config.weight_decay)
             values.sub_(move.mul_(learning_rate * ramp))
+
+
+def clip_together(parameters: list[nn.Parameter], max_norm: float | Tensor | None) -> Tensor:
+    """Scale the gradients together to a norm of at most `max_norm`; return the norm before, without reading it."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if max_norm is not None:
+        torch._foreach_mul_(gradients, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
+    return norm
+
+
+def in_parts(
+    function: Callable[[Tree], Tree], inputs: Tree, parts: int, dim: int = 0, out_dim: int | None = None
+) -> Tree:
+    """Return `function(inputs)` for a batch along `dim` of every input, computed in `parts` parts.
+
+    Losses of the outputs, whose batch is along `out_dim` (None: `dim`), are those of the whole batch, and so are their
+    gradients, up to rounding. Each part is computed again for its gradient (torch's checkpoints), so that the
+    activations of one part at a time are in memory. The function draws no random numbers.
+    """
+    if parts == 1:
+        return function(inputs)
+    from torch.utils.checkpoint import checkpoint
+
+    count = next(x for _, x in leaves(inputs) if x is not None).shape[dim]
+    size = -(-count // parts)
+
+    def compute(start: int) -> Tree:
+        length = min(size, count - start)
+        piece = map_tree(lambda x: None if x is None else x.narrow(dim, start, length), inputs)
+        if not torch.is_grad_enabled():
+            return function(piece)
+        return checkpoint(function, piece, use_reentrant=False, preserve_rng_state=False)
+
+    outputs = [compute(start) for start in range(0, count, size)]
+    return map_tree(lambda *each: torch.cat(each, dim if out_dim is None else out_dim), *outputs)
 
 
 def _bias_correction(decay: float, steps: Tensor) -> Tensor:

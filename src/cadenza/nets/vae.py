@@ -45,11 +45,11 @@ class ConvVAE(nn.Module):
         return torch.sigmoid(map_images(self.grow, self.seed(z)[..., None, None]))
 
     def losses(self, image: Tensor, noise: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-        """Return the mean squared error per image, and the mean KL divergence from the standard normal.
+        """Return the squared error of each image, and its KL divergence from the standard normal.
 
         A divergence is at least `tolerance` nats for each latent number, and has no gradient below that.
         """
         code = self.encode(image)
         error = (self.decode(code.sample(noise)) - to_unit_range(image)).square().sum((-3, -2, -1))
         divergence = 0.5 * (code.mean.square() + code.log_var.exp() - code.log_var - 1).sum(-1)
-        return error.mean(), divergence.clamp(min=tolerance * noise.shape[-1]).mean()
+        return error, divergence.clamp(min=tolerance * noise.shape[-1])

@@ -89,7 +89,8 @@ class WorldModel(nn.Module):
         decoder: str | OwnDecoder = "auto",
     ) -> None:
         super().__init__()
-        self.config, self.gamma = config, gamma
+        self.config = config
+        self.gamma: float | Tensor = gamma
         style, features = Style(config.norm, config.activation), config.feature_size
         self.encode: Any
         if isinstance(encoder, str):
@@ -114,5 +115,5 @@ class WorldModel(nn.Module):
     def discount(self, features: Tensor) -> Tensor:
         """Return the discount [*] on later rewards: predicted, or gamma if the model does not predict it."""
         if self.goes_on is None:
-            return torch.full_like(features[..., 0], self.gamma)
+            return torch.ones_like(features[..., 0]) * self.gamma
         return torch.sigmoid(self.goes_on(features).squeeze(-1))

@@ -49,8 +49,8 @@ class ClippedObjective:
 
     clip_range: Tensor
     entropy_coef: Tensor
-    value_coef: float
-    value_clip_range: float | None
+    value_coef: float | Tensor
+    value_clip_range: float | Tensor | None
     normalize_advantage: bool
 
     def loss(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Experience) -> tuple[Tensor, Tensor]:
@@ -75,7 +75,7 @@ class ClippedObjective:
         self, log_prob: np.ndarray, entropy: np.ndarray, value: np.ndarray, batch: Experience
     ) -> tuple[Slopes, Tensor]:
         """Return the derivatives of `loss` and its `FIGURES`, for arrays [B]."""
-        clip, entropy_coef = float(self.clip_range), float(self.entropy_coef)
+        clip, entropy_coef, value_coef = float(self.clip_range), float(self.entropy_coef), float(self.value_coef)
         count = max(float(batch.weight.sum()), 1.0)
         share = batch.weight / count
         advantage = batch.advantage
@@ -94,14 +94,14 @@ class ClippedObjective:
         value_share = batch.value_weight / max(float(batch.value_weight.sum()), 1.0)
         value_loss = float(np.dot(error * error, value_share))
         mean_entropy = float(np.dot(entropy, share))
-        loss = policy_loss + self.value_coef * value_loss - entropy_coef * mean_entropy
+        loss = policy_loss + value_coef * value_loss - entropy_coef * mean_entropy
         change = ratio - 1
         kl = float(np.dot(change - log_ratio, share))
         clip_fraction = float(np.dot(np.abs(change) > clip, share))
         slopes = Slopes(
             log_prob=slope * -share,
             entropy=-entropy_coef * share,
-            value=(2 * self.value_coef) * value_slope * value_share,
+            value=(2 * value_coef) * value_slope * value_share,
         )
         return slopes, torch.tensor([loss, policy_loss, value_loss, mean_entropy, kl, clip_fraction])
 
@@ -110,7 +110,7 @@ class ClippedObjective:
         error = value - batch.target
         if self.value_clip_range is None:
             return error, error
-        reach, change = self.value_clip_range, value - batch.old_value
+        reach, change = float(self.value_clip_range), value - batch.old_value
         clipped = np.clip(change, -reach, reach) + batch.old_value - batch.target
         is_worse = clipped * clipped > error * error
         slope = np.where(is_worse, clipped * (np.abs(change) <= reach), error)
@@ -123,12 +123,12 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: Tensor) 
     return torch.minimum(ratio * advantage, ratio.clamp(1 - clip_range, 1 + clip_range) * advantage)
 
 
-def value_error(value: Tensor, old_value: Tensor, target: Tensor, clip_range: float | None) -> Tensor:
+def value_error(value: Tensor, old_value: Tensor, target: Tensor, clip_range: float | Tensor | None) -> Tensor:
     """Return squared errors; with a clip range, the larger of it and that of the value clipped to its old estimate."""
     error = (value - target).square()
     if clip_range is None:
         return error
-    clipped = old_value + (value - old_value).clamp(-clip_range, clip_range)
+    clipped = old_value + torch.clamp(value - old_value, -clip_range, clip_range)  # type: ignore[arg-type]
     return torch.maximum(error, (clipped - target).square())
 
 

@@ -23,7 +23,8 @@ from cadenza.records.metric_rows import MetricRows, Row, whole_lines
 
 FIRST = ("env_steps", "updates")
 DIGEST = "digest"
-UNREPEATABLE = ("time/", "system/")  # differ between equal runs, so digests and comparisons leave them out
+# Columns that digests and comparisons leave out: they differ between equal runs, or follow from the settings.
+UNCOMPARED = ("time/", "system/", "schedule/")
 ALIASES = {"val/": "eval/", "test/": "eval/", "train/": "collect/"}
 SAMPLE = 300  # rows of a long file in which to look for quantities
 LARGEST_POINT = 1e300  # of a plot: the difference of two larger numbers may overflow
@@ -141,7 +142,7 @@ def chained(previous: str, row: Row) -> str:
 
 def compared(row: Row) -> Row:
     """Return the part of a row that is equal in two equal runs."""
-    return {key: value for key, value in row.items() if key != DIGEST and not key.startswith(UNREPEATABLE)}
+    return {key: value for key, value in row.items() if key != DIGEST and not key.startswith(UNCOMPARED)}
 
 
 def _last_row(path: SafePath, end: int) -> tuple[int, int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Collection
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import isfinite, nan, prod
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,8 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
     expected = forecast(config, phases, paces)
     outline = outline_of(phases, expected)
     vectorize = decisions.get("environment.vectorize")
+    memory = memory_of(assembly.workflow, stores, measured.process)
+    notes = (time_limit_warning(config, spec), memory_warning(config, memory))
     return {
         "spec": f"{config.environment.id}:{config.variant}",
         "experiment": config.experiment,
@@ -83,10 +85,10 @@ def plan(config: RunConfig, seconds: float) -> dict[str, Any]:
             "evaluation_count": assembly.evaluator.num_envs,
         },
         "run": outline | {"end": end_note(config, phases)},
-        "memory": memory_of(assembly.workflow, stores, measured.process),
+        "memory": memory,
         "disk": disk_of(config, spec, measured, outline, stores),
         "time": time_of(config, spec, measured, paces, expected),
-        "warnings": [*filter(None, [time_limit_warning(config, spec)]), *warnings_of(config, phases, expected)],
+        "warnings": [*filter(None, notes), *warnings_of(config, phases, expected)],
     }
 
 
@@ -213,6 +215,7 @@ def outline_of(phases: tuple[Phase, ...], expected: Forecast) -> dict[str, Any]:
     pace = Pace(nan, nan, nan) if expected.last is None else expected.last.pace
     return {
         "phases": [phase.name for phase in phases],
+        "hooks": {phase.name: [hook.name for hook in phase.hooks] for phase in phases},
         **{unit: whole(expected.total(unit)) for unit in ("cycles", "env_steps", "updates")},
         "offline_updates": whole(expected.offline_updates),
         "env_steps_per_cycle": finite(pace.env_steps),
@@ -269,6 +272,19 @@ def memory_of(workflow: Workflow, stores: dict[str, Footprint], process: int | N
         "total_bytes": None if process is None else process + full,
         "available_bytes": system_memory.available(),
     }
+
+
+def memory_warning(config: RunConfig, memory: dict[str, Any]) -> str | None:
+    """Return a warning if the run needs more memory than is available, and the settings that need less."""
+    needed, room, stores = memory["total_bytes"], memory["available_bytes"], memory["stores_bytes"]
+    if needed is None or room is None or needed <= room:
+        return None
+    can_cut = "accumulate" in {field.name for field in fields(config.algorithm)}
+    advice = ["algorithm.accumulate=4 computes gradients in parts"] if can_cut else []
+    advice += ["fewer environments or a smaller batch need less"]
+    if stores > needed / 2:
+        advice.insert(0, f"its stores are {size(stores)} of it")
+    return f"the run needs about {size(needed)} of memory, {size(room)} are available: {'; '.join(advice)}"
 
 
 def disk_of(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cadenza.config.schedules import value_at
+from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.replay import ReplayStore
 from cadenza.envs.layout import allocate_space
@@ -23,7 +23,7 @@ from cadenza.nets.mlp import MLP
 from cadenza.nets.normalisers import RangeNorm
 from cadenza.nets.observe import VECTOR, ObservationTensors, Observer, flatten, is_image, vector_size, walk
 from cadenza.nets.opinions import single_steps, to_numpy
-from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.nets.target import Target
 from cadenza.nets.torso import Torso
 from cadenza.ops.diffusion import NOISE_SCHEDULES, add_noise, ddim_step, ddpm_step, sampling_steps
@@ -68,10 +68,11 @@ class Net(nn.Module):
 class DiffusionPolicy:
     """The workflow of Diffusion Policy and of behaviour cloning, its baseline."""
 
-    hooks = ("update",)
+    hooks = ("update", "update_world_model", "update_policy")
 
     def __init__(self, config: DiffusionPolicyConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
+        self.timed = TimedSettings(config)
         self.nets: dict[str, Net] = {}
         self.averages: dict[str, Target[Net]] = {}
         self.optimizers: dict[str, Optimizer] = {}
@@ -179,11 +180,10 @@ class DiffusionPolicy:
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Make one gradient step of each group's network, and move its moving average."""
-        config = self.config
+        config = self.timed.at(phase)
         self._measure_ranges(store)
         windows = store.windows(config.batch_size, self.context.streams.numpy("replay"), config.history, config.horizon)
-        rate = value_at(config.learning_rate, phase.now, phase.horizon)
-        rate *= min(1.0, (self.updates + 1) / max(1, config.learning_rate_warmup))
+        rate = config.learning_rate * min(1.0, (self.updates + 1) / max(1, config.learning_rate_warmup))
         keep = min(1 - (1 + self.updates) ** -config.ema_power, config.ema_max)
         metrics: dict[str, Any] = {}
         for name, net in self.nets.items():
@@ -191,7 +191,7 @@ class DiffusionPolicy:
             weight = self._tensor(data["active"]).float().transpose(1, 2).flatten(0, 1)  # [B * A, T]
             action = self.actions[name].encode(self._tensor(data["action"]))
             chunk = self.ranges[f"{name}.action"](action).transpose(1, 2).flatten(0, 1)
-            error = self._error(name, net, chunk, net.encode(self._observe(name, data["obs"])))
+            error = self._error(name, net, chunk, self._observe(name, data["obs"]))
             loss = masked_mean(error.square().mean(-1), weight)
             self.optimizers[name].zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -202,14 +202,31 @@ class DiffusionPolicy:
         self.updates += 1
         return Updated(1, {**metrics, "train/learning_rate": rate, "train/average_keeps": keep})
 
-    def _error(self, name: str, net: Net, chunk: Tensor, features: Tensor) -> Tensor:
-        """Return the error [B, T, D] of the predicted noise, or (cloning) of the predicted actions."""
-        if net.denoiser is None:
-            return net.clone(features) - chunk
+    def update_world_model(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Do the same as `update`: the denoiser is the main model, and the policy."""
+        return self.update(store, phase)
+
+    update_policy = update_world_model
+
+    def _error(self, name: str, net: Net, chunk: Tensor, obs: ObservationTensors) -> Tensor:
+        """Return the error [B * A, T, D] of the predicted noise, or (cloning) of the predicted actions."""
+        parts, denoiser, agents = self.config.accumulate, net.denoiser, len(self.context.env.groups[name].agents)
+        if denoiser is None:
+            cloned: Tensor = in_parts(lambda part: net.clone(net.encode(part)), obs, parts)
+            return cloned - chunk
         generator = self.context.streams.torch(f"noise.{name}", self.device)
         at = torch.randint(self.config.noise_steps, (len(chunk),), generator=generator, device=self.device)
         noise = torch.empty_like(chunk).normal_(generator=generator)
-        predicted: Tensor = net.denoiser(add_noise(chunk, noise, self.signal[at, None, None]), at, features)
+        noisy = add_noise(chunk, noise, self.signal[at, None, None])
+
+        def predict(part: Tree) -> Tensor:
+            noisy, at = part["noisy"].flatten(0, 1), part["at"].flatten(0, 1)
+            output: Tensor = denoiser(noisy, at, net.encode(part["obs"]))
+            return output
+
+        rows = (-1, agents)
+        inputs = {"noisy": noisy.view(*rows, *noisy.shape[1:]), "at": at.view(rows), "obs": obs}
+        predicted: Tensor = in_parts(predict, inputs, parts)
         return predicted - noise
 
     def _measure_ranges(self, store: ReplayStore) -> None:

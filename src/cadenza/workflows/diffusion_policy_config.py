@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
-from cadenza.config.algorithm_settings import SMALL_BATCH
+from cadenza.config.algorithm_settings import SMALL_BATCH, accumulation
 from cadenza.config.checks import check_actions, check_single_transitions, refuse_memory
 from cadenza.config.denoiser_settings import DenoisingTransformerConfig, UNetConfig
 from cadenza.config.networks import MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.replay_settings import ReplaySettings
-from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
@@ -22,6 +21,7 @@ DIFFUSION = "baseline=none"  # what the regression has none of
 class DiffusionPolicyConfig(ReplaySettings):
     """Diffusion Policy, and plain behaviour cloning as its baseline."""
 
+    scheduled: ClassVar[str] = "learning_rate max_grad_norm ema_max ema_power"
     name: str = setting("diffusion_policy", "name of the variant")
     baseline: Literal["none", "cloning"] = setting(
         "none", "cloning: a regression from observations to the chunk of actions, instead of a diffusion"
@@ -42,8 +42,9 @@ class DiffusionPolicyConfig(ReplaySettings):
         needs=f"{DIFFUSION} and sampler=ddim",
     )
     batch_size: int = setting(256, "chunks in a gradient step", least=1)
-    learning_rate: float | Schedule = setting(3e-4, "step size of the optimizer", above=0)
+    learning_rate: float = setting(3e-4, "step size of the optimizer", above=0)
     learning_rate_warmup: int = setting(500, "gradient steps over which it grows to its full value", "updates", least=0)
+    accumulate: int = accumulation()
     optimizer: OptimizerConfig = setting(
         doc="the optimizer", factory=lambda: OptimizerConfig("adamw", eps=1e-8, betas=(0.95, 0.999), weight_decay=1e-6)
     )

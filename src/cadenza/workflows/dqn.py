@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cadenza.config.schedules import Scheduled, value_at
+from cadenza.config.schedules import TimedSettings, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Transitions
 from cadenza.data.replay import ReplayStore
@@ -25,7 +25,7 @@ from cadenza.nets.numpy.actor_critic_kernel import observes_vectors
 from cadenza.nets.numpy.q_kernel import QKernel, example_batch, q_kernel
 from cadenza.nets.observe import VECTOR, ObservationTensors, Observer
 from cadenza.nets.opinions import action_mask, q_opinion
-from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.nets.q_network import Noise, QNetwork
 from cadenza.nets.target import Target
 from cadenza.ops.td import TDBatch, huber, project, quantile_huber
@@ -41,11 +41,14 @@ ROWS_AT_ONCE = 1024  # transitions in gradient steps that share one pass through
 class DQN:
     """Deep Q-learning, and its variant Rainbow."""
 
-    hooks = ("update",)
+    hooks = ("update", "update_value")
 
     def __init__(self, config: DQNConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
-        self._compiled_loss: Callable[..., tuple[Tensor, Tensor, Tensor]] = context.compiled(self._loss)
+        self.timed = TimedSettings(config)
+        self._compiled_loss: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._loss
+        if config.accumulate == 1:
+            self._compiled_loss = context.compiled(self._loss)
         self.nets: dict[str, QNetwork] = {}
         self.targets: dict[str, Target[QNetwork]] = {}
         self.optimizers: dict[str, Optimizer] = {}
@@ -75,7 +78,9 @@ class DQN:
     def act(self, step: Step, carry: Tree, mode: Mode) -> Acted:
         action = mode.forced
         if action is None:
-            epsilon = self._now(self.config.epsilon, mode.phase) if mode.explore else self.config.evaluation_epsilon
+            epsilon = self.config.evaluation_epsilon
+            if mode.explore:
+                epsilon = value_at(self.config.epsilon, mode.phase.now, mode.phase.horizon)
             action = {name: self._choose(name, step, epsilon, mode) for name in self.nets}
         return Acted(action, {name: {} for name in self.nets}, carry)
 
@@ -109,7 +114,7 @@ class DQN:
         for name, net in self.nets.items():
             values = net.means(net(self.observers[name](steps.obs[name])))
             opinions[name] = q_opinion(values, action_mask(steps, name, self.device))
-        return Explained(opinions, carry, dict.fromkeys(self.nets, Credit(self.config.gamma)))
+        return Explained(opinions, carry, dict.fromkeys(self.nets, Credit(self.timed.at(mode.phase).gamma)))
 
     def deployed(self, group: str) -> Deployed:
         net, start = self.nets[group], int(self.context.env.groups[group].action.start)  # type: ignore[attr-defined]
@@ -128,10 +133,10 @@ class DQN:
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Take one gradient step, group after group, on the same transitions; or several of those that are due."""
-        config, is_prioritized = self.config, self.config.priority_alpha is not None
-        beta, generator = self._now(config.priority_beta, phase), self.context.streams.numpy("replay")
-        calls = self._calls(phase.due)
-        sampled = store.sample(calls * config.batch_size, generator, config.n_step, config.gamma, beta)
+        config, is_prioritized = self.timed.at(phase), self.config.priority_alpha is not None
+        calls, generator = self._calls(phase.due), self.context.streams.numpy("replay")
+        amount, beta = calls * config.batch_size, config.priority_beta
+        sampled = store.sample(amount, generator, config.n_step, config.gamma, beta)
         priorities = np.zeros(config.batch_size, np.float32)
         metrics: dict[str, Any] = {}
         updates = 0
@@ -139,8 +144,7 @@ class DQN:
             acted = sampled.groups[name]["active"]
             if not acted.any():  # no agent of this group
                 continue
-            batch, learning_rate = self._batch(name, sampled, calls), self._now(config.learning_rate, phase)
-            figures, errors = self._learn(name, batch, calls, learning_rate)
+            figures, errors = self._learn(name, self._batch(name, sampled, calls), calls, config)
             if is_prioritized:
                 priorities = np.maximum(priorities, (errors * acted).max(-1))
             prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
@@ -148,8 +152,12 @@ class DQN:
             updates += calls
         if is_prioritized:
             store.update_priorities(sampled.index, priorities)
-        metrics["train/epsilon"] = self._now(config.epsilon, phase)
+        metrics["train/epsilon"] = config.epsilon
         return Updated(updates, metrics, calls)
+
+    def update_value(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Do the same as `update`: the values are all that it learns."""
+        return self.update(store, phase)
 
     def _calls(self, due: int) -> int:
         """Return how many of the gradient steps that are due to take at once: with one pass through the target."""
@@ -157,7 +165,9 @@ class DQN:
         if config.priority_alpha is not None or len(groups) > 1:
             return 1
         ((name, group),) = groups.items()
-        if name not in self.kernels or len(group.agents) > 1:  # some of several may not have acted
+        if (
+            name not in self.kernels or config.accumulate > 1 or len(group.agents) > 1
+        ):  # some of several may not have acted
             return 1
         until_copied = config.target_every - self.gradient_steps[name] % config.target_every
         return max(1, min(due, until_copied, ROWS_AT_ONCE // config.batch_size))
@@ -178,24 +188,24 @@ class DQN:
             weight=share if sampled.weight is None else share * sampled.weight[:, None],
         )
 
-    def _learn(self, name: str, batch: TDBatch, calls: int, learning_rate: float) -> tuple[dict[str, Any], Array]:
+    def _learn(self, name: str, batch: TDBatch, calls: int, config: DQNConfig) -> tuple[dict[str, Any], Array]:
         """Take `calls` gradient steps; return the means of their figures, and the last one's absolute errors [B, A]."""
         steps = []
         for figures, errors in self._gradients(name, batch, calls):
-            norms = self.optimizers[name].step(learning_rate, self.config.max_grad_norm)
+            norms = self.optimizers[name].step(config.learning_rate, config.max_grad_norm)
             steps.append(({**figures, "grad_norm": norms["all"]}, errors))
         self.gradient_steps[name] += calls
-        if self.gradient_steps[name] % self.config.target_every == 0:
-            self.targets[name].follow(self.config.tau)
+        if self.gradient_steps[name] % config.target_every == 0:
+            self.targets[name].follow(config.tau)
         figures, errors = steps[-1]
         if calls > 1:
             figures = {key: sum(step[key] for step, _ in steps) / calls for key in figures}
-        return {**figures, "learning_rate": learning_rate}, errors
+        return {**figures, "learning_rate": config.learning_rate}, errors
 
     def _gradients(self, name: str, batch: TDBatch, calls: int) -> Iterator[tuple[dict[str, Any], Array]]:
         """Set the parameters' gradients for one call after the other; yield figures and absolute errors [B, A]."""
         observer = self.observers[name]
-        if name in self.kernels:
+        if name in self.kernels and self.config.accumulate == 1:
             arrays = replace(batch, obs=observer.vector(batch.obs), next_obs=observer.vector(batch.next_obs))
             yield from self._kernel_gradients(name, arrays, calls)
         else:
@@ -237,7 +247,8 @@ class DQN:
             if batch.next_mask is not None:
                 scores = scores.masked_fill(~batch.next_mask, -torch.inf)
             next_output = of_actions(next_output, scores.argmax(-1))
-        output = of_actions(net(batch.obs, noise), batch.action)
+        inputs, parts = {"obs": batch.obs, "action": batch.action}, self.config.accumulate
+        output = in_parts(lambda part: of_actions(net(part["obs"], noise), part["action"]), inputs, parts)
         losses, goal, divergence = self._errors(net, output, next_output, batch)
         loss = (losses * batch.weight).sum()
         with torch.no_grad():
@@ -263,9 +274,6 @@ class DQN:
         losses = -(probs * output.log_softmax(-1)).sum(-1)
         divergence = losses.detach() + torch.xlogy(probs, probs).sum(-1)  # as in Rainbow
         return losses, (probs * net.support).sum(-1), divergence.clamp(min=0)
-
-    def _now(self, schedule: Scheduled, phase: PhaseInfo) -> float:
-        return value_at(schedule, phase.now, phase.horizon)
 
     def loss_example(self, group: str, numbers: np.random.Generator) -> tuple[dict[str, Any], list[QNetwork]] | None:
         """Set the gradients of a made-up batch as an update does; return figures and network. See `HandWritten`."""

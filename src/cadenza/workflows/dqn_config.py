@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+from cadenza.config.algorithm_settings import accumulation
 from cadenza.config.checks import check_discrete_actions, check_encoder, check_single_transitions, refuse_memory
 from cadenza.config.networks import NetworkConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.replay_settings import OffPolicySettings
@@ -18,6 +19,7 @@ from cadenza.types import EnvSpec
 class DQNConfig(OffPolicySettings):
     """Deep Q-learning, with the extensions of Rainbow."""
 
+    scheduled: ClassVar[str] = "learning_rate max_grad_norm gamma tau epsilon priority_beta"
     name: str = setting("dqn", "name of the variant")
     buffer_size: int = with_default(OffPolicySettings, "buffer_size", 100_000)
     warmup_steps: int = setting(
@@ -26,14 +28,15 @@ class DQNConfig(OffPolicySettings):
     train_every: int = with_default(OffPolicySettings, "train_every", 4)
     update_ratio: float = with_default(OffPolicySettings, "update_ratio", 0.25)
     batch_size: int = with_default(OffPolicySettings, "batch_size", 64)
-    learning_rate: float | Schedule = setting(5e-4, "step size of the optimizer", above=0)
+    learning_rate: float = setting(5e-4, "step size of the optimizer", above=0)
+    accumulate: int = accumulation()
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=lambda: OptimizerConfig(eps=1e-8))
     max_grad_norm: float | None = setting(10.0, "clip gradients of each group to this norm; null: never", above=0)
     gamma: float = setting(0.99, "discount", least=0, most=1)
     n_step: int = setting(1, "rewards summed before the network's estimate", "steps", least=1)
     target_every: int = setting(250, "gradient steps between updates of the target network", "updates", least=1)
     tau: float = setting(1.0, "share of the network's weights in each update of the target; 1: a copy", above=0, most=1)
-    epsilon: float | Schedule = setting(
+    epsilon: float = setting(
         doc="chance of a random action",
         factory=lambda: Schedule(start_value=1.0, end_value=0.05, end=0.1),
         least=0,
@@ -52,7 +55,7 @@ class DQNConfig(OffPolicySettings):
     noisy: bool = setting(False, "explore by learned noise on the weights, drawn anew at every step")
     noisy_sigma: float = setting(0.5, "noisy: initial scale of the noise", above=0)
     priority_alpha: float | None = setting(None, "prioritised replay: power of the TD error; null: uniform", above=0)
-    priority_beta: float | Schedule = setting(
+    priority_beta: float = setting(
         doc="share of the priorities' bias that importance weights correct; 1: all of it",
         factory=lambda: Schedule(start_value=0.4, end_value=1.0),
         least=0,

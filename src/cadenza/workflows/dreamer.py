@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.config.networks import OwnPart
-from cadenza.config.schedules import value_at
+from cadenza.config.schedules import TimedSettings, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Sequences
-from cadenza.data.device_copy import Fetch, send
+from cadenza.data.device_copy import Fetch, scheduled_tensors, send
 from cadenza.data.replay import ReplayStore
 from cadenza.nets.actors import Actions, Actor, CategoricalActor, NormalActor
 from cadenza.nets.dense import Style
@@ -52,23 +52,26 @@ from cadenza.types import (
 from cadenza.workflows.dreamer_behaviour import LOSSES, Behaviour, ImaginationNoise, estimated_return, plan
 from cadenza.workflows.dreamer_config import DreamerConfig
 from cadenza.workflows.dreamer_latents import DETER, STOCH, compress, decompress, unknown
-from cadenza.workflows.dreamer_model import SequenceBatch, model_loss
+from cadenza.workflows.dreamer_model import SequenceBatch, infer, model_loss
 from cadenza.workflows.parts import Parts, estimator, own_states
 
-NETWORKS = ("model", "actor", "critic")
+CONTROLLER = ("actor", "critic")
+NETWORKS = ("model", *CONTROLLER)
 
 
 class Dreamer:
     """The workflow of PlaNet and Dreamer."""
 
-    hooks = ("update", "update_world_model")
+    hooks: tuple[str, ...] = ("update", "update_world_model", "update_controller")
 
     def __init__(self, config: DreamerConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
+        self.timed = TimedSettings(config)
         ((self.group, group),) = context.env.groups.items()
         self.observer = Observer(group.observation, self.device)
         self.actions = Actions(group.action, self.device)
-        settings = (config.model, config.gamma, config.encoder, config.dynamics, config.decoder)
+        gamma = value_at(config.gamma, now=0, horizon=1)
+        settings = (config.model, gamma, config.encoder, config.dynamics, config.decoder)
         self.model = WorldModel(group.observation, self.actions.size, *settings).to(self.device)
         self.plain_latents = config.dynamics != "rssm"
         self.estimator = estimator(config.returns, "algorithm.returns")
@@ -88,9 +91,14 @@ class Dreamer:
             normalisers={"observation": self.observer, "returns": self.scale},
             **own_states(planner=self.planner, returns=self.estimator),
         )
-        self._learn: Callable[[Tree], Tree] = context.captured(partial(self.learn, behaviour=self.behaviour))
+        if self.behaviour is None:
+            self.hooks = ("update", "update_world_model")  # a search learns nothing
+        parts = (tuple(self.networks), ("model",), CONTROLLER)
+        self._learn: dict[tuple[str, ...], Callable[[Tree], Tree]]
+        self._learn = {names: partial(self.learn, names=names) for names in parts}
+        if config.accumulate == 1:
+            self._learn = {names: context.captured(learn) for names, learn in self._learn.items()}
         self._plan: Callable[[Tree], Tree] = context.captured(self.plan)
-        self._learn_model: Callable[[Tree], Tree] = context.captured(partial(self.learn, behaviour=None))
 
     def _build_behaviour(self) -> Behaviour:
         """Build actor, critic and, if there is one, the slow critic, with their optimizers."""
@@ -184,59 +192,68 @@ class Dreamer:
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Make one gradient step of the world model and, in imagination, one of actor and critic."""
-        updated = self._update(store, phase, self._learn, self.behaviour)
-        if self.target is not None and self.updates % self.config.slow_critic_every == 0:
-            self.target.follow(self.config.slow_critic_rate)
-        return updated
+        return self._update(store, phase, tuple(self.networks))
 
     def update_world_model(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Make one gradient step of the world model alone, from a dataset for instance."""
-        return self._update(store, phase, self._learn_model, None)
+        return self._update(store, phase, ("model",))
 
-    def _update(
-        self, store: ReplayStore, phase: PhaseInfo, learn: Callable[[Tree], Tree], behaviour: Behaviour | None
-    ) -> Updated:
-        """Sample sequences, learn from them, and write the new latent states back to the replay."""
-        config = self.config
+    def update_controller(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Make one gradient step of actor and critic in the imagination of the world model, which stays as it is."""
+        return self._update(store, phase, CONTROLLER)
+
+    def _update(self, store: ReplayStore, phase: PhaseInfo, names: tuple[str, ...]) -> Updated:
+        """Sample sequences, train these networks on them, and write the new latent states back to the replay."""
+        config, behaviour = self.timed.at(phase), self.behaviour if "actor" in names else None
         sequences = store.sequences(config.batch_size, config.batch_length + 1, self.context.streams.numpy("replay"))
         inputs = {
             **self._to_device(sequences),
-            "schedules": self._schedules(phase),
+            "schedules": self._rates(config),
+            "settings": scheduled_tensors(self.timed, phase.now, phase.horizon, self.device),
             "noise": self.model.rssm.noise(config.batch_length, config.batch_size, generator=self._stream("model")),
             "imagination": {} if behaviour is None else self._imagination_noise(behaviour.actor)._asdict(),
         }
-        outputs = learn(inputs)
-        self.updates += 1
+        outputs = self._learn[names](inputs)
+        if list(self.networks)[-1] in names:  # counts the steps of the critic that the slow one follows
+            self.updates += 1
+            if self.target is not None and self.updates % config.slow_critic_every == 0:
+                self.target.follow(config.slow_critic_rate)
         if config.stored_latents:
             store.revise(sequences.index[:, 1:], self.group, Fetch(outputs["latents"]))
         # copied, because a captured graph writes its next metrics over these
         metrics = zip(outputs["metrics"], torch.stack(list(outputs["metrics"].values())), strict=True)
         return Updated(1, {f"train/{name}": value for name, value in metrics})
 
-    def learn(self, inputs: Tree, behaviour: Behaviour | None) -> Tree:
-        """Make a gradient step, on tensors alone: shapes never change, and nothing is read back from the device.
+    def learn(self, inputs: Tree, names: tuple[str, ...]) -> Tree:
+        """Make a gradient step of the networks `names`, on tensors alone.
 
-        v3 minimises the sum of all losses, as the critic's also teaches the world model. Before v3, each network has a
-        loss of its own.
+        Shapes never change, and nothing is read back from the device. v3 minimises the sum of all losses, as the
+        critic's also teaches the world model. Before v3, each network has a loss of its own.
         """
-        config, batch = self.config, self._batch(inputs)
+        config, batch = self.timed.filled(inputs["settings"]), self._batch(inputs)
+        self.model.gamma = config.gamma
         *rates, entropy_coef = inputs["schedules"]
         rate = dict(zip(NETWORKS, rates, strict=True))
-        loss, observed, metrics = model_loss(self.model, batch, inputs["noise"], config)
-        if behaviour is None:
-            self._minimise(loss, ("model",), rate, metrics)
+        behaviour = self.behaviour if "actor" in names else None
+        in_one = config.behaviour == "v3" and behaviour is not None
+        metrics: dict[str, Tensor] = {}
+        if "model" in names:
+            loss, observed, metrics = model_loss(self.model, batch, inputs["noise"], config)
+            if not in_one:
+                self._minimise(loss, ("model",), rate, config.max_grad_norm, metrics)
         else:
+            with torch.no_grad():
+                loss, observed = torch.zeros((), device=self.device), infer(self.model, batch, inputs["noise"])
+        if behaviour is not None:
             noise = ImaginationNoise(**inputs["imagination"])
             arguments = (self.model, behaviour, batch, observed.state, noise, entropy_coef, config)
-            if config.behaviour == "v3":
-                losses = LOSSES["v3"](*arguments)
-                self._minimise(loss + losses.actor + losses.critic, NETWORKS, rate, metrics)
+            losses = LOSSES[config.behaviour](*arguments)
+            if in_one:
+                self._minimise(loss + losses.actor + losses.critic, names, rate, config.max_grad_norm, metrics)
             else:
-                self._minimise(loss, ("model",), rate, metrics)
-                losses = LOSSES[config.behaviour](*arguments)
                 self._backward(losses.actor, ("actor",))
-                self._minimise(losses.critic, ("critic",), rate, metrics)
-                self._step(("actor",), rate, metrics)
+                self._minimise(losses.critic, ("critic",), rate, config.max_grad_norm, metrics)
+                self._step(("actor",), rate, config.max_grad_norm, metrics)
             metrics |= losses.metrics
         latents = {}
         if config.stored_latents:  # [B, T, A, …] for the replay
@@ -244,12 +261,10 @@ class Dreamer:
             latents = {name: x.transpose(0, 1).unsqueeze(2).contiguous() for name, x in compressed.items()}
         return {"latents": latents, "metrics": metrics}
 
-    def _minimise(
-        self, loss: Tensor, names: tuple[str, ...], rates: Mapping[str, Tensor], metrics: dict[str, Tensor]
-    ) -> None:
-        """Make a gradient step of these networks."""
+    def _minimise(self, loss: Tensor, names: tuple[str, ...], *step: Any) -> None:
+        """Make a gradient step of these networks; `step` are the other arguments of `_step`."""
         self._backward(loss, names)
-        self._step(names, rates, metrics)
+        self._step(names, *step)
 
     def _backward(self, loss: Tensor, names: tuple[str, ...]) -> None:
         """Compute the gradients of these networks, and of no others."""
@@ -257,10 +272,16 @@ class Dreamer:
             self.optimizers[name].zero_grad()
         loss.backward(inputs=[p for name in names for p in self.networks[name].parameters()])  # type: ignore[no-untyped-call]
 
-    def _step(self, names: tuple[str, ...], rates: Mapping[str, Tensor], metrics: dict[str, Tensor]) -> None:
+    def _step(
+        self,
+        names: tuple[str, ...],
+        rates: Mapping[str, Tensor],
+        max_norm: float | Tensor | None,
+        metrics: dict[str, Tensor],
+    ) -> None:
         """Step the optimizers of these networks with their gradients."""
         for name in names:
-            norm = self.optimizers[name].step(rates[name], self.config.max_grad_norm)["all"]
+            norm = self.optimizers[name].step(rates[name], max_norm)["all"]
             metrics[f"grad_norm/{name}"] = norm
 
     def _imagination_noise(self, actor: Actor) -> ImaginationNoise:
@@ -273,13 +294,11 @@ class Dreamer:
     def _stream(self, name: str) -> torch.Generator:
         return self.context.streams.torch(name, self.device)
 
-    def _schedules(self, phase: PhaseInfo) -> Tensor:
-        """Return the present step size of each network, and the weight of the policy's entropy, [4]."""
-        config = self.config
-        rate = config.learning_rate
-        rates = (rate, config.actor_learning_rate or rate, config.critic_learning_rate or rate)
-        values = [value_at(schedule, phase.now, phase.horizon) for schedule in (*rates, config.entropy_coef)]
-        return send(np.array(values, np.float32), self.device)
+    def _rates(self, config: DreamerConfig) -> Tensor:
+        """Return the step size of each network, and the weight of the policy's entropy, [4]."""
+        own_rates = (config.actor_learning_rate, config.critic_learning_rate)
+        rates = (config.learning_rate if rate is None else rate for rate in (None, *own_rates))
+        return send(np.array([*rates, config.entropy_coef], np.float32), self.device)
 
     def _to_device(self, sequences: Sequences) -> dict[str, Tree]:
         """Return sequences [B, T + 1, …] as tensors [T, B, …], each row with the action and reward that led to it.
@@ -349,7 +368,7 @@ class Dreamer:
         if self.behaviour is not None:
             value = to_numpy(self.behaviour.critic.mean(self.behaviour.critic(features)))
             opinion = replace(opinion, value=value, **self._distribution(self.behaviour.actor, features, steps))
-        config = self.config
+        config = self.timed.at(mode.phase)
         credit = Credit(config.gamma, config.return_lambda, on_arrival=config.values_count_arrival)
         return Explained({self.group: opinion}, carry, {self.group: credit})
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,10 +17,12 @@ from torch import Tensor
 
 from cadenza.nets.actors import Actor, CategoricalActor
 from cadenza.nets.normalisers import PercentileScale
+from cadenza.nets.optimizers import in_parts
 from cadenza.nets.rssm import RSSMState
 from cadenza.nets.world_model import NumberHead, WorldModel, chunks, map_chunks
 from cadenza.ops.planning import cem
 from cadenza.ops.returns import lambda_return
+from cadenza.types import Tree
 from cadenza.workflows.dreamer_config import DreamerConfig
 from cadenza.workflows.dreamer_model import SequenceBatch
 from cadenza.workflows.parts import Estimator, both
@@ -59,12 +62,21 @@ class Losses(NamedTuple):
 
 
 def imagine(
-    model: WorldModel, actor: Actor, start: RSSMState, noise: ImaginationNoise, gradients: bool
+    model: WorldModel, actor: Actor, start: RSSMState, noise: ImaginationNoise, gradients: bool, parts: int = 1
 ) -> ImaginedSteps:
     """Return what the policy would do from the states `start` [N, …], and where that would lead.
 
-    The policy sees states without a gradient, so that with `gradients` they reach it through its actions alone.
+    The policy sees states without a gradient, so that with `gradients` they reach it through its actions alone, which
+    are computed in `parts` parts of the N states.
     """
+    if parts > 1 and gradients:
+
+        def compute(part: Tree) -> dict[str, Tensor]:
+            start = RSSMState(part["deter"][0], part["stoch"][0])
+            return imagine(model, actor, start, ImaginationNoise(part["action"], part["latent"]), True)._asdict()
+
+        inputs = {"deter": start.deter[None], "stoch": start.stoch[None], **noise._asdict()}
+        return ImaginedSteps(**in_parts(compute, inputs, parts, dim=1))
     state, features, actions = start, [start.features()], []
     with nullcontext() if gradients else torch.no_grad():
         for t in range(len(noise.action)):
@@ -92,7 +104,8 @@ def v3_losses(
     actor, critic, slow_critic = behaviour.actor, behaviour.critic, behaviour.slow_critic
     imagined = imagine(model, actor, start_states(state.detach()), noise, gradients=False)
     features = imagined.features
-    outputs = [critic(part) for part in chunks(features[:-1])]
+    split = partial(in_parts, parts=config.accumulate, dim=1)
+    outputs = [split(critic, part) for part in chunks(features[:-1])]
     with torch.no_grad():
         reward = model.reward.value(features)
         discount = map_chunks(model.discount, features)
@@ -104,7 +117,7 @@ def v3_losses(
     behaviour.return_scale.learn(returns)
     scale = behaviour.return_scale.spread()
     advantage = (returns - value[:-1]) / scale
-    policy = map_chunks(actor, features[:-1])
+    policy = map_chunks(partial(split, actor), features[:-1])
     entropy = actor.entropy(policy)
     objective = actor.log_prob(policy, imagined.action[:-1]) * advantage + entropy_coef * entropy
     actor_loss = -(weight * objective).mean()
@@ -119,7 +132,7 @@ def v3_losses(
     metrics |= {"imagined/reward": reward.mean(), "imagined/return": returns.mean(), "imagined/value": value.mean()}
     metrics["return_scale"] = scale
     total = imagined_loss
-    if config.replay_value_scale:
+    if isinstance(config.replay_value_scale, Tensor) or config.replay_value_scale:  # a tensor is not read back
         replayed = state.features()
         slow_value = slow_critic.value(replayed[:-1])
         bootstrap = returns[0].view(batch.reward.shape)
@@ -127,7 +140,7 @@ def v3_losses(
         steps = (batch.reward, discount, bootstrap)
         target = behaviour.returns(*steps, bootstrap[-1], config.return_lambda, batch.last)
         continues = (~batch.last[:-1]).to(returns.dtype)
-        outputs = [critic(part) for part in chunks(replayed[:-1])]
+        outputs = [split(critic, part) for part in chunks(replayed[:-1])]
         replayed_loss = (continues * critic_loss(outputs, target, slow_value)).mean()
         total = total + config.replay_value_scale * replayed_loss
         metrics["replay_critic_loss"] = replayed_loss
@@ -149,18 +162,18 @@ def v2_losses(
     """
     actor, critic, slow_critic = behaviour.actor, behaviour.critic, behaviour.slow_critic
     dynamics = through_dynamics(config, actor)
-    imagined = imagine(model, actor, start_states(state.detach()), noise, gradients=dynamics)
-    features = imagined.features
+    imagined = imagine(model, actor, start_states(state.detach()), noise, dynamics, config.accumulate)
+    features, split = imagined.features, partial(in_parts, parts=config.accumulate, dim=1)
     with nullcontext() if dynamics else torch.no_grad():
-        reward = model.reward.mean(model.reward(features))
-        discount = model.discount(features)
+        reward = split(lambda part: model.reward.mean(model.reward(part)), features)
+        discount = split(model.discount, features)
         start_discount = config.gamma * (~batch.terminal).flatten().to(discount.dtype)  # recorded, not predicted
         discount = torch.cat([start_discount.unsqueeze(0), discount[1:]])
-        value = slow_critic.mean(slow_critic(features))
+        value = split(lambda part: slow_critic.mean(slow_critic(part)), features)
         target = arrival_returns(reward, discount, value, config.return_lambda, behaviour.returns)  # [H, N]
     weight = reach_weights(discount).detach()  # [H + 1, N]
 
-    policy = actor(features[:-2].detach())
+    policy = split(actor, features[:-2].detach())
     entropy = actor.entropy(policy)
     if dynamics:
         objective = target[1:]
@@ -168,7 +181,7 @@ def v2_losses(
         advantage = (target[1:] - value[:-2]).detach()
         objective = actor.log_prob(policy, imagined.action[:-2].detach()) * advantage
     actor_loss = -(weight[:-2] * (objective + entropy_coef * entropy)).mean()
-    critic_loss = (weight[:-1] * critic.loss(critic(features[:-1].detach()), target)).mean()
+    critic_loss = (weight[:-1] * critic.loss(split(critic, features[:-1].detach()), target)).mean()
     return with_metrics(actor_loss, critic_loss, entropy, reward, target, value)
 
 
@@ -187,16 +200,19 @@ def v1_losses(
     an episode terminated do not count.
     """
     actor, critic = behaviour.actor, behaviour.critic
-    imagined = imagine(model, actor, start_states(state.detach()), noise, gradients=True)
-    features = imagined.features[1:]
-    reward, discount = model.reward.mean(model.reward(features)), model.discount(features)
-    value = critic.mean(critic(features))
+    imagined = imagine(model, actor, start_states(state.detach()), noise, True, config.accumulate)
+    features, split = imagined.features[1:], partial(in_parts, parts=config.accumulate, dim=1)
+    reward, discount = (
+        split(lambda part: model.reward.mean(model.reward(part)), features),
+        split(model.discount, features),
+    )
+    value = split(lambda part: critic.mean(critic(part)), features)
     target = arrival_returns(reward, discount, value, config.return_lambda, behaviour.returns)  # [H - 1, N]
     weight = reach_weights(discount)[:-1].detach() * (~batch.terminal).flatten().to(discount.dtype)
     with torch.no_grad():
         entropy = actor.entropy(actor(imagined.features[:-1]))
     actor_loss = -(weight * target).mean()
-    critic_loss = (weight * critic.loss(critic(features[:-1].detach()), target)).mean()
+    critic_loss = (weight * critic.loss(split(critic, features[:-1].detach()), target)).mean()
     return with_metrics(actor_loss, critic_loss, entropy, reward, target, value)
 
 

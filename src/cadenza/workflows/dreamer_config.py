@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from cadenza.config.algorithm_settings import accumulation
 from cadenza.config.checks import check_actions, check_one_agent, ends
 from cadenza.config.networks import EstimatorConfig, OptimizerConfig, OwnDecoder, OwnDynamics, OwnNetwork, OwnPlanner
 from cadenza.config.replay_settings import ReplaySettings
-from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.config.world_model_settings import PlanningConfig, WorldModelConfig
 from cadenza.errors import ConfigError
@@ -21,6 +21,11 @@ ACTOR = "behaviour=v1|v2|v3"
 class DreamerConfig(ReplaySettings):
     """A world model, and a behaviour learned (or planned) inside it. The defaults are Dreamer v3."""
 
+    scheduled: ClassVar[str] = (
+        "free_nats kl_scale representation_scale kl_balance vector_scale reward_scale continue_scale gamma "
+        "return_lambda entropy_coef slow_critic_rate slow_critic_weight replay_value_scale exploration_noise "
+        "learning_rate actor_learning_rate critic_learning_rate max_grad_norm"
+    )
     one_graph: ClassVar[bool] = True
     name: str = setting("dreamer_v3", "name of the variant")
     warmup_steps: int = setting(
@@ -72,7 +77,7 @@ class DreamerConfig(ReplaySettings):
     return_lambda: float = setting(
         0.95, "lambda-return: 1 uses imagined rewards up to the horizon, 0 the next value", least=0, most=1, needs=ACTOR
     )
-    entropy_coef: float | Schedule = setting(3e-4, "weight of the policy's entropy", least=0, needs=ACTOR)
+    entropy_coef: float = setting(3e-4, "weight of the policy's entropy", least=0, needs=ACTOR)
     actor_gradient: Literal["auto", "reinforce", "dynamics"] = setting(
         "reinforce", "likelihood-ratio gradient, or back through the model; auto: as v2, reinforce if discrete"
     )
@@ -95,7 +100,7 @@ class DreamerConfig(ReplaySettings):
         1.0, "weight of the loss that keeps the critic near the slow one", least=0, needs="behaviour=v3"
     )
     replay_value_scale: float = setting(0.3, "weight of the critic's loss on replay", least=0, needs="behaviour=v3")
-    exploration_noise: float | Schedule = setting(
+    exploration_noise: float = setting(
         0.0, "standard deviation of noise on continuous actions in [-1, 1]; chance of a random discrete one", least=0
     )
     planning: PlanningConfig = setting(doc="the search for actions", factory=PlanningConfig, needs="behaviour=plan")
@@ -105,13 +110,14 @@ class DreamerConfig(ReplaySettings):
         sparse=True,
         needs="behaviour=plan",
     )
-    learning_rate: float | Schedule = setting(4e-5, "step size of the optimizers", above=0)
-    actor_learning_rate: float | Schedule | None = setting(
+    learning_rate: float = setting(4e-5, "step size of the optimizers", above=0)
+    actor_learning_rate: float | None = setting(
         None, "step size for the policy; null: learning_rate", above=0, needs=ACTOR
     )
-    critic_learning_rate: float | Schedule | None = setting(
+    critic_learning_rate: float | None = setting(
         None, "step size for the critic; null: learning_rate", above=0, needs=ACTOR
     )
+    accumulate: int = accumulation()
     optimizer: OptimizerConfig = setting(
         doc="the optimizer", factory=lambda: OptimizerConfig("laprop", eps=1e-20, agc=0.3, warmup=1000)
     )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from cadenza.nets.observe import ObservationTensors
+from cadenza.nets.optimizers import in_parts
 from cadenza.nets.rssm import ObservedStates, RSSMState
 from cadenza.nets.world_model import WorldModel
 from cadenza.ops.latents import planet_kl, v1_kl, v2_kl, v3_kl
+from cadenza.types import Tree
 from cadenza.workflows.dreamer_config import DreamerConfig
 
 
@@ -34,21 +37,46 @@ def model_loss(
 
     `noise` [T, B, S] samples the states.
     """
-    observed = model.rssm.observe(model.encode(batch.obs), batch.action, batch.first, batch.start, noise)
-    features = observed.state.features()
-    reconstruction = model.decode.losses(model.decode(features), batch.obs)
-    losses = {f"loss/{name}": loss.mean() for name, loss in reconstruction.items()}
-    losses["loss/reward"] = model.reward.loss(model.reward(features), batch.reward).mean()
-    scales = {"loss/vector": config.vector_scale, "loss/reward": config.reward_scale}
-    if model.goes_on is not None:
-        losses["loss/continue"] = model.continue_loss(features, batch.terminal).mean()
-        scales["loss/continue"] = config.continue_scale
+
+    def judge(part: Tree) -> dict[str, Tree]:
+        start = RSSMState(*(x[0] for x in part["start"].values()))
+        sequences = replace(batch, **{name: part[name] for name in names}, start=start)
+        observed = infer(model, sequences, part["noise"])
+        features = observed.state.features()
+        losses = {f"loss/{name}": x for name, x in model.decode.losses(model.decode(features), sequences.obs).items()}
+        losses["loss/reward"] = model.reward.loss(model.reward(features), sequences.reward)
+        if model.goes_on is not None:
+            losses["loss/continue"] = model.continue_loss(features, sequences.terminal)
+        state, post, prior = observed
+        return {"losses": losses, "state": state._asdict(), "post": as_dict(post), "prior": as_dict(prior)}
+
+    names = ("obs", "action", "reward", "first", "terminal")
+    inputs = {"start": {name: x[None] for name, x in batch.start._asdict().items()}, "noise": noise}
+    outputs = in_parts(judge, {**inputs, **{name: getattr(batch, name) for name in names}}, config.accumulate, dim=1)
+    distributions = (tuple(outputs[name].values()) for name in ("post", "prior"))
+    observed = ObservedStates(RSSMState(**outputs["state"]), *distributions)
+    losses = {name: loss.mean() for name, loss in outputs["losses"].items()}
+    scales = {
+        "loss/vector": config.vector_scale,
+        "loss/reward": config.reward_scale,
+        "loss/continue": config.continue_scale,
+    }
     for name, (loss, scale) in divergence_losses(model, observed, config).items():
         losses[name], scales[name] = loss, scale
     total = torch.stack([scales.get(name, 1.0) * loss for name, loss in losses.items()]).sum()
     with torch.no_grad():
         divergence = model.rssm.divergence(*observed.post, *observed.prior).mean()
     return total, observed, {"kl": divergence, **{name: loss.detach() for name, loss in losses.items()}}
+
+
+def as_dict(parts: Sequence[Tensor]) -> dict[int, Tensor]:
+    """Return a tuple of tensors as a tree."""
+    return dict(enumerate(parts))
+
+
+def infer(model: WorldModel, batch: SequenceBatch, noise: Tensor) -> ObservedStates:
+    """Return the states [T, B, …] that the world model infers from sequences; `noise` [T, B, S] samples them."""
+    return model.rssm.observe(model.encode(batch.obs), batch.action, batch.first, batch.start, noise)
 
 
 def divergence_losses(

@@ -11,14 +11,14 @@ Letters in shapes: T steps, N environments, A agents of the group; S sequences o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cadenza.config.schedules import Scheduled, value_at
+from cadenza.config.schedules import TimedSettings, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.rollout import Rollout, RolloutStore
 from cadenza.nets.actor_critic import ActorCritic, ActorCriticOutput, act, deployed
@@ -33,13 +33,20 @@ from cadenza.nets.numpy.actor_critic_kernel import (
 )
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import actor_critic_opinions
-from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.ops.returns import explained_variance
 from cadenza.ops.surrogate import FIGURES, ClippedObjective
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Credit, Explained, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.parts import Parts, both, estimator, own_states, takes_ratio
 from cadenza.workflows.ppo_config import PPOConfig
+
+Part = Literal["all", "value", "policy"]
+FIGURES_OF: dict[Part, tuple[str, ...]] = {  # what an update of this part reports
+    "all": FIGURES,
+    "value": ("value_loss",),
+    "policy": ("policy_loss", "entropy", "kl", "clip_fraction"),
+}
 
 
 @dataclass(frozen=True)
@@ -70,14 +77,18 @@ class Samples:
 class PPO:
     """Proximal Policy Optimization, and its variants A2C, IPPO, MAPPO and HAPPO."""
 
-    hooks = ("update",)
+    hooks = ("update", "update_value", "update_policy")
+    joint_hooks = ("update_value", "update_policy")  # of one rollout: both together are `update`
 
     def __init__(self, config: PPOConfig, context: Context) -> None:
         self.config = config
         self.context = context
         self.device = context.device
-        self._compiled_loss: Callable[..., tuple[Tensor, Tensor]] = context.compiled(self._loss)
+        self._compiled_loss: Callable[..., tuple[Tensor, Tensor]] = self._loss
+        if config.accumulate == 1:
+            self._compiled_loss = context.compiled(self._loss)
         self.configs = config.by_group(context.env.groups)
+        self.timed = {name: TimedSettings(settings) for name, settings in self.configs.items()}
         self.nets: dict[str, ActorCritic] = {}
         self.kernels: dict[str, ActorCriticKernel] = {}  # hand-written, where they support the network
         self.optimizers: dict[str, Optimizer] = {}
@@ -104,7 +115,8 @@ class PPO:
             agents = len(group.agents)
             self.dead[name] = torch.zeros(context.num_envs, agents, dtype=torch.bool, device=self.device)
             if settings.normalize_reward:
-                self.reward_scales[name] = RewardScale(context.num_envs, agents, settings.gamma, self.device)
+                gamma = value_at(settings.gamma, now=0, horizon=1)
+                self.reward_scales[name] = RewardScale(context.num_envs, agents, gamma, self.device)
             if settings.normalize_value:
                 self.value_scales[name] = ValueScale(self.device)
         normalisers: dict[str, Any] = {
@@ -142,10 +154,10 @@ class PPO:
     def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
         """Return action probabilities (or means and deviations) and values."""
         opinions, after = actor_critic_opinions(self.nets, self.observers, steps, carry, self.views, self.value_scales)
-        return Explained(opinions, after, {name: self._credit(name) for name in self.nets})
+        return Explained(opinions, after, {name: self._credit(name, mode.phase) for name in self.nets})
 
-    def _credit(self, name: str) -> Credit:
-        config, scale = self.configs[name], self.reward_scales.get(name)
+    def _credit(self, name: str, phase: PhaseInfo) -> Credit:
+        config, scale = self.timed[name].at(phase), self.reward_scales.get(name)
         credit = Credit(config.gamma, config.gae_lambda, team=self.config.rewards == "team")
         return credit if scale is None else credit._replace(reward_scale=scale.deviation(), reward_clip=scale.clip)
 
@@ -156,17 +168,29 @@ class PPO:
 
     def update(self, store: RolloutStore, phase: PhaseInfo) -> Updated:
         """Learn from one rollout: several epochs of minibatches, group after group."""
+        return self._update(store, phase)
+
+    def update_value(self, store: RolloutStore, phase: PhaseInfo) -> Updated:
+        """Train the critic alone; the policy, and a torso that it shares with the critic, stay as they are."""
+        return self._update(store, phase, "value")
+
+    def update_policy(self, store: RolloutStore, phase: PhaseInfo) -> Updated:
+        """Train the policy alone, with the torso that it may share with the critic."""
+        return self._update(store, phase, "policy")
+
+    def _update(self, store: RolloutStore, phase: PhaseInfo, part: Part = "all") -> Updated:
+        """Train the policy, the critic or all of each group on a rollout."""
         rollout = store.take()
         metrics: dict[str, Any] = {}
         updates = 0
         log_factors: dict[str, Tensor] = {}  # by team: log-likelihood ratio of the actions of its updated groups [T, N]
         for name in self._order():
             team = self.context.env.groups[name].team
-            samples, again = self._prepare(name, rollout, log_factors.get(team))
+            samples, again = self._prepare(name, rollout, phase, log_factors.get(team))
             if not samples.weight.any():  # no agent of this group acted
                 continue
             before = self._likelihood(name, rollout) if self._is_sequential else None
-            group_updates, group_metrics = self._fit(name, samples, phase, again)
+            group_updates, group_metrics = self._fit(name, samples, phase, part, again)
             updates += group_updates
             prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in group_metrics.items()}
@@ -192,19 +216,20 @@ class PPO:
 
     @torch.no_grad()
     def _prepare(
-        self, name: str, rollout: Rollout, log_factor: Tensor | None = None
+        self, name: str, rollout: Rollout, phase: PhaseInfo, log_factor: Tensor | None = None
     ) -> tuple[Samples, Callable[[], Samples] | None]:
         """Return a group's samples, and the function that estimates their advantages anew, where an estimator does.
 
         Samples have advantages and value targets, and are cut into sequences.
         """
-        data = rollout.groups[name]
+        data, config = rollout.groups[name], self.timed[name].at(phase)
         acted, is_first = self._tensor(data["active"]), self._tensor(rollout.is_first)[..., None]
         first = is_first.expand(acted.shape)
         alive = self._alive(name, first, self._tensor(data["died"])) & self._tensor(anyone_acted(rollout))[..., None]
         reward, terminated = self._earned(name, rollout)
         ended = terminated | self._tensor(rollout.truncated)[..., None]
         if name in self.reward_scales:
+            self.reward_scales[name].gamma = config.gamma
             reward = self.reward_scales[name](reward, ended, alive, first)
         steps: dict[str, Any] = {
             **dict(zip(("obs", "critic_obs"), self._observe(name, observations(rollout), rollout.state), strict=True)),
@@ -216,13 +241,15 @@ class PPO:
         carry = map_tree(self._tensor, rollout.carry.get(name, {}))  # [before some steps, N, A, …]
         earned = (reward, terminated, ended, alive)
         steps["old_log_prob"], steps["old_value"], next_value = self._judge(name, rollout, steps, carry, ended)
-        estimates = self._estimate(name, earned, steps["old_value"], next_value)
+        estimates = self._estimate(name, config, earned, steps["old_value"], next_value)
 
         @torch.no_grad()
         def again() -> Samples:
             """Estimate by the present policy and critic."""
             log_prob, value, next_value = self._judge(name, rollout, steps, carry, ended, noted=False)
-            estimates = self._estimate(name, earned, value, next_value, (log_prob - steps["old_log_prob"]).exp())
+            estimates = self._estimate(
+                name, config, earned, value, next_value, (log_prob - steps["old_log_prob"]).exp()
+            )
             return self._cut(name, {**steps, **estimates}, acted, alive, carry)
 
         samples = self._cut(name, {**steps, **estimates}, acted, alive, carry)
@@ -231,6 +258,7 @@ class PPO:
     def _estimate(
         self,
         name: str,
+        config: PPOConfig,
         earned: tuple[Tensor, Tensor, Tensor, Tensor],
         value: Tensor,
         next_value: Tensor,
@@ -242,7 +270,7 @@ class PPO:
         likelihood of the actions by the present policy per that by the one that acted.
         """
         reward, terminated, ended, alive = earned
-        config, scale = self.configs[name], self.value_scales.get(name)
+        scale = self.value_scales.get(name)
         if scale is not None:
             value, next_value = scale.to_returns(value), scale.to_returns(next_value)
         next_value = next_value.masked_fill(terminated, 0.0)
@@ -342,15 +370,23 @@ class PPO:
         return times.clamp(max=n_steps - 1), counts.float()  # the last rollout may end within a sequence
 
     def _fit(
-        self, name: str, samples: Samples, phase: PhaseInfo, again: Callable[[], Samples] | None = None
+        self,
+        name: str,
+        samples: Samples,
+        phase: PhaseInfo,
+        part: Part = "all",
+        again: Callable[[], Samples] | None = None,
     ) -> tuple[int, dict[str, Tensor]]:
         """Take the gradient steps of all epochs; return their number and the means of their figures.
 
         `again` returns the samples of each further epoch, if its advantages are estimated anew.
         """
-        config, optimizer = self.configs[name], self.optimizers[name]
-        learning_rate = self._now(config.learning_rate, phase)
-        objective = self._objective(config, phase)
+        config, optimizer = self.timed[name].at(phase), self.optimizers[name]
+        learning_rate = self._tensor_of(config.learning_rate)
+        objective = self._objective(name, phase)
+        parts = None if part == "all" else {"critic"} if part == "value" else set(optimizer.blocks) - {"critic"}
+        if part == "policy":  # a torso that both share learns from the policy's loss alone
+            objective = replace(objective, value_coef=0.0)
         minibatch = config.minibatch(self.context.num_envs)
         shuffle = self.context.streams.torch(f"minibatches.{name}")
         figures: list[Tensor] = []
@@ -363,32 +399,40 @@ class PPO:
                 figures.append(self._gradients(name, samples, rows, objective))
                 if config.target_kl is not None and figures[-1][FIGURES.index("kl")] > 1.5 * config.target_kl:
                     break
-                norms.append(optimizer.step(learning_rate, config.max_grad_norm))
+                norms.append(optimizer.step(learning_rate, config.max_grad_norm, parts))
             else:
                 continue
             break
-        metrics = dict(zip(FIGURES, torch.stack(figures).mean(0), strict=True))
-        for part in norms[0] if norms else ():
-            metrics[f"grad_norm/{part}"] = torch.stack([norm[part] for norm in norms]).mean()
-        value = samples.old_value
-        if name in self.value_scales and again is None:  # which changed after the critic's estimate
-            value = samples.target - samples.advantage / self.value_scales[name].deviation()
-        metrics["explained_variance"] = explained_variance(value, samples.target, samples.value_weight)
+        means = dict(zip(FIGURES, torch.stack(figures).mean(0), strict=True))
+        metrics = {figure: means[figure] for figure in FIGURES_OF[part]}
+        for block in norms[0] if norms else ():
+            metrics[f"grad_norm/{block}"] = torch.stack([norm[block] for norm in norms]).mean()
+        if part != "policy":
+            value = samples.old_value
+            if name in self.value_scales and again is None:  # which changed after the critic's estimate
+                value = samples.target - samples.advantage / self.value_scales[name].deviation()
+            metrics["explained_variance"] = explained_variance(value, samples.target, samples.value_weight)
         metrics["learning_rate"] = learning_rate
+        if name in self.config.groups:  # the run reports the schedules of settings that all groups share
+            metrics |= {key: self._tensor_of(getattr(config, key)) for key in self.timed[name].schedules}
         return len(norms), metrics
 
-    def _objective(self, config: PPOConfig, phase: PhaseInfo) -> ClippedObjective:
-        clip_range, entropy_coef = self._now(config.clip_range, phase), self._now(config.entropy_coef, phase)
-        return ClippedObjective(
-            clip_range, entropy_coef, config.value_coef, config.value_clip_range, config.normalize_advantage
+    def _objective(self, name: str, phase: PhaseInfo) -> ClippedObjective:
+        """Return the objective with the present coefficients; tensors where they change, as in a compiled loss."""
+        config, schedules = self.timed[name].at(phase), self.timed[name].schedules
+        value_coef, reach = (
+            self._tensor_of(getattr(config, key)) if key in schedules else getattr(config, key)
+            for key in ("value_coef", "value_clip_range")
         )
+        clip_range, entropy_coef = self._tensor_of(config.clip_range), self._tensor_of(config.entropy_coef)
+        return ClippedObjective(clip_range, entropy_coef, value_coef, reach, config.normalize_advantage)
 
-    def _now(self, schedule: Scheduled, phase: PhaseInfo) -> Tensor:
-        return torch.tensor(value_at(schedule, phase.now, phase.horizon), device=self.device)
+    def _tensor_of(self, number: float) -> Tensor:
+        return torch.tensor(number, device=self.device)
 
     def _gradients(self, name: str, samples: Samples, rows: Tensor, objective: ClippedObjective) -> Tensor:
         """Set the parameters' gradients to those of `_loss` on the sequences `rows`; return its figures."""
-        if name in self.kernels:  # computes what `_loss` says, which was checked
+        if name in self.kernels and self.config.accumulate == 1:  # computes what `_loss` says, which was checked
             return self.kernels[name].gradients(samples, rows, objective)
         loss, figures = self._compiled_loss(self.nets[name], samples.rows(rows), objective)
         self.optimizers[name].zero_grad()
@@ -397,9 +441,17 @@ class PPO:
 
     def _loss(self, net: ActorCritic, batch: Samples, objective: ClippedObjective) -> tuple[Tensor, Tensor]:
         """Return the scalar to minimise, and the objective's figures. Agents that did not act weigh nothing."""
-        result = net(batch.obs, batch.carry, batch.first, critic_obs=batch.critic_obs)
-        log_prob, entropy = net.head.evaluate(result.output, batch.mask, batch.action)
-        return objective.loss(log_prob, entropy, result.value.expand(log_prob.shape), batch)
+        names = ("obs", "critic_obs", "first", "mask", "action")
+        inputs = {**{name: getattr(batch, name) for name in names}, "carry": map_tree(lambda x: x[None], batch.carry)}
+
+        def judge(part: Tree) -> dict[str, Tensor]:
+            carry = map_tree(lambda x: x[0], part["carry"])
+            result = net(part["obs"], carry, part["first"], critic_obs=part["critic_obs"])
+            log_prob, entropy = net.head.evaluate(result.output, part["mask"], part["action"])
+            return {"log_prob": log_prob, "entropy": entropy, "value": result.value.expand(log_prob.shape)}
+
+        judged = in_parts(judge, inputs, self.config.accumulate, dim=1)
+        return objective.loss(judged["log_prob"], judged["entropy"], judged["value"], batch)
 
     def loss_example(self, group: str, numbers: np.random.Generator) -> tuple[dict[str, Any], list[ActorCritic]] | None:
         """Set the gradients of made-up samples as an update does; return figures and network. See `HandWritten`."""
@@ -408,7 +460,7 @@ class PPO:
             return None
         agents, critic_agents = len(self.context.env.groups[group].agents), None if view is None else view.agents
         samples = Samples(**example_samples(net, numbers, agents, critic_agents, self._is_sequential))
-        objective = self._objective(self.configs[group], PhaseInfo("train", "online", now=1, horizon=2))
+        objective = self._objective(group, PhaseInfo("train", "online", now=1, horizon=2))
         figures = self._gradients(group, samples, torch.arange(samples.weight.shape[1]), objective)
         return dict(zip(FIGURES, figures, strict=True)), [net]
 

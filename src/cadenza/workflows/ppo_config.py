@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from cadenza.config.algorithm_settings import AlgorithmSettings
+from cadenza.config.algorithm_settings import AlgorithmSettings, accumulation
 from cadenza.config.checks import check_actor_critic
 from cadenza.config.networks import (
     CriticConfig,
@@ -16,27 +16,30 @@ from cadenza.config.networks import (
     OptimizerConfig,
     TorsoConfig,
 )
-from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, nearest
 from cadenza.types import EnvSpec, GroupSpec
 
 # what all groups of a run have in common
-COMMON = ("name", "n_steps", "buffer_on_disk", "update", "order", "rewards", "groups")
+COMMON = ("name", "n_steps", "buffer_on_disk", "accumulate", "update", "order", "rewards", "groups")
 
 
 @dataclass(frozen=True)
 class PPOConfig(AlgorithmSettings):
     """Proximal Policy Optimization, of one agent or of a team."""
 
+    scheduled: ClassVar[str] = (
+        "learning_rate gamma gae_lambda clip_range value_clip_range entropy_coef value_coef max_grad_norm target_kl"
+    )
     name: str = setting("ppo", "name of the variant")
     n_steps: int = setting(128, "steps collected in each environment before an update", "vec_steps", least=1)
     buffer_on_disk: bool = setting(False, "map the rollout from files instead of holding it in memory")
     batch_size: int | float = setting(
         0.25, "minibatch, which must divide the rollout; in (0, 1] a fraction of the rollout", "env_steps", above=0
     )
+    accumulate: int = accumulation()
     n_epochs: int = setting(10, "passes over each rollout", least=1)
-    learning_rate: float | Schedule = setting(3e-4, "step size of the optimizer", above=0)
+    learning_rate: float = setting(3e-4, "step size of the optimizer", above=0)
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=OptimizerConfig)
     gamma: float = setting(0.99, "discount", least=0, most=1)
     advantage: EstimatorConfig = setting(
@@ -45,11 +48,11 @@ class PPOConfig(AlgorithmSettings):
         sparse=True,
     )
     gae_lambda: float = setting(0.95, "bias-variance trade-off of the advantage estimate", least=0, most=1)
-    clip_range: float | Schedule = setting(
+    clip_range: float = setting(
         0.2, "largest deviation of the probability ratio from 1 that the objective rewards", above=0
     )
     value_clip_range: float | None = setting(None, "largest change of a value in an update; null: any", above=0)
-    entropy_coef: float | Schedule = setting(0.0, "weight of the entropy bonus")
+    entropy_coef: float = setting(0.0, "weight of the entropy bonus")
     value_coef: float = setting(0.5, "weight of the value loss")
     max_grad_norm: float | None = setting(0.5, "clip gradients of each group to this norm; null: never", above=0)
     target_kl: float | None = setting(

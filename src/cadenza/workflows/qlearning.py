@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from cadenza.config.schedules import value_at
+from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.rollout import Rollout, RolloutStore
 from cadenza.types import (
@@ -135,10 +135,10 @@ class ValueTable:
 class QLearning:
     """The workflow of tabular methods."""
 
-    hooks = ("update",)
+    hooks = ("update", "update_value")
 
     def __init__(self, config: QLearningConfig, context: Context) -> None:
-        self.config = config
+        self.config, self.timed = config, TimedSettings(config)
         self.context = context
         self.tables = {
             name: ValueTable(group, config, context.num_envs * len(group.agents))
@@ -166,7 +166,7 @@ class QLearning:
         self, table: ValueTable, states: Array, mask: Array | None, phase: PhaseInfo, random: np.random.Generator
     ) -> Array:
         """Return indices of actions [N, A]; equally good ones are equally likely."""
-        config, scores = self.config, table.mean_values(states)
+        config, scores = self.timed.at(phase), table.mean_values(states)
         if config.exploration == "gradient":  # the largest of preferences with Gumbel noise is a draw of their softmax
             noisy: Array = scores / config.temperature + random.gumbel(size=scores.shape)
             return np.asarray(masked(noisy, mask).argmax(-1))
@@ -175,7 +175,7 @@ class QLearning:
         scores, lots = masked(scores, mask), masked(np.asarray(random.random(scores.shape)), mask)
         choice = np.where(scores == scores.max(-1, keepdims=True), lots, -1.0).argmax(-1)
         if config.exploration == "epsilon_greedy":
-            at_random = random.random(choice.shape) < value_at(config.epsilon, phase.now, phase.horizon)
+            at_random = random.random(choice.shape) < config.epsilon
             choice = np.where(at_random, lots.argmax(-1), choice)
         return np.asarray(choice)
 
@@ -187,12 +187,16 @@ class QLearning:
         metrics: dict[str, Any] = {}
         updates = 0
         for name, table in self.tables.items():
-            lesson = Lesson(self.config, table, phase, self.context.streams.numpy(f"double.{name}"))
+            lesson = Lesson(self.timed.at(phase), table, self.context.streams.numpy(f"double.{name}"))
             lesson.learn(name, rollout)
             updates += lesson.updates
             prefix = "train/" if len(self.tables) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in lesson.metrics().items()}
         return Updated(updates, metrics)
+
+    def update_value(self, store: RolloutStore, phase: PhaseInfo) -> Updated:
+        """Do the same as `update`: the values are all that it learns."""
+        return self.update(store, phase)
 
     # what the lab shows
 
@@ -202,7 +206,7 @@ class QLearning:
         for name, table in self.tables.items():
             values = np.asarray(table.mean_values(table.index(steps.obs[name])), np.float64)
             opinions[name] = Opinion(q=values, value=masked(values, steps.mask.get(name)).max(-1))
-        return Explained(opinions, carry, dict.fromkeys(self.tables, Credit(self.config.gamma)))
+        return Explained(opinions, carry, dict.fromkeys(self.tables, Credit(self.timed.at(mode.phase).gamma)))
 
     # phases and state
 
@@ -230,15 +234,11 @@ class QLearning:
 class Lesson:
     """One update of one group: its step sizes, and the metrics that it accumulates."""
 
-    def __init__(
-        self, config: QLearningConfig, table: ValueTable, phase: PhaseInfo, coins: np.random.Generator
-    ) -> None:
+    def __init__(self, config: QLearningConfig, table: ValueTable, coins: np.random.Generator) -> None:
         self.config, self.table, self.coins = config, table, coins
-        explores = config.exploration == "epsilon_greedy"
-        self.epsilon = value_at(config.epsilon, phase.now, phase.horizon) if explores else 0.0
+        self.epsilon = config.epsilon if config.exploration == "epsilon_greedy" else 0.0
         self.target_epsilon = 0.0 if config.target == "q" else self.epsilon
-        rate = config.learning_rate
-        self.rate = None if rate == "sample_average" else value_at(rate, phase.now, phase.horizon)
+        self.rate = None if config.learning_rate == "sample_average" else config.learning_rate
         self.updates = 0
         self.errors = self.values = 0.0
 

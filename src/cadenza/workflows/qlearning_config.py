@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.checks import check_discrete_actions, check_single_transitions, ends
-from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
@@ -23,12 +22,13 @@ LARGEST_TABLE = 10_000_000  # states x actions
 class QLearningConfig(AlgorithmSettings):
     """Tabular Q-learning, SARSA and expected SARSA, and the bandit methods they contain."""
 
+    scheduled: ClassVar[str] = "learning_rate gamma epsilon ucb_c temperature"
     name: str = setting("qlearning", "name of the variant")
     target: Literal["q", "sarsa", "expected_sarsa"] = setting(
         "q", "value of the next state: of its best action, of the action taken there, or the mean over the policy"
     )
     double: bool = setting(False, "two tables, each updated towards the other's value of its own best action")
-    learning_rate: float | Schedule | Literal["sample_average"] = setting(
+    learning_rate: float | Literal["sample_average"] = setting(
         0.1, "share of the error that is corrected; sample_average: 1/n at the n-th update of an entry", above=0
     )
     gamma: float = setting(0.99, "discount; 0 for bandits", least=0, most=1)
@@ -36,7 +36,7 @@ class QLearningConfig(AlgorithmSettings):
     exploration: Literal["epsilon_greedy", "ucb", "gradient"] = setting(
         "epsilon_greedy", "exploration strategy; gradient learns preferences instead of values (bandits only)"
     )
-    epsilon: float | Schedule = setting(0.1, "epsilon_greedy: probability of a random action", least=0, most=1)
+    epsilon: float = setting(0.1, "epsilon_greedy: probability of a random action", least=0, most=1)
     ucb_c: float = setting(2.0, "ucb: weight of the bonus sqrt(ln N(s) / N(s, a))", above=0)
     temperature: float = setting(1.0, "gradient: preferences are divided by it before the softmax", above=0)
     n_steps: int = setting(1, "steps collected in each environment before an update", "vec_steps", least=1)

@@ -5,7 +5,7 @@ Settings: `reinforce_config.py`. Letters in shapes: T steps of the longest of E 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cadenza.config.schedules import value_at
+from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.episode_store import Episodes, EpisodeStore
 from cadenza.nets.actor_critic import ActorCritic, act, deployed
@@ -21,7 +21,7 @@ from cadenza.nets.deployed import Deployed
 from cadenza.nets.numpy.actor_critic_kernel import ActorCriticKernel, actor_critic_kernel
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import actor_critic_opinions
-from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.ops.returns import discounted_sum, explained_variance, monte_carlo
 from cadenza.ops.surrogate import masked_mean, masked_standardise
 from cadenza.trees import map_tree
@@ -47,10 +47,11 @@ class EpisodeBatch:
 class Reinforce:
     """The workflow of REINFORCE, with or without a baseline."""
 
-    hooks = ("update",)
+    hooks: tuple[str, ...] = ("update", "update_value", "update_policy")
+    joint_hooks = ("update_value", "update_policy")  # of the same episodes: both together are `update`
 
     def __init__(self, config: ReinforceConfig, context: Context) -> None:
-        self.config = config
+        self.config, self.timed = config, TimedSettings(config)
         self.context = context
         self.device = context.device
         self.nets: dict[str, ActorCritic] = {}
@@ -67,6 +68,8 @@ class Reinforce:
         self.estimator = estimator(config.advantage, "algorithm.advantage")
         kinds: dict[str, Any] = {"networks": self.nets, "optimizers": self.optimizers, "normalisers": self.observers}
         self.parts = Parts(**kinds, **own_states(advantage=self.estimator))
+        if config.policy_targets == "returns":  # there is no baseline
+            self.hooks = ("update", "update_policy")
 
     # acting
 
@@ -82,14 +85,26 @@ class Reinforce:
 
     def update(self, store: EpisodeStore, phase: PhaseInfo) -> Updated:
         """Make one gradient step of the policy, then `baseline_epochs` of the baseline, for each group in turn."""
+        return self._update(store, phase)
+
+    def update_policy(self, store: EpisodeStore, phase: PhaseInfo) -> Updated:
+        """Make one gradient step of the policy alone."""
+        return self._update(store, phase, value=False)
+
+    def update_value(self, store: EpisodeStore, phase: PhaseInfo) -> Updated:
+        """Make `baseline_epochs` gradient steps of the baseline alone."""
+        return self._update(store, phase, policy=False)
+
+    def _update(self, store: EpisodeStore, phase: PhaseInfo, policy: bool = True, value: bool = True) -> Updated:
+        """Train policy or baseline or both on the finished episodes, for each group in turn."""
         episodes = store.take()
         metrics: dict[str, Any] = {}
         updates = 0
         for name in self.nets:
-            batch = self._prepare(name, episodes)
+            batch = self._prepare(name, episodes, self.timed.at(phase))
             if not batch.weight.any():  # no agent of this group acted
                 continue
-            steps, group_metrics = self._fit(name, batch, phase)
+            steps, group_metrics = self._fit(name, batch, phase, policy, value)
             updates += steps
             prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in group_metrics.items()}
@@ -97,10 +112,10 @@ class Reinforce:
         return Updated(updates, metrics)
 
     @torch.no_grad()
-    def _prepare(self, name: str, episodes: Episodes) -> EpisodeBatch:
+    def _prepare(self, name: str, episodes: Episodes, config: ReinforceConfig) -> EpisodeBatch:
         """Compute returns, the baseline's values and the weights of the actions of one group."""
         net, data, observer = self.nets[name], episodes.groups[name], self.observers[name]
-        config, count = self.config, len(episodes.length)
+        count = len(episodes.length)
         obs, died = observer(data["obs"]), self._tensor(data["died"])
         time = torch.arange(len(died), device=self.device)[:, None, None]
         last = time == self._tensor(episodes.length)[:, None] - 1
@@ -130,43 +145,49 @@ class Reinforce:
         mask = self._tensor(data["mask"]) if "mask" in data else None
         return EpisodeBatch(obs, first, self._tensor(data["action"]), mask, weight, returns, target, value)
 
-    def _fit(self, name: str, batch: EpisodeBatch, phase: PhaseInfo) -> tuple[int, dict[str, Tensor]]:
+    def _fit(
+        self, name: str, batch: EpisodeBatch, phase: PhaseInfo, policy: bool = True, value: bool = True
+    ) -> tuple[int, dict[str, Tensor]]:
         """Make the gradient steps of one group; return their number and metrics."""
-        config, net = self.config, self.nets[name]
-        now = {
-            key: torch.tensor(value_at(getattr(config, key), phase.now, phase.horizon), device=self.device)
-            for key in ("learning_rate", "entropy_coef")
-        }
-        carry = net.initial_carry(*batch.weight.shape[1:])
-        output = net.policy(batch.obs, carry, batch.first, carries=False)[0]
-        log_prob, entropy = net.head.evaluate(output, batch.mask, batch.action)
-        policy_loss = -masked_mean(log_prob * batch.target, batch.weight)
-        mean_entropy = masked_mean(entropy, batch.weight)
-        loss, policy = policy_loss - now["entropy_coef"] * mean_entropy, set(net.parts()) - {"critic"}
-        norms = self._step(name, loss, now["learning_rate"], only=policy)
-        metrics = {
-            "policy_loss": policy_loss.detach(),
-            "entropy": mean_entropy.detach(),
-            "learning_rate": now["learning_rate"],
-            **{f"grad_norm/{part}": norm for part, norm in norms.items()},
-        }
-        if config.policy_targets == "returns":
-            return 1, metrics
-        for _ in range(config.baseline_epochs):
-            value = net(batch.obs, carry, batch.first).value
-            value_loss = masked_mean((value - batch.returns).square(), batch.weight)
-            self._step(name, value_loss, now["learning_rate"], only=("critic",))  # a shared torso is the policy's
-        metrics["value_loss"] = value_loss.detach()
-        metrics["explained_variance"] = explained_variance(batch.value, batch.returns, batch.weight)
-        return 1 + config.baseline_epochs, metrics
+        config, net = self.timed.at(phase), self.nets[name]
+        value = value and config.policy_targets == "advantages"
+        now = {key: torch.tensor(getattr(config, key), device=self.device) for key in ("learning_rate", "entropy_coef")}
+        inputs = {"obs": batch.obs, "first": batch.first}
+
+        def forward(function: Callable[..., Tensor]) -> Tensor:
+            def compute(part: Tree) -> Tensor:
+                return function(part["obs"], net.initial_carry(*part["first"].shape[1:]), part["first"])
+
+            output: Tensor = in_parts(compute, inputs, config.accumulate, dim=1)
+            return output
+
+        metrics = {"learning_rate": now["learning_rate"]}
+        if policy:
+            output = forward(lambda obs, carry, first: net.policy(obs, carry, first, carries=False)[0])
+            log_prob, entropy = net.head.evaluate(output, batch.mask, batch.action)
+            policy_loss = -masked_mean(log_prob * batch.target, batch.weight)
+            mean_entropy = masked_mean(entropy, batch.weight)
+            loss, parts = policy_loss - now["entropy_coef"] * mean_entropy, set(net.parts()) - {"critic"}
+            norms = self._step(name, loss, now["learning_rate"], config.max_grad_norm, parts)
+            metrics |= {"policy_loss": policy_loss.detach(), "entropy": mean_entropy.detach()}
+            metrics |= {f"grad_norm/{part}": norm for part, norm in norms.items()}
+        if value:
+            for _ in range(config.baseline_epochs):
+                baseline = forward(lambda *part: net(*part).value)
+                value_loss = masked_mean((baseline - batch.returns).square(), batch.weight)
+                limit = config.max_grad_norm
+                self._step(name, value_loss, now["learning_rate"], limit, ("critic",))  # a shared torso is the policy's
+            metrics["value_loss"] = value_loss.detach()
+            metrics["explained_variance"] = explained_variance(batch.value, batch.returns, batch.weight)
+        return policy + value * config.baseline_epochs, metrics
 
     def _step(
-        self, name: str, loss: Tensor, learning_rate: Tensor, only: Collection[str] | None = None
+        self, name: str, loss: Tensor, learning_rate: Tensor, max_norm: float | None, only: Collection[str]
     ) -> dict[str, Tensor]:
-        """Make one gradient step of the parts `only` (None: all); return the norms of the gradients."""
+        """Make one gradient step of the parts `only`; return the norms of the gradients."""
         self.optimizers[name].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        return self.optimizers[name].step(learning_rate, self.config.max_grad_norm, only)
+        return self.optimizers[name].step(learning_rate, max_norm, only)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -179,7 +200,7 @@ class Reinforce:
     def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
         """Return action probabilities (or means and deviations) and the baseline's values."""
         opinions, after = actor_critic_opinions(self.nets, self.observers, steps, carry)
-        return Explained(opinions, after, dict.fromkeys(self.nets, Credit(self.config.gamma)))
+        return Explained(opinions, after, dict.fromkeys(self.nets, Credit(self.timed.at(mode.phase).gamma)))
 
     # phases and state
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from cadenza.config.algorithm_settings import AlgorithmSettings
+from cadenza.config.algorithm_settings import AlgorithmSettings, accumulation
 from cadenza.config.checks import check_actor_critic
 from cadenza.config.networks import EstimatorConfig, HeadConfig, NetworkConfig, OptimizerConfig, TorsoConfig
-from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
@@ -18,9 +17,11 @@ from cadenza.types import EnvSpec
 class ReinforceConfig(AlgorithmSettings):
     """REINFORCE: the Monte-Carlo policy gradient."""
 
+    scheduled: ClassVar[str] = "learning_rate gamma gae_lambda entropy_coef max_grad_norm"
     name: str = setting("reinforce", "name of the variant")
     episodes_per_update: int = setting(8, "episodes finished before each gradient step", "episodes", least=1)
-    learning_rate: float | Schedule = setting(1e-3, "step size of the optimizer", above=0)
+    learning_rate: float = setting(1e-3, "step size of the optimizer", above=0)
+    accumulate: int = accumulation()
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=OptimizerConfig)
     gamma: float = setting(0.99, "discount", least=0, most=1)
     returns_type: Literal["mc:rtg", "mc:episode"] = setting(
@@ -45,7 +46,7 @@ class ReinforceConfig(AlgorithmSettings):
     )
     normalize_targets: bool = setting(True, "standardise these weights in each update")
     baseline_epochs: int = setting(4, "advantages: passes of the baseline over the episodes of each update", least=1)
-    entropy_coef: float | Schedule = setting(0.0, "weight of the entropy bonus")
+    entropy_coef: float = setting(0.0, "weight of the entropy bonus")
     max_grad_norm: float | None = setting(0.5, "clip gradients of each group to this norm; null: never", above=0)
     normalize_obs: bool | Literal["rolling", "static"] = setting(
         False, "put observations on one scale: rolling (or true) by their statistics so far, static by their bounds"

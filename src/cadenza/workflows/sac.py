@@ -18,7 +18,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from cadenza.config.networks import HeadConfig
-from cadenza.config.schedules import Scheduled, value_at
+from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Transitions
 from cadenza.data.replay import ReplayStore
@@ -30,7 +30,7 @@ from cadenza.nets.numpy.actor_critic_kernel import fill_parameters, observes_vec
 from cadenza.nets.numpy.sac_kernel import SACKernel, example_batch, sac_kernel
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import action_mask, policy_opinion, to_numpy
-from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.nets.target import Target
 from cadenza.nets.torso import Torso
 from cadenza.ops.surrogate import masked_mean
@@ -109,21 +109,27 @@ class Temperature(nn.Module):
     def __init__(self, group: GroupSpec, config: SACConfig) -> None:
         super().__init__()
         is_learned = config.temperature == "auto"
-        self.fixed = None if is_learned else float(config.temperature)
+        self.fixed: float | None = None  # set by `follow`
         self.log = nn.Parameter(torch.tensor(math.log(config.initial_temperature)), requires_grad=is_learned)
         self.by_mask = config.target_entropy == "auto" and isinstance(group.action, spaces.Discrete)
-        if config.target_entropy != "auto":
-            self.target = config.target_entropy
-        elif isinstance(group.action, spaces.Discrete):
+        if isinstance(group.action, spaces.Discrete):
             self.target = SHARE * math.log(int(group.action.n))
         else:
             self.target = -float(math.prod(group.action.shape or ()))
+        self.follow(config)
 
     def target_entropy(self, mask: Tensor | None, weight: Tensor) -> float | Tensor:
         """Return the entropy that the temperature is learned for; with masks, that of the allowed actions."""
         if mask is None or not self.by_mask:
             return self.target
         return masked_mean(SHARE * mask.sum(-1).clamp(min=1).log(), weight)
+
+    def follow(self, config: SACConfig) -> None:
+        """Take over what the settings fix and may change in a run."""
+        if config.temperature != "auto":
+            self.fixed = config.temperature
+        if config.target_entropy != "auto":
+            self.target = config.target_entropy
 
     def now(self) -> Tensor:
         return self.log.detach().exp() if self.fixed is None else torch.full_like(self.log, self.fixed)
@@ -146,10 +152,11 @@ class Batch:
 class SAC:
     """Soft Actor-Critic, and its variants REDQ and DroQ."""
 
-    hooks = ("update",)
+    hooks = ("update", "update_value", "update_policy")
 
     def __init__(self, config: SACConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
+        self.timed = TimedSettings(config)
         self.policies: dict[str, SACPolicy] = {}
         self.critics: dict[str, Critics] = {}
         self.targets: dict[str, Target[Critics]] = {}
@@ -158,10 +165,11 @@ class SAC:
         self.optimizers: dict[str, Optimizer] = {}
         self.kernels: dict[str, SACKernel] = {}  # hand-written, where they support the networks
         self.updates = 0
+        first = self.timed.at(PhaseInfo("train", "online", now=0, horizon=1))
         for name, group in context.env.groups.items():
             policy = self.policies[name] = SACPolicy(group, config).to(self.device)
             critics = self.critics[name] = Critics(group, config).to(self.device)
-            self.temperatures[name] = Temperature(group, config).to(self.device)
+            self.temperatures[name] = Temperature(group, first).to(self.device)
             parts: dict[str, nn.Module] = {"policy": policy, "critics": critics}
             if config.temperature == "auto":
                 parts["temperature"] = self.temperatures[name]
@@ -216,7 +224,7 @@ class SAC:
     def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
         """Return the distribution of actions, its value by the lowest critic, and of discrete actions Q values."""
         opinions = {name: self._opinion(name, steps) for name in self.policies}
-        return Explained(opinions, carry, dict.fromkeys(self.policies, Credit(self.config.gamma)))
+        return Explained(opinions, carry, dict.fromkeys(self.policies, Credit(self.timed.at(mode.phase).gamma)))
 
     def _opinion(self, name: str, steps: Step) -> Opinion:
         policy, critics, obs = self.policies[name], self.critics[name], self.observers[name](steps.obs[name])
@@ -239,16 +247,28 @@ class SAC:
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Take a gradient step of the critics, and if due of policy, temperature and targets, group after group."""
-        config = self.config
+        return self._update(store, phase, critics=True, policy=self.updates % self.config.policy_every == 0)
+
+    def update_value(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Take a gradient step of the critics alone, which their targets follow."""
+        return self._update(store, phase, critics=True, policy=False)
+
+    def update_policy(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Take a gradient step of policy and temperature alone."""
+        return self._update(store, phase, critics=False, policy=True)
+
+    def _update(self, store: ReplayStore, phase: PhaseInfo, critics: bool, policy: bool) -> Updated:
+        """Sample transitions, and learn these parts from them, group after group."""
+        config = self.timed.at(phase)
         sampled = store.sample(config.batch_size, self.context.streams.numpy("replay"), config.n_step, config.gamma)
         metrics: dict[str, Any] = {}
         for name in self.policies:
             if not sampled.groups[name]["active"].any():  # no agent of this group acted
                 continue
-            figures = self._learn(name, self._batch(name, sampled), phase)
+            figures = self._learn(name, self._batch(name, sampled), config, critics, policy)
             prefix = "train/" if len(self.policies) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in figures.items()}
-        self.updates += 1
+        self.updates += critics
         return Updated(1, metrics)
 
     def _batch(self, name: str, sampled: Transitions) -> Batch:
@@ -269,15 +289,17 @@ class SAC:
             weight=tensor(data["active"]).float(),
         )
 
-    def _learn(self, name: str, batch: Batch, phase: PhaseInfo) -> dict[str, Any]:
-        config, optimizers = self.config, self.optimizers
-        rate = value_at(config.learning_rate, phase.now, phase.horizon)
+    def _learn(self, name: str, batch: Batch, config: SACConfig, critics: bool, policy: bool) -> dict[str, Any]:
+        optimizers, rate = self.optimizers, config.learning_rate
+        self.temperatures[name].follow(config)
         temperature = self.temperatures[name].now()
-        loss, value = self._critic_gradients(name, batch, temperature)
-        critic_rate = own_rate(config.critic_learning_rate, rate, phase)
-        norm = optimizers[f"{name}.critics"].step(critic_rate, config.max_grad_norm)["all"]
-        metrics = {"critic_loss": loss, "q_mean": value, "grad_norm/critics": norm, "learning_rate": rate}
-        if self.updates % config.policy_every == 0:
+        metrics: dict[str, Any] = {"learning_rate": rate, "temperature": temperature}
+        if critics:
+            loss, value = self._critic_gradients(name, batch, temperature)
+            critic_rate = rate if config.critic_learning_rate is None else config.critic_learning_rate
+            norm = optimizers[f"{name}.critics"].step(critic_rate, config.max_grad_norm)["all"]
+            metrics |= {"critic_loss": loss, "q_mean": value, "grad_norm/critics": norm}
+        if policy:
             loss, entropy = self._policy_gradients(name, batch, temperature)
             norm = optimizers[f"{name}.policy"].step(rate, config.max_grad_norm)["all"]
             metrics |= {"policy_loss": loss, "entropy": entropy, "grad_norm/policy": norm}
@@ -288,15 +310,16 @@ class SAC:
                 gradient.copy_(
                     torch.as_tensor(entropy - self.temperatures[name].target_entropy(batch.mask, batch.weight))
                 )
-                temperature_rate = own_rate(config.temperature_learning_rate, rate, phase)
+                own_rate = config.temperature_learning_rate
+                temperature_rate = rate if own_rate is None else own_rate
                 optimizers[f"{name}.temperature"].step(temperature_rate, config.max_grad_norm)
-        if (self.updates + 1) % config.target_every == 0:
+        if critics and (self.updates + 1) % config.target_every == 0:
             self.targets[name].follow(config.tau)
-        return {**metrics, "temperature": temperature}
+        return metrics
 
     def _critic_gradients(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Any, Any]:
         """Set the critics' gradients; return their loss and the mean of their values."""
-        if name in self.kernels:  # computes what `_critic_loss` says, which was checked
+        if self._uses_kernel(name):  # computes what `_critic_loss` says, which was checked
             return self.kernels[name].critic_gradients(batch, float(temperature), self._noise(name, batch))
         loss, value = self._critic_loss(name, batch, temperature)
         self._backward(f"{name}.critics", self.critics[name], loss)
@@ -304,11 +327,14 @@ class SAC:
 
     def _policy_gradients(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Any, Any]:
         """Set the policy's gradients; return its loss and its entropy."""
-        if name in self.kernels:
+        if self._uses_kernel(name):
             return self.kernels[name].policy_gradients(batch, float(temperature), self._noise(name, batch))
         loss, entropy = self._policy_loss(name, batch, temperature)
         self._backward(f"{name}.policy", self.policies[name], loss)
         return loss.detach(), entropy
+
+    def _uses_kernel(self, name: str) -> bool:
+        return name in self.kernels and self.config.accumulate == 1
 
     def _backward(self, name: str, net: nn.Module, loss: Tensor) -> None:
         """Set the gradients of this network's parameters alone."""
@@ -324,10 +350,18 @@ class SAC:
     def _actions(self, name: str, obs: ObservationTensors, mask: Tensor | None) -> tuple[Tensor | None, Tensor]:
         """Return an action on the scale [-1, 1] and its log-probability, or None and those of all discrete actions."""
         policy = self.policies[name]
-        output = policy(obs)
+        output = in_parts(policy, obs, self.config.accumulate)
         if isinstance(policy.head, SquashedHead):
             return policy.head.draw(output, self.context.streams.torch(f"policy.{name}", self.device))
         return None, policy.head.log_probs(output, mask)
+
+    def _critic_values(self, name: str, obs: ObservationTensors, action: Tensor | None) -> Tensor:
+        """Return the values of the critics that learn."""
+        critics, noise, parts = self.critics[name], self._dropout(name), self.config.accumulate
+        values: Tensor = in_parts(
+            lambda part: critics(part["obs"], part["action"], noise), {"obs": obs, "action": action}, parts, out_dim=1
+        )
+        return values
 
     def _critic_loss(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """Return the critics' loss, and the mean of their values."""
@@ -341,9 +375,9 @@ class SAC:
                 next_value = soft_value(next_value, log_prob, temperature)
             target = batch.reward + batch.goes_on * next_value
         if isinstance(head, SquashedHead):
-            value = self.critics[name](batch.obs, head.to_unit(batch.action), noise)
+            value = self._critic_values(name, batch.obs, head.to_unit(batch.action))
         else:
-            values = self.critics[name](batch.obs, None, noise)
+            values = self._critic_values(name, batch.obs, None)
             index = (batch.action - head.start).long()[..., None].expand(*values.shape[:-1], 1)
             value = values.gather(-1, index).squeeze(-1)
         loss = 0.5 * masked_mean((value - target).square().sum(0), batch.weight)
@@ -352,7 +386,7 @@ class SAC:
     def _policy_loss(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """Return the policy's loss and its entropy."""
         action, log_prob = self._actions(name, batch.obs, batch.mask)
-        values = self.critics[name](batch.obs, action, self._dropout(name))
+        values = self._critic_values(name, batch.obs, action)
         value = values.amin(0) if self.config.policy_trusts == "min" else values.mean(0)
         if action is not None:
             loss, entropy = temperature * log_prob - value, -log_prob
@@ -403,11 +437,6 @@ class SAC:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.parts.load_state_dict(state)
         self.updates = state["updates"]
-
-
-def own_rate(schedule: Scheduled | None, common: float, phase: PhaseInfo) -> float:
-    """Return the present step size of a part: its own, or the common one."""
-    return common if schedule is None else value_at(schedule, phase.now, phase.horizon)
 
 
 def soft_value(value: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+from cadenza.config.algorithm_settings import accumulation
 from cadenza.config.checks import check_actions, check_encoder, check_single_transitions, refuse_memory
 from cadenza.config.networks import NetworkConfig, OptimizerConfig, TorsoConfig
 from cadenza.config.replay_settings import OffPolicySettings
-from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
@@ -18,12 +18,17 @@ from cadenza.types import EnvSpec
 class SACConfig(OffPolicySettings):
     """Soft Actor-Critic."""
 
+    scheduled: ClassVar[str] = (
+        "learning_rate critic_learning_rate temperature_learning_rate max_grad_norm gamma tau temperature "
+        "target_entropy"
+    )
     name: str = setting("sac", "name of the variant")
-    learning_rate: float | Schedule = setting(3e-4, "step size of the optimizers", above=0)
-    critic_learning_rate: float | Schedule | None = setting(None, "critics' step size; null: learning_rate", above=0)
-    temperature_learning_rate: float | Schedule | None = setting(
+    learning_rate: float = setting(3e-4, "step size of the optimizers", above=0)
+    critic_learning_rate: float | None = setting(None, "critics' step size; null: learning_rate", above=0)
+    temperature_learning_rate: float | None = setting(
         None, "step size for the temperature; null: learning_rate", above=0, needs="temperature=auto"
     )
+    accumulate: int = accumulation()
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=lambda: OptimizerConfig(eps=1e-8))
     max_grad_norm: float | None = setting(None, "clip gradients to this norm; null: never", above=0)
     gamma: float = setting(0.99, "discount", least=0, most=1)
@@ -47,6 +52,10 @@ class SACConfig(OffPolicySettings):
     critic: NetworkConfig = setting(doc="network of each critic", factory=lambda: NetworkConfig((256, 256), "relu"))
 
     def __post_init__(self) -> None:
+        if self.accumulate > 1 and self.dropout:
+            raise ConfigError(
+                f"algorithm.accumulate={self.accumulate}: not with dropout, which is drawn in the network"
+            )
         refuse_memory(
             self.torso,
             f"{self.name} learns from single transitions and has no memory",

@@ -8,24 +8,25 @@ B sequences, N environments, D numbers of an action.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cadenza.config.networks import OwnPart
-from cadenza.config.schedules import value_at
+from cadenza.config.schedules import TimedSettings, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Stretches
-from cadenza.data.device_copy import send
+from cadenza.data.device_copy import scheduled_tensors, send
 from cadenza.data.replay import ReplayStore
 from cadenza.nets.actors import Actions
 from cadenza.nets.latent_model import LatentModel
 from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.nets.opinions import single_steps, to_numpy
-from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.optimizers import Optimizer, clip_together, optimizer
 from cadenza.nets.own_parts import own_function
 from cadenza.nets.target import Target
 from cadenza.ops.planning import MPPIResult, mppi
@@ -42,6 +43,7 @@ from cadenza.workflows.tdmpc_steps import (
     model_loss,
     plan,
     policy_loss,
+    unroll,
 )
 
 MEAN = "mean"  # in the carry: the mean of the last plan
@@ -53,12 +55,12 @@ AFTER_SCHEDULES = (1 << 53, 1)  # a progress at which every schedule has reached
 class TDMPC:
     """The workflow of TD-MPC and TD-MPC2."""
 
-    hooks = ("update",)
+    hooks = ("update", "update_world_model", "update_controller")
 
     def __init__(self, config: TDMPCConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
+        self.timed = TimedSettings(config)
         ((self.group, group),) = context.env.groups.items()
-        self.gamma = config.discount(context.env)
         self.observer = Observer(group.observation, self.device)
         self.actions = Actions(group.action, self.device)
         std = config.policy_std if config.policy == "noisy" else None
@@ -85,7 +87,11 @@ class TDMPC:
             **own_states(planner=self.planner),
         )
         self.updates = 0
-        self._learn: Callable[[Tree], Tree] = context.captured(self.learn)
+        choices = ((True, True), (True, False), (False, True))
+        self._learn: dict[tuple[bool, bool], Callable[[Tree], Tree]]
+        self._learn = {parts: partial(self.learn, parts=parts) for parts in choices}
+        if config.accumulate == 1:
+            self._learn = {parts: context.captured(learn) for parts, learn in self._learn.items()}
         self._search: Callable[[Tree], Tree] = context.captured(self.search)
         self.progress = (0, 1)  # `now` and `horizon` of the last update: evaluations plan with its schedules
 
@@ -120,6 +126,7 @@ class TDMPC:
             "start": start,
             "noise": self._plan_noise(len(step.is_first), horizon, generator)._asdict(),
             "min_std": send(np.array(value_at(search.min_std, *progress), np.float32), self.device),
+            "settings": scheduled_tensors(self.timed, *progress, self.device),
         }
         result = MPPIResult(**self._search(inputs))
         mean = torch.zeros_like(carry[MEAN])
@@ -129,7 +136,9 @@ class TDMPC:
     def search(self, inputs: Tree) -> Tree:
         """Search for a plan, on tensors alone."""
         noise, latent = PlanNoise(**inputs["noise"]), self.model.encoder(inputs["obs"])
-        arguments = (self.model, latent, inputs["start"], noise, inputs["min_std"], self.gamma, self.config)
+        config = self.timed.filled(inputs["settings"])
+        gamma = config.discount(self.context.env)
+        arguments = (self.model, latent, inputs["start"], noise, inputs["min_std"], gamma, config)
         return plan(*arguments, self.planner)._asdict()
 
     def _observe(self, step: Step) -> ObservationTensors:
@@ -161,53 +170,69 @@ class TDMPC:
 
     def update(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Make one gradient step of the model and its critics, then one of the policy."""
-        config, streams = self.config, self.context.streams
-        beta = value_at(config.priority_beta, phase.now, phase.horizon)
-        stretches = store.stretches(config.batch_size, config.horizon, streams.numpy("replay"), beta)
+        return self._update(store, phase, (True, True))
+
+    def update_world_model(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Make one gradient step of the model and its critics alone."""
+        return self._update(store, phase, (True, False))
+
+    def update_controller(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Make one gradient step of the policy in the model, which stays as it is."""
+        return self._update(store, phase, (False, True))
+
+    def _update(self, store: ReplayStore, phase: PhaseInfo, parts: tuple[bool, bool]) -> Updated:
+        """Sample sequences, and train the model or the policy or both on them."""
+        config, generator = self.timed.at(phase), self.context.streams.numpy("replay")
+        stretches = store.stretches(config.batch_size, config.horizon, generator, config.priority_beta)
         inputs = {
             "batch": self._batch(stretches)._asdict(),
             "noise": self._update_noise(),
-            "schedules": self._schedules(phase),
+            "schedules": send(np.array([config.learning_rate, config.entropy_coef], np.float32), self.device),
+            "settings": scheduled_tensors(self.timed, phase.now, phase.horizon, self.device),
         }
-        outputs = self._learn(inputs)
-        self.updates += 1
+        outputs = self._learn[parts](inputs)
         self.progress = (phase.now, phase.horizon)
-        if self.updates % config.target_every == 0:
-            for target in self.targets.values():
-                target.follow(config.tau)
-        if config.priority_alpha is not None:
+        if trains_model := parts[0]:
+            self.updates += 1
+            if self.updates % config.target_every == 0:
+                for target in self.targets.values():
+                    target.follow(config.tau)
+        if trains_model and config.priority_alpha is not None:
             store.update_priorities(stretches.index, outputs["error"].cpu().numpy() + 1e-6)
         # copied, because a captured graph writes its next metrics over these
         metrics = zip(outputs["metrics"], torch.stack(list(outputs["metrics"].values())), strict=True)
         return Updated(1, {f"train/{name}": value for name, value in metrics})
 
-    def learn(self, inputs: Tree) -> Tree:
-        """Make both gradient steps, on tensors alone: shapes never change, and nothing is read back."""
-        config, model = self.config, self.model
+    def learn(self, inputs: Tree, parts: tuple[bool, bool]) -> Tree:
+        """Make the gradient steps of the model and of the policy, those that `parts` names, on tensors alone.
+
+        Shapes never change, and nothing is read back.
+        """
+        config, model, (trains_model, trains_policy) = self.timed.filled(inputs["settings"]), self.model, parts
         batch, noise = StretchBatch(**inputs["batch"]), UpdateNoise(**inputs["noise"])
         rate, entropy_coef = inputs["schedules"]
         slow = SlowNetworks(**{name: target.net for name, target in self.targets.items()})
         for each in self.optimizers.values():
             each.zero_grad()
-        result = model_loss(model, slow, batch, noise, self.gamma, config)
-        result.loss.backward(inputs=self.model_parameters)  # type: ignore[no-untyped-call]
-        limit = float("inf") if config.max_grad_norm is None else config.max_grad_norm
-        model_norm = nn.utils.clip_grad_norm_(self.model_parameters, limit)
-        for name, each in self.optimizers.items():
-            if name != POLICY:
-                each.step(rate * config.encoder_rate if name == "encoder" else rate)
-        loss, policy_metrics = policy_loss(model, result.latents, batch, noise, self.scale, entropy_coef, config)
-        loss.backward(inputs=list(model.policy.parameters()))  # type: ignore[no-untyped-call]
-        policy_norm = self.optimizers[POLICY].step(rate, config.policy_max_grad_norm)["all"]
-        metrics = {**result.metrics, "grad_norm/model": model_norm, "learning_rate": rate}
-        metrics |= {**policy_metrics, "grad_norm/policy": policy_norm}
-        return {"error": result.error, "metrics": metrics}
-
-    def _schedules(self, phase: PhaseInfo) -> Tensor:
-        """Return the present step size, and the weight of the policy's entropy, [2]."""
-        schedules = (self.config.learning_rate, self.config.entropy_coef)
-        values = [value_at(schedule, phase.now, phase.horizon) for schedule in schedules]
-        return send(np.array(values, np.float32), self.device)
+        metrics, error = {"learning_rate": rate}, {}
+        if trains_model:
+            result = model_loss(model, slow, batch, noise, config.discount(self.context.env), config)
+            result.loss.backward(inputs=self.model_parameters)  # type: ignore[no-untyped-call]
+            metrics["grad_norm/model"] = clip_together(self.model_parameters, config.max_grad_norm)
+            for name, each in self.optimizers.items():
+                if name != POLICY:
+                    each.step(rate * config.encoder_rate if name == "encoder" else rate)
+            metrics |= result.metrics
+            latents, error = result.latents, {"error": result.error}
+        else:
+            with torch.no_grad():
+                latents = unroll(model, batch)
+        if trains_policy:
+            loss, figures = policy_loss(model, latents, batch, noise, self.scale, entropy_coef, config)
+            loss.backward(inputs=list(model.policy.parameters()))  # type: ignore[no-untyped-call]
+            norm = self.optimizers[POLICY].step(rate, config.policy_max_grad_norm)["all"]
+            metrics |= {**figures, "grad_norm/policy": norm}
+        return {**error, "metrics": metrics}
 
     def _update_noise(self) -> dict[str, Tensor]:
         """Draw the fields of `UpdateNoise`, without the masks if there is no dropout."""
@@ -270,13 +295,14 @@ class TDMPC:
         reward = model.expected_reward(latent, performed)
         critics = torch.arange(self.config.model.critics, device=self.device)
         value = combine_critics(model.values(model.critics, latent, action, critics), self.config)
+        gamma = self.timed.at(mode.phase).discount(self.context.env)
         opinion = Opinion(
             mean=to_numpy(actions.middle + actions.reach * action)[:, None],
             std=to_numpy(actions.reach * std)[:, None],
             value=to_numpy(value)[:, None],
             reward=to_numpy(torch.cat([expected, reward[:-1]]))[:, None],  # for the action before
         )
-        return Explained({name: opinion}, {**carry, EXPECTED: reward[-1:]}, {name: Credit(self.gamma)})
+        return Explained({name: opinion}, {**carry, EXPECTED: reward[-1:]}, {name: Credit(gamma)})
 
     # phases and state
 

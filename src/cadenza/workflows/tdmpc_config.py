@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from cadenza.config.algorithm_settings import accumulation
 from cadenza.config.checks import check_actions, check_one_agent
 from cadenza.config.networks import OptimizerConfig, OwnDynamics, OwnNetwork, OwnPlanner
 from cadenza.config.replay_settings import OffPolicySettings
-from cadenza.config.schedules import Schedule
 from cadenza.config.setting import setting, with_default
 from cadenza.config.world_model_settings import LatentModelConfig, PathIntegralConfig
 from cadenza.errors import ConfigError
@@ -22,11 +22,15 @@ UNKNOWN_LENGTH = 0.99  # gamma=auto: where episodes have no limit
 class TDMPCConfig(OffPolicySettings):
     """Planning in a learned latent model, with learned values beyond the plans. The defaults are TD-MPC2."""
 
+    scheduled: ClassVar[str] = (
+        "priority_beta rho gamma consistency_coef reward_coef value_coef end_coef tau entropy_coef learning_rate "
+        "encoder_rate max_grad_norm policy_max_grad_norm"
+    )
     one_graph: ClassVar[bool] = True
 
     name: str = setting("tdmpc2", "name of the variant")
     priority_alpha: float | None = setting(None, "prioritised replay: power of the TD error; null: uniform", above=0)
-    priority_beta: float | Schedule = setting(
+    priority_beta: float = setting(
         0.4, "share of the priorities' bias that importance weights correct", least=0, needs="priority_alpha"
     )
     warmup_steps: int = with_default(OffPolicySettings, "warmup_steps", 2500)
@@ -64,10 +68,11 @@ class TDMPCConfig(OffPolicySettings):
     )
     policy_std: float = setting(0.05, "standard deviation of the noise, in [-1, 1]", least=0, needs="policy=noisy")
     policy_trusts: Literal["min", "mean"] = setting("mean", "which of two critics' estimates policy and planning use")
-    entropy_coef: float | Schedule = setting(1e-4, "weight of the policy's entropy", least=0, needs="policy=squashed")
+    entropy_coef: float = setting(1e-4, "weight of the policy's entropy", least=0, needs="policy=squashed")
     scale_values: bool = setting(True, "divide the values that the policy maximises by their spread")
-    learning_rate: float | Schedule = setting(3e-4, "step size of the optimizers", above=0)
+    learning_rate: float = setting(3e-4, "step size of the optimizers", above=0)
     encoder_rate: float = setting(0.3, "step size for the encoder, as a share of learning_rate", above=0)
+    accumulate: int = accumulation()
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=lambda: OptimizerConfig(eps=1e-8))
     policy_optimizer: OptimizerConfig = setting(doc="the policy's optimizer", factory=lambda: OptimizerConfig(eps=1e-5))
     max_grad_norm: float | None = setting(20.0, "clip gradients of the model to this norm; null: never", above=0)
@@ -82,7 +87,7 @@ class TDMPCConfig(OffPolicySettings):
 
     def discount(self, env: EnvSpec) -> float:
         """Return the discount for an environment."""
-        if self.gamma != "auto":
+        if not isinstance(self.gamma, str):
             return self.gamma
         length = env.max_episode_steps
         return UNKNOWN_LENGTH if length is None else min(max(1 - EPISODES_SEEN / length, 0.95), 0.995)

@@ -15,8 +15,10 @@ from torch.nn import functional
 from cadenza.nets.latent_model import CriticEnsemble, LatentModel
 from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.observe import ObservationTensors
+from cadenza.nets.optimizers import in_parts
 from cadenza.ops.planning import MPPIResult, mppi
 from cadenza.trees import map_tree
+from cadenza.types import Tree
 from cadenza.workflows.tdmpc_config import TDMPCConfig
 
 
@@ -67,36 +69,27 @@ def model_loss(
     config: TDMPCConfig,
 ) -> ModelLoss:
     """Unroll the model from the first observation, and compare latents, rewards, ends and values on the way."""
-    steps = len(batch.action)
-    next_obs = map_tree(lambda x: x[1:], batch.obs)
-    with torch.no_grad():
-        next_latent = model.encoder(next_obs)
-        latent_target = next_latent if slow.encoder is None else slow.encoder(next_obs)
-    latents = [model.encoder(map_tree(lambda x: x[0], batch.obs))]
-    for action in batch.action:
-        latents.append(model.step(latents[-1], action))
-    predicted = torch.stack(latents)
-    before, after = predicted[:-1], predicted[1:]
-    discount = config.rho ** torch.arange(steps, device=after.device)[:, None] * batch.valid
+    steps, masks = len(batch.action), noise.value_mask
+
+    def judge(part: Tree) -> dict[str, Tensor]:
+        return judge_steps(model, slow, StretchBatch(**part["batch"]), part["target"], part["mask"], noise, gamma)
+
+    inputs = {
+        "batch": {**batch._asdict(), "weight": batch.weight[None]},
+        "target": noise.target,
+        "mask": None if masks is None else by_step(masks, steps),
+    }
+    judged = in_parts(judge, inputs, config.accumulate, dim=1)
+    predicted, target, values = judged["predicted"], judged["target"], judged["values"].movedim(-1, 0)
+    discount = config.rho ** torch.arange(steps, device=target.device)[:, None] * batch.valid
 
     def mean(losses: Tensor) -> Tensor:
         """Return the mean of losses [H, B], in which later steps count less."""
         return (discount * losses * batch.weight).sum() / batch.valid.numel()
 
-    inputs = torch.cat([before, batch.action], -1)
-    losses = {
-        "consistency": mean((after - latent_target).square().mean(-1)),
-        "reward": mean(model.numbers.loss(model.reward(inputs), batch.reward)),
-    }
-    target = td_target(model, slow, next_latent, batch, noise, gamma)
-    outputs = model.critics(inputs.flatten(0, 1), None, noise.value_mask)
-    outputs = outputs.view(len(outputs), *batch.reward.shape, -1)  # [E, H, B, …]
-    losses["value"] = mean(model.numbers.loss(outputs, target.expand(outputs.shape[:-1])).mean(0))
-    if model.ends is not None:
-        logit = model.ends(after).squeeze(-1)
-        end_losses = functional.binary_cross_entropy_with_logits(logit, batch.terminated, reduction="none")
-        losses["end"] = (end_losses * batch.valid * batch.weight).mean()
-    values = model.numbers.mean(outputs.detach())
+    losses = {name: mean(judged[name]) for name in ("consistency", "reward", "value")}
+    if "end" in judged:
+        losses["end"] = (judged["end"] * batch.valid * batch.weight).mean()
     error = (discount * (values - target).abs().sum(0)).sum(0)
     metrics = {"q_mean": values.mean(), "target_mean": target.mean()}
     coefficients = {
@@ -108,6 +101,53 @@ def model_loss(
     loss = torch.stack([coefficients[name] * part for name, part in losses.items()]).sum()
     metrics |= {f"{name}_loss": part.detach() for name, part in losses.items()}
     return ModelLoss(loss, predicted.detach(), error, {**metrics, "model_loss": loss.detach()})
+
+
+def judge_steps(
+    model: LatentModel,
+    slow: SlowNetworks,
+    batch: StretchBatch,
+    target_noise: Tensor,
+    mask: Tensor | None,
+    noise: UpdateNoise,
+    gamma: float,
+) -> dict[str, Tensor]:
+    """Return predicted latents [H + 1, B, …], and for each step [H, B] its losses, TD target and values [H, B, E]."""
+    next_obs = map_tree(lambda x: x[1:], batch.obs)
+    with torch.no_grad():
+        next_latent = model.encoder(next_obs)
+        latent_target = next_latent if slow.encoder is None else slow.encoder(next_obs)
+    predicted = unroll(model, batch)
+    before, after = predicted[:-1], predicted[1:]
+    inputs = torch.cat([before, batch.action], -1)
+    judged = {
+        "predicted": predicted,
+        "consistency": (after - latent_target).square().mean(-1),
+        "reward": model.numbers.loss(model.reward(inputs), batch.reward),
+        "target": td_target(model, slow, next_latent, batch, noise._replace(target=target_noise), gamma),
+    }
+    masks = None if mask is None else mask.movedim(2, 0).flatten(1, 2)
+    outputs = model.critics(inputs.flatten(0, 1), None, masks)
+    outputs = outputs.view(len(outputs), *batch.reward.shape, -1)  # [E, H, B, …]
+    judged["value"] = model.numbers.loss(outputs, judged["target"].expand(outputs.shape[:-1])).mean(0)
+    judged["values"] = model.numbers.mean(outputs.detach()).movedim(0, -1)
+    if model.ends is not None:
+        logit = model.ends(after).squeeze(-1)
+        judged["end"] = functional.binary_cross_entropy_with_logits(logit, batch.terminated, reduction="none")
+    return judged
+
+
+def by_step(mask: Tensor, steps: int) -> Tensor:
+    """Return dropout masks [E, H B, units] as [H, B, E, units]."""
+    return mask.view(len(mask), steps, -1, mask.shape[-1]).movedim(0, 2)
+
+
+def unroll(model: LatentModel, batch: StretchBatch) -> Tensor:
+    """Return the latents [H + 1, B, latent] that the model predicts from the first observations and the actions."""
+    latents = [model.encoder(map_tree(lambda x: x[0], batch.obs))]
+    for action in batch.action:
+        latents.append(model.step(latents[-1], action))
+    return torch.stack(latents)
 
 
 @torch.no_grad()
@@ -138,12 +178,19 @@ def policy_loss(
 
     `scale` learns from the values there.
     """
-    action, log_prob = model.policy(latents, noise.policy)
-    values = model.values(model.critics, latents, action, noise.policy_pair, noise.policy_mask)
-    value = combine_critics(values, config)
+
+    def judge(part: Tree) -> dict[str, Tensor]:
+        action, log_prob = model.policy(part["latents"], part["noise"])
+        mask = None if part["mask"] is None else part["mask"].movedim(2, 0).flatten(1, 2)
+        values = model.values(model.critics, part["latents"], action, noise.policy_pair, mask)
+        return {"value": combine_critics(values, config), "log_prob": log_prob}
+
+    masks = None if noise.policy_mask is None else by_step(noise.policy_mask, len(latents))
+    judged = in_parts(judge, {"latents": latents, "noise": noise.policy, "mask": masks}, config.accumulate, dim=1)
+    value, log_prob = judged["value"], judged["log_prob"]
     if scale is not None:
         scale.learn(value[0])
-    entropy = -log_prob * action.shape[-1]
+    entropy = -log_prob * batch.action.shape[-1]
     objective = (value if scale is None else value / scale.spread()) + entropy_coef * entropy
     valid = torch.cat([torch.ones_like(batch.valid[:1]), batch.valid])
     discount = config.rho ** torch.arange(len(latents), device=latents.device)[:, None] * valid

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cadenza.config.networks import OptimizerConfig, OwnPart
+from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Sequences
 from cadenza.data.candidate_returns import TRIAL, TrialStore
@@ -25,7 +26,7 @@ from cadenza.nets.controllers import LinearControllers
 from cadenza.nets.mdn import DeterministicMLP, DreamNoise, DynamicsState, MixtureRNN, Prediction, unroll
 from cadenza.nets.observe import VECTOR, Observer, images, vector_size
 from cadenza.nets.opinions import action_mask, by_sequence, to_numpy
-from cadenza.nets.optimizers import Optimizer, optimizer
+from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.nets.own_parts import own_function, own_part
 from cadenza.nets.vae import ConvVAE
 from cadenza.ops.planning import cem
@@ -49,16 +50,25 @@ from cadenza.workflows.evolution import NONE, Evolution
 from cadenza.workflows.parts import Parts, own_states
 from cadenza.workflows.world_models_config import WorldModelsConfig
 
+NAMES = ("error", "divergence")  # the losses of V
 COLLECTED = 64  # steps of each environment in a cycle of rollouts
 
 
 class WorldModels:
     """The workflow of World Models."""
 
-    hooks: tuple[str, ...] = ("update_vision", "update_memory", "evolve", "evolve_in_dream")
+    hooks: tuple[str, ...] = (
+        "update_vision",
+        "update_memory",
+        "update_world_model",
+        "evolve",
+        "evolve_in_dream",
+        "update_controller",
+    )
 
     def __init__(self, config: WorldModelsConfig, context: Context) -> None:
         self.config, self.context, self.device = config, context, context.device
+        self.timed = TimedSettings(config)
         ((self.group, group),) = context.env.groups.items()
         self.observer = Observer(group.observation, self.device)
         self.actions = Actions(group.action, self.device)
@@ -94,7 +104,7 @@ class WorldModels:
             **own_states(planner=self.planner),
         )
         missing = {"update_vision"} if self.vision is None else set()
-        missing |= {"evolve", "evolve_in_dream"} if self.evolution is None else set()
+        missing |= {"evolve", "evolve_in_dream", "update_controller"} if self.evolution is None else set()
         self.hooks = tuple(name for name in type(self).hooks if name not in missing)
 
     def _make_memory(self) -> Any:
@@ -182,35 +192,57 @@ class WorldModels:
 
     def update_vision(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Make one gradient step of V on single images."""
-        assert self.vision is not None
-        settings = self.config.vision
+        vision, settings = self.vision, self.timed.at(phase).vision
+        assert vision is not None
         batch = store.sequences(settings.batch_size, 1, self.context.streams.numpy("replay"))
         image = self.observer(map_tree(lambda x: x[:, 0, 0], batch.groups[self.group]["obs"]))[self.key]
         noise = torch.randn(len(image), self.latent, generator=self._stream("vision"), device=self.device)
-        error, divergence = self.vision.losses(image, noise, settings.kl_tolerance)
+
+        def losses(part: Tree) -> dict[str, Tensor]:
+            return dict(zip(NAMES, vision.losses(part["image"], part["noise"], settings.kl_tolerance), strict=True))
+
+        by_image = in_parts(losses, {"image": image, "noise": noise}, self.config.accumulate)
+        error, divergence = (by_image[name].mean() for name in NAMES)
         norm = self._step("vision", error + divergence, settings.learning_rate)
         metrics = {"error": error.detach(), "divergence": divergence.detach(), "grad_norm": norm}
         return Updated(1, {f"train/vision/{name}": value for name, value in metrics.items()})
 
     def update_memory(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
         """Make one gradient step of M on sequences of latents, which are sampled anew from V each time."""
-        settings, length = self.config.memory, self.config.batch_length
+        settings, length = self.timed.at(phase).memory, self.config.batch_length
         batch = store.sequences(settings.batch_size, length + 1, self.context.streams.numpy("replay"))
         z, action, reward, first = self._latent_sequences(batch, self._stream("memory"))
         last, terminated = (self._by_time(x) for x in (batch.last, batch.terminated))
-        prediction = self.memory.predict(unroll(self.memory, z[:-1], action[:-1], first[:-1]))
         weight = (~last[:-1]).float()  # an episode's last row has no successor
         end = (last & terminated)[1:].float()
-        end_loss = functional.binary_cross_entropy_with_logits(prediction.end, end, reduction="none")
-        losses = {
-            "likelihood": -prediction.log_prob(z[1:]).mean(-1),
-            "reward": settings.reward_scale * (prediction.reward - reward[:-1]).square(),
-            "end": settings.end_scale * end_loss,
-        }
-        means = {name: (weight * loss).sum() / weight.sum().clamp(min=1) for name, loss in losses.items()}
-        norm = self._step("memory", torch.stack(list(means.values())).sum(), settings.learning_rate)
+
+        def losses(part: Tree) -> dict[str, Tensor]:
+            prediction = self.memory.predict(unroll(self.memory, part["z"], part["action"], part["first"]))
+            end_loss = functional.binary_cross_entropy_with_logits(prediction.end, part["end"], reduction="none")
+            return {
+                "likelihood": -prediction.log_prob(part["next_z"]).mean(-1),
+                "reward": settings.reward_scale * (prediction.reward - part["reward"]).square(),
+                "end": settings.end_scale * end_loss,
+            }
+
+        inputs = {"z": z[:-1], "action": action[:-1], "first": first[:-1], "end": end, "next_z": z[1:]}
+        by_step = in_parts(losses, {**inputs, "reward": reward[:-1]}, self.config.accumulate, dim=1)
+        means = {name: (weight * loss).sum() / weight.sum().clamp(min=1) for name, loss in by_step.items()}
+        loss = torch.stack(list(means.values())).sum()
+        norm = self._step("memory", loss, settings.learning_rate, settings.max_grad_norm)
         metrics = {**{name: value.detach() for name, value in means.items()}, "grad_norm": norm}
         return Updated(1, {f"train/memory/{name}": value for name, value in metrics.items()})
+
+    def update_world_model(self, store: ReplayStore, phase: PhaseInfo) -> Updated:
+        """Make one gradient step of V, for images, and then one of M."""
+        vision = Updated(0, {}) if self.vision is None else self.update_vision(store, phase)
+        memory = self.update_memory(store, phase)
+        return Updated(vision.updates + memory.updates, vision.metrics | memory.metrics)
+
+    def update_controller(self, store: ReplayStore | TrialStore, phase: PhaseInfo) -> Updated:
+        """Evolve C by the returns of trials in the environment, or in dreams that begin in a replay."""
+        is_replay = hasattr(store, "beginnings")
+        return self.evolve_in_dream(store, phase) if is_replay else self.evolve(store, phase)  # type: ignore[arg-type]
 
     def evolve(self, store: TrialStore, phase: PhaseInfo) -> Updated:
         """Record the returns of finished trials; once all have one, create the next generation."""
@@ -224,7 +256,7 @@ class WorldModels:
         trials = np.arange(len(self.evolution.has_return))
         starts = store.beginnings(len(trials), self.context.streams.numpy("replay"))[self.group]
         observation = self.observer(map_tree(lambda x: x[:, 0], starts))[self.key]
-        self.evolution.record(trials, self._dream(trials, observation))
+        self.evolution.record(trials, self._dream(trials, observation, self.timed.at(phase)))
         return self._next_generation()
 
     def _next_generation(self) -> Updated:
@@ -233,10 +265,10 @@ class WorldModels:
         return Updated(1, {f"train/evolution/{name}": value for name, value in metrics.items()})
 
     @torch.inference_mode()
-    def _dream(self, trials: np.ndarray, observation: Tensor) -> np.ndarray:
+    def _dream(self, trials: np.ndarray, observation: Tensor, config: WorldModelsConfig) -> np.ndarray:
         """Return the returns [N] that M predicts for the controllers of these trials, from observations [N, …]."""
         assert self.evolution is not None
-        config, generator, count = self.config, self._stream("dream"), len(trials)
+        generator, count = self._stream("dream"), len(trials)
         controllers, memory = self.evolution.controllers(trials), self.memory.initial(count)
         z = self._encode(observation)
         total = torch.zeros(count, dtype=torch.float64, device=self.device)
@@ -258,12 +290,11 @@ class WorldModels:
         noise = DreamNoise.sample(len(prediction.reward), self.latent, prediction.mean.shape[-1], generator)
         return prediction.sample(noise, temperature)
 
-    def _step(self, name: str, loss: Tensor, learning_rate: float) -> Tensor:
+    def _step(self, name: str, loss: Tensor, learning_rate: float, max_norm: float | None = None) -> Tensor:
         """Make one gradient step of a network; return the norm of its gradient."""
         self.optimizers[name].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        limit = self.config.memory.max_grad_norm if name == "memory" else None
-        return self.optimizers[name].step(learning_rate, limit)["all"]
+        return self.optimizers[name].step(learning_rate, max_norm)["all"]
 
     def _stream(self, name: str) -> torch.Generator:
         return self.context.streams.torch(name, self.device)

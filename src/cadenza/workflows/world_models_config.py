@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from cadenza.config.algorithm_settings import accumulation
 from cadenza.config.checks import check_actions, check_one_agent
 from cadenza.config.networks import OwnDynamics, OwnNetwork, OwnPlanner
 from cadenza.config.replay_settings import ReplaySettings
@@ -27,6 +28,7 @@ IDENTITY_HAS_NONE = "representation=auto|vae|yours"
 class VisionConfig:
     """V: the variational autoencoder that encodes an image as a short vector."""
 
+    scheduled: ClassVar[str] = "kl_tolerance learning_rate"
     latent: int = setting(32, "length of the vector that encodes an image", least=1)
     depth: int = setting(32, "base number of channels of the convolutions; they grow in multiples of it", least=1)
     kl_tolerance: float = setting(0.5, "divergence of each number that costs nothing", "nats", least=0)
@@ -38,6 +40,7 @@ class VisionConfig:
 class PredictorConfig:
     """M: the model that predicts the next observation, reward and end."""
 
+    scheduled: ClassVar[str] = "reward_scale end_scale learning_rate max_grad_norm"
     hidden: int = setting(256, "units", least=1)
     mixtures: int = setting(
         5, "normals in the mixture that predicts the next value of each number", least=1, needs="dynamics=mdn_rnn"
@@ -59,6 +62,7 @@ class PredictorConfig:
 class EvolutionConfig:
     """CMA-ES, which searches for C, the linear controller."""
 
+    scheduled: ClassVar[str] = "temperature"
     population: int = setting(64, "controllers in a generation", least=4)
     sigma: float = setting(0.1, "initial standard deviation of CMA-ES", above=0)
     sees: Literal["z", "z_h", "z_h_c"] = setting(
@@ -101,6 +105,7 @@ class WorldModelsConfig(ReplaySettings):
     )
     memory: PredictorConfig = setting(doc="M, the memory", factory=PredictorConfig)
     memory_updates: int = setting(4000, "gradient steps of M", "updates", least=1)
+    accumulate: int = accumulation()
     batch_length: int = setting(64, "steps of the sequences that M learns from", "steps", least=1)
     controller: Literal["evolved", "plan", "random"] = setting(
         "evolved", "C: linear and found by evolution, a search in the model for each action, or random actions"

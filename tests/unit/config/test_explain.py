@@ -67,7 +67,7 @@ def test_the_default_of_a_key_in_a_block_is_the_algorithms() -> None:
 
 def test_bounds_and_needs_are_shown() -> None:
     told = explain("algorithm.kl_balance", "Pendulum-v1:dreamer_v2")
-    assert told.type == "a number, in [0, 1]"
+    assert told.type == "a number or a schedule such as lin_0.001, in [0, 1]"
     assert told.doc.endswith("(with kl=v2)")
     assert "(with behaviour=v1 or v2 or v3)" in reference()
 
@@ -103,7 +103,9 @@ def test_layers_merged_in_order_are_the_config(spec: str) -> None:
 def test_block_lists_its_keys() -> None:
     explanation = explain("algorithm", "CartPole-v1:ppo")
     keys = [part.key.removeprefix("algorithm.") for part in explanation.parts]
-    stored = [key for key in keys if key != "advantage"]  # left out of stored configs at its default
+    stored = [
+        key for key in keys if key not in ("advantage", "accumulate")
+    ]  # left out of stored configs at its default
     assert stored == list(explanation.value)
     actor = next(part for part in explanation.parts if part.key == "algorithm.actor")
     names = ("hidden_sizes", "activation", "network", "kwargs")

@@ -81,11 +81,9 @@ class Edit:
         monkeypatch.setitem(registry.ALGORITHMS, entry.name, replace(entry, workflow=edited))
 
 
-PPO_RETURN = "return objective.loss(log_prob, entropy, result.value.expand(log_prob.shape), batch)"
+PPO_RETURN = 'return objective.loss(judged["log_prob"], judged["entropy"], judged["value"], batch)'
 EDITS = {
-    "ppo": Edit(
-        "CartPole-v1:ppo", PPO_RETURN, PPO_RETURN.replace("expand(log_prob.shape)", "expand(log_prob.shape) * 1.5")
-    ),
+    "ppo": Edit("CartPole-v1:ppo", PPO_RETURN, PPO_RETURN.replace('judged["value"]', 'judged["value"] * 1.5')),
     "dqn": Edit("CartPole-v1:dqn", "loss = (losses * batch.weight).sum()", "loss = (losses * batch.weight).sum() * 2"),
     "sac, critics": Edit("Pendulum-v1:sac", "loss = 0.5 * masked_mean(", "loss = 0.6 * masked_mean("),
     "sac, policy": Edit("Pendulum-v1:sac", "loss, entropy = temperature * log_prob - value", "loss, entropy = -value"),

@@ -13,7 +13,7 @@ from cadenza.config.schema import Hook, Phase, RunConfig
 from cadenza.engine.clock import Clock, Every
 from cadenza.engine.events import Evaluated, Event, Row
 from cadenza.engine.scheduler import PhaseScheduler
-from cadenza.tools.plan import warnings_of
+from cadenza.tools.plan import memory_warning, warnings_of
 from cadenza.tools.plan_forecast import Forecast, Mark, Occasions, Pace, Span, forecast, paces_of
 from cadenza.tools.plan_measure import SAMPLE, can_skip
 from harness.datasets import SMALL_DQN
@@ -216,3 +216,17 @@ def test_a_forecast_from_a_runs_own_marks_equals_the_run(phases: tuple[str, ...]
     assert result.rows == sum(isinstance(event, Row) for event in events)
     assert result.checkpoints == due.times
     assert len(result.beyond) == len(phases) - 1 - marks[-2].phase
+
+
+def test_a_run_that_needs_more_memory_than_there_is_is_told_of_gradients_in_parts() -> None:
+    short = {"total_bytes": 5 << 30, "available_bytes": 2 << 30, "stores_bytes": 1 << 30}
+    warning = memory_warning(configured(), short)
+    assert warning is not None
+    assert warning.startswith(
+        "the run needs about 5 GiB of memory, 2 GiB are available: algorithm.accumulate=4 computes"
+    )
+    full = memory_warning(configured(), short | {"stores_bytes": 4 << 30})
+    assert full is not None
+    assert "its stores are 4 GiB of it; algorithm.accumulate=4" in full
+    assert memory_warning(configured(), short | {"available_bytes": 6 << 30}) is None
+    assert memory_warning(configured(), short | {"total_bytes": None}) is None

@@ -108,7 +108,7 @@ def plain_loss(workflow: Any, net: Any, rollout: Rollout, advantage: torch.Tenso
 def test_advantages_loss_and_gradients_equal_a_plain_implementation(collected: Any, task: tuple[str, ...]) -> None:
     workflow, rollout = collected(*task)
     net, config = workflow.nets["agent"], workflow.config
-    samples = workflow._prepare("agent", rollout)[0]
+    samples = workflow._prepare("agent", rollout, PHASE)[0]
     advantage, value = plain_advantages(net, rollout, config.gamma, config.gae_lambda)
     np.testing.assert_allclose(samples.advantage[0, :, 0], advantage.ravel(), atol=1e-5)
     np.testing.assert_allclose(samples.old_value[0, :, 0], value.ravel(), atol=1e-5)
@@ -126,7 +126,7 @@ def test_advantages_loss_and_gradients_equal_a_plain_implementation(collected: A
     for by_hand in (True, False):
         if not by_hand:
             workflow.kernels.clear()
-        figures = workflow._gradients("agent", samples, every, workflow._objective(workflow.config, PHASE))
+        figures = workflow._gradients("agent", samples, every, workflow._objective("agent", PHASE))
         assert 0 < float(figures[FIGURES.index("clip_fraction")]) < 1
         torch.testing.assert_close(figures[0], expected, atol=1e-5, rtol=1e-5)
         for ours, theirs in itertools.zip_longest(net.parameters(), expected_gradients):
@@ -157,7 +157,7 @@ def test_an_update_without_a_memory_reads_images_in_place(collected: Any) -> Non
 def test_what_was_seen_of_images_while_acting_is_not_looked_at_again(collected: Any) -> None:
     workflow, rollout = collected("toy/dot:ppo", "algorithm.n_steps=4", "algorithm.batch_size=8")
     net, data = workflow.nets["agent"], rollout.groups["agent"]
-    samples, cnn = workflow._prepare("agent", rollout)[0], net.torso.encoder.cnns[0]
+    samples, cnn = workflow._prepare("agent", rollout, PHASE)[0], net.torso.encoder.cnns[0]
     with torch.no_grad():
         seen = cnn(torch.from_numpy(data["obs"]))
         value, output = net.critic(net.torso.mix(seen)), net.actor(net.torso.mix(seen))
@@ -166,7 +166,7 @@ def test_what_was_seen_of_images_while_acting_is_not_looked_at_again(collected: 
     torch.testing.assert_close(samples.old_log_prob.flatten(), log_prob.flatten())
     looked: list[int] = []
     cnn.register_forward_hook(lambda module, given, made: looked.append(len(given[0].flatten(0, -4))))
-    workflow._prepare("agent", rollout)[0]
+    workflow._prepare("agent", rollout, PHASE)[0]
     ended = len(rollout.final_index[0])
     assert sum(looked) == workflow.context.num_envs + ended  # what follows the rollout, and last states
 
@@ -196,7 +196,7 @@ def test_true_values_leave_no_advantage_on_the_chain(how: str) -> None:
         active = rollout.groups["agent"]["active"][..., 0]
         assert (rollout.terminated & active).sum() > 3
         assert (rollout.truncated & ~rollout.terminated & active).sum() > 3
-        samples = assembly.workflow._prepare("agent", rollout)[0]  # type: ignore[attr-defined]
+        samples = assembly.workflow._prepare("agent", rollout, PHASE)[0]  # type: ignore[attr-defined]
         np.testing.assert_allclose(samples.advantage[samples.weight > 0], 0, atol=1e-5)
     finally:
         assembly.close()
@@ -207,12 +207,12 @@ def test_dead_agents_weigh_nothing_and_end_their_own_sum(collected: Any) -> None
     runner = rollout.groups["runner"]
     assert runner["died"].any()
     assert not runner["active"].all()
-    samples = workflow._prepare("runner", rollout)[0]
+    samples = workflow._prepare("runner", rollout, PHASE)[0]
     died = torch.from_numpy(runner["died"]).flatten(0, 1)[None]
     reward = torch.from_numpy(runner["reward"]).flatten(0, 1)[None]
     # at its death an agent's advantage is its last reward less its value: no bootstrap, nothing after
     torch.testing.assert_close(samples.advantage[died], (reward - samples.old_value)[died])
-    every, objective = torch.arange(samples.weight.shape[1]), workflow._objective(workflow.config, PHASE)
+    every, objective = torch.arange(samples.weight.shape[1]), workflow._objective("runner", PHASE)
     net, found = workflow.nets["runner"], []
     kernels = dict(workflow.kernels)
     assert kernels
@@ -230,7 +230,7 @@ def test_dead_agents_weigh_nothing_and_end_their_own_sum(collected: Any) -> None
 def test_where_nobody_acts_no_value_is_learned(collected: Any) -> None:
     workflow, rollout = collected("toy/chain:ppo")
     rollout.groups["agent"]["active"][3] = False
-    samples = workflow._prepare("agent", rollout)[0]
+    samples = workflow._prepare("agent", rollout, PHASE)[0]
     assert (samples.value_weight == samples.weight).all()
     assert (samples.weight == 0).sum() == rollout.groups["agent"]["active"].shape[1]
 

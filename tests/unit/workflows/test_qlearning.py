@@ -357,7 +357,7 @@ def lesson_with(**settings: Any) -> Lesson:
     workflow = workflow_of(4, 2, target="sarsa", learning_rate=1.0, gamma=0.5, epsilon=0.0, **settings)
     table = workflow.tables["agent"]
     table.values[0] = [[1, 2], [10, 20], [100, 200], [0, 0]]
-    return Lesson(workflow.config, table, PHASE, Streams(0).numpy("coins"))
+    return Lesson(workflow.config, table, Streams(0).numpy("coins"))
 
 
 def test_environments_that_start_afresh_end_what_waits_as_a_time_limit_does() -> None:

@@ -100,7 +100,7 @@ def test_values_advantages_and_probabilities_equal_a_walk_through_the_rollout(co
     workflow, rollout = collected(*variant.split())
     assert not rollout.is_first[0].all()
     assert (rollout.truncated & ~rollout.terminated).any()
-    samples = workflow._prepare("agent", rollout)[0]
+    samples = workflow._prepare("agent", rollout, PHASE)[0]
     log_prob, value, following = walked(workflow, rollout)
     steps, envs = value.shape
     assert samples.weight.sum() == steps * envs
@@ -123,7 +123,7 @@ def test_values_advantages_and_probabilities_equal_a_walk_through_the_rollout(co
 def test_the_gradient_reaches_back_through_the_sequence(collected: Any) -> None:
     workflow, rollout = collected(f"{MEMORY}.type=lstm")
     net = workflow.nets["agent"]
-    samples = workflow._prepare("agent", rollout)[0]
+    samples = workflow._prepare("agent", rollout, PHASE)[0]
     obs = samples.obs["vector"].clone().requires_grad_()
     judged = net({"vector": obs}, samples.carry, samples.first)
     (gradient,) = torch.autograd.grad(judged.value[-1, 0].sum(), obs)

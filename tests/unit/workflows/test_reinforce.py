@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,7 +63,7 @@ def test_targets_and_gradient_equal_a_plain_implementation(collected: Any, varia
     config, net = workflow.config, workflow.nets["agent"]
     if "max_episode_steps" in " ".join(variant):
         assert not episodes.terminated.all()
-    batch = workflow._prepare("agent", episodes)
+    batch = workflow._prepare("agent", episodes, workflow.config)
     log_probs, targets, entropies = [], [], []
     for e, length in enumerate(episodes.length.tolist()):
         returns = plain_returns(workflow, episodes, e)
@@ -85,13 +84,12 @@ def test_targets_and_gradient_equal_a_plain_implementation(collected: Any, varia
 
     steps: list[Any] = []
 
-    def instead(name: str, loss: torch.Tensor, rate: torch.Tensor, only: set[str]) -> dict[str, torch.Tensor]:
+    def instead(name: str, loss: torch.Tensor, *step: Any) -> dict[str, torch.Tensor]:
         steps.append(torch.autograd.grad(loss, list(net.actor.parameters())))
         return {}
 
     workflow._step = instead
-    workflow.config = replace(config, policy_targets="returns")  # the policy's step alone
-    workflow._fit("agent", batch, PHASE)
+    workflow._fit("agent", batch, PHASE, value=False)
     for ours, theirs in zip(steps[0], gradients, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-3)
 
@@ -117,7 +115,7 @@ def test_a_true_baseline_leaves_no_advantage_on_the_chain(collected: Any, estima
     )
     assert episodes.terminated.any()
     assert not episodes.terminated.all()
-    batch = workflow._prepare("agent", episodes)
+    batch = workflow._prepare("agent", episodes, workflow.config)
     np.testing.assert_allclose(batch.target[batch.weight > 0], 0, atol=1e-5)
     np.testing.assert_allclose(batch.returns[batch.weight > 0], batch.value[batch.weight > 0], atol=1e-5)
 
@@ -139,13 +137,13 @@ def test_a_death_ends_that_agents_sum(collected: Any) -> None:
     workflow, episodes = collected("toy/pair:reinforce", "algorithm.policy_targets=returns")
     data = episodes.groups["runner"]
     assert data["died"].any()
-    batch = workflow._prepare("runner", episodes)
+    batch = workflow._prepare("runner", episodes, workflow.config)
     died = torch.from_numpy(data["died"])
     torch.testing.assert_close(batch.returns[died], torch.from_numpy(data["reward"])[died])
     valued, _ = collected("toy/pair:reinforce", "algorithm.policy_targets=advantages")
     valued.nets["runner"].critic.forward = lambda x: torch.full((*x.shape[:-1], 1), 7.0)
     data["died"][-1] |= data["active"][-1]  # someone who dies in the very step that the time limit cuts off
-    batch, died = valued._prepare("runner", episodes), torch.from_numpy(data["died"])
+    batch, died = valued._prepare("runner", episodes, valued.config), torch.from_numpy(data["died"])
     torch.testing.assert_close(batch.returns[died], torch.from_numpy(data["reward"])[died])
     assert not batch.weight[~torch.from_numpy(data["active"])].any()
 
@@ -161,10 +159,10 @@ def test_spaces_need_not_begin_at_zero(collected: Any, targets: str) -> None:
 def test_a_shared_torso_is_moved_by_the_policy_alone(collected: Any) -> None:
     settings = ["algorithm.policy_targets=advantages", "algorithm.torso.hidden_sizes=[8]"]
     workflow, episodes = collected("CartPole-v1:reinforce", *settings)
-    net, batch = workflow.nets["agent"], workflow._prepare("agent", episodes)
+    net, batch = workflow.nets["agent"], workflow._prepare("agent", episodes, workflow.config)
     value = net(batch.obs, {}, batch.first).value
     before = {name: parameter.clone() for name, parameter in net.named_parameters()}
-    workflow._step("agent", (value - batch.returns).square().mean(), torch.tensor(0.01), only="critic")
+    workflow._step("agent", (value - batch.returns).square().mean(), torch.tensor(0.01), 0.5, ("critic",))
     now = dict(net.named_parameters())
     assert {name.split(".")[0] for name, tensor in before.items() if not torch.equal(tensor, now[name])} == {"critic"}
 
@@ -181,8 +179,8 @@ def test_a2c_is_the_plain_policy_gradient() -> None:
     try:
         workflow: Any = assembly.workflow
         rollout = collecting.collected(assembly)
-        samples, net = workflow._prepare("agent", rollout)[0], workflow.nets["agent"]
-        loss, _ = workflow._loss(net, samples, workflow._objective(workflow.config, PHASE))
+        samples, net = workflow._prepare("agent", rollout, PHASE)[0], workflow.nets["agent"]
+        loss, _ = workflow._loss(net, samples, workflow._objective("agent", PHASE))
         obs = torch.from_numpy(rollout.groups["agent"]["obs"]).flatten(0, 2)
         policy = torch.distributions.Categorical(logits=net.actor(obs))
         log_prob = policy.log_prob(torch.from_numpy(rollout.groups["agent"]["action"]).flatten())

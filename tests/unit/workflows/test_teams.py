@@ -69,7 +69,7 @@ def test_a_team_in_turn_equals_a_plain_implementation(assembled: Any) -> None:
     def spy(name: str, samples: Any, *rest: Any) -> Any:
         """What it is given, and the gradient of the first minibatch-free loss, before it learns."""
         every = torch.arange(samples.weight.shape[1])
-        figures = workflow._gradients(name, samples, every, workflow._objective(workflow.configs[name], rest[0]))
+        figures = workflow._gradients(name, samples, every, workflow._objective(name, rest[0]))
         gradients = [p.grad.clone() for p in workflow.nets[name].parameters()]
         before = plain_log_probs(workflow, name, rollout)
         result = fit(name, samples, *rest)
@@ -214,7 +214,7 @@ def test_critics_learn_from_agents_that_wait_and_policies_do_not(assembled: Any)
     for name in assembly.workflow.nets:
         acted = rollout.groups[name]["active"]
         assert 0.3 < acted.mean() < 0.7
-        samples = assembly.workflow._prepare(name, rollout)[0]
+        samples = assembly.workflow._prepare(name, rollout, PHASE)[0]
         np.testing.assert_array_equal(samples.weight[0], acted.reshape(samples.weight.shape[1:]))
         assert (samples.value_weight == 1).all()
 
@@ -236,7 +236,7 @@ def test_a_critic_sees_the_state_and_its_policy_does_not(assembled: Any, sees: s
     for _ in range(2):
         workflow.update(Holding(collecting.collected(assembly)), PHASE)
     rollout = collecting.collected(assembly)
-    samples = workflow._prepare("scout", rollout)[0]
+    samples = workflow._prepare("scout", rollout, PHASE)[0]
     views, wide = (1, 15) if sees == "state" else (2, 15 + 4)  # one for both scouts, where they see the same
     assert samples.critic_obs[VECTOR].shape == (1, 16 * 3, views, wide)
     assert samples.obs[VECTOR].shape[-1] == 4
@@ -258,11 +258,11 @@ def test_what_all_see_alike_is_judged_once_and_learned_from_as_often_as_there_ar
     settings = "algorithm.critic.sees=state", f"runtime.kernels={kernels}", *stateless
     assembly = assembled("toy/trio:mappo", *settings)
     workflow, rollout = assembly.workflow, collecting.collected(assembly)
-    net, objective = workflow.nets["scout"], workflow._objective(workflow.config, PHASE)
+    net, objective = workflow.nets["scout"], workflow._objective("scout", PHASE)
     results = []
     for views in (1, 2):
         workflow.views["scout"].agents = views
-        samples = workflow._prepare("scout", rollout)[0]
+        samples = workflow._prepare("scout", rollout, PHASE)[0]
         assert samples.critic_obs[VECTOR].shape[2] == views
         figures = workflow._gradients("scout", samples, torch.arange(20), objective)
         gradients = {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
@@ -285,7 +285,7 @@ def test_a_state_that_all_see_counts_once_and_where_anybody_acted(assembled: Any
 
 def test_where_there_is_no_state_a_critic_sees_what_everyone_sees(assembled: Any) -> None:
     assembly = assembled("toy/trio:mappo", "environment.kwargs={state: false}")
-    samples = assembly.workflow._prepare("gunner", rollout := collecting.collected(assembly))[0]
+    samples = assembly.workflow._prepare("gunner", rollout := collecting.collected(assembly), PHASE)[0]
     observations = [rollout.groups[name]["obs"].reshape(16, 3, -1) for name in ("engineer", "gunner", "scout")]
     assert sorted(samples.critic_obs[VECTOR][0, 0, 0].tolist()) == sorted(
         np.concatenate(observations, -1)[0, 0].tolist()
@@ -302,7 +302,7 @@ def test_values_are_learned_on_a_common_scale_and_advantages_are_not(assembled: 
     value = torch.randn(5)
     torch.testing.assert_close(scale.from_returns(scale.to_returns(value)), value, atol=1e-5, rtol=1e-5)
     rollout = collecting.collected(assembly)
-    samples = workflow._prepare("gunner", rollout)[0]
+    samples = workflow._prepare("gunner", rollout, PHASE)[0]
     assert scale.norm.count > 48
     assert not torch.equal(before[0], scale.norm.mean)
     with torch.no_grad():

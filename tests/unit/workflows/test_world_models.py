@@ -298,7 +298,7 @@ def dreamt(model: Walk, places: list[float], *overrides: str) -> np.ndarray:
     """What a controller that stays where it is dreams to earn, from each of these places."""
     inside = ["algorithm.evolution.inside=dream", "algorithm.memory.hidden=1"]
     workflow = worked("toy/identity_box:world_models", *inside, *overrides, model=model)
-    returns: np.ndarray = workflow._dream(np.full(len(places), NONE), torch.tensor(places)[:, None])
+    returns: np.ndarray = workflow._dream(np.full(len(places), NONE), torch.tensor(places)[:, None], workflow.config)
     return returns
 
 
@@ -326,7 +326,7 @@ def test_a_deterministic_model_dreams_nothing_by_chance(rolled: Any) -> None:
     workflow, store = rolled("toy/recall:world_models", *DREAMT, *plain)
     trials = np.array([0, 1, 7])
     beginnings = torch.from_numpy(store.beginnings(3, np.random.default_rng(0))["agent"][:, 0])
-    dreams = [workflow._dream(trials, beginnings).tolist() for _ in range(2)]
+    dreams = [workflow._dream(trials, beginnings, workflow.config).tolist() for _ in range(2)]
     assert dreams[0] == dreams[1]
     assert len(set(dreams[0])) == 3
 
@@ -341,12 +341,12 @@ def test_a_dream_is_what_each_controller_would_dream_alone(rolled: Any) -> None:
         workflow.memory.out.bias[-1] = -8.0  # and nothing ends
     trials = np.array([0, 1, 7])
     beginnings = torch.from_numpy(store.beginnings(3, np.random.default_rng(0))["agent"][:, 0])
-    together = workflow._dream(trials, beginnings)
-    alone = [workflow._dream(trials[i : i + 1], beginnings[i : i + 1])[0] for i in range(3)]
+    together = workflow._dream(trials, beginnings, workflow.config)
+    alone = [workflow._dream(trials[i : i + 1], beginnings[i : i + 1], workflow.config)[0] for i in range(3)]
     assert together.tolist() == pytest.approx(alone, rel=1e-3)
     with torch.no_grad():
         workflow.memory.out.bias[-1] = 100.0  # all of it ends at once
-    first = workflow._dream(trials, beginnings)
+    first = workflow._dream(trials, beginnings, workflow.config)
     assert first.tolist() != pytest.approx(together.tolist(), rel=1e-3)
 
 
