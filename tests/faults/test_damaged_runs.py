@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cadenza.engine.checkpoint import manifest_digest
+from cadenza.records.checkpoint import manifest_digest
 from cadenza.records.folder import RunFolder
 from harness.command import TOY, assert_same_end, cadenza, copied, last, resume, train
 

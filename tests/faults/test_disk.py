@@ -15,9 +15,9 @@ import pytest
 
 from cadenza import train as lab_train
 from cadenza.base import failpoints
-from cadenza.engine.checkpoint import Checkpoints
 from cadenza.engine.events import Event, Row
 from cadenza.errors import StorageError
+from cadenza.records.checkpoint import Checkpoints
 from cadenza.records.folder import RunFolder
 from harness.command import BEST, TOY, Outcome, assert_same_end, last, resume, train
 from harness.processes import call

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cadenza.engine.checkpoint import Checkpoints
-from cadenza.engine.codec import first_not_finite
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.records.checkpoint import Checkpoints
+from cadenza.records.codec import first_not_finite
 from cadenza.records.folder import RunFolder
 from harness.command import SMALL, last, resume, train
 from harness.faulty_environment import FAULTY

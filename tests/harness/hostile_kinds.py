@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from cadenza.base.json_text import with_digest
-from cadenza.engine.checkpoint import manifest_digest
+from cadenza.records.checkpoint import manifest_digest
 from cadenza.records.run_summary import stamp
 
 SECRET = "canary-5f0c1d-secret"  # stands in every file outside; no output may hold it

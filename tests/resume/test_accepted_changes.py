@@ -11,7 +11,7 @@ import pytest
 
 from cadenza.api import Run
 from cadenza.base.json_text import with_digest
-from cadenza.engine.checkpoint import Checkpoints, manifest_digest
+from cadenza.records.checkpoint import Checkpoints, manifest_digest
 from cadenza.records.folder import RunFolder, file_digest
 from harness.command import TOY, assert_same_end, cadenza, copied, last, resume, train
 from harness.processes import call

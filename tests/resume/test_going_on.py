@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.base import failpoints
-from cadenza.engine.checkpoint import Checkpoints
+from cadenza.records.checkpoint import Checkpoints
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import read
 from cadenza.tools.verify import compare

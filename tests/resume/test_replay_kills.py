@@ -12,7 +12,7 @@ import pytest
 
 from cadenza.data.replay import whole as all_rows
 from cadenza.data.ring_steps import LAST
-from cadenza.engine.checkpoint import Checkpoints
+from cadenza.records.checkpoint import Checkpoints
 from cadenza.records.folder import RunFolder, find
 from cadenza.tools.verify import compare, first_state_difference, flat
 from harness.command import episode_records, last, train

@@ -18,7 +18,6 @@ from cadenza.config.registry import workflow_class
 from cadenza.config.schedules import KEYS
 from cadenza.config.schema import Hook, Phase, RunConfig, TrainingConfig
 from cadenza.engine.attachments import Display
-from cadenza.engine.checkpoint import Checkpoints
 from cadenza.engine.collector import Collector
 from cadenza.engine.evaluator import Evaluator
 from cadenza.engine.orchestrator import Orchestrator
@@ -29,6 +28,7 @@ from cadenza.envs.first_environment import FirstEnvironment
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, nearest
+from cadenza.records.checkpoint import Checkpoints
 from cadenza.records.decisions import COLLECT
 from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder

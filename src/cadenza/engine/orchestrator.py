@@ -23,9 +23,7 @@ from cadenza.base.streams import Streams
 from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import RunConfig
 from cadenza.engine.attachments import Display, Probe, Update
-from cadenza.engine.checkpoint import Checkpoints, fitting
 from cadenza.engine.clock import Clock, Every, Scores
-from cadenza.engine.codec import digest, first_not_finite
 from cadenza.engine.collector import Collected, Collector
 from cadenza.engine.evaluator import Evaluation, Evaluator, returns_within
 from cadenza.engine.events import Evaluated, Event, Listener, Row, Saved
@@ -33,6 +31,8 @@ from cadenza.engine.identity import identity_of
 from cadenza.engine.scheduler import PhaseScheduler, Task
 from cadenza.engine.signals import Signals
 from cadenza.errors import ConfigError, DivergenceError, EnvironmentFault, StorageError
+from cadenza.records.checkpoint import Checkpoints, fitting
+from cadenza.records.codec import digest, first_not_finite
 from cadenza.records.episodes import EpisodeLog
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricBuffer, MetricsFile

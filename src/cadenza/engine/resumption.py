@@ -10,11 +10,11 @@ from cadenza.base import blas
 from cadenza.base.json_text import is_intact
 from cadenza.config.schema import RunConfig
 from cadenza.engine.build import resolve_device
-from cadenza.engine.checkpoint import name_of
 from cadenza.engine.identity import Change, differences, identity_of, is_identity, unaccepted
 from cadenza.engine.launch import BUDGET
 from cadenza.engine.runtime import kernels_of
 from cadenza.errors import CheckpointError, ConfigError
+from cadenza.records.checkpoint import name_of
 from cadenza.records.decisions import ACCEPTED, BLAS_CHANGES, BUDGETS, DEVICES
 from cadenza.records.folder import RunFolder, read_object, timestamp
 from cadenza.records.metrics import read

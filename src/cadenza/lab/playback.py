@@ -13,11 +13,11 @@ from cadenza.base.streams import EVALUATION, Streams
 from cadenza.config.convert import build, to_dict
 from cadenza.config.schema import RunConfig
 from cadenza.engine.build import build_workflow
-from cadenza.engine.checkpoint import Checkpoints, position
 from cadenza.engine.evaluator import Evaluator
 from cadenza.engine.launch import check
 from cadenza.engine.runtime import decide_runtime, use_threads
 from cadenza.errors import CheckpointError
+from cadenza.records.checkpoint import Checkpoints, position
 from cadenza.records.folder import RunFolder
 from cadenza.trees import map_tree
 from cadenza.types import EnvSpec, Frame, Mode, PhaseInfo, Step, Workflow

@@ -13,7 +13,7 @@ from cadenza.errors import CheckpointError, nearest
 from cadenza.records.validity import REMEDY, damage, dict_of, is_bool, is_number, is_text, list_of, optional, record
 
 DEVICE = re.compile(r"[a-z]+(:\d+)?")
-CHECKPOINT = re.compile(r"step-\d{12,}-\d{12,}")  # as engine/checkpoint.py names them
+CHECKPOINT = re.compile(r"step-\d{12,}-\d{12,}")  # as records/checkpoint.py names them
 VECTORIZATIONS = ("in_process", "native", "workers", "envpool", "gymnasium")
 LONGEST = 40  # characters of a refused value that a message shows
 

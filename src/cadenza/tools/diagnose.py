@@ -14,7 +14,6 @@ import torch
 from cadenza.base.files import SafePath
 from cadenza.config.schema import DebugConfig
 from cadenza.engine.build import assemble, attach_stores
-from cadenza.engine.checkpoint import Checkpoints
 from cadenza.engine.clock import Clock
 from cadenza.engine.launch import check
 from cadenza.engine.orchestrator import Orchestrator
@@ -22,6 +21,7 @@ from cadenza.engine.resumption import EMPTY_METRICS
 from cadenza.engine.signals import Signals
 from cadenza.errors import NotFoundError, StorageError
 from cadenza.lab.session import build_quietly
+from cadenza.records.checkpoint import Checkpoints
 from cadenza.records.folder import RunFolder, create, read_object
 from cadenza.types import Sealing
 from cadenza.watch.nan_operations import FirstBad, forward_call

@@ -17,11 +17,11 @@ from cadenza.data.batches import Past
 from cadenza.data.datasets import joined, merged, refuse_existing, write_dataset
 from cadenza.data.replay import ReplayStore
 from cadenza.data.ring_steps import LAST
-from cadenza.engine.checkpoint import Checkpoints, fitting
 from cadenza.envs.seeds import RECORD, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
 from cadenza.lab.playback import PLAYING, Player, load_policy
+from cadenza.records.checkpoint import Checkpoints, fitting
 from cadenza.records.folder import RunFolder
 from cadenza.types import Acted, EnvSpec, Mode, PhaseInfo, Step, Tree
 

@@ -17,13 +17,13 @@ from cadenza.base.failpoints import KILL
 from cadenza.config.schema import RunConfig
 from cadenza.data.replay import whole
 from cadenza.engine.build import assemble
-from cadenza.engine.checkpoint import Checkpoints
 from cadenza.engine.clock import Clock
 from cadenza.engine.launch import check
 from cadenza.engine.signals import Signals
 from cadenza.errors import CadenzaError, CheckpointError, NotFoundError
 from cadenza.lab.diff import Pairs, differences, first_episode
 from cadenza.lab.session import build_quietly
+from cadenza.records.checkpoint import Checkpoints
 from cadenza.records.folder import RunFolder, create, find
 from cadenza.records.lock import RunLock
 from cadenza.records.metrics import first_difference, read

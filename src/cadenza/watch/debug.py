@@ -17,9 +17,9 @@ from cadenza.base import owned_files
 from cadenza.base.atomic import write_json
 from cadenza.config.schema import DebugConfig
 from cadenza.engine.attachments import Act, Probe, Update
-from cadenza.engine.checkpoint import Checkpoints
 from cadenza.errors import DivergenceError, StorageError
 from cadenza.nets.optimizers import Optimizer
+from cadenza.records.checkpoint import Checkpoints
 from cadenza.types import Acted, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.watch.module_statistics import Statistics
 from cadenza.watch.nan_checks import FiniteChecks, LossCheck, NotFiniteError

@@ -26,11 +26,10 @@ from cadenza.base.parsing import (
 )
 from cadenza.config.load import dump, load
 from cadenza.config.spec import read_file
-from cadenza.engine import codec
 from cadenza.errors import CheckpointError, ConfigError
 from cadenza.lab.cleanup import runs_of_open_trials
 from cadenza.lab.sweeps.journal import Journal
-from cadenza.records import alert_log
+from cadenza.records import alert_log, codec
 from cadenza.records.folder import RunFolder, read_object
 from cadenza.records.live_runs import tail
 from cadenza.records.metrics import read as read_metrics

@@ -11,8 +11,8 @@ import pytest
 
 from cadenza.data.replay import ReplayStore
 from cadenza.data.segments import Segment, read_segment, write_segment
-from cadenza.engine import codec
 from cadenza.errors import CheckpointError
+from cadenza.records import codec
 from cadenza.trees import leaves
 from harness.experience import Experience
 from harness.files import safe

@@ -17,12 +17,12 @@ from cadenza.base.json_text import with_digest
 from cadenza.config import registry
 from cadenza.config.load import load
 from cadenza.engine import runtime
-from cadenza.engine.checkpoint import Checkpoints, manifest_digest
 from cadenza.engine.identity import differences, identity_of
 from cadenza.engine.launch import check
 from cadenza.errors import CheckpointError, ConfigError
 from cadenza.lab.session import resume, train
 from cadenza.ops import surrogate
+from cadenza.records.checkpoint import Checkpoints, manifest_digest
 from cadenza.records.folder import RunFolder
 from cadenza.trees import leaves
 from cadenza.workflows import dqn, loss_check

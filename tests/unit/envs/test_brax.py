@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.engine.codec import pack, unpack
 from cadenza.envs import catalog
 from cadenza.envs.random_actions import random_actions
 from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
+from cadenza.records.codec import pack, unpack
 
 pytest.importorskip("brax", reason="needs JAX and Brax: pip install 'cadenza[brax]'")
 SEEDS = EpisodeSeeds(run_seed=5, stream=TRAIN)

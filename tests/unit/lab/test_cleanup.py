@@ -11,10 +11,10 @@ import pytest
 from cadenza.base import owned_files
 from cadenza.base.files import SafePath
 from cadenza.config.load import load
-from cadenza.engine.checkpoint import Checkpoints
 from cadenza.errors import NotFoundError
 from cadenza.lab import cleanup
 from cadenza.lab.cleanup import KeepRules, clean, disk_use, removable
+from cadenza.records.checkpoint import Checkpoints
 from cadenza.records.folder import EVENT_FILES, RunFolder, create, find
 from cadenza.records.index import rows
 from cadenza.records.lock import RunLock, is_held

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from cadenza.data.candidate_returns import TRIAL, TrialStore
-from cadenza.engine.codec import pack, unpack
+from cadenza.records.codec import pack, unpack
 from cadenza.types import Acted, Step
 from cadenza.workflows.evolution import Evolution
 

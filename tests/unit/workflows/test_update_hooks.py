@@ -10,10 +10,10 @@ import torch
 
 from cadenza.config.load import load
 from cadenza.engine.build import SYNONYMS, phases_of
-from cadenza.engine.codec import digest
 from cadenza.engine.launch import check
 from cadenza.engine.signals import STOP
 from cadenza.errors import ConfigError
+from cadenza.records.codec import digest
 from harness.collecting import PHASE, warming
 from harness.lab import Lab
 from harness.traced_runs import DREAMING, DREAMS, LATENTS, PPO, SAC

@@ -22,7 +22,6 @@ from cadenza.config.convert import build, config_hash, to_dict
 from cadenza.config.environments import family_of
 from cadenza.config.load import dump
 from cadenza.config.schema import MINARI, LoggingConfig, RunConfig
-from cadenza.engine.checkpoint import Checkpoints, position
 from cadenza.envs.catalog import make
 from cadenza.envs.families.gym import Gym
 from cadenza.errors import CadenzaError, ConfigError
@@ -32,6 +31,7 @@ from cadenza.lab.report import highlights
 from cadenza.lab.view.play import record_video
 from cadenza.lab.view.video import can_mp4
 from cadenza.records import metrics
+from cadenza.records.checkpoint import Checkpoints, position
 from cadenza.records.folder import RunFolder, file_digest
 from cadenza.records.trust import code_named
 from cadenza.trees import leaves

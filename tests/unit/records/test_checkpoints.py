@@ -16,9 +16,9 @@ import torch
 
 from cadenza.base import failpoints
 from cadenza.data.segments import LARGEST_SEGMENT, verify_file
-from cadenza.engine import codec
-from cadenza.engine.checkpoint import Checkpoints
 from cadenza.errors import CheckpointError, NotFoundError
+from cadenza.records import codec
+from cadenza.records.checkpoint import Checkpoints
 from harness.files import safe
 
 
@@ -147,7 +147,7 @@ def test_a_checkpoint_of_another_run_is_rejected(saved: Checkpoints) -> None:
 
 
 def test_a_manifest_cannot_reach_outside(saved: Checkpoints) -> None:
-    from cadenza.engine.checkpoint import manifest_digest
+    from cadenza.records.checkpoint import manifest_digest
 
     (saved.folder.path / "secret").write_bytes(b"x")
     path = saved.folder.path / NEW / "MANIFEST.json"
@@ -213,10 +213,10 @@ def test_saving_the_same_position_again_replaces_it(saved: Checkpoints) -> None:
 def test_file_that_does_not_fit_into_memory_is_refused_before_it_is_read(
     room: int, saved: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cadenza.engine.checkpoint.LARGE", 10)
-    monkeypatch.setattr("cadenza.engine.checkpoint.available", lambda: None)
+    monkeypatch.setattr("cadenza.records.checkpoint.LARGE", 10)
+    monkeypatch.setattr("cadenza.records.checkpoint.available", lambda: None)
     saved.load(NEW)  # nobody knows how much there is
-    monkeypatch.setattr("cadenza.engine.checkpoint.available", lambda: room)
+    monkeypatch.setattr("cadenza.records.checkpoint.available", lambda: room)
     with pytest.raises(CheckpointError, match="which do not fit into memory"):
         saved.load(NEW)
 

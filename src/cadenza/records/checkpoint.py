@@ -26,9 +26,8 @@ from cadenza.base.json_text import without_digest
 from cadenza.base.owned_files import DOOMED, MANIFEST
 from cadenza.base.system_memory import available
 from cadenza.base.text import printable
-from cadenza.engine import codec
 from cadenza.errors import CheckpointError, NotFoundError
-from cadenza.records import validity
+from cadenza.records import codec, validity
 from cadenza.records.folder import RunFolder
 
 FORMAT = 1
