@@ -276,7 +276,10 @@ class DQN:
         return losses, (probs * net.support).sum(-1), divergence.clamp(min=0)
 
     def loss_example(self, group: str, numbers: np.random.Generator) -> tuple[dict[str, Any], list[QNetwork]] | None:
-        """Set the gradients of a made-up batch as an update does; return figures and network. See `HandWritten`."""
+        """Set the networks' gradients to those that an update computes on a made-up batch; return figures and networks.
+
+        None if the group's loss cannot be computed this way. See `HandWritten`.
+        """
         net, target = self.nets[group], self.targets[group].net
         if not observes_vectors(net.torso) or (self.context.kernels == "numpy" and group not in self.kernels):
             return None

@@ -454,7 +454,10 @@ class PPO:
         return objective.loss(judged["log_prob"], judged["entropy"], judged["value"], batch)
 
     def loss_example(self, group: str, numbers: np.random.Generator) -> tuple[dict[str, Any], list[ActorCritic]] | None:
-        """Set the gradients of made-up samples as an update does; return figures and network. See `HandWritten`."""
+        """Set the networks' gradients to those that an update computes on a made-up batch; return figures and networks.
+
+        None if the group's loss cannot be computed this way. See `HandWritten`.
+        """
         net, view = self.nets[group], self.views.get(group)
         if not has_example(net) or (self.context.kernels == "numpy" and group not in self.kernels):
             return None

@@ -399,7 +399,10 @@ class SAC:
         return self.context.streams.torch(f"dropout.{name}", self.device) if self.config.dropout else None
 
     def loss_example(self, group: str, numbers: np.random.Generator) -> tuple[dict[str, Any], list[nn.Module]] | None:
-        """Set the gradients of a made-up batch as an update does; return figures and networks. See `HandWritten`."""
+        """Set the networks' gradients to those that an update computes on a made-up batch; return figures and networks.
+
+        None if the group's loss cannot be computed this way. See `HandWritten`.
+        """
         policy, critics = self.policies[group], self.critics[group]
         if not observes_vectors(policy.torso) or (self.context.kernels == "numpy" and group not in self.kernels):
             return None

@@ -230,7 +230,10 @@ def plan(
     config: TDMPCConfig,
     planner: Callable[..., MPPIResult] = mppi,
 ) -> MPPIResult:
-    """Search for plans from latent states [N, latent], beginning with the means `start` [N, H, D]."""
+    """Search for the best plans: H actions of D numbers each, from N latent states [N, latent].
+
+    The search begins at the mean actions `start` [N, H, D]. `planner` is the search, or one of the user's.
+    """
     search, horizon = config.planning, start.shape[1]
     std = torch.full_like(start, search.max_std)
 

@@ -152,7 +152,10 @@ def environment_values(config: RunConfig) -> tuple[str, ...]:
 
 
 def redact(secrets: tuple[str, ...], tree: Any) -> Any:
-    """Replace the secrets in plain data by ***; one of up to three characters only where it is the whole text."""
+    """Return plain data with the secrets in its texts replaced by ***, but not in keys.
+
+    A secret of up to three characters is replaced only where it is the whole of a text.
+    """
     if isinstance(tree, dict):
         return {key: redact(secrets, value) for key, value in tree.items()}
     if isinstance(tree, list):

@@ -101,7 +101,10 @@ class SACKernel:
 
     @np.errstate(all="ignore")
     def policy_gradients(self, batch: VectorTransitions, temperature: float, noise: Array) -> tuple[float, float]:
-        """Set the policy's gradients to those of its loss; return the loss and the policy's entropy."""
+        """Set the policy's gradients to those of SAC's policy loss; return the loss and the policy's mean entropy.
+
+        `noise` [rows, actions] is standard normal; the critics' gradients stay as they are.
+        """
         obs, share = rows(batch.obs[VECTOR]), shares(batch)
         sample = self._sample(obs, noise)
         value, by_inputs = self._trusted_value(np.concatenate([obs, sample.action], 1))

@@ -98,11 +98,11 @@ class PartSpeeds:
         return cost
 
     def collecting(self) -> float:
-        """Measure acting, stepping and storing together."""
+        """Return the seconds per environment step of acting, stepping and storing together."""
         return per_call(self._collect, self.seconds, self._clear) / self._steps
 
     def updating(self) -> float:
-        """Measure the update hooks of a cycle, on the steps of one visit to `collect`, or on a full replay."""
+        """Return the seconds per environment step of the update hooks, on a visit to `collect` or on a full replay."""
         self._fill()
         full = {} if self._keeps else self._store.state_dict()
         hooks, visits = self._hooks()
@@ -114,7 +114,7 @@ class PartSpeeds:
         return per_call(lambda: self._update(hooks), self.seconds, restore) / (visits * self._steps)
 
     def sampling(self) -> float | None:
-        """Measure the part of updating that draws batches from the replay; None without a replay."""
+        """Return the seconds per environment step that updates spend on drawing batches; None without a replay."""
         sample = getattr(self._store, "sample", None)
         if sample is None:
             return None
