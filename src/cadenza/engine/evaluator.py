@@ -46,7 +46,7 @@ class Evaluation:
         return problems
 
     def metrics(self) -> Metrics:
-        """Return the metrics `eval/…` of the finished episodes; an empty dict if none finished within the time limit."""
+        """Return the metrics `eval/…` of the finished episodes; empty if none finished within the time limit."""
         if not self.episodes:
             return {}
         returns = np.array(self.returns)
