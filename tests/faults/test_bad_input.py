@@ -59,7 +59,10 @@ FILES = {
     "no settings": ("- 1\n", ["spec.yaml", "must hold settings"]),
     "a newer schema": ("schema_version: 99\n", ["schema_version=99", "newer"]),
     "an object": ("seed: !!python/object/apply:os.getcwd []\n", ["spec.yaml", "python/object"]),
-    "a target": ("spec: toy/identity:ppo\nalgorithm: {_target_: os.getcwd}\n", ["algorithm._target_"]),
+    "a target": (
+        "spec: toy/identity:ppo\nalgorithm: {_target_: os.getcwd}\n",
+        ["'os:getcwd' must be a workflow class"],
+    ),
 }
 
 
@@ -148,7 +151,9 @@ def test_a_deleted_current_folder_is_refused(tmp_path: Path, monkeypatch: pytest
 
 def test_weights_that_do_not_fit_are_refused(whole: RunFolder) -> None:
     root = whole.path.parent
-    train(root, *TOY, "algorithm.actor.hidden_sizes=[8]", "--init-from", whole.id).refused(2, whole.id, "size mismatch")
+    train(root, *TOY, "algorithm.actor.hidden_sizes=[8]", "--init-from", whole.id).refused(
+        2, whole.id, "algorithm.actor.hidden_sizes is [64, 64] there"
+    )
     assert last(root) == whole
 
 

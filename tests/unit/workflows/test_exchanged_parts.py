@@ -16,6 +16,7 @@ from cadenza.engine.build import assemble
 from cadenza.engine.launch import check
 from cadenza.errors import ConfigError
 from cadenza.lab.session import train
+from cadenza.types import PhaseInfo
 from harness.collecting import collected
 from harness.run_digests import digests
 from harness.traced_runs import COMMON, DQN, DREAMS, LATENTS, PPO, REPLAY, SEARCH, WORLD_MODELS
@@ -240,7 +241,7 @@ def test_vtrace_of_ppo_estimates_each_epoch_by_the_present_policy() -> None:
     with contextlib.closing(assemble(config, check(config), {})) as assembly:
         workflow: Any = assembly.workflow
         rollout = collected(assembly)
-    samples, again = workflow._prepare("agent", rollout)
+    samples, again = workflow._prepare("agent", rollout, PhaseInfo("train", "online", now=0, horizon=1))
     assert again is not None
     fresh = again()
     assert torch.allclose(fresh.advantage, samples.advantage, atol=1e-6)

@@ -150,7 +150,7 @@ def test_rollouts_on_disk_train_the_same_weights(spec: str, tmp_path: Path) -> N
 
 def test_an_update_without_a_memory_reads_images_in_place(collected: Any) -> None:
     workflow, rollout = collected("toy/dot:ppo", "algorithm.n_steps=4", "algorithm.batch_size=8")
-    (images,) = workflow._prepare("agent", rollout)[0].obs.values()
+    (images,) = workflow._prepare("agent", rollout, PHASE)[0].obs.values()
     assert images.data_ptr() == rollout.groups["agent"]["obs"].ctypes.data
 
 
