@@ -122,6 +122,18 @@ def test_a_group_beside_a_plain_file(tmp_path: Path) -> None:
         loaded(write(tmp_path, {"mine.yaml": "spec: CartPole-v1:ppo\nrates: slw\n"}), "mine.yaml")
 
 
+def test_a_group_belongs_where_the_defaults_list_puts_it(tmp_path: Path) -> None:
+    main = """
+        # @package _global_
+        defaults:
+          - /experiment: CartPole-v1/ppo
+          - /net@algorithm.actor: small
+          - _self_
+    """
+    config = loaded(write(tmp_path, {"main.yaml": main, "net/small.yaml": "hidden_sizes: [8]"}), "main.yaml")
+    assert (config.algorithm.actor.hidden_sizes, config.algorithm.critic.hidden_sizes) == ((8,), (64, 64))
+
+
 PARENTS = {
     "base/parent.yaml": "spec: CartPole-v1:ppo\nalgorithm: {gamma: 0.5}\n",
     "base/child.yaml": "defaults: [parent, _self_]\nseed: 3\n",
