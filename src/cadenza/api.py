@@ -179,8 +179,8 @@ def build(
 ) -> Assembly:
     """Build the parts of a run, which has no folder and does not begin, from the arguments of `train`.
 
-    They are `config`, `spec` (of the environment), `env`, `workflow`, `stores`, `phases`, `evaluator`, `streams` and
-    `decisions`. Close them when done: `with contextlib.closing(cadenza.build("CartPole-v1:ppo")) as parts`.
+    They are `config`, `spec` (of the environment), `env`, `collector`, `workflow`, `stores`, `phases`, `evaluator`,
+    `streams` and `decisions`. Close them when done: `with contextlib.closing(cadenza.build(…)) as parts`.
     """
     from cadenza.engine.build import assemble
     from cadenza.engine.launch import checked_environment

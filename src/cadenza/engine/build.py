@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,11 @@ class Assembly:
     env: VectorEnv | None  # None: no phase collects
     datasets: dict[str, Dataset]  # by store, what fills it at the start; empty for a run that a checkpoint restores
     warning: str | None  # of the check of the loss
+
+    @cached_property
+    def collector(self) -> Collector | None:
+        """The collector of steps; None where no phase collects."""
+        return None if self.env is None else Collector(self.env, self.workflow)
 
     def close(self) -> None:
         self.evaluator.close()
@@ -140,7 +146,7 @@ def build(assembly: Assembly, folder: RunFolder, console: Display, signals: Sign
         workflow=assembly.workflow,
         stores=assembly.stores,
         scheduler=PhaseScheduler(assembly.phases),
-        collector=Collector(assembly.env, assembly.workflow) if assembly.env is not None else None,
+        collector=assembly.collector,
         evaluator=assembly.evaluator,
         checkpoints=Checkpoints.from_run(folder, config.checkpoint.keep),
         metrics=MetricsFile(folder.metrics),

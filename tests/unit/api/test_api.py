@@ -245,6 +245,7 @@ def test_build_returns_the_parts_of_a_run_and_leaves_no_run(tmp_path: Path, monk
         assert parts.config.algorithm.name == "ppo"
         assert list(parts.stores) == ["rollout"]
         assert parts.env is not None
+        assert parts.collector.env is parts.env
         assert parts.workflow.hooks[0] == "update"
     assert list(tmp_path.iterdir()) == []
 
