@@ -19,6 +19,15 @@ def test_every_recipe_works(tmp_path: Path) -> None:
     run_page(ROOT / "docs" / "recipes.md", tmp_path)
 
 
+def test_tasks_of_maintenance_name_targets_and_files_that_exist() -> None:
+    _, _, table = (ROOT / "docs" / "recipes.md").read_text().partition("## Maintenance")
+    targets, files = re.findall(r"make ([\w-]+)", table), re.findall(r"\b(?:tests|benchmarks|docs)/[\w/.-]*\w", table)
+    assert len(targets) + len(files) > 10
+    makefile = (ROOT / "Makefile").read_text()
+    assert [target for target in targets if f"\n{target}:" not in makefile] == []
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
 def test_the_commands_for_agents_work(tmp_path: Path) -> None:
     run_page(ROOT / "AGENTS.md", tmp_path)
 
