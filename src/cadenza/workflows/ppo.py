@@ -247,9 +247,8 @@ class PPO:
         def again() -> Samples:
             """Estimate by the present policy and critic."""
             log_prob, value, next_value = self._judge(name, rollout, steps, carry, ended, noted=False)
-            estimates = self._estimate(
-                name, config, earned, value, next_value, (log_prob - steps["old_log_prob"]).exp()
-            )
+            ratio = (log_prob - steps["old_log_prob"]).exp().masked_fill(~acted, 1.0)  # idle agents choose nothing
+            estimates = self._estimate(name, config, earned, value, next_value, ratio)
             return self._cut(name, {**steps, **estimates}, acted, alive, carry)
 
         samples = self._cut(name, {**steps, **estimates}, acted, alive, carry)

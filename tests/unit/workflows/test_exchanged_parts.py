@@ -16,8 +16,7 @@ from cadenza.engine.build import assemble
 from cadenza.engine.launch import check
 from cadenza.errors import ConfigError
 from cadenza.lab.session import train
-from cadenza.types import PhaseInfo
-from harness.collecting import collected
+from harness.collecting import PHASE, collected
 from harness.run_digests import digests
 from harness.traced_runs import COMMON, DQN, DREAMS, LATENTS, PPO, REPLAY, SEARCH, WORLD_MODELS
 
@@ -241,7 +240,7 @@ def test_vtrace_of_ppo_estimates_each_epoch_by_the_present_policy() -> None:
     with contextlib.closing(assemble(config, check(config), {})) as assembly:
         workflow: Any = assembly.workflow
         rollout = collected(assembly)
-    samples, again = workflow._prepare("agent", rollout, PhaseInfo("train", "online", now=0, horizon=1))
+    samples, again = workflow._prepare("agent", rollout, PHASE)
     assert again is not None
     fresh = again()
     assert torch.allclose(fresh.advantage, samples.advantage, atol=1e-6)
@@ -263,3 +262,23 @@ def test_vtrace_of_ppo_estimates_each_epoch_by_the_present_policy() -> None:
     expected = rho * (reward + config.algorithm.gamma * after.detach() - result.value[0, last, 0])
     goes_on = torch.from_numpy(~end)
     assert torch.allclose(moved.advantage[0, last, 0][goes_on], expected[goes_on], atol=1e-5)
+
+
+def test_v_trace_does_not_depend_on_the_actions_of_agents_whose_turn_it_is_not() -> None:
+    settings = ["device=cpu", "runtime.kernels=torch", *PPO, "algorithm.advantage=vtrace"]
+    config = load("classic/tictactoe_v3:ppo", settings)
+    with contextlib.closing(assemble(config, check(config), {})) as assembly:
+        workflow: Any = assembly.workflow
+        rollout = collected(assembly)
+        name, net = next(iter(workflow.nets.items()))
+        idle = ~rollout.groups[name]["active"]
+        assert idle.any()
+        _, again = workflow._prepare(name, rollout, PHASE)
+        with torch.no_grad():
+            for parameter in net.actor.parameters():
+                parameter.add_(torch.randn_like(parameter))
+        before = again()
+        rollout.groups[name]["action"][idle] = 8 - rollout.groups[name]["action"][idle]
+        after = again()
+    for x, y in ((before.target, after.target), (before.advantage, after.advantage)):
+        assert torch.equal(x, y)
