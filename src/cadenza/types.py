@@ -416,7 +416,7 @@ class PolicyHead(Protocol):
 class SharesBatches(Protocol):
     """A workflow with hooks that learn from one batch, which the first would use up."""
 
-    joint_hooks: tuple[str, ...]  # which together, in one cycle, are the hook `update`
+    joint_hooks: tuple[str, ...]  # which together, from one collection, are the hook `update`
 
 
 @runtime_checkable

@@ -316,25 +316,34 @@ def named_for(workflow: Workflow, hooks: tuple[Hook, ...], where: str) -> tuple[
     """Return hooks under the workflow's names for them.
 
     Where there is no world model, its name stands for the values, and the controller's for the policy. Hooks that learn
-    from one rollout (`joint_hooks` of the workflow) become `update`, which is all of them.
+    from one rollout (`joint_hooks` of the workflow, without a `collect` between them) become `update`, which is all of
+    them.
     """
 
     def translated(hook: Hook) -> Hook:
         synonym = SYNONYMS.get(hook.name)
         return hook if hook.name in workflow.hooks or synonym not in workflow.hooks else replace(hook, name=synonym)
 
-    named = tuple(translated(hook) for hook in hooks)
     together = workflow.joint_hooks if isinstance(workflow, SharesBatches) else ()
-    joint = [hook for hook in named if hook.name in together]
-    if {hook.name for hook in joint} != set(together) or not together:
-        return named
-    whole = replace(joint[0], name="update")
-    if len(joint) > len(together) or any(replace(hook, name="update") != whole for hook in joint):
-        names = " and ".join(together)
-        raise ConfigError(
-            f"{where}: {names} learn from the same steps, so they need the same times and the same buffer"
-        )
-    return tuple(whole if hook is joint[0] else hook for hook in named if hook is joint[0] or hook not in joint)
+    named: list[Hook] = []
+    joint: list[Hook] = []  # since the last `collect`
+    for hook in map(translated, hooks):
+        joint = [] if hook.name == "collect" else joint
+        named.append(hook)
+        if hook.name not in together:
+            continue
+        joint.append(hook)
+        if {one.name for one in joint} != set(together):
+            continue
+        whole = replace(joint[0], name="update")
+        if len(joint) > len(together) or any(replace(one, name="update") != whole for one in joint):
+            names = " and ".join(together)
+            raise ConfigError(
+                f"{where}: {names} learn from the same steps, so they need the same times and the same buffer"
+            )
+        first = next(index for index, one in enumerate(named) if one is joint[0])
+        named[first:] = [whole, *(one for one in named[first:] if one not in joint)]
+    return tuple(named)
 
 
 def collect_amount(phases: tuple[Phase, ...], updates: tuple[str, ...]) -> dict[str, int | None]:

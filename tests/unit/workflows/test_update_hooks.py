@@ -190,6 +190,17 @@ def test_hooks_of_one_rollout_are_called_equally_often() -> None:
         names_of("CartPole-v1:ppo", twice)
 
 
+def test_hooks_with_a_collect_between_them_learn_from_a_rollout_each(lab: Lab) -> None:
+    apart = "{name: apart, hooks: [collect, update_value, collect, update_policy], duration_cycles: 2}"
+    assert names_of("CartPole-v1:ppo", apart) == [["collect", "update_value", "collect", "update_policy"]]
+    both = ["collect", "update_value", "evaluate", "update_policy"]
+    twice = f"{{name: twice, hooks: [{', '.join(both + both)}], duration_cycles: 2}}"
+    assert names_of("CartPole-v1:ppo", twice) == [["collect", "update", "evaluate"] * 2]
+    run = lab.start(load("CartPole-v1:ppo", [*QUIET, *PPO, f"training.phases=[{apart}]"]), "apart")
+    run.run()
+    assert run.scheduler.next() is None
+
+
 def test_both_hooks_of_ppo_compute_what_update_computes(lab: Lab) -> None:
     def trained(name: str, hooks: str) -> str:
         phases = f"training.phases=[{{name: joint, hooks: [collect, {hooks}], duration_cycles: 3}}]"
