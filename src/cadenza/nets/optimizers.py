@@ -269,7 +269,8 @@ def in_parts(
 
     Losses of the outputs, whose batch is along `out_dim` (None: `dim`), are those of the whole batch, and so are their
     gradients, up to rounding. Each part is computed again for its gradient (torch's checkpoints), so that the
-    activations of one part at a time are in memory. The function draws no random numbers.
+    activations of one part at a time are in memory. Random numbers from torch's global generators, as a user's dropout
+    draws them, are then the same; those of other generators are not.
     """
     if parts == 1:
         return function(inputs)
@@ -283,7 +284,7 @@ def in_parts(
         piece = map_tree(lambda x: None if x is None else x.narrow(dim, start, length), inputs)
         if not torch.is_grad_enabled():
             return function(piece)
-        return checkpoint(function, piece, use_reentrant=False, preserve_rng_state=False)
+        return checkpoint(function, piece, use_reentrant=False)
 
     outputs = [compute(start) for start in range(0, count, size)]
     return map_tree(lambda *each: torch.cat(each, dim if out_dim is None else out_dim), *outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,6 +42,20 @@ def test_each_part_is_computed_again_for_its_gradient_and_not_stored() -> None:
     output.sum().backward()
     assert sorted(sizes) == [1, 1, 3, 3, 3, 3]
     assert output.shape == (7, 5)
+
+
+def test_a_network_with_dropout_drops_the_same_numbers_for_its_gradient() -> None:
+    net, x = (
+        torch.nn.Sequential(torch.nn.Linear(3, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 1)),
+        torch.ones(8, 3),
+    )
+
+    def gradients(output: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        torch.manual_seed(0)
+        return torch.autograd.grad(output().square().sum(), list(net.parameters()))
+
+    whole = gradients(lambda: torch.cat([net(part) for part in x.split(4)]))
+    torch.testing.assert_close(gradients(lambda: in_parts(net, x, 2)), whole)
 
 
 def test_without_gradients_every_part_is_computed_once() -> None:
