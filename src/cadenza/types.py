@@ -266,7 +266,7 @@ class Shortening(Protocol):
     """A store of a fixed length that can be used before it is full, at the end of an exact budget."""
 
     def shorten(self) -> None:
-        """Be ready with the steps that are there."""
+        """Be ready with the steps that are there, if any."""
 
 
 @runtime_checkable

@@ -108,8 +108,8 @@ class RolloutStore:
         return self.size == self._length
 
     def shorten(self) -> None:
-        """End this rollout with the steps it holds."""
-        self._length = self.size
+        """End this rollout with the steps it holds, if any."""
+        self._length = self.size or self.n_steps
 
     def take(self) -> Rollout:
         """Return the rollout; the next `add` starts a new one."""

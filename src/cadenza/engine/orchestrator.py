@@ -169,8 +169,11 @@ class Orchestrator:
         assert self.collector is not None
         mode = Mode(explore=True, phase=self._phase(task), streams=self.streams)
         requested, rest = task.amount, self._exact_rest()
+        if rest == 0:  # an earlier hook of this cycle reached the budget
+            self.scheduler.advance(requested)
+            return
         if rest is not None:
-            task = replace(task, amount=max(1, min(requested, rest)))
+            task = replace(task, amount=min(requested, rest))
         with self.usage.part("collect"):
             collect = partial(self.collector.collect, task, self.stores[task.buffer], mode, self._stop)
             collected: Collected = self.probe.task("collect", collect)
@@ -193,6 +196,9 @@ class Orchestrator:
         store = self.stores[task.buffer]
         if not store.ready() and self._exact_rest() == 0 and isinstance(store, Shortening):
             store.shorten()
+            if not store.ready():  # its steps would lie beyond the budget
+                self.scheduler.advance(task.amount)
+                return
         if not store.ready():
             where = f"phase {task.phase.name}: hook {task.hook.name}"
             raise ConfigError(f"{where} finds too little in buffer '{task.buffer}'; collect more before it")

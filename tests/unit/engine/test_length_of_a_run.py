@@ -52,6 +52,16 @@ def test_the_last_rollout_ends_at_an_exact_budget_and_resumes_there_bit_for_bit(
     assert compare(whole.folder, again.folder) is None
 
 
+@pytest.mark.parametrize(("budget", "updates"), [(40, 3), (64, 4), (70, 5)])
+def test_a_cycle_with_several_rollouts_goes_no_further_than_an_exact_budget(
+    lab: Lab, budget: int, updates: int
+) -> None:
+    phase = "training.phases=[{name: twice, hooks: [collect, update, collect, update]}]"
+    run = lab.start(load("toy/identity:ppo", [*SMALL, EXACT, f"training.max_timesteps={budget}", phase]))
+    run.run()
+    assert (run.clock.env_steps, run.clock.updates) == (budget, updates)
+
+
 def interrupt_within(run: Orchestrator, env_steps: int) -> None:
     """Interrupt a run in the middle of a rollout."""
     assert run.collector is not None
