@@ -13,6 +13,7 @@ from cadenza.nets.mdn import DynamicsState, Prediction
 from cadenza.nets.rssm import ObservedStates, RSSMState
 from cadenza.nets.vae import DiagonalGaussian
 from cadenza.ops.planning import MPPIResult
+from cadenza.ops.returns import vtrace
 
 
 class Gated(nn.Module):
@@ -150,6 +151,22 @@ class Fading:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.trust = state["trust"]
+
+
+class Corrected(nn.Module):
+    """An estimator as a module, which corrects for the policy that acted."""
+
+    def forward(
+        self,
+        reward: Tensor,
+        value: Tensor,
+        next_value: Tensor,
+        ends: Tensor,
+        gamma: Any,
+        lam: float,
+        ratio: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        return vtrace(reward, value, next_value, ends, gamma, lam, ratio)
 
 
 def shooting(score: Any, mean: Tensor, std: Tensor, noise: Tensor, elites: int, spread: float = 1.0) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cadenza.config.networks import EstimatorConfig
 from cadenza.errors import ConfigError, foreign_code
@@ -68,7 +68,8 @@ def estimator(config: EstimatorConfig, where: str) -> Estimator:
 
 def takes_ratio(estimate: Estimator) -> bool:
     """Return whether an estimator has an argument for the likelihood ratios of the actions, as V-trace has."""
-    return "ratio" in inspect.signature(estimate).parameters
+    call = estimate.forward if isinstance(estimate, nn.Module) else estimate
+    return "ratio" in inspect.signature(call).parameters
 
 
 def both(results: Any, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -264,8 +264,9 @@ def test_vtrace_of_ppo_estimates_each_epoch_by_the_present_policy() -> None:
     assert torch.allclose(moved.advantage[0, last, 0][goes_on], expected[goes_on], atol=1e-5)
 
 
-def test_v_trace_does_not_depend_on_the_actions_of_agents_whose_turn_it_is_not() -> None:
-    settings = ["device=cpu", "runtime.kernels=torch", *PPO, "algorithm.advantage=vtrace"]
+@pytest.mark.parametrize("estimator", ["vtrace", f"{MINE}:Corrected"])
+def test_v_trace_does_not_depend_on_the_actions_of_agents_whose_turn_it_is_not(estimator: str) -> None:
+    settings = ["device=cpu", "runtime.kernels=torch", *PPO, f"algorithm.advantage={estimator}"]
     config = load("classic/tictactoe_v3:ppo", settings)
     with contextlib.closing(assemble(config, check(config), {})) as assembly:
         workflow: Any = assembly.workflow
@@ -273,11 +274,12 @@ def test_v_trace_does_not_depend_on_the_actions_of_agents_whose_turn_it_is_not()
         name, net = next(iter(workflow.nets.items()))
         idle = ~rollout.groups[name]["active"]
         assert idle.any()
-        _, again = workflow._prepare(name, rollout, PHASE)
+        first, again = workflow._prepare(name, rollout, PHASE)
         with torch.no_grad():
             for parameter in net.actor.parameters():
                 parameter.add_(torch.randn_like(parameter))
         before = again()
+        assert not torch.equal(before.target, first.target)
         rollout.groups[name]["action"][idle] = 8 - rollout.groups[name]["action"][idle]
         after = again()
     for x, y in ((before.target, after.target), (before.advantage, after.advantage)):
