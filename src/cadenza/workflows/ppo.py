@@ -412,7 +412,7 @@ class PPO:
                 value = samples.target - samples.advantage / self.value_scales[name].deviation()
             metrics["explained_variance"] = explained_variance(value, samples.target, samples.value_weight)
         metrics["learning_rate"] = learning_rate
-        if name in self.config.groups:  # the run reports the schedules of settings that all groups share
+        if self.configs[name] is not self.config:  # the run reports the schedules of settings that all groups share
             metrics |= {key: self._tensor_of(getattr(config, key)) for key in self.timed[name].schedules}
         return len(norms), metrics
 

@@ -160,6 +160,15 @@ def test_every_scheduled_value_is_in_the_rows(tmp_path: Any) -> None:
         assert found == pytest.approx({key: value + (0.2 - value) * share for key, value in schedules.items()})
 
 
+def test_a_group_reports_the_schedules_under_the_name_of_its_type() -> None:
+    groups = "algorithm.groups={runner: {gamma: {start_value: 0.9, end_value: 0.5}}}"
+    with warming(QUIET, END) as warm:
+        workflow, store = warm("toy/pair:happo", *PPO, groups)
+        metrics = workflow.update(store, END).metrics
+    reported = {name: float(value) for name, value in metrics.items() if name.endswith("/gamma")}
+    assert reported == {"train/runner_0/gamma": 0.5, "train/runner_1/gamma": 0.5}
+
+
 def test_a_number_that_shapes_the_networks_is_no_schedule() -> None:
     with pytest.raises(ConfigError, match=r"algorithm.dropout='lin_0.1': must be a number"):
         load("Pendulum-v1:sac", ["algorithm.dropout=lin_0.1"])
