@@ -49,7 +49,7 @@ from cadenza.workflows.tdmpc_steps import (
 MEAN = "mean"  # in the carry: the mean of the last plan
 EXPECTED = "expected"  # in the carry of `explain`: the reward predicted for the last action
 POLICY = "policy"
-AFTER_SCHEDULES = (1 << 53, 1)  # a progress at which every schedule has reached its final value
+AFTER_SCHEDULES = (1 << 53, 1 << 53)  # the end of a run that is longer than every schedule
 
 
 class TDMPC:

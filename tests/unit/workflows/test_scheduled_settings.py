@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from cadenza.engine.build import assemble
 from cadenza.engine.launch import check
 from cadenza.errors import ConfigError
 from cadenza.records.metrics import read
-from cadenza.types import PhaseInfo
+from cadenza.types import Mode, PhaseInfo
 from harness.collecting import filled, warming
 from harness.lab import Lab
 from harness.traced_runs import DQN, DREAMS, LATENTS, PLANNING, PPO, SAC, SEARCH
@@ -45,6 +46,11 @@ RUNS = {
     "world_models": ("toy/identity_box:world_models", PLANNING),
 }
 USUAL = {"gamma": 0.9, "temperature": 0.3, "target_entropy": -2.0, "target_kl": 5.0}  # where there is no number
+
+
+def assembled(spec: str, *settings: str) -> Any:
+    config = load(spec, [*QUIET, *settings])
+    return assemble(config, check(config), {})
 
 
 def names_in(settings: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -167,6 +173,14 @@ def test_a_group_reports_the_schedules_under_the_name_of_its_type() -> None:
         metrics = workflow.update(store, END).metrics
     reported = {name: float(value) for name, value in metrics.items() if name.endswith("/gamma")}
     assert reported == {"train/runner_0/gamma": 0.5, "train/runner_1/gamma": 0.5}
+
+
+def test_a_policy_from_weights_alone_plans_at_the_end_of_a_rule_of_yours() -> None:
+    with closing(assembled("toy/identity_box:tdmpc2", *LATENTS, "algorithm.gamma=harness.own_parts:by_halves")) as made:
+        workflow, env = made.workflow, made.env
+        workflow.load_weights(workflow.state_dict())
+        mode = Mode(explore=False, phase=END, streams=made.streams)
+        workflow.act(env.current, workflow.initial_carry(env.num_envs), mode)
 
 
 def test_a_number_that_shapes_the_networks_is_no_schedule() -> None:
