@@ -46,6 +46,12 @@ def ends(value: float | Schedule) -> tuple[float, float]:
     return value.ends if isinstance(value, Schedule) else (value, value)
 
 
+def check_divisor(value: float | Schedule, key: str) -> None:
+    """Refuse a schedule that begins or ends at 0, as those of other settings above 0 may."""
+    if isinstance(value, Schedule) and min(ends(value)) <= 0:
+        raise ConfigError(f"{key}: a schedule of it must not reach 0, as it is divided by; take a small number")
+
+
 def refuse_unused(config: Any, where: str) -> None:
     """Refuse settings that have no effect: those whose `needs` are not met, unless they are at their defaults.
 

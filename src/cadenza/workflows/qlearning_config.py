@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cadenza.config.algorithm_settings import AlgorithmSettings
-from cadenza.config.checks import check_discrete_actions, check_single_transitions, ends
+from cadenza.config.checks import check_discrete_actions, check_divisor, check_single_transitions, ends
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
 from cadenza.types import EnvSpec
@@ -53,6 +53,7 @@ class QLearningConfig(AlgorithmSettings):
                 "algorithm.target=expected_sarsa takes the mean over algorithm.exploration=epsilon_greedy, not ucb"
             )
         if self.exploration == "gradient":
+            check_divisor(self.temperature, "algorithm.temperature")
             self._check_gradient()
 
     def _check_gradient(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from cadenza.config.algorithm_settings import accumulation
-from cadenza.config.checks import check_actions, check_one_agent
+from cadenza.config.checks import check_actions, check_divisor, check_one_agent
 from cadenza.config.networks import OwnDynamics, OwnNetwork, OwnPlanner
 from cadenza.config.replay_settings import ReplaySettings
 from cadenza.config.setting import setting
@@ -78,6 +78,9 @@ class EvolutionConfig:
         above=0,
         needs="dynamics=mdn_rnn|yours and evolution.inside=dream",
     )
+
+    def __post_init__(self) -> None:
+        check_divisor(self.temperature, "algorithm.evolution.temperature")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from cadenza.records.metrics import read
 from cadenza.types import Mode, PhaseInfo
 from harness.collecting import filled, warming
 from harness.lab import Lab
-from harness.traced_runs import DQN, DREAMS, LATENTS, PLANNING, PPO, SAC, SEARCH
+from harness.traced_runs import DQN, DREAMING, DREAMS, LATENTS, PLANNING, PPO, SAC, SEARCH
 
 END = PhaseInfo("train", "online", now=1000, horizon=1000)
 QUIET = ["device=cpu", "evaluation.every_steps=0", "evaluation.at_end=false"]
@@ -188,3 +188,16 @@ def test_a_number_that_shapes_the_networks_is_no_schedule() -> None:
         load("Pendulum-v1:sac", ["algorithm.dropout=lin_0.1"])
     with pytest.raises(ConfigError, match=r"algorithm.gamma.start_value=2: must be in \[0, 1\]"):
         load("Pendulum-v1:sac", ["algorithm.gamma=lin_2"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "key", "others"),
+    [
+        ("toy/identity:qlearning", "algorithm.temperature", ["algorithm.exploration=gradient", "algorithm.gamma=0"]),
+        ("toy/glimpse:world_models", "algorithm.evolution.temperature", DREAMING),
+    ],
+)
+def test_a_temperature_by_which_is_divided_does_not_reach_zero(spec: str, key: str, others: list[str]) -> None:
+    with pytest.raises(ConfigError, match=f"{key}: a schedule of it must not reach 0, as it is divided by"):
+        load(spec, [*others, f"{key}=lin_1.0"])
+    load(spec, [*others, f"{key}={{start_value: 1.0, end_value: 0.01}}"])
