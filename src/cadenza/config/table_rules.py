@@ -49,8 +49,8 @@ class TableRule:
 def rule_for(metric: str) -> TableRule:
     """Return the rule of a metric: the first whose pattern it matches, the user's rules first."""
     file = os.environ.get(VARIABLE)
-    rules = {**(_rules(Path(file)) if file else {}), **_rules(SHIPPED)}
-    return next((rule for pattern, rule in rules.items() if fnmatchcase(metric, pattern)), TableRule())
+    rules = [*(_rules(Path(file)).items() if file else ()), *_rules(SHIPPED).items()]
+    return next((rule for pattern, rule in rules if fnmatchcase(metric, pattern)), TableRule())
 
 
 @cache

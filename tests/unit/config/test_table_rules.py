@@ -40,6 +40,16 @@ def test_rules_of_the_user_come_before_those_that_are_shipped(tmp_path: Path, mo
     assert rule_for("train/value_loss").best == "lowest"
 
 
+def test_a_pattern_that_is_shipped_too_has_the_rule_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "tables.yaml"
+    own.write_text("'*loss*': {decimals: 1}\n'*': {digits: 2}\n")
+    monkeypatch.setenv("CADENZA_TABLES", str(own))
+    assert rule_for("train/value_loss") == TableRule(decimals=1)
+    assert rule_for("train/entropy") == TableRule(digits=2)
+
+
 def test_a_bad_rule_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "tables.yaml"
     own.write_text("'*': {digts: 1}\n")
