@@ -152,6 +152,7 @@ def resolve(
             keys = {name for name, _, _ in walk(RunConfig, data=composed.data)}
             general = [layer.data["algorithm"] for layer in layers if layer.source == FOR_EVERY_ALGORITHM]
             unknown = {key for settings in general for key in unknown_keys(settings, "algorithm", keys)}
+            unknown = {key for key in unknown if source_of(key, layers) == FOR_EVERY_ALGORITHM}  # and not the user's
             removals = [f"~{key}" for key in unknown] if problem.key in unknown else []
             removals = removals or _other_networks(problem.key, keys, layers)
         if not removals:

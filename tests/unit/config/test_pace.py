@@ -25,6 +25,8 @@ def test_the_debug_pace_leaves_out_what_an_algorithm_has_not_and_nothing_else() 
     assert load("CartPole-v1:ppo", ["pace=debug", "algorithm.n_epochs=3"]).algorithm.n_epochs == 3
     with pytest.raises(ConfigError, match=r"unknown key 'algorithm\.gama'; did you mean 'algorithm\.gamma'"):
         load("Pendulum-v1:sac", ["pace=debug", "algorithm.gama=1"])
+    with pytest.raises(ConfigError, match=r"unknown key 'algorithm\.warmup_steps'"):
+        load("CartPole-v1:ppo", ["pace=debug", "algorithm.warmup_steps=5"])
     with pytest.raises(ConfigError, match="pace=throughput is not for this algorithm"):
         load("Pendulum-v1:sac", ["pace=throughput"])
 
