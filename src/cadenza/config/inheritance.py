@@ -11,10 +11,12 @@ import os
 import re
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+from cadenza.base.parsing import JSON_LIMIT, ParseError, json_object, read_user_file
 from cadenza.config import spec
 from cadenza.config.migrate import migrate
 from cadenza.config.plugins import import_plugins
@@ -62,6 +64,22 @@ def is_whole(file: Path, above: tuple[Path, ...] = ()) -> bool:
     blocks = {field.name for field in fields(RunConfig) if field.default is MISSING}
     named = {"spec", "experiment", "schema_version", *blocks} & {str(key).partition(".")[0] for key in data}
     return bool(named) or any(named_file(entry, file, above) for entry in _entries(data))
+
+
+def is_in_run(file: Path) -> bool:
+    """Return whether a file, or the one that it links to, lies in the folder of a run, which others may have made.
+
+    Such a file is read where its path is named, after a check by `records/trust.py`, but never found in a search.
+    """
+    for place in (file, file.resolve()):
+        manifest = place.with_name("manifest.json")
+        if not os.path.lexists(manifest):
+            continue
+        if place.name == "config.yaml":
+            return True
+        with suppress(ParseError, OSError):
+            return "config_hash" in json_object(read_user_file(manifest, JSON_LIMIT))
+    return False
 
 
 def name_of(path: Path) -> str:

@@ -263,11 +263,14 @@ def _user_files(names: Mapping[str, Path]) -> Any:
             return config_path in names or super().is_config(config_path)
 
         def load_config(self, config_path: str) -> Any:
-            from cadenza.config.inheritance import in_hydras_form, is_whole
+            from cadenza.config.inheritance import in_hydras_form, is_in_run, is_whole
 
             path = names.get(config_path) or Path(self.path, self._normalize_file_name(config_path))
             if not path.exists():
                 return super().load_config(config_path)  # which reports what is missing
+            if config_path not in names and is_in_run(path):
+                step = "a file builds on it by its path: 'spec: PATH', or 'defaults: [PATH, _self_]'"
+                raise ConfigError(f"{path} is in a run's folder and no choice of a config group: {step}")
             data: Any = read_file(path)
             header: dict[str, str | None] = {"package": "_global_"}
             if not is_whole(path):

@@ -55,12 +55,17 @@ def base_of(spec: str, config_dir: Path | None, plugins: Sequence[Any] | None = 
 
     The modules that register its names are imported first: `plugins`, else those that its file lists.
     """
-    path = Path(spec := spec.removeprefix("+").removeprefix("experiment="))
+    path = Path(spec := without_choice(spec))
     if path.suffix in (".yaml", ".yml", ".json") or os.path.isfile(path):
         return _base_of_file(path, config_dir, plugins)
     if plugins is not None:
         import_plugins(plugins)
     return _base_of_name(spec, config_dir)
+
+
+def without_choice(spec: str) -> str:
+    """Return a spec without the `+experiment=` before it that Hydra's commands have."""
+    return spec.removeprefix("+").removeprefix("experiment=")
 
 
 def _base_of_name(spec: str, config_dir: Path | None) -> Base:
@@ -85,7 +90,7 @@ def _base_of_name(spec: str, config_dir: Path | None) -> Base:
 
 
 def _base_of_file(path: Path, config_dir: Path | None, plugins: Sequence[Any] | None) -> Base:
-    from cadenza.config.inheritance import name_of, named_file, parents
+    from cadenza.config.inheritance import is_in_run, name_of, named_file, parents
 
     data = read_file(path)
     whole = bool({"schema_version", "defaults"} & data.keys())  # building the typed config imports what these list
@@ -95,12 +100,14 @@ def _base_of_file(path: Path, config_dir: Path | None, plugins: Sequence[Any] | 
     path = path.parent.resolve() / path.name
     if "defaults" in data or named_file(data.get("spec"), path) is not None:
         near = parents(path)
-        places = [*(one.parent for one in (path, *near)), *([config_dir.resolve()] if config_dir else [])]
+        places = [one.parent for one in (path, *near) if not is_in_run(one)]
+        places += [config_dir.resolve()] if config_dir else []
         names = {name_of(one): one for one in (path, *near)}
         return Base(root=path.stem, folders=tuple(dict.fromkeys(places)), files={**names, path.stem: path})
     data = from_hydra(data)
     base = named_base(data, path, config_dir)
-    groups, settings = separate(data, folders := (path.parent, *base.folders))
+    folders = base.folders if is_in_run(path) else (path.parent, *base.folders)
+    groups, settings = separate(data, folders)
     settings.pop("spec", None)
     return replace(
         base,

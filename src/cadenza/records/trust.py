@@ -23,7 +23,7 @@ from cadenza.config.convert import TARGET, is_choice, target_path, walk
 from cadenza.config.interpolation import refuse_interpolations
 from cadenza.config.migrate import migrate
 from cadenza.config.schema import RunConfig
-from cadenza.config.spec import read_file
+from cadenza.config.spec import read_file, without_choice
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError, StorageError
 from cadenza.records.folder import read_object
 
@@ -166,9 +166,9 @@ def require_trust_of_file(spec: str) -> None:
     blocks may be the user's. Any other file in the folder may name files and packages in a defaults list, so it is
     refused as a whole. The files that it builds on count like itself.
     """
-    path = Path(spec)
+    path = Path(without_choice(spec))
     _require_trust_of(path)
-    if path.suffix in (".yaml", ".yml", ".json") and os.path.isfile(path):
+    if os.path.isfile(path):
         from cadenza.config.inheritance import parents
 
         for parent in parents(path):
@@ -181,8 +181,8 @@ def _require_trust_of(path: Path) -> None:
     if facts is None:
         return
     stored = read_file(path)
-    old = _is_stored_config(path) and not {"defaults", "spec"} & stored.keys()  # of version 0
-    if not ("schema_version" in stored or old) or any("." in str(key) for key in stored):  # dotted keys set values
+    is_stored = "schema_version" in stored or _is_stored_config(path)  # one of version 0 has no version
+    if not is_stored or {"defaults", "spec"} & stored.keys() or any("." in str(key) for key in stored):  # set values
         raise ConfigError(f"{path} is in a run's folder and no config that a run stores: {REMEDY}")
     require_trust(stored, facts, path, training=True)
     signed = SIGNED if is_own(stored, facts) else ()

@@ -407,6 +407,54 @@ def test_another_file_in_a_strangers_run_is_taken_with_trust_alone(text: str, tm
     require_trust_of_file(str(tmp_path / "other.yaml"))
 
 
+@pytest.fixture
+def strange(canary: Path, tmp_path: Path) -> Path:
+    """Return a stored config in the folder of a stranger's run, which has files that import the canary beside it."""
+    folder = create(tmp_path / "runs", load("toy/identity:ppo"), ["test"]).path
+    for group in ("bait", "networks"):
+        (folder / group).mkdir()
+        (folder / group / "large.yaml").write_text("# @package _global_\nplugins: [canary.cage]\n")
+    return folder / "config.yaml"
+
+
+def test_a_strangers_config_chooses_no_files_beside_it(strange: Path, canary: Path, tmp_path: Path) -> None:
+    strange.write_text("environment: {id: toy/identity}\nalgorithm: {name: ppo}\nbait: large\n")  # of version 0
+    cadenza("train", "--cfg", strange).refused(2, "unknown key 'bait'")
+    strange.write_text(dump(load("toy/identity:ppo")) + "defaults: [{bait: large}]\n")
+    own = tmp_path / "own.yaml"
+    own.write_text(f"defaults: [{strange}, _self_]\n")
+    cadenza("train", "--cfg", own).refused(2, "is in a run's folder and no config that a run stores")
+    strange.write_text(dump(load("toy/identity:ppo")))
+    own.write_text(f"defaults: [{strange}, _self_]\nnetworks: large\n")
+    assert "- 512" in cadenza("train", "--cfg", own).succeeded().out
+    assert not canary.exists()
+
+
+NAMED = ("defaults: [/DIR/config, _self_]", "defaults: [DIR/config@_global_, _self_]", "defaults: [{DIR: config}]")
+
+
+@pytest.mark.parametrize("text", [*NAMED, "environment: {id: toy/identity}\nalgorithm: {name: ppo}\nruns: config"])
+def test_a_strangers_config_is_found_by_its_path_alone(text: str, strange: Path, canary: Path, tmp_path: Path) -> None:
+    strange.write_text(dump(load("toy/identity:ppo")) + "plugins: [canary.cage]\n")
+    if "runs: config" in text:
+        strange.parent.rename(tmp_path / "moved")
+        (tmp_path / "runs").rename(tmp_path / "others")
+        (tmp_path / "moved").rename(tmp_path / "runs")
+    own = tmp_path / "own.yaml"
+    own.write_text(text.replace("DIR", f"runs/{strange.parent.name}"))
+    cadenza("train", "--cfg", own).refused(2, "is in a run's folder and no choice of a config group")
+    assert not canary.exists()
+
+
+def test_a_strangers_config_is_refused_however_its_path_is_written(strange: Path, canary: Path, tmp_path: Path) -> None:
+    strange.write_text(dump(load("toy/identity:ppo")) + "plugins: [canary.cage]\n")
+    own = tmp_path / "own"  # without a suffix
+    own.write_text(f"defaults: [{strange}, _self_]\n")
+    for spec in (f"+experiment={strange}", own):
+        cadenza("train", "--cfg", spec).refused(2, "would import 'canary.cage'", "--trust")
+    assert not canary.exists()
+
+
 def test_a_manifest_that_is_a_folder_makes_a_config_nobodys_own(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").mkdir()
     (tmp_path / "config.yaml").write_text("spec: CartPole-v1:ppo\nname: ${oc.env:HOME}\n")

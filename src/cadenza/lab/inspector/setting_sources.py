@@ -19,7 +19,7 @@ from cadenza.config.load import compose, resolve
 from cadenza.config.migrate import migrate
 from cadenza.config.plugins import plugins_of
 from cadenza.config.schema import RunConfig
-from cadenza.config.spec import Layer, split
+from cadenza.config.spec import Layer, split, without_choice
 from cadenza.errors import CadenzaError, ConfigError
 from cadenza.records.folder import RunFolder
 from cadenza.records.run_summary import changes
@@ -87,7 +87,7 @@ def _composed(
     """
     settings, config_dir = changes(list(command)), next(_values(CONFIG_DIR, command), None)
     if not trust:
-        path = Path(spec)
+        path = Path(spec := without_choice(spec))
         if path.suffix in (".yaml", ".yml", ".json") or path.exists():
             raise ConfigError(f"'{spec}' is a file, which is read with --trust only")
         if config_dir is not None:
