@@ -42,6 +42,7 @@ class Seeds:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if passes_on else None,
             text=True,
+            errors="backslashreplace",  # libraries may write anything to stderr
             start_new_session=True,
             env=share,
         )

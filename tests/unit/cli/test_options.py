@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import pkgutil
+import sys
 from pathlib import Path
 from typing import get_type_hints
 
@@ -15,7 +17,7 @@ import cadenza.cli
 from cadenza.cli.main import EXAMPLES
 from cadenza.cli.main import load as load_command
 from cadenza.cli.output import folded_table, visible
-from cadenza.cli.seeds import last_result
+from cadenza.cli.seeds import Seeds, last_result
 from cadenza.cli.train import amount
 from cadenza.config.convert import walk
 from cadenza.config.foreign_names import our_names
@@ -135,6 +137,18 @@ def test_control_characters_in_names_are_escaped() -> None:
 def test_a_failed_seed_has_no_result_even_if_its_environment_printed_json() -> None:
     assert last_result("hello\n") is last_result("") is last_result("[1]\n") is None
     assert last_result('hello\n{"run": "a"}\n') == {"run": "a"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the stand-in for a training is a shell script")
+def test_a_seed_may_write_anything_to_stderr(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = tmp_path / "training"
+    training.write_text("#!/bin/sh\nprintf '\\377 from a library\\n' >&2\necho '{\"run\": \"a\"}'\n")
+    training.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(training))
+    assert Seeds(quiet=False, jobs=2).train(1) == (0, {"run": "a"})
+    assert capsys.readouterr().err == "seed 1: \\xff from a library\n"
 
 
 def test_several_seeds_under_a_wandb_agent_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
