@@ -94,6 +94,7 @@ def train(
     changes = [override(key, value) for key, value in flags.items() if value is not None]
     if max_updates is not None and max_timesteps is None:
         changes.insert(0, "training.max_timesteps=null")  # the run is then counted in updates
+    is_short = debug and not any(setting.startswith("training.max_") for setting in (*(overrides or ()), *changes))
     if not trust:
         require_trust_of_file(spec)
     if multirun:
@@ -103,6 +104,10 @@ def train(
         fixed = [change for change in changes if not change.startswith(("name=", "seed="))]
         texts = [*(DEBUG if debug else ()), *(overrides or ()), *fixed]
         file, others = of_overrides(spec, texts, seeds=seeds, parallel_jobs=jobs, name=name or spec)
+        if is_short:
+            training = shortened(load(spec, others, config_dir)).training
+            lengths = {key: getattr(training, key) for key in ("max_timesteps", "max_updates", "horizon")}
+            others += [override(f"training.{key}", value) for key, value in lengths.items() if value is not None]
         return begin(file, others, SweepOptions("local", config_dir, runs_dir, trust, False, cfg, quiet, json))
     swept: list[str] = []
     if os.environ.get("WANDB_SWEEP_ID"):
@@ -114,7 +119,7 @@ def train(
         if len(seeds) > 1:  # all of them would write into it
             raise ConfigError("--seed: a W&B agent trains one run; make the seed a parameter of the sweep")
     config = load(spec, [*(DEBUG if debug else ()), *(overrides or ()), *swept, *changes], config_dir)
-    if debug and not any(setting.startswith("training.max_") for setting in (*(overrides or ()), *changes)):
+    if is_short:
         config = shortened(config)
     if cfg:
         say(dump(with_amounts(config)), several=True, end="")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.cli import sweep
 from cadenza.config.load import load
 from cadenza.errors import ConfigError
 from cadenza.lab.sweeps.sweep_file import of_overrides
@@ -76,3 +77,12 @@ def test_the_command_line_runs_the_grid(tmp_path: Path) -> None:
     for gamma in ("0.9", "0.99"):
         listed = command.cadenza("list", "--json", "--filter", f"algorithm.gamma={gamma}", *runs)
         assert [run["status"] for run in json.loads(listed.out)["runs"]] == ["finished"]
+
+
+def test_debugging_shortens_every_run_of_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[list[str]] = []
+    monkeypatch.setattr(sweep, "begin", lambda file, overrides, options: begun.append(overrides))
+    command.cadenza("train", SPEC, "-m", "algorithm.gamma=0.9,0.99", "--debug").succeeded()
+    command.cadenza("train", SPEC, "-m", "algorithm.gamma=0.9,0.99", "--debug", "--max-timesteps", "7").succeeded()
+    assert [load(SPEC, overrides).training.max_timesteps for overrides in begun] == [5000, 7]
+    assert [load(SPEC, overrides).training.horizon for overrides in begun] == [100_000, None]
