@@ -32,6 +32,7 @@ from cadenza.config.spec import (
     experiments,
     first_line,
     read_file,
+    without_choice,
 )
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
 
@@ -56,7 +57,7 @@ class Composed:
 def load(spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None) -> RunConfig:
     """Return the config of `ENV:VARIANT`, of an experiment by name, or of a YAML or JSON file, with overrides."""
     try:
-        return _with_project(resolve(spec, overrides, config_dir).config, spec)
+        return with_project(resolve(spec, overrides, config_dir).config, spec)
     except UnknownKeyError as unknown:
         from cadenza.config.explain import source_of
 
@@ -69,9 +70,9 @@ def load(spec: str, overrides: Sequence[str] = (), config_dir: Path | None = Non
         ) from None
 
 
-def _with_project(config: RunConfig, spec: str) -> RunConfig:
+def with_project(config: RunConfig, spec: str) -> RunConfig:
     """Return the config of a file with the file's name as the project of Weights & Biases, where nothing names one."""
-    path, logging = Path(spec), config.logging
+    path, logging = Path(without_choice(spec)), config.logging
     elsewhere = logging.wandb_project or os.environ.get("WANDB_PROJECT") or path.name == "config.yaml"  # a run's
     if not logging.wandb or elsewhere or not os.path.isfile(path):
         return config

@@ -15,7 +15,7 @@ from cadenza.base.json_text import dumps
 from cadenza.config.convert import describe, to_dict, walk
 from cadenza.config.explain import NOBODY, source_of
 from cadenza.config.interpolation import calls
-from cadenza.config.load import compose, resolve
+from cadenza.config.load import compose, resolve, with_project
 from cadenza.config.migrate import migrate
 from cadenza.config.plugins import plugins_of
 from cadenza.config.schema import RunConfig
@@ -102,7 +102,7 @@ def _composed(
     if not trust:
         _require_named(code_named(compose(spec, settings, folder).data), stored)
     composed = resolve(spec, settings, folder, trace=True)
-    return composed.layers, dict(leaves(to_dict(composed.config)))
+    return composed.layers, dict(leaves(to_dict(with_project(composed.config, spec))))
 
 
 def _require_named(paths: Sequence[str], stored: dict[str, Any]) -> None:

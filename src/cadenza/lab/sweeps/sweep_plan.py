@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from cadenza.base.json_text import canonical
 from cadenza.config.convert import to_dict, walk
-from cadenza.config.load import finish, load, override, resolve
+from cadenza.config.load import finish, load, override, resolve, with_project
 from cadenza.config.schema import RunConfig
 from cadenza.engine.launch import check, with_absolute_path
 from cadenza.errors import ConfigError
@@ -60,7 +60,7 @@ class Resolver:
         data = copy.deepcopy(self.data)
         for key, value in params.items():
             _set(data, key, value)
-        return finish(data)
+        return with_project(finish(data), self.spec)
 
     def kinds(self) -> dict[str, tuple[bool, bool]]:
         """Return for each setting whether it takes whole numbers, and whether it takes others."""

@@ -51,6 +51,7 @@ def write_manifest(folder: RunFolder, spec: str, *command: str) -> None:
         ("runs.stranger.payload:Algo:ppo", []),
         ("runs/stranger/evil.yaml", []),
         ("runs/stranger/evil", []),
+        ("+experiment=runs/stranger/evil", []),
     ],
 )
 def test_a_manifest_runs_no_code(

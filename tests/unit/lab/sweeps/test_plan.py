@@ -102,6 +102,16 @@ def test_settings_that_refer_to_others_follow_them(tmp_path: Path) -> None:
     assert Resolver(str(tmp_path / "mine.yaml"), [], None).config({"algorithm.gamma": 0.9}).algorithm.gae_lambda == 0.9
 
 
+@pytest.mark.parametrize("gamma", ["0.9", "${algorithm.gae_lambda}"])
+def test_a_trial_belongs_to_the_project_of_its_file(
+    gamma: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    (tmp_path / "mine.yaml").write_text(f"spec: {SPEC}\nlogging.wandb: offline\nalgorithm.gamma: {gamma}\n")
+    trial = Resolver(str(tmp_path / "mine.yaml"), [], None).config({"algorithm.n_epochs": 2})
+    assert trial.logging.wandb_project == "mine"
+
+
 def test_hydra_is_asked_once_for_many_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "load", None)
     space = {"algorithm.gamma": {"min": 0.9, "max": 0.99}, "algorithm.n_epochs": [1, 2]}
