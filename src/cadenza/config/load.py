@@ -240,7 +240,7 @@ def _hydra(base: Base) -> Iterator[Any]:
     store.repo = {name: repo[name] for name in ("hydra", "_dummy_empty_config_.yaml")}
     Singleton._instances[ConfigStore] = store
     sources = type.__call__(SourcesRegistry)
-    sources.types = {**SourcesRegistry.instance().types, "file": _user_files(base.files)}
+    sources.types = {**SourcesRegistry.instance().types, "file": _user_files(base)}
     Singleton._instances[SourcesRegistry] = sources
     BaseContainer._resolvers = dict(resolvers)
     try:
@@ -253,23 +253,26 @@ def _hydra(base: Base) -> Iterator[Any]:
         Singleton._instances, BaseContainer._resolvers = instances, resolvers
 
 
-def _user_files(names: Mapping[str, Path]) -> Any:
-    """Return Hydra's source of files, for files of any form within limits; those in `names` have names of their own."""
+def _user_files(base: Base) -> Any:
+    """Return Hydra's source of files, for files of any form within limits; those in `base.files` have own names."""
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
     from hydra.plugins.config_source import ConfigResult
     from omegaconf import OmegaConf
+
+    from cadenza.config.inheritance import in_hydras_form, is_in_run, is_whole
+
+    names = base.files
+    is_trusted = str(base.root) in names and is_in_run(names[str(base.root)])
 
     class UserFiles(FileConfigSource):
         def is_config(self, config_path: str) -> bool:
             return config_path in names or super().is_config(config_path)
 
         def load_config(self, config_path: str) -> Any:
-            from cadenza.config.inheritance import in_hydras_form, is_in_run, is_whole
-
             path = names.get(config_path) or Path(self.path, self._normalize_file_name(config_path))
             if not path.exists():
                 return super().load_config(config_path)  # which reports what is missing
-            if config_path not in names and is_in_run(path):
+            if config_path not in names and is_in_run(path) and not is_trusted:
                 step = "a file builds on it by its path: 'spec: PATH', or 'defaults: [PATH, _self_]'"
                 raise ConfigError(f"{path} is in a run's folder and no choice of a config group: {step}")
             data: Any = read_file(path)

@@ -100,7 +100,7 @@ def _base_of_file(path: Path, config_dir: Path | None, plugins: Sequence[Any] | 
     path = path.parent.resolve() / path.name
     if "defaults" in data or named_file(data.get("spec"), path) is not None:
         near = parents(path)
-        places = [one.parent for one in (path, *near) if not is_in_run(one)]
+        places = [one.parent for one in (path, *near) if is_in_run(path) or not is_in_run(one)]  # as it is trusted
         places += [config_dir.resolve()] if config_dir else []
         names = {name_of(one): one for one in (path, *near)}
         return Base(root=path.stem, folders=tuple(dict.fromkeys(places)), files={**names, path.stem: path})

@@ -446,6 +446,15 @@ def test_a_strangers_config_is_found_by_its_path_alone(text: str, strange: Path,
     assert not canary.exists()
 
 
+def test_a_trusted_file_in_the_folder_of_a_run_may_build_on_those_beside_it(strange: Path, canary: Path) -> None:
+    (strange.parent / "other.yaml").write_text("defaults: [seeds, bait: large]\nspec: toy/identity:ppo\n")
+    (strange.parent / "seeds.yaml").write_text("seed: 7\n")
+    cadenza("train", "--cfg", strange.parent / "other.yaml").refused(2, "no config that a run stores", "--trust")
+    assert not canary.exists()
+    assert "\nseed: 7\n" in cadenza("train", "--cfg", "--trust", strange.parent / "other.yaml").succeeded().out
+    assert canary.exists()
+
+
 def test_a_strangers_config_is_refused_however_its_path_is_written(strange: Path, canary: Path, tmp_path: Path) -> None:
     strange.write_text(dump(load("toy/identity:ppo")) + "plugins: [canary.cage]\n")
     own = tmp_path / "own"  # without a suffix
