@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from cadenza.errors import MissingExtraError, install
+from cadenza.errors import MissingExtraError, NotFoundError, install
 from cadenza.records.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -28,7 +29,11 @@ def metric_rows(folders: Sequence[RunFolder]) -> Rows:
     """Return all metrics of runs; each row begins with `run`, `environment`, `algorithm` and `seed`."""
     from cadenza.lab.formats import table
 
-    return Rows(table(folders)[1])
+    rows = Rows()
+    for folder in folders:
+        with suppress(NotFoundError):  # of a run that has no rows yet
+            rows += table([folder])[1]
+    return rows
 
 
 def run_rows(folders: Sequence[RunFolder]) -> Rows:

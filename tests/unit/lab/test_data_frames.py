@@ -31,6 +31,11 @@ def test_metrics_of_several_runs_begin_with_their_identity(runs: cadenza.api.Run
     ]
 
 
+def test_a_run_without_rows_hides_no_others(runs: cadenza.api.Runs) -> None:
+    (runs[0].folder.path / "metrics.jsonl").unlink()
+    assert [row["seed"] for row in runs.metrics] == [1, 1]
+
+
 def test_data_frames_have_a_row_for_each_run_and_each_step(runs: cadenza.api.Runs) -> None:
     pytest.importorskip("pandas")
     table = runs.to_pandas().set_index("seed")
