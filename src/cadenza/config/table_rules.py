@@ -15,7 +15,7 @@ from cadenza.base.formatting import number
 from cadenza.config.convert import build
 from cadenza.config.setting import setting
 from cadenza.config.spec import read_file
-from cadenza.errors import ConfigError
+from cadenza.errors import ConfigError, NotFoundError
 
 SHIPPED = Path(__file__).parents[1] / "conf" / "tables.yaml"
 VARIABLE = "CADENZA_TABLES"  # names a file of the user's
@@ -49,7 +49,11 @@ class TableRule:
 def rule_for(metric: str) -> TableRule:
     """Return the rule of a metric: the first whose pattern it matches, the user's rules first."""
     file = os.environ.get(VARIABLE)
-    rules = [*(_rules(Path(file)).items() if file else ()), *_rules(SHIPPED).items()]
+    try:
+        users_rules = _rules(Path(file)) if file else {}
+    except NotFoundError as problem:
+        raise NotFoundError(f"{VARIABLE}: {problem}") from None
+    rules = [*users_rules.items(), *_rules(SHIPPED).items()]
     return next((rule for pattern, rule in rules if fnmatchcase(metric, pattern)), TableRule())
 
 

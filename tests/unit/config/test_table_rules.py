@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.config.table_rules import SHIPPED, TableRule, rule_for
-from cadenza.errors import ConfigError
+from cadenza.errors import ConfigError, NotFoundError
 
 
 def test_a_rule_says_how_many_digits_are_printed() -> None:
@@ -48,6 +48,12 @@ def test_a_pattern_that_is_shipped_too_has_the_rule_of_the_user(
     monkeypatch.setenv("CADENZA_TABLES", str(own))
     assert rule_for("train/value_loss") == TableRule(decimals=1)
     assert rule_for("train/entropy") == TableRule(digits=2)
+
+
+def test_a_missing_file_of_rules_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CADENZA_TABLES", "nowhere.yaml")
+    with pytest.raises(NotFoundError, match=r"^CADENZA_TABLES: no file 'nowhere\.yaml'"):
+        rule_for("eval/return_mean")
 
 
 def test_a_bad_rule_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
