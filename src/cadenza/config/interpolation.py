@@ -104,7 +104,7 @@ def bounded() -> Iterator[list[str]]:
     container: Any = Container
     BaseContainer._resolvers[ENVIRONMENT] = environment
     for name in ARITHMETIC:
-        BaseContainer._resolvers[name] = partial(_calculate, name)
+        BaseContainer._resolvers.setdefault(name, partial(_calculate, name))  # a program may have its own
     container._resolve_interpolation_from_parse_tree = resolve
     try:
         yield names

@@ -333,11 +333,13 @@ def test_works_inside_a_hydra_program_and_leaves_it_untouched(tmp_path: Path) ->
         ConfigStore.instance().store(name="base", node=Base)
         ConfigStore.instance().store(group="algorithm", name="ppo", node=Base)  # clashes with a file of cadenza's
         OmegaConf.register_new_resolver("twice", lambda number: 2 * number)
+        OmegaConf.register_new_resolver("add", lambda *texts: "-".join(texts))  # clashes with one of cadenza's
 
         @hydra.main(version_base="1.1", config_path="conf", config_name="config")
         def main(cfg):
             before = HydraConfig.get(), GlobalHydra.instance().hydra, hydra.version.getbase()
             assert load("CartPole-v1:ppo", ["seed=${twice:4}"]).seed == 8
+            assert load("CartPole-v1:ppo", ["name=${add:a,b}"]).name == "a-b"
             try:
                 load("CartPole-v1:ppo", ["seed=x"])
             except ConfigError:
