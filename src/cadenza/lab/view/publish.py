@@ -17,7 +17,7 @@ import yaml
 from cadenza.base import atomic
 from cadenza.base.formatting import number
 from cadenza.base.json_text import dumps
-from cadenza.base.text import one_line
+from cadenza.base.text import one_line, shell
 from cadenza.config.convert import build, config_hash, to_dict
 from cadenza.config.environments import family_of
 from cadenza.config.load import dump
@@ -203,7 +203,7 @@ def installation(config: RunConfig, modules: dict[str, str | None]) -> list[str]
     """Return the commands that install what the run needs, and comments on what they cannot install."""
     family, _ = family_of(config.environment.id) or (None, None)
     extras = sorted({"hub", family.extra or "hub"} if family else {"hub"})
-    packages = sorted({one_line(str(package)).replace(" ", "==") for package in modules.values() if package})
+    packages = sorted({shell(one_line(str(package)).replace(" ", "==")) for package in modules.values() if package})
     lines = [" ".join(["pip install", f"'cadenza[{','.join(extras)}]'", *packages])]
     lines += [f"# needs {family.by_hand}"] if family and family.by_hand else []
     lines += [

@@ -212,6 +212,13 @@ def test_the_card_of_a_team_and_of_imported_code_shows_commands_that_work(tmp_pa
     assert lander == ["pip install 'cadenza[box2d,hub]'"]
 
 
+def test_a_manifest_of_a_stranger_adds_no_command_to_the_page() -> None:
+    from cadenza.config.load import load
+
+    commands = publish.installation(load("toy/identity:ppo"), {"theirs": "package; rm -r ~"})
+    assert commands == ["pip install 'cadenza[hub]' 'package;==rm==-r==~'"]
+
+
 def test_a_dry_run_prints_the_files_without_a_request(trained: RunFolder, hub: Hub, tmp_path: Path) -> None:
     mine = copied(trained, tmp_path / "runs")
     shutil.rmtree(mine.videos.path, ignore_errors=True)
