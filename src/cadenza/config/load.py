@@ -259,10 +259,7 @@ def _user_files(base: Base) -> Any:
     from hydra.plugins.config_source import ConfigResult
     from omegaconf import OmegaConf
 
-    from cadenza.config.inheritance import in_hydras_form, is_in_run, is_whole
-
     names = base.files
-    is_trusted = str(base.root) in names and is_in_run(names[str(base.root)])
 
     class UserFiles(FileConfigSource):
         def is_config(self, config_path: str) -> bool:
@@ -272,6 +269,10 @@ def _user_files(base: Base) -> Any:
             path = names.get(config_path) or Path(self.path, self._normalize_file_name(config_path))
             if not path.exists():
                 return super().load_config(config_path)  # which reports what is missing
+            from cadenza.config.inheritance import in_hydras_form, is_in_run, is_whole
+
+            root = names.get(str(base.root))
+            is_trusted = root is not None and is_in_run(root)
             if config_path not in names and is_in_run(path) and not is_trusted:
                 step = "a file builds on it by its path: 'spec: PATH', or 'defaults: [PATH, _self_]'"
                 raise ConfigError(f"{path} is in a run's folder and no choice of a config group: {step}")
