@@ -115,10 +115,7 @@ def attack(options: argparse.Namespace, place: Path) -> int:
         is_selected, permitted(pristine, LINKED) if options.links else combinations(pristine)
     )
     if options.sample:
-        every = list(trials)
-        chance = sample(every, lambda trial: options.scale * SHARES.get(full_name(trial), SHARE))
-        selected = {trial.title: trial for trial in every if trial.title in ONCE_FAILED}
-        trials = (selected | {trial.title: trial for trial in chance}).values()
+        trials = drawn(list(trials), options.scale)
     elif options.roles:
         trials = sample(trials, lambda trial: 1.0)
     trials = list(trials)
@@ -160,6 +157,15 @@ def attack(options: argparse.Namespace, place: Path) -> int:
     if options.json:
         options.json.write_text(json.dumps(report.plain(), indent=1))
     return 1 if report.failures or broken else 0
+
+
+def drawn(trials: list[Any], scale: float) -> list[Any]:
+    """Return the sample that `make test` runs: those that once failed, and a share of each command's."""
+    from harness.hostile_trials import sample
+
+    chance = sample(trials, lambda trial: scale * SHARES.get(full_name(trial), SHARE))
+    once_failed = {trial.title: trial for trial in trials if trial.title in ONCE_FAILED}
+    return list((once_failed | {trial.title: trial for trial in chance}).values())
 
 
 def full_name(trial: Any) -> str:

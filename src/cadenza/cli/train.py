@@ -105,9 +105,7 @@ def train(
         texts = [*(DEBUG if debug else ()), *(overrides or ()), *fixed]
         file, others = of_overrides(spec, texts, seeds=seeds, parallel_jobs=jobs, name=name or spec)
         if is_short:
-            training = shortened(load(spec, others, config_dir)).training
-            lengths = {key: getattr(training, key) for key in ("max_timesteps", "max_updates", "horizon")}
-            others += [override(f"training.{key}", value) for key, value in lengths.items() if value is not None]
+            others += short_length(load(spec, others, config_dir))
         return begin(file, others, SweepOptions("local", config_dir, runs_dir, trust, False, cfg, quiet, json))
     swept: list[str] = []
     if os.environ.get("WANDB_SWEEP_ID"):
@@ -134,6 +132,15 @@ def train(
     if json:
         print_json(result.summary())
     finish(result.signal, result.why)
+
+
+def short_length(config: RunConfig) -> list[str]:
+    """Return the overrides that make a run as short as `--debug` does."""
+    from cadenza.config.load import override
+
+    training = shortened(config).training
+    lengths = {key: getattr(training, key) for key in ("max_timesteps", "max_updates", "horizon")}
+    return [override(f"training.{key}", value) for key, value in lengths.items() if value is not None]
 
 
 def with_amounts(config: RunConfig) -> RunConfig:

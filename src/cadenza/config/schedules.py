@@ -74,7 +74,8 @@ class Schedule:
             try:
                 return {"schedule": "linear", "start_value": float(value[4:]), "end_value": 0.0}
             except ValueError:
-                raise ConfigError(f"'{value}' is no schedule; write lin_ and a number, e.g. lin_0.001") from None
+                forms = "lin_ and a number, e.g. lin_0.001, or {start_value: A, end_value: B}"
+                raise ConfigError(f"'{value}' is no schedule; write {forms}") from None
         if isinstance(value, str) and (":" in value or value in plugins.names("schedule")):
             return {"schedule": value}
         return value

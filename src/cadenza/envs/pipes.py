@@ -1,4 +1,7 @@
-"""Messages over the standard streams of a process, where processes inherit no sockets (Windows)."""
+"""Messages over the standard streams of a process, where processes inherit no sockets (Windows).
+
+They are pickled, as multiprocessing's are: both ends are processes that cadenza has started itself.
+"""
 
 from __future__ import annotations
 

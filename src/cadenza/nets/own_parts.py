@@ -24,9 +24,9 @@ def own_part(part: OwnPart | HeadConfig, interface: type, *arguments: Any) -> An
     make, where = plugins.load(part.kind, part.name), f"{part.kind} '{part.name}'"
     takes = ", ".join(inspect.signature(interface).parameters)
     with foreign_code(f"{where} cannot be made with {takes} and its kwargs"):
-        made = make(*arguments, **part.kwargs)
-    registry.require_methods(made, interface, where)
-    return made
+        instance = make(*arguments, **part.kwargs)
+    registry.require_methods(instance, interface, where)
+    return instance
 
 
 def own_head(space: spaces.Space[Any], part: HeadConfig) -> Any:
@@ -89,8 +89,8 @@ def own_function(part: OwnPart, builtin: Mapping[str, Callable[..., Any]] = Mapp
     if not isinstance(plugin, type):
         return partial(plugin, **part.kwargs) if part.kwargs else plugin
     with foreign_code(f"{part.kind} '{part.name}' cannot be made with its kwargs"):
-        made: Callable[..., Any] = plugin(**part.kwargs)
-    return made
+        function: Callable[..., Any] = plugin(**part.kwargs)
+    return function
 
 
 def own_network(inputs: int, outputs: int, part: OwnPart) -> nn.Module:

@@ -99,7 +99,7 @@ def test_a_command_that_starts_again_has_printed_everything(tmp_path: Path, monk
 def test_library_of_another_package_below_a_folder_called_numpy_is_not_numpys(monkeypatch: pytest.MonkeyPatch) -> None:
     home = Path(numpy.__file__).parent
     paths = {
-        "/work/numpy-course/scipy.libs/libopenblas.so": "Zen",
+        "/opt/numpy-course/scipy.libs/libopenblas.so": "Zen",
         str(home.with_name("numpy.libs") / "b.so"): "Haswell",
     }
     facts = [{"user_api": "blas", "filepath": path, "architecture": kernels} for path, kernels in paths.items()]

@@ -73,7 +73,8 @@ BAD_OVERRIDES = [
     ("algorithm.actor.hidden_sizes=[0]", "algorithm.actor.hidden_sizes[0]=0: must be at least 1"),
     (
         "algorithm.clip_range=lin_x",
-        "algorithm.clip_range: 'lin_x' is no schedule; write lin_ and a number, e.g. lin_0.001",
+        "algorithm.clip_range: 'lin_x' is no schedule; write lin_ and a number, e.g. lin_0.001, "
+        "or {start_value: A, end_value: B}",
     ),
     ("training.phases=[]", "training.phases is empty"),
     (
