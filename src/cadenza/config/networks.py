@@ -42,6 +42,14 @@ class OwnNetwork(OwnPart):
 
 
 @dataclass(frozen=True)
+class OwnHead(OwnPart):
+    """An action head of yours."""
+
+    kind: ClassVar[str] = "head"
+    plain: ClassVar[str] = "an action head of yours (`package.module:Class`)"
+
+
+@dataclass(frozen=True)
 class OwnDynamics(OwnPart):
     """A dynamics model of yours."""
 
