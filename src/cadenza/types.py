@@ -233,6 +233,10 @@ class VectorEnv(Stateful, Protocol):
     num_envs: int
     current: Step
 
+    @property
+    def reward_range(self) -> list[float] | None:
+        """The lowest and the highest reward of an agent in a step so far, before wrappers; None before the first."""
+
     def reset(self, first_episode: int = 0) -> Step: ...
 
     def step(self, action: dict[str, np.ndarray]) -> Step: ...
