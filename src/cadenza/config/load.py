@@ -19,6 +19,7 @@ from cadenza.base.text import lines
 from cadenza.config.convert import TARGET, build, from_hydra, suggest, to_dict, walk
 from cadenza.config.interpolation import FREE, bounded, from_environment
 from cadenza.config.migrate import migrate
+from cadenza.config.networks import takes_arguments
 from cadenza.config.plugins import plugins_of
 from cadenza.config.registry import ALGORITHMS
 from cadenza.config.schema import SCHEMA_VERSION, RunConfig
@@ -439,7 +440,10 @@ def _set(config: Any, key: str, value: Any) -> None:
     for length in range(1, len(parts)):
         parent = ".".join(parts[:length])
         value_above = OmegaConf.select(config, parent)
-        if isinstance(value_above, str | int | float):
+        holds_part = parent != "algorithm.name" and parent.startswith(("algorithm.", "training.buffers."))
+        if holds_part and takes_arguments(value_above):  # of which `key` is one
+            OmegaConf.update(config, parent, from_hydra({TARGET: value_above}, parent))
+        elif isinstance(value_above, str | int | float):
             name = parts[-1] if parts[-1] in {field.name for field in fields(RunConfig)} else ""
             hint = f"did you mean '{name}'?" if name else f"set {parent} as a whole"
             raise ConfigError(f"{key}: {parent} is {value_above!r} and has no parts; {hint}")

@@ -448,6 +448,7 @@ class Orchestrator:
             seconds=round(clock.seconds, 3),
             best_return=self.scores.best,
             return_threshold=self.spec.return_threshold,
+            reward_range=self.collector.env.reward_range if self.collector else None,
             phase=self._phase_facts(),
             **self.folder.whereabouts(),
             **{"eval/return_mean": self.scores.latest},

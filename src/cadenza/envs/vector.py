@@ -73,15 +73,20 @@ class Vector(ABC):
         """Return the episodes finished since the last call. Call it before saving: they are not part of the state."""
         return self._ledger.take()
 
+    @property
+    def reward_range(self) -> list[float] | None:
+        """The lowest and the highest reward of an agent in a step so far; None before the first step."""
+        return self._ledger.reward_range
+
     def state_dict(self) -> dict[str, Any]:
         return self._ledger.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the running episodes; `current` then holds the observations for the next action."""
+        self._ledger.load_state_dict(state)
         if self.spec.restore == "restart":
-            self.reset(np.asarray(state["numbers"]) + 1)
+            self.reset(self._ledger.numbers + 1)
         else:
-            self._ledger.load_state_dict(state)
             self._show(state)
 
     def reset(self, first_episode: int | Array = 0) -> Step:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cadenza.nets.latent_model import CriticEnsemble, LatentModel
+from cadenza.nets.latent_model import Critics, LatentModel
 from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.observe import ObservationTensors
 from cadenza.nets.optimizers import in_parts
@@ -47,7 +47,7 @@ class UpdateNoise(NamedTuple):
 class SlowNetworks(NamedTuple):
     """Networks that follow those that learn."""
 
-    critics: CriticEnsemble
+    critics: Critics
     encoder: torch.nn.Module | None = None  # None: latent targets come from the encoder that learns
 
 
