@@ -107,6 +107,21 @@ def test_names_of_other_libraries_lead_to_ours(arguments: tuple[str, ...], messa
     command.cadenza("train", *arguments).refused(2, message)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "--run-id", "x"), "a new run makes its own id, --name names it; `cadenza resume RUN` continues one"),
+        (("play", "--run-id", "x"), "RUN is written without an option, `cadenza play @last`"),
+        (("compare", "--run", "x"), "RUN is written without an option, `cadenza compare @last`"),
+        (("plan", "--config", "x"), "`cadenza plan NAME` or `cadenza plan FILE`"),
+        (("sweep", "--config", "x"), "FILE is written without an option, `cadenza sweep FILE`"),
+        (("evaluate", "--config", "x"), "the run's own config is used, `cadenza evaluate RUN`"),
+    ],
+)
+def test_an_option_of_other_programs_is_answered_for_the_command(arguments: tuple[str, ...], message: str) -> None:
+    command.cadenza(*arguments).refused(2, message)
+
+
 def test_every_foreign_name_stands_for_a_setting() -> None:
     algorithms = ("ppo", "sac", "dqn", "tdmpc")
     data = [{"algorithm": {"name": name}} for name in algorithms]
