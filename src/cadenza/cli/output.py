@@ -39,6 +39,11 @@ def say(text: object = "", err: bool = False, several: bool = False, end: str = 
     print(escaped, end=end, file=sys.stderr if err else sys.stdout, flush=err)
 
 
+def progress(line: str) -> None:
+    """Print on stderr what is done next."""
+    say(line, err=True)
+
+
 def require_parent(option: str, path: Path | None) -> None:
     """Refuse an output file whose folder does not exist."""
     if path is not None and not path.parent.is_dir():
