@@ -90,7 +90,7 @@ def test_every_view_shows_its_content(client: Client, browser: Browser, whole: R
     browser.key("4")
     browser.until("document.body.innerText.includes('step-000000002048')")
     browser.key("5")
-    browser.until("document.body.innerText.includes('Decided by itself')")
+    browser.until("document.body.innerText.includes('Decided automatically')")
     browser.key("6")
     browser.until("document.querySelector('.log')?.textContent.includes('toy/identity')")
 

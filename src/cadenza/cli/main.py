@@ -78,7 +78,7 @@ ANSWERS = {  # to options of other programs, by the option
     "--config-path": {"config_dir": "--config-dir names a folder of config groups"},
     "--list-envs": {"": "`cadenza envs [FILTER]` lists the environments"},
     **dict.fromkeys(("--run-id", "--run"), FOR_RUN),
-    **dict.fromkeys(("--resume", "--resume-path"), {"": "`cadenza resume RUN` continues a run"}),
+    **{option: {"": "`cadenza resume RUN` continues a run"} for option in ("--resume", "--resume-path")},
 }
 
 

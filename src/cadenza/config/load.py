@@ -546,13 +546,13 @@ def _file_layers(loader: Any, base: Base, choices: list[str]) -> list[Layer]:
 
     layers = []
     _, repository = loader._parse_overrides_and_create_caching_repo(base.root, choices)
-    for default in loader.compute_defaults_list(base.root, choices, RunMode.RUN).defaults:
-        if default.config_path is None or default.config_path.startswith("hydra/"):
+    for file in loader.compute_defaults_list(base.root, choices, RunMode.RUN).defaults:
+        if file.config_path is None or file.config_path.startswith("hydra/"):
             continue
-        place = repository.load_config(default.config_path).path
-        content = OmegaConf.to_container(loader._load_single_config(default, repository).config)
+        place = repository.load_config(file.config_path).path
+        content = OmegaConf.to_container(loader._load_single_config(file, repository).config)
         assert isinstance(content, dict)
         folder = place.removeprefix("file://").replace(f"pkg://{CONF}", "cadenza/conf")
         keys = {str(key): value for key, value in content.items() if key not in ("defaults", "hydra")}
-        layers.append(Layer(str(base.files.get(default.config_path, f"{folder}/{default.config_path}.yaml")), keys))
+        layers.append(Layer(str(base.files.get(file.config_path, f"{folder}/{file.config_path}.yaml")), keys))
     return layers

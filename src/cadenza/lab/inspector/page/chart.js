@@ -156,7 +156,7 @@ export class Chart {
   // Of more points than pixels only the lowest and highest in each column: the picture is the same.
   stroke(pen, line, colour) {
     pen.strokeStyle = colour;
-    pen.globalAlpha = line.dim ? 0.28 : 1;
+    pen.globalAlpha = line.dim ? 0.45 : 1;
     pen.lineWidth = line.dim ? 1 : 1.6;
     pen.lineJoin = "round";
     pen.beginPath();

@@ -360,7 +360,7 @@ class Player {
       return row(numbers[i], track, number(value), false);
     });
     const full = sees.reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0);
-    this.observation.replaceChildren(make("h2", {}, "Observation", make("small", {}, `${shapes}${values.length && full > values.length ? `; the first ${values.length} numbers` : ""}`)), values.length ? make("div", { class: "rows" }, ...rows.flat()) : make("p", { class: "faint" }, "an image: beside the picture"));
+    this.observation.replaceChildren(make("h2", {}, "Observation", make("small", {}, [shapes, full > values.length && values.length ? `the first ${values.length} numbers` : "", values.length ? "a full bar is the largest so far" : ""].filter(Boolean).join("; "))), values.length ? make("div", { class: "rows" }, ...rows.flat()) : make("p", { class: "faint" }, "an image: beside the picture"));
   }
 
   drawTeam(step, opinion) {

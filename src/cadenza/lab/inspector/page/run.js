@@ -164,7 +164,7 @@ async function machine(body, run, detail, keys) {
   body.replaceChildren(charts, make("div", { class: "two" },
     make("div", {}, make("h2", {}, "Machine"), make("table", {}, ...pairs(detail.machine))),
     make("div", {}, make("h2", {}, "Versions"), make("table", {}, ...pairs(detail.versions))),
-    make("div", {}, make("h2", {}, "Decided by itself"), make("table", {}, ...pairs(Object.fromEntries(detail.decisions))))));
+    make("div", {}, make("h2", {}, "Decided automatically"), make("table", {}, ...pairs(Object.fromEntries(detail.decisions.map(([name, one]) => [name, one?.reason ? `${plain(one.value)} (${one.reason})` : one])))))));
   await curves(charts, run, detail, keys, names);
 }
 
