@@ -73,7 +73,9 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Seque
     if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > shutil.get_terminal_size().columns:
         from rich.console import Console
 
-        return Console().print(folded_table(head, rows, right))
+        console = Console()
+        console.print(folded_table(head, rows, right, console.width))
+        return print()
 
     def line(cells: Sequence[str]) -> str:
         padding = [" " * (room - width(cell)) for room, cell in zip(widths, cells, strict=True)]
@@ -110,18 +112,32 @@ def width(cell: str) -> int:
     return cell_len(cell)
 
 
-def folded_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> Any:
-    """Return a table of rich's for a narrow terminal: the longest texts continue on the next line."""
+def folded_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], room: int) -> Any:
+    """Return a table of rich's for a terminal of `room` columns: the longest texts continue on the next line.
+
+    Columns of numbers, names and short texts stay whole; the first, of ids, as far as there is room.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    texts = list(zip(head, *rows, strict=True))
+    longest = [max(map(width, cells)) for cells in texts]
+    limits = [SHORT if any(" " in cell for cell in cells[1:]) else NAME for cells in texts]
+    whole = [cells[0] in right or widest <= limit for cells, widest, limit in zip(texts, longest, limits, strict=True)]
+    least = sum(widest if is_whole else SHORT for widest, is_whole in zip(longest[1:], whole[1:], strict=True))
+    whole[0] = longest[0] + least + 2 * len(head) - 2 <= room
     style = box.SIMPLE_HEAD if any(head) else None
-    table = Table(box=style, header_style="bold", show_header=any(head), pad_edge=False)
-    for index, (name, cells) in enumerate(zip(head, zip(*rows, strict=True), strict=True)):
-        longest, has_spaces = max(map(width, cells)), any(" " in cell for cell in cells)
-        whole = name in right or index == 0 or longest <= (SHORT if has_spaces else NAME)
-        table.add_column(Text(name), justify="right" if name in right else "left", no_wrap=whole, overflow="fold")
+    table = Table(box=style, header_style="bold", show_header=any(head), show_edge=False, pad_edge=False)
+    table.padding = (0, 1 if style else 2, 0, 0)  # with a box, a blank between two columns comes with it
+    for name, widest, is_whole in zip(head, longest, whole, strict=True):
+        table.add_column(
+            Text(name),
+            justify="right" if name in right else "left",
+            min_width=widest if is_whole else None,
+            no_wrap=is_whole,
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table

@@ -13,8 +13,23 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+SHOWN = 5  # rows in a notebook
+
+
 class Rows(list[dict[str, Any]]):
     """Rows of a table, each a dict by column."""
+
+    def _repr_html_(self) -> str:
+        from cadenza.base.formatting import number
+        from cadenza.lab.html import Paragraph, Table, fragment
+
+        columns = list(dict.fromkeys(key for row in self for key in row))
+        last = [
+            [number(row.get(key)) if isinstance(row.get(key), float) else str(row.get(key, "")) for key in columns]
+            for row in self[-SHOWN:]
+        ]
+        title = Paragraph(f"{len(self)} rows, {len(columns)} columns; the last {len(last)} rows:")
+        return f'<div style="overflow-x: auto">{fragment([title, Table(columns, last)])}</div>'
 
     def to_pandas(self) -> DataFrame:
         """Return the rows as a pandas data frame, with a column for every key of any row."""

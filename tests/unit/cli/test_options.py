@@ -180,7 +180,20 @@ def test_a_folded_table_breaks_sentences_and_no_names(capsys: pytest.CaptureFixt
     from rich.console import Console
 
     rows = [("mpe", "mpe/simple_speaker_listener_v4", "particles that move and talk, in games for teams (MPE2)")]
-    Console(width=60).print(folded_table(("family", "for example", "what"), rows, ()))
+    Console(width=60).print(folded_table(("family", "for example", "what"), rows, (), 60))
     lines = capsys.readouterr().out.splitlines()
     assert any("mpe/simple_speaker_listener_v4" in line for line in lines)
     assert max(map(len, lines)) <= 60
+
+
+def test_a_folded_table_keeps_numbers_and_folds_ids_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    head, numbers = ("run", "status", "return", "time"), ("return", "time")
+    rows = [("CartPole-v1-ppo-s1-20261119-215451-8712", "finished", "223.8", "0:00:02")]
+    for room in (66, 50):
+        Console(width=room).print(folded_table(head, rows, numbers, room))
+        printed = capsys.readouterr().out
+        assert max(map(len, printed.splitlines())) <= room
+        assert all(text in printed for text in ("status", "return", "finished", "223.8", "0:00:02"))
+        assert (rows[0][0] in printed) == (room == 66)
