@@ -70,11 +70,16 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Seque
     head, rows = [visible(name) for name in head], [[visible(cell) for cell in row] for row in rows]
     right = [visible(name) for name in right]
     widths = [max(map(width, column)) for column in zip(head, *rows, strict=True)]
-    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > shutil.get_terminal_size().columns:
+    room = shutil.get_terminal_size().columns
+    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > room:
         from rich.console import Console
 
-        console = Console()
-        console.print(folded_table(head, rows, right, console.width))
+        if room - _room_beside_ids(head, rows, right) < SHORT:
+            for identity, *cells in rows:
+                pairs = ", ".join(f"{name} {cell}".strip() for name, cell in zip(head[1:], cells, strict=True) if cell)
+                print(f"{identity}\n  {pairs}")
+        else:
+            Console(width=room).print(folded_table(head, rows, right, room))
         return print()
 
     def line(cells: Sequence[str]) -> str:
@@ -112,6 +117,22 @@ def width(cell: str) -> int:
     return cell_len(cell)
 
 
+def _columns(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> tuple[list[int], list[bool]]:
+    """Return for each column its greatest width, and whether it must not be folded."""
+    texts = list(zip(head, *rows, strict=True))
+    longest = [max(map(width, cells)) for cells in texts]
+    limits = [SHORT if any(" " in cell for cell in cells[1:]) else NAME for cells in texts]
+    return longest, [
+        cells[0] in right or widest <= limit for cells, widest, limit in zip(texts, longest, limits, strict=True)
+    ]
+
+
+def _room_beside_ids(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> int:
+    """Return the width that all columns but the first need at least, with the blanks between columns."""
+    columns = list(zip(*_columns(head, rows, right), strict=True))[1:]
+    return sum(widest if is_whole else SHORT for widest, is_whole in columns) + 2 * len(columns)
+
+
 def folded_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], room: int) -> Any:
     """Return a table of rich's for a terminal of `room` columns: the longest texts continue on the next line.
 
@@ -121,12 +142,8 @@ def folded_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
     from rich.table import Table
     from rich.text import Text
 
-    texts = list(zip(head, *rows, strict=True))
-    longest = [max(map(width, cells)) for cells in texts]
-    limits = [SHORT if any(" " in cell for cell in cells[1:]) else NAME for cells in texts]
-    whole = [cells[0] in right or widest <= limit for cells, widest, limit in zip(texts, longest, limits, strict=True)]
-    least = sum(widest if is_whole else SHORT for widest, is_whole in zip(longest[1:], whole[1:], strict=True))
-    whole[0] = longest[0] + least + 2 * len(head) - 2 <= room
+    longest, whole = _columns(head, rows, right)
+    whole[0] = longest[0] + _room_beside_ids(head, rows, right) <= room
     style = box.SIMPLE_HEAD if any(head) else None
     table = Table(box=style, header_style="bold", show_header=any(head), show_edge=False, pad_edge=False)
     table.padding = (0, 1 if style else 2, 0, 0)  # with a box, a blank between two columns comes with it

@@ -32,10 +32,10 @@ def top(
     Example: cadenza top
     Example: cadenza top --once --json
     """
-    from cadenza.records.folder import runs_root
+    from cadenza.records.folder import root_to_list
     from cadenza.records.live_runs import running
 
-    root = runs_root(runs_dir)
+    root = root_to_list(runs_dir)
     if json:
         print_json({"runs": [vars(run) for run in running(root)]})
     elif once or not sys.stdout.isatty():

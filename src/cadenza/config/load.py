@@ -341,10 +341,10 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, nam
             _set(config, str(key), value)
     layers += base.layers
     layers += [_apply(config, change) for change in values]
-    own = _add_defaults_of_references(config)
+    unresolved = _add_defaults_of_references(config)
     marked = [key for key in from_environment(config, names) if key.partition(".")[0] not in FREE]
     data = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    data = _with_keys_of(own, data)
+    data = _with_keys_of(unresolved, data)
     assert isinstance(data, dict)
     for block in FREE:
         if not isinstance(data.pop(block, {}), dict):
@@ -371,10 +371,10 @@ def _add_defaults_of_references(config: Any) -> Any:
     return data
 
 
-def _with_keys_of(own: Any, data: Any) -> Any:
-    """Return plain data without the keys that `own` has not."""
-    if isinstance(own, dict) and isinstance(data, dict):
-        return {key: _with_keys_of(own[key], value) for key, value in data.items() if key in own}
+def _with_keys_of(shape: Any, data: Any) -> Any:
+    """Return plain data without the keys that `shape` has not."""
+    if isinstance(shape, dict) and isinstance(data, dict):
+        return {key: _with_keys_of(shape[key], value) for key, value in data.items() if key in shape}
     return data
 
 
@@ -419,7 +419,7 @@ def _parse(text: str, loader: Any = None) -> Any:
 
     key, equals, value = text.partition("=")
     if not key.strip("+~ ") or not (equals or key.startswith("~")):
-        raise ConfigError(f"{text!r} is no override: write key=value")
+        raise ConfigError(f"{text!r} is no override: write key=value, without blanks")
     if equals and not value.strip():
         raise ConfigError(f"{text!r} has no value: write null for none, '\"\"' for empty text")
     try:
