@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,7 +78,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Seque
         if room - _room_beside_ids(head, rows, right) < SHORT:
             for identity, *cells in rows:
                 pairs = ", ".join(f"{name} {cell}".strip() for name, cell in zip(head[1:], cells, strict=True) if cell)
-                print(f"{identity}\n  {pairs}")
+                print(identity, *textwrap.wrap(pairs, room, initial_indent="  ", subsequent_indent="  "), sep="\n")
         else:
             Console(width=room).print(folded_table(head, rows, right, room))
         return print()

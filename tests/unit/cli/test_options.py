@@ -231,4 +231,4 @@ def test_a_row_is_a_paragraph_where_no_table_fits(
     print_table(
         ("run", "status", "env_steps", "time"), [(name, "finished", "20,224", "0:00:02")], ("env_steps", "time")
     )
-    assert capsys.readouterr().out.splitlines() == [name, "  status finished, env_steps 20,224, time 0:00:02", ""]
+    assert capsys.readouterr().out.splitlines() == [name, "  status finished, env_steps 20,224,", "  time 0:00:02", ""]
