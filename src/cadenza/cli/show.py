@@ -90,6 +90,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
     for name, text in lines.items():
         if text:
             say(f"  {name:<8} {text}")
+    say()
 
 
 def _of_environment(facts: dict[str, Any], observed: list[float] | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cadenza.cli.diff import first_episode
-from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table, say
+from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table, progress, say
 from cadenza.errors import CadenzaError
 
 if TYPE_CHECKING:
@@ -70,11 +70,6 @@ def verify(
             by_hand = described_changes(folder.read_decisions())
             subject = f"{folder.id}, done again{f' up to step {steps}' if steps else ''},"
     report(subject, difference, changed, json, by_hand)
-
-
-def progress(line: str) -> None:
-    """Say on stderr what is done next."""
-    say(line, err=True)
 
 
 def report(

@@ -64,4 +64,7 @@ def as_svg(figure: Figure) -> str:
     drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
     salt = hashlib.sha256(drawing.encode()).hexdigest()[:8]  # ids must differ from those of another drawing on the page
     drawing = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{salt}-", drawing)
-    return drawing.replace(INK, "var(--ink)").replace(FAINT, "var(--faint)")
+    shades = {INK: "var(--ink)", FAINT: "var(--faint)", BLUE: f"var(--blue, {BLUE})", GREEN: f"var(--green, {GREEN})"}
+    for colour, shade in shades.items():
+        drawing = drawing.replace(colour, shade)
+    return drawing

@@ -120,7 +120,10 @@ def _times(rows: list[dict[str, Any]], seconds: float) -> list[tuple[str, str, s
     if not spent or seconds <= 0:
         return []
     spent["the rest"] = max(0.0, seconds - sum(spent.values()))
-    return [(name, duration(value), f"{100 * value / seconds:.0f} %") for name, value in spent.items()]
+    return [
+        (name, duration(value) if value >= 60 else f"{value:.2f} s", f"{100 * value / seconds:.0f} %")
+        for name, value in spent.items()
+    ]
 
 
 def _summary(

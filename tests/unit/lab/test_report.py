@@ -140,7 +140,7 @@ def test_the_report_contains_alerts_and_times(folder: RunFolder) -> None:
     MetricsFile(folder.metrics).append({"env_steps": 5000, "updates": 100, "time/collect": 2.0, "time/update": 5.0})
     text = write_report(folder).read_text()
     assert "| no_progress | 2 | 3000 | it &lt;b>stands&lt;/b> still | rest |" in text
-    assert "| update | 0:00:05 | 62 % |" in text
+    assert "| update | 5.00 s | 62 % |" in text
     page = write_html(folder).read_text()
     assert "it &lt;b&gt;stands&lt;/b&gt; still" in page
     assert "<details><summary>The whole config</summary>" in page

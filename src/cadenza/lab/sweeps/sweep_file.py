@@ -157,7 +157,7 @@ def of_overrides(spec: str, overrides: Sequence[str], **options: Any) -> tuple[S
     """Return the sweep over every combination of the overrides that give several values, and the other overrides."""
     grid, others = combinations(overrides)
     seeds = [options["seeds"], grid.pop("seed", ())]
-    if all(seeds):
+    if all(seeds) or (seeds[0] and any(text.lstrip("+~").startswith("seed=") for text in others)):
         raise ConfigError("--seed and seed=… both give the seeds")
     if not grid:
         raise ConfigError("-m: no setting has several values, e.g. algorithm.gamma=0.9,0.99 (seeds alone: --seed 1,2)")

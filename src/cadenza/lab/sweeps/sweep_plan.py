@@ -54,7 +54,8 @@ class Resolver:
 
     def config(self, params: Mapping[str, Any]) -> RunConfig:
         """Return the config with these settings, by dotted key."""
-        if not self.independent or any(key not in self.hints or key in CHOICES for key in params):
+        refers = not self.independent or "${" in str(params)
+        if refers or any(key not in self.hints or key in CHOICES for key in params):
             changes = [override(key, value) for key, value in params.items()]
             return load(self.spec, [*self.overrides, *changes], self.config_dir)
         data = copy.deepcopy(self.data)
@@ -109,9 +110,9 @@ class Plan:
 
     def config(self, number: int, params: Params, seed: int) -> RunConfig:
         """Return the config of one seed of a trial."""
-        config = with_absolute_path(self.resolver.config({**self.space.fixed, **params}))
+        config = with_absolute_path(self.resolver.config({**self.space.fixed, **params, "seed": seed}))
         tags = (*config.tags, f"sweep:{self.id}", f"trial:{number}")
-        return replace(config, seed=seed, name=f"{self.file.name} {number}", tags=tags)
+        return replace(config, name=f"{self.file.name} {number}", tags=tags)
 
     def rungs(self, config: RunConfig) -> list[tuple[str, int]]:
         """Return the points where a trial may be pruned, each as a unit and an amount."""
