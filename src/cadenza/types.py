@@ -152,6 +152,7 @@ class Credit(NamedTuple):
     on_arrival: bool = False  # the value of a state includes the reward for arriving there
     reward_scale: float = 1.0  # rewards are divided by this,
     reward_clip: float = float("inf")  # and then clipped to this distance from 0
+    estimate: Callable[..., Any] | None = None  # estimator with the arguments of `ops.returns.gae`; None: GAE
 
 
 class Explained(NamedTuple):

@@ -159,7 +159,8 @@ class PPO:
 
     def _credit(self, name: str, phase: PhaseInfo) -> Credit:
         config, scale = self.timed[name].at(phase), self.reward_scales.get(name)
-        credit = Credit(config.gamma, config.gae_lambda, team=self.config.rewards == "team")
+        team, estimate = self.config.rewards == "team", self.estimators[name]
+        credit = Credit(config.gamma, config.gae_lambda, team=team, estimate=estimate)
         return credit if scale is None else credit._replace(reward_scale=scale.deviation(), reward_clip=scale.clip)
 
     def _tensor(self, array: np.ndarray) -> Tensor:

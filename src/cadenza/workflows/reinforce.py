@@ -200,7 +200,9 @@ class Reinforce:
     def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
         """Return action probabilities (or means and deviations) and the baseline's values."""
         opinions, after = actor_critic_opinions(self.nets, self.observers, steps, carry)
-        return Explained(opinions, after, dict.fromkeys(self.nets, Credit(self.timed.at(mode.phase).gamma)))
+        config = self.timed.at(mode.phase)
+        credit = Credit(config.gamma, config.gae_lambda, estimate=self.estimator)
+        return Explained(opinions, after, dict.fromkeys(self.nets, credit))
 
     # phases and state
 

@@ -368,18 +368,21 @@ def columns(opinion: Opinion, group: str, shape: tuple[int, ...]) -> dict[str, n
 
 
 def advantages(value: np.ndarray, reward: np.ndarray, over: np.ndarray, credit: Credit) -> np.ndarray:
-    """Return generalised advantage estimates [T, A] from values [T + 1, A]; no bootstrap where `over` [T, A]."""
+    """Return estimates of advantages [T, A] from values [T + 1, A]; no bootstrap where `over` [T, A]."""
     import torch
 
     from cadenza.ops.returns import gae
 
+    estimate = credit.estimate or gae
     reward = np.clip(reward / credit.reward_scale, -credit.reward_clip, credit.reward_clip)
     if credit.on_arrival:  # a state's value includes the reward for reaching it
         before = np.concatenate([np.zeros_like(reward[:1]), reward[:-1]])
         reward = before + credit.gamma * np.where(over, reward, 0.0)
-    arrays = (np.asarray(reward, np.float64), value[:-1], np.where(over, 0.0, value[1:]))
-    paid, now, following = map(torch.from_numpy, arrays)
-    return gae(paid, now, following, torch.from_numpy(over), credit.gamma, credit.trace).numpy()
+    arrays = (np.asarray(reward, np.float64), value[:-1], np.where(over, 0.0, value[1:]), over)
+    steps = [torch.from_numpy(x)[:, None] for x in arrays]  # of one environment
+    with torch.no_grad():
+        result = estimate(*steps, credit.gamma, credit.trace)
+    return (result[0] if isinstance(result, tuple) else result)[:, 0].numpy()
 
 
 def main(run: str, number: str, checkpoint: str, trust: str) -> None:
