@@ -373,7 +373,7 @@ def advantages(value: np.ndarray, reward: np.ndarray, over: np.ndarray, credit: 
 
     from cadenza.ops.returns import gae
 
-    estimate = credit.estimate or gae
+    estimate: Callable[..., Any] = credit.estimate or gae
     reward = np.clip(reward / credit.reward_scale, -credit.reward_clip, credit.reward_clip)
     if credit.on_arrival:  # a state's value includes the reward for reaching it
         before = np.concatenate([np.zeros_like(reward[:1]), reward[:-1]])
