@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cadenza.base.files import SafePath, screen
+from cadenza.base.resource_usage import keep_memory
 from cadenza.base.streams import Streams
-from cadenza.base.system_memory import keep_memory
 from cadenza.config.convert import to_dict
 from cadenza.config.registry import workflow_class
 from cadenza.config.schedules import KEYS
 from cadenza.config.schema import Hook, Phase, RunConfig, TrainingConfig
-from cadenza.engine.attachments import Display
 from cadenza.engine.collector import Collector
 from cadenza.engine.evaluator import Evaluator
+from cadenza.engine.events import Display
 from cadenza.engine.orchestrator import Orchestrator
 from cadenza.engine.runtime import check_loss, compiled, decide_runtime, has_large_images, use_runtime
 from cadenza.engine.scheduler import PhaseScheduler
 from cadenza.engine.signals import Signals
-from cadenza.envs.first_environment import FirstEnvironment
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.catalog import FirstEnvironment
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, nearest
 from cadenza.records.checkpoint import Checkpoints

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cadenza.config.networks import CNNConfig
-from cadenza.nets.cnn import CNN
+from cadenza.nets.torso import CNN
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])

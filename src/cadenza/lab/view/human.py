@@ -16,8 +16,8 @@ from cadenza.data.batches import Past
 from cadenza.data.datasets import merged, refuse_existing, write_dataset
 from cadenza.data.replay import ReplayStore
 from cadenza.envs.display import has_display
+from cadenza.envs.ledger import PLAY, EpisodeSeeds
 from cadenza.envs.random_actions import random_actions
-from cadenza.envs.seeds import PLAY, EpisodeSeeds
 from cadenza.errors import ConfigError, nearest
 from cadenza.lab.playback import Player, batch_of_one
 from cadenza.lab.view.keyboard import Keymap, Keys, keymap

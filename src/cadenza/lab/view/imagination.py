@@ -12,7 +12,7 @@ from cadenza.base.files import SafePath
 from cadenza.base.streams import EVALUATION, Streams
 from cadenza.data.batches import Sequences
 from cadenza.data.replay import ReplayStore
-from cadenza.envs.seeds import PLAY, EpisodeSeeds
+from cadenza.envs.ledger import PLAY, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
 from cadenza.lab.playback import load_policy
