@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cadenza.base.text import command, shell
-from cadenza.cli.output import (
-    ConfigDir,
-    Json,
-    Overrides,
-    Quiet,
-    RunsDir,
-    Trust,
-    print_json,
-    print_table,
-    say,
-)
+from cadenza.cli.output import ConfigDir, Json, Overrides, Quiet, RunsDir, Trust, print_json, print_table, say
 from cadenza.cli.train import positive
 
 if TYPE_CHECKING:

@@ -45,11 +45,7 @@ _FAMILIES = (
     Family("toy", "tiny environments with known answers, for tests and first steps", "cadenza.envs.toys.toy"),
     Family("mpe", "particles that move and talk (MPE2)", f"{HERE}.pettingzoo_families", "marl", ("mpe2", "pettingzoo")),
     Family(
-        "sisl",
-        "walkers, pursuers",
-        f"{HERE}.pettingzoo_families",
-        "marl",
-        ("pettingzoo", "pygame", "scipy", "Box2D"),
+        "sisl", "walkers, pursuers", f"{HERE}.pettingzoo_families", "marl", ("pettingzoo", "pygame", "scipy", "Box2D")
     ),
     Family("butterfly", "games for teams", f"{HERE}.pettingzoo_families", "marl", ("pettingzoo", "pygame", "pymunk")),
     Family(

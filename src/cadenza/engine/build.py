@@ -175,11 +175,7 @@ def resolve_device(name: str) -> str:
 
 
 def build_workflow(
-    config: RunConfig,
-    spec: EnvSpec,
-    streams: Streams,
-    decisions: Mapping[str, Any],
-    maker: StoreMaker | None = None,
+    config: RunConfig, spec: EnvSpec, streams: Streams, decisions: Mapping[str, Any], maker: StoreMaker | None = None
 ) -> Workflow:
     """Make the algorithm of a config, with fresh weights drawn from `streams`."""
     config.algorithm.check(spec, config.environment.num_envs)

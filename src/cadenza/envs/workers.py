@@ -131,15 +131,7 @@ class Process:
     """The parent's end of one worker."""
 
     def __init__(
-        self,
-        memory: int,
-        path: str | None,
-        index: int,
-        workers: int,
-        low: int,
-        high: int,
-        mark: Array,
-        timeout: float,
+        self, memory: int, path: str | None, index: int, workers: int, low: int, high: int, mark: Array, timeout: float
     ) -> None:
         self.low, self.high = low, high
         self._mark, self._timeout = mark, timeout

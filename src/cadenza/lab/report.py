@@ -163,9 +163,8 @@ def _evaluation(row: dict[str, Any]) -> str:
     if episodes:
         text += f", {episodes} episodes"
     if episodes and episodes > 1 and std is not None:
-        half = (
-            student_t(episodes - 1) * std / (episodes - 1) ** 0.5
-        )  # `std` is the deviation of the sample, not corrected
+        # `std` is the deviation of the sample, not corrected
+        half = student_t(episodes - 1) * std / (episodes - 1) ** 0.5
         low, high = row["eval/return_mean"] - half, row["eval/return_mean"] + half
         text += f", 95 % interval of the mean [{number(low)}, {number(high)}]"
     return f"{text}, at {row['env_steps']:,} env_steps"

@@ -26,11 +26,7 @@ from cadenza.errors import ConfigError, EnvironmentFault
 from cadenza.trees import leaves, map_tree
 from cadenza.types import SINGLE_GROUP, EnvSpec, Episode, GroupSpec, Step, Tree
 
-MODES = {
-    "next_step": AutoresetMode.NEXT_STEP,
-    "same_step": AutoresetMode.SAME_STEP,
-    "disabled": AutoresetMode.DISABLED,
-}
+MODES = {"next_step": AutoresetMode.NEXT_STEP, "same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
 
 
 def synchronous(make_env: MakeEnv, num_envs: int, seeds: EpisodeSeeds, config: EnvironmentConfig) -> GymnasiumVector:

@@ -248,9 +248,8 @@ class Battle:
 
     def get_state(self) -> Array:
         places = self._place / SIDE
-        allies = np.column_stack(
-            [np.zeros(self.n_agents), places[self._allies], self._condition(self._allies, 0)]
-        )  # nobody has to wait between hits
+        waits = np.zeros(self.n_agents)  # between hits: nobody has to
+        allies = np.column_stack([waits, places[self._allies], self._condition(self._allies, 0)])
         enemies = np.column_stack([places[self._enemies], self._condition(self._enemies, 1)])
         parts = [part * self._alive[units, None] for part, units in ((allies, self._allies), (enemies, self._enemies))]
         return np.concatenate([*(part.ravel() for part in parts), self._last.ravel()]).astype(np.float32)

@@ -24,17 +24,10 @@ from cadenza.records.trust import require_trust_of_file
 from cadenza.types import EnvSpec
 
 RANDOM_TRIALS = 8  # of tpe, before it has results to learn from
-CHOICES = (
-    "algorithm",
-    "algorithm.name",
-    "environment",
-    "experiment",
-)  # each changes several settings: Hydra composes them
-VARIABLE = (
-    "trials",
-    "parallel_jobs",
-    "base",
-)  # may change between two starts of a sweep; of the base, its config counts
+# each changes several settings: Hydra composes them
+CHOICES = ("algorithm", "algorithm.name", "environment", "experiment")
+# may change between two starts of a sweep; of the base, its config counts
+VARIABLE = ("trials", "parallel_jobs", "base")
 
 
 class Resolver:
