@@ -12,10 +12,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from cadenza.config.networks import HeadConfig, MLPConfig, TorsoConfig
-from cadenza.nets.critic_view import CriticView
 from cadenza.nets.heads import action_head
 from cadenza.nets.mlp import network
-from cadenza.nets.observe import ObservationTensors, Observer, images
+from cadenza.nets.observe import CriticView, ObservationTensors, Observer, images
 from cadenza.nets.torso import Torso
 from cadenza.trees import map_tree
 from cadenza.types import Acted, GroupSpec, Mode, Step, Tree

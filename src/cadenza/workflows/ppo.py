@@ -22,7 +22,6 @@ from cadenza.config.schedules import TimedSettings, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.rollout import Rollout, RolloutStore
 from cadenza.nets.actor_critic import ActorCritic, ActorCriticOutput, act
-from cadenza.nets.critic_view import CriticView
 from cadenza.nets.normalisers import RewardScale, ValueScale
 from cadenza.nets.numpy.actor_critic_kernel import (
     ActorCriticKernel,
@@ -30,7 +29,7 @@ from cadenza.nets.numpy.actor_critic_kernel import (
     example_samples,
     has_example,
 )
-from cadenza.nets.observe import ObservationTensors, Observer
+from cadenza.nets.observe import CriticView, ObservationTensors, Observer
 from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.ops.returns import explained_variance
 from cadenza.ops.surrogate import FIGURES, ClippedObjective
