@@ -232,18 +232,13 @@ def load_initial_weights(workflow: Workflow, config: RunConfig, decisions: dict[
         sizes = re.fullmatch(r"size mismatch for (\S+): copying .*\((\[.*?\])\) .*\((\[.*?\])\)\.", reason)
         reason = f"{sizes[1]} has the shape {sizes[2]} there and {sizes[3]} here" if sizes else reason
         reason = reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}…"
-        there, here = flat(source.settings()), flat(to_dict(config))
+        there, here = dict(leaves(source.settings())), dict(leaves(to_dict(config)))
         keys = [key for key in (*here, *there) if there.get(key) != here.get(key) and shapes_networks(key)]
         parts = [f"{key} is {there.get(key)} there and {here.get(key)} here" for key in dict.fromkeys(keys)]
         parts = parts if there.get("algorithm.name") == here["algorithm.name"] else []  # else all of them differ
         run = f"run {source.id}, of {there.get('algorithm.name')}"
         reason = "; ".join([*parts[:3], reason])
         raise ConfigError(f"the weights of {run}, do not fit this config: {reason}") from problem
-
-
-def flat(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a config by their dotted keys."""
-    return dict(leaves(tree))
 
 
 def shapes_networks(key: str) -> bool:
