@@ -123,8 +123,7 @@ def plan(file: SweepFile, overrides: Sequence[str] = (), config_dir: Path | None
 
     Checked are the values of each list, the ends of each range, and every trial that is known beforehand.
     """
-    if not trust:
-        require_trust_of_file(file.base)
+    require_trust_of_file(file.base, trust)
     budget = [] if file.max_timesteps is None else [override("training.max_timesteps", file.max_timesteps)]
     resolver = Resolver(file.base, [*budget, *overrides], config_dir)
     space = parse(file.sweep, resolver.kinds())
