@@ -17,9 +17,6 @@ from cadenza.errors import ConfigError
 from cadenza.trees import leaves, map_tree
 from cadenza.types import Tree
 
-Tensors = list[Tensor]
-State = dict[str, Tensors]  # of an optimizer, by kind
-
 
 class StepObserver(Protocol):
     """An observer of parameters and gradients before and after each step of an optimizer (`--debug`)."""
@@ -88,7 +85,9 @@ class Optimizer:
         rate = learning_rate if isinstance(learning_rate, Tensor) else self._rate.fill_(learning_rate)
         self._move([block.values for block in blocks], [block.gradient for block in blocks], state, rate)
 
-    def _move(self, parameters: Tensors, gradients: Tensors, state: State, learning_rate: Tensor) -> None:
+    def _move(
+        self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: Tensor
+    ) -> None:
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
@@ -175,7 +174,9 @@ class Adam(Optimizer):
 
     kinds = ("means", "squares", "steps")
 
-    def _move(self, parameters: Tensors, gradients: Tensors, state: State, learning_rate: Tensor) -> None:
+    def _move(
+        self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: Tensor
+    ) -> None:
         counts = state["steps"]
         torch._foreach_add_(counts, 1)
         kernel = torch._fused_adamw_ if self.config.name == "adamw" else torch._fused_adam_
@@ -201,7 +202,9 @@ class SGD(Optimizer):
 
     kinds = ("momenta",)
 
-    def _move(self, parameters: Tensors, gradients: Tensors, state: State, learning_rate: Tensor) -> None:
+    def _move(
+        self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: Tensor
+    ) -> None:
         gradients = _with_decay(parameters, gradients, self.config.weight_decay)
         _descend(parameters, gradients, state["momenta"], self.config.momentum, learning_rate)
 
@@ -211,7 +214,9 @@ class RMSprop(Optimizer):
 
     kinds = ("squares", "momenta")
 
-    def _move(self, parameters: Tensors, gradients: Tensors, state: State, learning_rate: Tensor) -> None:
+    def _move(
+        self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: Tensor
+    ) -> None:
         gradients = _with_decay(parameters, gradients, self.config.weight_decay)
         torch._foreach_mul_(state["squares"], self.config.alpha)
         torch._foreach_addcmul_(state["squares"], gradients, gradients, 1 - self.config.alpha)
@@ -230,7 +235,9 @@ class LaProp(Optimizer):
 
     kinds = ("momenta", "squares", "steps")
 
-    def _move(self, parameters: Tensors, gradients: Tensors, state: State, learning_rate: Tensor) -> None:
+    def _move(
+        self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: Tensor
+    ) -> None:
         mean_decay, square_decay = self.config.betas
         for values, gradient, momentum, squares, count in zip(
             parameters, gradients, state["momenta"], state["squares"], state["steps"], strict=True
