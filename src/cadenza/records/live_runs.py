@@ -12,7 +12,6 @@ from cadenza.records import alert_log, validity
 from cadenza.records.folder import RunFolder, read_object, run_ids
 from cadenza.records.lock import is_held
 from cadenza.records.metric_rows import MetricRows, Row
-from cadenza.records.run_summary import lenient
 
 TAIL = 1 << 16  # bytes of metrics.jsonl that are read: a run may have written millions
 RECENT = 5  # rows that the speed is measured over
@@ -52,7 +51,7 @@ def describe(folder: RunFolder) -> Running:
     """Return the progress of a run."""
     status, rows, alerts = folder.read_status(), tail(folder.metrics), alert_log.read(folder.alerts)
     training = folder.settings().get("training", {})
-    decisions = lenient(lambda: read_object(folder.decisions))
+    decisions = validity.lenient(lambda: read_object(folder.decisions))
     unit = decisions.get("training.unit")
     if unit not in ("env_steps", "updates"):
         unit = "env_steps"

@@ -50,7 +50,7 @@ def describe(path: Path, settings: Row | None = None) -> tuple[Row, Row, Row]:
     folder = RunFolder(path)
     reason = unreadable(folder)
     settings = {} if reason else folder.settings() if settings is None else settings
-    status, manifest = lenient(folder.read_status), lenient(folder.read_manifest)
+    status, manifest = _lenient(folder.read_status), _lenient(folder.read_manifest)
     if reason is None and not (settings and manifest):
         reason = damaged(folder)
     environment = _setting(settings, "environment", "id") or manifest.get("environment")
@@ -148,7 +148,7 @@ def changes(command: list[str]) -> list[str]:
     return [text for text in command[2:] if SETTING.fullmatch(text) and not text.startswith(COLUMN_SETTINGS)]
 
 
-def lenient(read: Callable[[], Row]) -> Row:
+def _lenient(read: Callable[[], Row]) -> Row:
     """Read a file, or return nothing if it is damaged: one damaged folder must not hide the others."""
     try:
         return read()

@@ -13,13 +13,13 @@ from cadenza.base.files import SafePath
 from cadenza.errors import CadenzaError, ConfigError, NotFoundError
 from cadenza.lab import checkpoint_list
 from cadenza.lab.inspector.rows import curve, thinned
-from cadenza.records import alert_log, live_runs
+from cadenza.records import alert_log, live_runs, validity
 from cadenza.records.folder import RunFolder, run_ids
 from cadenza.records.index import entries
 from cadenza.records.lock import is_held
 from cadenza.records.metric_rows import POINTS, ByteRange, MetricRows, Row
 from cadenza.records.query import Entry, select
-from cadenza.records.run_summary import describe, lenient, stamp
+from cadenza.records.run_summary import describe, stamp
 from cadenza.trees import leaves
 
 COLUMNS = (
@@ -142,7 +142,7 @@ class Catalog:
         folder = self.folder(run)
         row, _, _ = describe(folder.path)
         status, training = folder.read_status(), folder.settings().get("training")
-        manifest, decisions = (lenient(read) for read in (folder.read_manifest, folder.read_decisions))
+        manifest, decisions = (validity.lenient(read) for read in (folder.read_manifest, folder.read_decisions))
         return {
             "facts": row | {"status": folder.state(), "updates": status.get("updates")},
             "message": status.get("message", ""),
