@@ -47,37 +47,6 @@ def style_axes(axes: Axes, label_size: float | None = None, spines: str = FAINT)
         spine.set_color(spines)
 
 
-def save(figure: Figure, path: Path | SafePath) -> None:
-    """Write a figure; the suffix of the path names the format: .png, .svg or .pdf."""
-    from matplotlib import rc_context
-
-    kind, image = path.suffix.lower().removeprefix("."), BytesIO()
-    with rc_context({"svg.hashsalt": "cadenza"}):  # the same figure is the same file
-        figure.savefig(image, format=kind, metadata={"Date": None} if kind == "svg" else None)
-    atomic.write_bytes(path, image.getvalue())
-
-
-def as_svg(figure: Figure) -> str:
-    """Return a figure as SVG to embed in an HTML page: transparent, in the page's colours."""
-    from matplotlib import rc_context
-
-    figure.set_facecolor("none")
-    for axes in figure.axes:
-        axes.set_facecolor("none")
-    text = BytesIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "cadenza", "text.parse_math": False}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    drawing = text.getvalue().decode()
-    drawing = drawing[drawing.index("<svg") :]
-    drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
-    salt = hashlib.sha256(drawing.encode()).hexdigest()[:8]  # ids must differ from those of another drawing on the page
-    drawing = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{salt}-", drawing)
-    shades = {INK: "var(--ink)", FAINT: "var(--faint)", BLUE: f"var(--blue, {BLUE})", GREEN: f"var(--green, {GREEN})"}
-    for colour, shade in shades.items():
-        drawing = drawing.replace(colour, shade)
-    return drawing
-
-
 def write_learning_curve(
     rows: Sequence[dict[str, Any]], path: SafePath, title: str, threshold: float | None = None
 ) -> bool:
@@ -159,3 +128,34 @@ def _evaluations(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
 
 def _points(rows: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
     return [(row["env_steps"], row[key]) for row in rows if is_point(row.get(key))]
+
+
+def save(figure: Figure, path: Path | SafePath) -> None:
+    """Write a figure; the suffix of the path names the format: .png, .svg or .pdf."""
+    from matplotlib import rc_context
+
+    kind, image = path.suffix.lower().removeprefix("."), BytesIO()
+    with rc_context({"svg.hashsalt": "cadenza"}):  # the same figure is the same file
+        figure.savefig(image, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    atomic.write_bytes(path, image.getvalue())
+
+
+def as_svg(figure: Figure) -> str:
+    """Return a figure as SVG to embed in an HTML page: transparent, in the page's colours."""
+    from matplotlib import rc_context
+
+    figure.set_facecolor("none")
+    for axes in figure.axes:
+        axes.set_facecolor("none")
+    text = BytesIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "cadenza", "text.parse_math": False}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    drawing = text.getvalue().decode()
+    drawing = drawing[drawing.index("<svg") :]
+    drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
+    salt = hashlib.sha256(drawing.encode()).hexdigest()[:8]  # ids must differ from those of another drawing on the page
+    drawing = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{salt}-", drawing)
+    shades = {INK: "var(--ink)", FAINT: "var(--faint)", BLUE: f"var(--blue, {BLUE})", GREEN: f"var(--green, {GREEN})"}
+    for colour, shade in shades.items():
+        drawing = drawing.replace(colour, shade)
+    return drawing
