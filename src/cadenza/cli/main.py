@@ -25,37 +25,13 @@ from cadenza.errors import CadenzaError, ConfigError, StorageError
 
 USAGE: type[Exception] = typer.BadParameter.__bases__[0]  # click's error for bad usage, wherever typer keeps its click
 
-COMMANDS = {  # name -> what the module `cadenza.cli.<name>` calls it; in the order of `cadenza --help`
-    "train": "train",
-    "resume": "resume",
-    "evaluate": "evaluate",
-    "play": "play",
-    "inspect": "inspect",
-    "list": "list_runs",
-    "show": "show",
-    "compare": "compare",
-    "export": "export",
-    "diff": "diff",
-    "top": "top",
-    "cleanup": "cleanup",
-    "sweep": "sweep",
-    "tune": "tune",
-    "verify": "verify",
-    "publish": "publish",
-    "report": "report",
-    "envs": "envs",
-    "algorithms": "algorithms",
-    "doctor": "doctor",
-    "plan": "plan",
-    "smoke": "smoke",
-    "bench": "app",
-    "new": "new",
-    "config": "app",
-    "demonstrate": "demonstrate",
-    "debug": "debug",
-    "dashboard": "dashboard",
-    "trial": "trial",
-}
+NAMES = (  # in the order of `cadenza --help`
+    *("train", "resume", "evaluate", "play", "inspect", "list", "show", "compare", "export", "diff", "top", "cleanup"),
+    *("sweep", "tune", "verify", "publish", "report", "envs", "algorithms", "doctor", "plan", "smoke", "bench", "new"),
+    *("config", "demonstrate", "debug", "dashboard", "trial"),
+)
+# name -> what the module `cadenza.cli.<name>` calls it
+COMMANDS = {name: {"list": "list_runs", "bench": "app", "config": "app"}.get(name, name) for name in NAMES}
 HIDDEN = ("trial",)
 EXAMPLES = ("CartPole-v1:ppo", "Pendulum-v1:sac", "CartPole-v1:dqn", "FrozenLake-v1:qlearning", "skirmish/3m:mappo")
 IN_SPEC = ("environment.id", "algorithm.name")

@@ -50,8 +50,7 @@ def verify(
         if resume is not None:
             # typer takes the first key=value for RUN then
             settings = [*([run] if run else []), *(overrides or [])]
-            if not trust:
-                require_trust_of_file(resume)
+            require_trust_of_file(resume, trust)
             command = [resume, *settings, *proof.kill_settings(load(resume, settings), steps)]
             command += ["--trust"] * trust
             whole = proof.uninterrupted(command, root / "whole", progress)

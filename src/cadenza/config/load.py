@@ -221,9 +221,8 @@ def compose(
 
     try:
         with _hydra(base) as loader, warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", ".*Defaults list is missing `_self_`"
-            )  # Hydra then puts it last, as expected
+            # where `_self_` is missing, Hydra puts it last, as expected
+            warnings.filterwarnings("ignore", ".*Defaults list is missing `_self_`")
             warnings.filterwarnings("error", "provider=.* is not available")
             with bounded() as names:
                 return _compose(loader, base, overrides, trace, names)

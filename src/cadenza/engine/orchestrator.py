@@ -22,11 +22,10 @@ from cadenza.base.resource_usage import Usage
 from cadenza.base.streams import Streams
 from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import RunConfig
-from cadenza.engine.attachments import Display, Probe, Update
 from cadenza.engine.clock import Clock, Every, Scores
 from cadenza.engine.collector import Collected, Collector
 from cadenza.engine.evaluator import Evaluation, Evaluator, returns_within
-from cadenza.engine.events import Evaluated, Event, Listener, Row, Saved
+from cadenza.engine.events import Display, Evaluated, Event, Listener, Probe, Row, Saved, Update
 from cadenza.engine.identity import identity_of
 from cadenza.engine.scheduler import PhaseScheduler, Task
 from cadenza.engine.signals import Signals

@@ -1,15 +1,39 @@
-"""The record of a vector environment's episodes: enough to report finished ones and to restore running ones."""
+"""The episodes of a vector environment: their seeds, and a record to report finished and restore running ones."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from cadenza.envs.layout import Array, allocate_actions
-from cadenza.envs.seeds import EpisodeSeeds
 from cadenza.errors import CheckpointError
 from cadenza.types import EnvSpec, Episode
+
+TRAIN, EVAL, PLAY, RECORD = 0, 1, 2, 3  # streams: episodes of one kind never share seeds with another
+
+
+@dataclass(frozen=True)
+class EpisodeSeeds:
+    """A seed for every episode, derived from the run's: `seeds(env, episode)`, the same on every machine.
+
+    `env` counts from `first_env`. So each episode can be repeated on its own.
+    """
+
+    run_seed: int
+    stream: int
+    first_env: int = 0
+
+    def __call__(self, env_index_local: int, episode: int) -> int:
+        return _derive(self.run_seed, self.stream, self.first_env + env_index_local, episode)
+
+
+@lru_cache(maxsize=1024)  # needed at a reset and again when the episode is recorded
+def _derive(run_seed: int, stream: int, env: int, episode: int) -> int:
+    """Return a seed of 31 bits, which every environment accepts."""
+    return int(np.random.SeedSequence(entropy=run_seed, spawn_key=(stream, env, episode)).generate_state(1)[0] >> 1)
 
 
 class Ledger:

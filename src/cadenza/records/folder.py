@@ -231,11 +231,7 @@ def shared_url() -> str | None:
 
 
 def create(
-    root: Path,
-    config: RunConfig,
-    command: list[str],
-    run_id: str | None = None,
-    facts: Mapping[str, Any] | None = None,
+    root: Path, config: RunConfig, command: list[str], run_id: str | None = None, facts: Mapping[str, Any] | None = None
 ) -> RunFolder:
     """Create a run folder with its config, manifest and status, whole or not at all, and make `@last` name it.
 

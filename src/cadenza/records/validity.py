@@ -113,6 +113,14 @@ def damage(path: SafePath, reason: str) -> CheckpointError:
     return CheckpointError(f"{path} is damaged ({reason}): {REMEDY}")
 
 
+def lenient(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Read a file, or return nothing if it is damaged or missing: one damaged folder must not hide the others."""
+    try:
+        return read()
+    except (CheckpointError, OSError):
+        return {}
+
+
 def status(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of status.json without unsound values; the next save writes them again."""
     return {key: value for key, value in content.items() if STATUS.get(key, _is_scalar)(value)}

@@ -73,11 +73,7 @@ class DiffusionPolicyConfig(ReplaySettings):
         if self.baseline == "none" and self.denoiser == "unet" and self.horizon % shrinks:
             scales = f"the {len(self.unet.widths)} scales of algorithm.unet.widths"
             raise ConfigError(f"algorithm.horizon={self.horizon}: must be a multiple of {shrinks}, for {scales}")
-        refuse_memory(
-            self.torso,
-            "the memory of this algorithm is algorithm.history",
-            "there is one torso in any case",
-        )
+        refuse_memory(self.torso, "the memory of this algorithm is algorithm.history", "there is one torso in any case")
 
     def shrunk(self) -> DiffusionPolicyConfig:
         """Return settings with small gradient steps."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -21,9 +21,7 @@ from torch import Tensor
 from cadenza.config.schedules import TimedSettings, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.rollout import Rollout, RolloutStore
-from cadenza.nets.actor_critic import ActorCritic, ActorCriticOutput, act, deployed
-from cadenza.nets.critic_view import CriticView
-from cadenza.nets.deployed import Deployed
+from cadenza.nets.actor_critic import ActorCritic, ActorCriticOutput, act
 from cadenza.nets.normalisers import RewardScale, ValueScale
 from cadenza.nets.numpy.actor_critic_kernel import (
     ActorCriticKernel,
@@ -31,8 +29,7 @@ from cadenza.nets.numpy.actor_critic_kernel import (
     example_samples,
     has_example,
 )
-from cadenza.nets.observe import ObservationTensors, Observer
-from cadenza.nets.opinions import actor_critic_opinions
+from cadenza.nets.observe import CriticView, ObservationTensors, Observer
 from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.ops.returns import explained_variance
 from cadenza.ops.surrogate import FIGURES, ClippedObjective
@@ -40,6 +37,9 @@ from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Credit, Explained, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.parts import Parts, both, estimator, own_states, takes_ratio
 from cadenza.workflows.ppo_config import PPOConfig
+
+if TYPE_CHECKING:
+    from cadenza.nets.deployed import Deployed
 
 Part = Literal["all", "value", "policy"]
 FIGURES_OF: dict[Part, tuple[str, ...]] = {  # what an update of this part reports
@@ -150,10 +150,14 @@ class PPO:
         return act(self.nets, kernels, self.observers, step, carry, mode, self.views, keep_outputs=keep_outputs)
 
     def deployed(self, group: str) -> Deployed:
-        return deployed(self.nets[group], self.observers[group])
+        from cadenza.nets.deployed import deployed_actor_critic
+
+        return deployed_actor_critic(self.nets[group], self.observers[group])
 
     def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
         """Return action probabilities (or means and deviations) and values."""
+        from cadenza.nets.opinions import actor_critic_opinions
+
         opinions, after = actor_critic_opinions(self.nets, self.observers, steps, carry, self.views, self.value_scales)
         return Explained(opinions, after, {name: self._credit(name, mode.phase) for name in self.nets})
 

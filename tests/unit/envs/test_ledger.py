@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from cadenza.envs.ledger import Ledger
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds, Ledger
 from cadenza.types import EnvSpec, GroupSpec
 
 NUM_ENVS = 3

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.lab import curves
+from cadenza.lab import charts
 from cadenza.lab.report import student_t, write_html, write_report
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricsFile
@@ -208,7 +208,7 @@ def test_the_legend_of_a_learning_curve_explains_everything_that_is_drawn() -> N
         }
         for step in (1, 2)
     ]
-    figure = curves.learning(rows, "a run", threshold=3.0)
+    figure = charts.learning_curve(rows, "a run", threshold=3.0)
     assert figure is not None
     (axes,) = figure.axes
     drawn = [*axes.lines, *axes.collections]

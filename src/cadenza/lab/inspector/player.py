@@ -22,7 +22,6 @@ from cadenza.errors import CadenzaError, ConfigError
 from cadenza.lab.inspector.frames import (
     NUMBERS,
     as_image,
-    as_step,
     copied,
     describe_action,
     encoded,
@@ -59,10 +58,8 @@ class EpisodePlayer:
         self.env = environment(self.config.environment)
         self.stride = max(1, -(-self.episode.length // PICTURES))
         self.renders = True
-        self.missing = {
-            *range(0, self.episode.length, self.stride),
-            self.episode.length,
-        }  # pictures to send without a request
+        # pictures to send without a request
+        self.missing = {*range(0, self.episode.length, self.stride), self.episode.length}
         self.at, self.frame = 0, self.env.reset(self.episode.seed)
         self.terminated = False
         self.notes: list[str] = []
@@ -229,7 +226,7 @@ class EpisodePlayer:
     def judge(self, checkpoint: str) -> None:
         """Send what the policy of a checkpoint computes for every step: values, probabilities, advantages."""
         from cadenza.base.streams import EVALUATION, Streams
-        from cadenza.lab.playback import load_policy
+        from cadenza.lab.playback import as_step, load_policy
 
         player, name = load_policy(self.folder, checkpoint, self.trust)
         workflow = self.workflow = player.workflow

@@ -24,17 +24,10 @@ from cadenza.records.trust import require_trust_of_file
 from cadenza.types import EnvSpec
 
 RANDOM_TRIALS = 8  # of tpe, before it has results to learn from
-CHOICES = (
-    "algorithm",
-    "algorithm.name",
-    "environment",
-    "experiment",
-)  # each changes several settings: Hydra composes them
-VARIABLE = (
-    "trials",
-    "parallel_jobs",
-    "base",
-)  # may change between two starts of a sweep; of the base, its config counts
+# each changes several settings: Hydra composes them
+CHOICES = ("algorithm", "algorithm.name", "environment", "experiment")
+# may change between two starts of a sweep; of the base, its config counts
+VARIABLE = ("trials", "parallel_jobs", "base")
 
 
 class Resolver:
@@ -130,8 +123,7 @@ def plan(file: SweepFile, overrides: Sequence[str] = (), config_dir: Path | None
 
     Checked are the values of each list, the ends of each range, and every trial that is known beforehand.
     """
-    if not trust:
-        require_trust_of_file(file.base)
+    require_trust_of_file(file.base, trust)
     budget = [] if file.max_timesteps is None else [override("training.max_timesteps", file.max_timesteps)]
     resolver = Resolver(file.base, [*budget, *overrides], config_dir)
     space = parse(file.sweep, resolver.kinds())

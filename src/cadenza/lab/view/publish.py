@@ -25,7 +25,7 @@ from cadenza.config.schema import MINARI, LoggingConfig, RunConfig
 from cadenza.envs.catalog import make
 from cadenza.envs.families.gym import Gym
 from cadenza.errors import CadenzaError, ConfigError
-from cadenza.lab import curves
+from cadenza.lab import charts
 from cadenza.lab.html import Block, Code, Heading, Media, Paragraph, Table, markdown
 from cadenza.lab.report import highlights
 from cadenza.lab.view.play import record_video
@@ -78,7 +78,8 @@ def prepare(
     Checkpoints(published.checkpoints, config_hash(config)).save(state, *position(name), best=True)
     title = f"{facts['spec']}, seed {facts['seed']}"
     report("drawing the learning curve …")
-    has_curve = curves.draw(rows, published.curves, title, folder.read_status().get("return_threshold"))
+    threshold = folder.read_status().get("return_threshold")
+    has_curve = charts.write_learning_curve(rows, published.curves, title, threshold)
     try:
         _write_video(folder, published, name, trust, store_video and folder.published is None, report)
     except CadenzaError as problem:
