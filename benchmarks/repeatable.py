@@ -21,8 +21,8 @@ from outcome import keep, machine, result_file
 
 from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.random_actions import random_actions
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import CadenzaError
 from cadenza.trees import leaves

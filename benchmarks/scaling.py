@@ -21,10 +21,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium import spaces
 from outcome import keep, machine, result_file, versions
+from pettingzoo import ParallelEnv
 
 from cadenza.config.load import load
 from cadenza.data.replay import ReplayStore
@@ -37,7 +39,7 @@ COMMAND = [sys.executable, "-m", "cadenza"]
 SECONDS = 0.5  # for each measurement of a part
 ENVIRONMENTS = (1, 4, 16, 64, 256, 1024, 4096)
 WIDTHS = (32, 64, 128, 256, 512, 1024)
-AGENTS = (2, 5, 10, 20, 50, 100, 200)
+AGENTS = (2, 4, 8, 16, 32, 64, 128, 200)
 REPLAY_ROWS = (10_000, 100_000, 1_000_000, 10_000_000)
 METRIC_ROWS = (1_000, 10_000, 100_000, 1_000_000)
 RUNS = (10, 100, 1_000, 10_000)
@@ -84,10 +86,46 @@ def of_agents(place: Path) -> Lines:
     """Measure MAPPO's costs of an environment step by the number of agents, which share a network."""
     lines: Lines = {"collecting": {}, "updating": {}}
     for count in AGENTS:
-        sizes = (f"+environment.kwargs.n_agents={count}", "environment.num_envs=4", "algorithm.n_steps=25")
-        with parts("vmas/dispersion:mappo", *sizes) as speeds:
+        sizes = (f"+environment.kwargs.count={count}", "environment.num_envs=4", "algorithm.n_steps=32")
+        with parts("scaling:Crowd:mappo", *sizes) as speeds:
             lines["collecting"][count], lines["updating"][count] = speeds.collecting(), speeds.updating()
     return lines
+
+
+class Crowd(ParallelEnv):  # type: ignore[misc]
+    """Agents that earn 1 for repeating the number that they see: its own cost is small, whatever their number."""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "crowd"}
+
+    def __init__(self, count: int = 2) -> None:
+        self.possible_agents = [f"agent_{index}" for index in range(count)]
+        self._boxes, self._choices = spaces.Box(0, 1, (8,), np.float32), spaces.Discrete(8)
+        self._numbers = np.random.default_rng(0)
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return self._boxes
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return self._choices
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        if seed is not None:
+            self._numbers = np.random.default_rng(seed)
+        self.agents, self._clock = list(self.possible_agents), 0
+        return self._look(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        reward = {agent: float(self._shown[place] == actions[agent]) for place, agent in enumerate(self.agents)}
+        self._clock += 1
+        never, over = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, self._clock >= 32)
+        look, info = self._look(), {agent: {} for agent in self.agents}
+        if self._clock >= 32:
+            self.agents = []
+        return look, reward, never, over, info
+
+    def _look(self) -> dict[str, np.ndarray]:
+        self._shown = self._numbers.integers(8, size=len(self.agents))
+        return dict(zip(self.agents, np.eye(8, dtype=np.float32)[self._shown], strict=True))
 
 
 def of_replay(place: Path) -> Lines:

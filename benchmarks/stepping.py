@@ -25,8 +25,8 @@ import numpy as np
 from outcome import keep, machine, result_file, versions
 
 from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.random_actions import random_actions
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import cores, make_vector
 
 TURN = 16  # steps of all environments

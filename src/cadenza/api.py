@@ -293,11 +293,8 @@ def sweep(
 ) -> dict[str, Any]:
     """Run or continue the sweep in a file; return what `cadenza sweep --json` prints: `best`, `trials` and others."""
     from cadenza.lab.sweeps.sweep_file import read
-    from cadenza.records.trust import require_trust_of_file
 
-    if not trust:
-        require_trust_of_file(str(file))
-    settings = read(Path(file), trials=trials, max_timesteps=max_timesteps, parallel_jobs=jobs)
+    settings = read(Path(file), trust, trials=trials, max_timesteps=max_timesteps, parallel_jobs=jobs)
     return _conduct(settings, overrides, runs_dir, quiet, trust, ["cadenza", "sweep", str(file)])
 
 
@@ -374,8 +371,7 @@ def _config(
     from cadenza.records.trust import require_trust_of_file
 
     spec, implied, notes = _spec(str(env) if isinstance(env, Path) else env, algorithm)
-    if not trust:
-        require_trust_of_file(spec)
+    require_trust_of_file(spec, trust)
     settings = [override(key, value) for key, value in (implied | dict(overrides)).items()]
     try:
         return load(spec, settings), [spec, *settings], notes

@@ -152,6 +152,7 @@ class Credit(NamedTuple):
     on_arrival: bool = False  # the value of a state includes the reward for arriving there
     reward_scale: float = 1.0  # rewards are divided by this,
     reward_clip: float = float("inf")  # and then clipped to this distance from 0
+    estimate: Callable[..., Any] | None = None  # estimator with the arguments of `ops.returns.gae`; None: GAE
 
 
 class Explained(NamedTuple):
@@ -232,6 +233,10 @@ class VectorEnv(Stateful, Protocol):
     spec: EnvSpec
     num_envs: int
     current: Step
+
+    @property
+    def reward_range(self) -> list[float] | None:
+        """The lowest and the highest reward of an agent in a step so far, before wrappers; None before the first."""
 
     def reset(self, first_episode: int = 0) -> Step: ...
 
@@ -359,6 +364,16 @@ class MemoryLayer(Protocol):
     def initial(self, *batch: int) -> Tree: ...
 
 
+class LatentPolicy(Protocol):
+    """The policy of TD-MPC, as `nets.latent_model.SquashedPolicy`.
+
+    It is called with latent states [*, latent] and standard normal noise [*, actions]; it returns actions in [-1, 1]
+    and their log-densities [*].
+    """
+
+    def __init__(self, latent: int, actions: int) -> None: ...
+
+
 class LatentMemory(Protocol):
     """The dynamics of World Models, as `nets.mdn.MixtureRNN`, whose states and predictions it shares."""
 
@@ -383,6 +398,16 @@ class Autoencoder(Protocol):
     def losses(self, image: Any, noise: Any, tolerance: float) -> Any: ...
 
 
+class Denoiser(Protocol):
+    """The network of Diffusion Policy, as those in `nets/denoisers.py`.
+
+    It is called with noisy actions [B, horizon, actions], the numbers of their noising steps [B] and features of
+    observations [B, history, features]; it returns the noise in the actions.
+    """
+
+    def __init__(self, actions: int, horizon: int, history: int, features: int) -> None: ...
+
+
 class Decoder(Protocol):
     """The decoder of Dreamer and PlaNet, as `nets.decoders.ObservationDecoder`: called with features [*, F]."""
 
@@ -393,8 +418,8 @@ class Decoder(Protocol):
     def to_observations(self, predictions: Any) -> Any: ...
 
 
-class PolicyHead(Protocol):
-    """An action head, as those in `nets/heads.py`: a distribution whose parameters are `outputs` numbers."""
+class DistributionHead(Protocol):
+    """A distribution of actions whose parameters are `outputs` numbers."""
 
     outputs: int
 
@@ -404,9 +429,30 @@ class PolicyHead(Protocol):
 
     def mode(self, output: Any, mask: Any) -> Any: ...
 
+    def summary(self, output: Any, mask: Any) -> Any: ...
+
+
+class PolicyHead(DistributionHead, Protocol):
+    """An action head of PPO and its relatives, as those in `nets/heads.py`."""
+
     def evaluate(self, output: Any, mask: Any, action: Any) -> Any: ...
 
-    def summary(self, output: Any, mask: Any) -> Any: ...
+
+class DifferentiableHead(DistributionHead, Protocol):
+    """An action head of SAC for continuous actions, as `nets.heads.SquashedHead`."""
+
+    def draw(self, output: Any, generator: Any) -> Any:
+        """Sample differentiable actions on the scale of the critics [*, D]; return them and log-probabilities [*]."""
+
+    def to_unit(self, action: Any) -> Any:
+        """Return actions of the environment [*, …] on the scale of the critics [*, D]."""
+
+
+class DiscreteHead(DistributionHead, Protocol):
+    """An action head of SAC for n discrete actions, as `nets.heads.CategoricalHead`."""
+
+    def log_probs(self, output: Any, mask: Any) -> Any:
+        """Return the log-probabilities of all actions [*, n]."""
 
 
 # Optional interfaces of a workflow. `config/registry.py` checks the signatures of the methods that it has.

@@ -90,7 +90,7 @@ def test_every_view_shows_its_content(client: Client, browser: Browser, whole: R
     browser.key("4")
     browser.until("document.body.innerText.includes('step-000000002048')")
     browser.key("5")
-    browser.until("document.body.innerText.includes('Decided by itself')")
+    browser.until("document.body.innerText.includes('Decided automatically')")
     browser.key("6")
     browser.until("document.querySelector('.log')?.textContent.includes('toy/identity')")
 
@@ -133,6 +133,36 @@ def test_an_episode_is_left_reopened_and_controlled_by_keys(client: Client, brow
     browser.until("document.querySelectorAll('tbody tr').length >= 1")
     browser.run("new Promise((done) => setTimeout(done, 250))")
     assert browser.run("location.hash") == "#/"
+    assert browser.problems == []
+
+
+TEAM = """(() => {
+  const action = { kind: "discrete", start: 0, n: 2, names: [] };
+  const group = { agents: ["ann", "bob"], sees: [[1]], keys: [""], numbers: ["0"], action };
+  const opinion = { team: { probs: [[0.5, 0.5], [0.5, 0.5]], value: [0, 0] } };
+  const step = { team: { obs: [[0], [1]], action: [[0], [1]], reward: [1, 2], active: [true, true] } };
+  const answers = {
+    run: { facts: {}, checkpoints: [], alerts: [], metrics: [] },
+    steps: { steps: [step, step, step], opinions: [opinion, opinion, opinion] },
+    episode: { stage: "ready", done: 2, judged: 2, notes: ["it cannot render"],
+      facts: { length: 2, fps: 9, groups: { team: group } }, series: { team: { reward: [[1, 2], [1, 2]] } } }
+  };
+  window.fetch = async (address) => new Response(JSON.stringify(answers[address.match(/api.(\\w+)/)[1]]));
+  location.hash = "#/run/team/episode/0?checkpoint=";
+})()"""
+
+
+def test_a_legend_names_the_agents_whose_curves_are_drawn(client: Client, browser: Browser) -> None:
+    browser.open(client.server.address())
+    browser.until("document.querySelectorAll('tbody tr').length >= 1")
+    browser.run(TEAM)
+    names = "[...document.querySelectorAll('.legend button')].map((one) => `${one.className} ${one.textContent}`)"
+    browser.until(f"{names}.length === 2")
+    assert browser.run(names) == ["strong ann", "faint bob"]
+    colours = browser.run("[...document.querySelectorAll('.legend i')].map((one) => one.style.borderTopColor)")
+    assert len(set(colours)) == 2
+    browser.click(".legend button:nth-child(2)")
+    assert browser.run(names) == ["faint ann", "strong bob"]
     assert browser.problems == []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.records.checkpoint import Checkpoints
 from cadenza.records.codec import first_not_finite
 from cadenza.records.folder import RunFolder

@@ -22,7 +22,7 @@ from cadenza.cli.main import run
 from cadenza.errors import LockedError
 from cadenza.records.folder import find
 from cadenza.records.lock import RunLock, is_held
-from cadenza.watch import messenger
+from cadenza.watch import alerts
 
 root, (workers, faulty) = sys.argv[1], {lines}
 rooted = ["--runs-dir", root]
@@ -42,9 +42,9 @@ with RunLock(folder):
         raise AssertionError("locked twice")
 assert not is_held(folder)
 
-messenger.SECONDS = 0.05
+alerts.DELIVERY_SECONDS = 0.05
 try:
-    messenger.run_command("sleep 10", "", {{}})
+    alerts.run_command("sleep 10", "", {{}})
 except TimeoutError:
     pass
 

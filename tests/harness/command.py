@@ -42,12 +42,15 @@ class Outcome:
         return self
 
     def refused(self, code: int, *words: str) -> str:
-        """Check the exit code and that the last line is the only `error:` line and contains these words; return it."""
+        """Check the exit code and that the last line is the only `error:` line and contains these words; return it.
+
+        Before it may be warnings, and lines of progress, which end in `…`.
+        """
         lines = self.err.splitlines()
         assert self.code == code, self.err
         assert "Traceback" not in self.err
         assert lines[-1].startswith("error: "), self.err
-        assert all(line.startswith("warning: ") for line in lines[:-1]), self.err
+        assert all(line.startswith("warning: ") or line.endswith(" …") for line in lines[:-1]), self.err
         for word in words:
             assert word in lines[-1], f"{word!r} is not in {lines[-1]!r}"
         assert self.out == ""

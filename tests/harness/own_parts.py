@@ -117,6 +117,56 @@ class Laplace(nn.Module):
         return {"mean": output, "std": (math.sqrt(2) * self.log_scale.exp()).expand_as(output)}
 
 
+class Squeezed(nn.Module):
+    """A head of SAC: a logistic distribution within the bounds, whose widths are parameters."""
+
+    def __init__(self, space: Any, width: float = 1.0) -> None:
+        super().__init__()
+        self.outputs = math.prod(space.shape)
+        self.reach = torch.from_numpy(space.high)
+        self.log_width = nn.Parameter(torch.full((self.outputs,), math.log(width)))
+
+    def draw(self, output: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        uniform = torch.empty_like(output).uniform_(0.01, 0.99, generator=generator)
+        unit = torch.tanh(output + self.log_width.exp() * torch.logit(uniform))
+        density = torch.log(uniform * (1 - uniform)) - self.log_width - torch.log1p(1e-6 - unit.square())
+        return unit, density.sum(-1)
+
+    def to_unit(self, action: Tensor) -> Tensor:
+        return action / self.reach
+
+    def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
+        return self.reach * self.draw(output, generator)[0]
+
+    def mode(self, output: Tensor, mask: Tensor | None) -> Tensor:
+        return self.reach * torch.tanh(output)
+
+    def summary(self, output: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+        return {"mean": self.mode(output, mask), "std": self.log_width.exp().expand_as(output)}
+
+
+class Tempered(nn.Module):
+    """A head of SAC for discrete actions: a softmax with a temperature that is learned."""
+
+    def __init__(self, space: Any) -> None:
+        super().__init__()
+        self.outputs = int(space.n)
+        self.log_scale = nn.Parameter(torch.zeros(()))
+
+    def log_probs(self, output: Tensor, mask: Tensor | None) -> Tensor:
+        return (output * self.log_scale.exp()).log_softmax(-1)
+
+    def sample(self, output: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
+        waiting = torch.empty_like(output).exponential_(generator=generator)
+        return (self.log_probs(output, mask).exp() / waiting).argmax(-1)
+
+    def mode(self, output: Tensor, mask: Tensor | None) -> Tensor:
+        return output.argmax(-1)
+
+    def summary(self, output: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+        return {"probs": self.log_probs(output, mask).exp()}
+
+
 class Numbers(nn.Module):
     """A decoder of vectors."""
 
@@ -251,6 +301,52 @@ class Pixels(nn.Module):
     def losses(self, image: Tensor, noise: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
         error = (self.decode(self.encode(image).mean) - to_unit_range(image)).square().sum((-3, -2, -1))
         return error.mean(), torch.zeros(())
+
+
+class Reflex(nn.Module):
+    """A policy of TD-MPC: a mean, and a standard deviation that is a parameter."""
+
+    def __init__(self, latent: int, actions: int, std: float = 0.3) -> None:
+        super().__init__()
+        self.mean = nn.Linear(latent, actions)
+        self.log_std = nn.Parameter(torch.full((actions,), math.log(std)))
+
+    def forward(self, latent: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        action = torch.tanh(self.mean(latent) + self.log_std.exp() * noise)
+        density = -0.5 * noise.square() - self.log_std - torch.log1p(1e-6 - action.square())
+        return action, density.sum(-1)
+
+
+class Unbound(Reflex):
+    """A policy that forgets its log-densities."""
+
+    def forward(self, latent: Tensor, noise: Tensor) -> Any:
+        action, density = super().forward(latent, noise)
+        return action, density.unsqueeze(-1)
+
+
+class Empty(nn.Module):
+    """A network without parameters."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.outputs = outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(-1, keepdim=True).expand(*x.shape[:-1], self.outputs)
+
+
+class Flat(nn.Module):
+    """A denoiser: one hidden layer over all actions of the chunk and all observations at once."""
+
+    def __init__(self, actions: int, horizon: int, history: int, features: int, units: int = 8) -> None:
+        super().__init__()
+        self.net = Gated(horizon * actions + history * features + 1, horizon * actions, units)
+
+    def forward(self, x: Tensor, step: Tensor, observations: Tensor) -> Tensor:
+        inputs = torch.cat([x.flatten(1), observations.flatten(1), step[:, None] / 100], -1)
+        noise: Tensor = self.net(inputs)
+        return noise.view_as(x)
 
 
 def by_halves(now: int, horizon: int) -> float:

@@ -103,9 +103,9 @@ def json_data(content: bytes | str, *, unique: bool = False, limit: int = JSON_L
     return data
 
 
-def json_object(content: bytes | str, *, limit: int = JSON_LIMIT) -> dict[str, Any]:
+def json_object(content: bytes | str) -> dict[str, Any]:
     """Return the JSON object in a text; any other value is refused."""
-    data = json_data(content, limit=limit)
+    data = json_data(content)
     if not isinstance(data, dict):
         raise ParseError("no JSON object")
     return data
@@ -130,7 +130,7 @@ def _json(text: str, hook: Any) -> Any:
     return data
 
 
-def yaml_data(content: bytes | str, *, unique: bool = True, texts: bool = False, limit: int = YAML_LIMIT) -> Any:
+def yaml_data(content: bytes | str, *, unique: bool = True, texts: bool = False) -> Any:
     """Return the value of a YAML document, as PyYAML's SafeLoader does.
 
     With `unique`, a key that is given twice is refused, otherwise the last one counts. With `texts`, dates and binary
@@ -141,7 +141,7 @@ def yaml_data(content: bytes | str, *, unique: bool = True, texts: bool = False,
 
     from cadenza.base.yaml_builder import YamlBuilder
 
-    text = _decoded(content, min(limit, YAML_LIMIT if hasattr(yaml, "CSafeLoader") else PYTHON_LIMIT))
+    text = _decoded(content, YAML_LIMIT if hasattr(yaml, "CSafeLoader") else PYTHON_LIMIT)
     if text.count("%TAG") > DIRECTIVES:
         raise ParseError(f"more than {DIRECTIVES} %TAG directives")
     try:

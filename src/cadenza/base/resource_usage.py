@@ -7,14 +7,16 @@ import ctypes
 import mmap
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cadenza.base import system_memory
-
 GB = 1e9
+CGROUP = Path("/sys/fs/cgroup")
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's `mallopt`
+KEPT_MEMORY = 1 << 28  # bytes: of the largest array kept, and of unused memory kept in all
 SAMPLE_SECONDS = 1.0  # shortest time between samples, each of which takes a fraction of a millisecond
 
 
@@ -61,9 +63,9 @@ class Usage:
         # the seconds of workers that have ended are lost
         metrics = {"system/cpu_percent": 100 * max(0.0, seconds - self._cpu_seconds) / (now - self._sampled_at)}
         self._sampled_at, self._cpu_seconds = now, seconds
-        used, free, total = system_memory.resident(), system_memory.available(), system_memory.total()
+        used, free, total = resident_memory(), available_memory(), total_memory()
         if used is not None:
-            metrics["system/memory_gb"] = (used + sum(map(resident, others))) / GB
+            metrics["system/memory_gb"] = (used + sum(map(unshared_memory, others))) / GB
         if free is not None and total:
             metrics["system/memory_percent"] = 100 * (1 - min(free, total) / total)
         with contextlib.suppress(OSError):
@@ -90,13 +92,74 @@ def cpu_seconds(others: list[int]) -> float:
     return total
 
 
-def resident(pid: int) -> int:
+def unshared_memory(pid: int) -> int:
     """Return the unshared memory of a process: workers share the libraries of this one."""
     try:
         pages = Path(f"/proc/{pid}/statm").read_text().split()
         return (int(pages[1]) - int(pages[2])) * mmap.PAGESIZE
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def available_memory() -> int | None:
+    """Return the memory that can be allocated without swapping, within a container's limit; None if unknown."""
+    limits = []
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                limits.append(int(line.split()[1]) * 1024)
+        limit = (CGROUP / "memory.max").read_text().strip()
+        if limit != "max":
+            limits.append(int(limit) - int((CGROUP / "memory.current").read_text()) + _reclaimable())
+    except OSError:
+        pass
+    if not limits and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return max(0, min(limits)) if limits else None
+
+
+def _reclaimable() -> int:
+    """Return the page cache that a container is charged for, which is freed on demand."""
+    try:
+        statistics = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return 0
+    return int(statistics.get("inactive_file", 0))
+
+
+def total_memory() -> int | None:
+    """Return the memory of the machine, within a container's limit; None if unknown."""
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = (CGROUP / "memory.max").read_text().strip()
+    except OSError:
+        return machine
+    return machine if limit == "max" else min(machine, int(limit))
+
+
+def resident_memory() -> int | None:
+    """Return the resident memory of this process, with shared libraries; its peak where only that is known."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        pass
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def keep_memory() -> bool:
+    """Make glibc reuse the memory of large arrays instead of returning it: fresh pages cost as much as a copy.
+
+    Return whether that was possible.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    # the former first: where it is refused (glibc before 2.35), the latter alone would make things worse
+    return bool(set_option and set_option(M_MMAP_THRESHOLD, KEPT_MEMORY) and set_option(M_TRIM_THRESHOLD, KEPT_MEMORY))
 
 
 class Rates(ctypes.Structure):

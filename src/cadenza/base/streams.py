@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-STREAM = 1000  # spawn key of these generators; environments' episode seeds use small ones (envs/seeds.py)
+STREAM = 1000  # spawn key of these generators; environments' episode seeds use small ones (envs/ledger.py)
 EVALUATION = 1 << 20  # branch of an evaluation, followed by its number; the branches of ranks count from 0
 
 

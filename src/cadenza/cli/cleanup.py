@@ -38,12 +38,12 @@ def cleanup(
     Example: cadenza cleanup --keep-best 3 --keep-recent 14 --keep-tag paper --dry-run
     """
     from cadenza.lab.cleanup import KeepRules, clean
-    from cadenza.records.folder import runs_root
+    from cadenza.records.folder import root_to_list
 
     if keep_best is None and keep_recent is None and not keep_tags:
         raise typer.BadParameter("say what to keep: --keep-best N, --keep-recent DAYS or --keep-tag TAG")
     rules = KeepRules(keep_best, keep_recent, tuple(keep_tags or ()), metric)
-    result = clean(runs_root(runs_dir), rules, filters or [], dry_run)
+    result = clean(root_to_list(runs_dir), rules, filters or [], dry_run)
     if json:
         print_json(result.plain())
     else:

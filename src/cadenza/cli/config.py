@@ -34,8 +34,7 @@ def explain(
     settings = list(overrides or ())
     if "=" in spec or spec.startswith("~"):  # an override right after the key
         spec, settings = DEFAULT_SPEC, [spec, *settings]
-    if not trust:
-        require_trust_of_file(spec)
+    require_trust_of_file(spec, trust)
     explanation = explain_key(key, spec, settings)
     if json:
         print_json(asdict(explanation))

@@ -155,8 +155,8 @@ def _print(facts: dict[str, Any], problems: list[str]) -> None:
         ("terminal", _terminal_text(terminal)),
     ]
     print_table(("", ""), rows)
-    families = [(family["name"], family["install"] or "installed", family["summary"]) for family in facts["families"]]
-    print_table(("environments", "state", "what"), families)
+    families = [(family["name"], family["summary"], family["install"] or "installed") for family in facts["families"]]
+    print_table(("environments", "what", "state"), families)
     if facts["extras"]:
         states = ((name, extra["installed"], extra["install"]) for name, extra in facts["extras"].items())
         print_table(("extra", "state"), [(name, "installed" if there else install) for name, there, install in states])

@@ -43,9 +43,9 @@ def list_runs(
     Example: cadenza list --filter tag=paper --filter 'return>400' --filter git=1f3a9c
     """
     from cadenza.records import index
-    from cadenza.records.folder import runs_root, shared_url
+    from cadenza.records.folder import root_to_list, shared_url
 
-    root = runs_root(runs_dir)
+    root = root_to_list(runs_dir)
     if rebuild:
         index.rebuild(root)
     rows = index.rows(root, filters or [], sort, limit, shared_url())

@@ -25,52 +25,36 @@ from cadenza.errors import CadenzaError, ConfigError, StorageError
 
 USAGE: type[Exception] = typer.BadParameter.__bases__[0]  # click's error for bad usage, wherever typer keeps its click
 
-COMMANDS = {  # name -> what the module `cadenza.cli.<name>` calls it; in the order of `cadenza --help`
-    "train": "train",
-    "resume": "resume",
-    "evaluate": "evaluate",
-    "play": "play",
-    "inspect": "inspect",
-    "list": "list_runs",
-    "show": "show",
-    "compare": "compare",
-    "export": "export",
-    "diff": "diff",
-    "top": "top",
-    "cleanup": "cleanup",
-    "sweep": "sweep",
-    "tune": "tune",
-    "verify": "verify",
-    "publish": "publish",
-    "report": "report",
-    "envs": "envs",
-    "algorithms": "algorithms",
-    "doctor": "doctor",
-    "plan": "plan",
-    "smoke": "smoke",
-    "bench": "app",
-    "new": "new",
-    "config": "app",
-    "demonstrate": "demonstrate",
-    "debug": "debug",
-    "dashboard": "dashboard",
-    "trial": "trial",
-}
+NAMES = (  # in the order of `cadenza --help`
+    *("train", "resume", "evaluate", "play", "inspect", "list", "show", "compare", "export", "diff", "top", "cleanup"),
+    *("sweep", "tune", "verify", "publish", "report", "envs", "algorithms", "doctor", "plan", "smoke", "bench", "new"),
+    *("config", "demonstrate", "debug", "dashboard", "trial"),
+)
+# name -> what the module `cadenza.cli.<name>` calls it
+COMMANDS = {name: {"list": "list_runs", "bench": "app", "config": "app"}.get(name, name) for name in NAMES}
 HIDDEN = ("trial",)
 EXAMPLES = ("CartPole-v1:ppo", "Pendulum-v1:sac", "CartPole-v1:dqn", "FrozenLake-v1:qlearning", "skirmish/3m:mappo")
 IN_SPEC = ("environment.id", "algorithm.name")
+MISSING_RUN = "RUN is missing: @last is the newest run, @best the one with the highest return; `cadenza list` lists all"
 TRY = {  # by the argument that is missing
     "spec": f"SPEC is missing: try {', '.join(EXAMPLES)}; `cadenza envs` and `cadenza algorithms` list what there is",
-    "run": "RUN is missing: @last is the newest run, @best the one with the highest return; `cadenza list` lists all",
+    **dict.fromkeys(("run", "runs"), MISSING_RUN),
 }
-SPEC = "SPEC names it without an option, `cadenza train NAME` or `cadenza train FILE`"
-RUN = "RUN is written without an option, `cadenza play @last`"
+FOR_CONFIG = {  # instead of an option that names a config: the first parameter that the command has, what to write
+    "spec": "SPEC names it without an option, `{command} NAME` or `{command} FILE`",
+    "file": "FILE is written without an option, `{command} FILE`",
+    **dict.fromkeys(("run", "runs"), "the run's own config is used, `{command} RUN`"),
+}
+FOR_RUN = {
+    **dict.fromkeys(("run", "runs"), "RUN is written without an option, `{command} @last`"),
+    "init_from": "a new run makes its own id, --name names it; `cadenza resume RUN` continues one",
+}
 ANSWERS = {  # to options of other programs, by the option
-    **dict.fromkeys(("--config-name", "--config", "--config-id", "--experiment"), SPEC),
-    "--config-path": "--config-dir names a folder of config groups",
-    "--list-envs": "`cadenza envs [FILTER]` lists the environments",
-    "--run-id": RUN,
-    **dict.fromkeys(("--resume", "--resume-path"), "`cadenza resume RUN` continues a run"),
+    **dict.fromkeys(("--config-name", "--config", "--config-id", "--experiment"), FOR_CONFIG),
+    "--config-path": {"config_dir": "--config-dir names a folder of config groups"},
+    "--list-envs": {"": "`cadenza envs [FILTER]` lists the environments"},
+    **dict.fromkeys(("--run-id", "--run"), FOR_RUN),
+    **{option: {"": "`cadenza resume RUN` continues a run"} for option in ("--resume", "--resume-path")},
 }
 
 
@@ -269,7 +253,7 @@ def usage(problem: Any, arguments: Sequence[str]) -> str:
     """Return click's message on one line, with the command whose help tells more."""
     command = problem.ctx.command_path if problem.ctx else "cadenza"
     option = getattr(problem, "option_name", None)
-    if (answer := ANSWERS.get(str(option).replace("_", "-"))) is not None:
+    if (answer := answer_for(option, problem.ctx)) is not None:
         return f"no option {option}: {answer} (see `{command} --help`)"
     if option is not None and takes_settings(problem.ctx) and (key := setting_for(option, arguments)) is not None:
         if key in IN_SPEC:
@@ -279,6 +263,15 @@ def usage(problem: Any, arguments: Sequence[str]) -> str:
     if missing in TRY:
         return f"{TRY[missing]} (see `{command} --help`)"
     return f"{one_line(problem.format_message()).rstrip('.')} (see `{command} --help`)"
+
+
+def answer_for(option: str | None, context: Any) -> str | None:
+    """Return what a command takes instead of an option of another program; None if there is nothing like it."""
+    parameters = {"", *(parameter.name for parameter in context.command.params)} if context is not None else ()
+    answers = ANSWERS.get(str(option).replace("_", "-"), {})
+    return next(
+        (text.format(command=context.command_path) for name, text in answers.items() if name in parameters), None
+    )
 
 
 def takes_settings(context: Any) -> bool:

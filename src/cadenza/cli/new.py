@@ -24,32 +24,18 @@ class Kind:
     group: str  # entry point group
     description: str
     registered: str  # the name that specs use
-    command: str
+    arguments: str  # of `cadenza train`, to try it
 
 
 KINDS = {
-    "algorithm": Kind("algorithms", "An algorithm of your own.", "$package", "cadenza train CartPole-v1:$package"),
-    "env": Kind(
-        "environments",
-        "An environment of your own.",
-        "$package/$Class-v0",
-        "cadenza train $package/$Class-v0:ppo",
-    ),
-    "wrapper": Kind(
-        "wrappers", "A wrapper of your own.", "$Class", "cadenza train CartPole-v1:ppo 'environment.wrappers=[$Class]'"
-    ),
+    "algorithm": Kind("algorithms", "An algorithm of your own.", "$package", "CartPole-v1:$package"),
+    "env": Kind("environments", "An environment of your own.", "$package/$Class-v0", "$package/$Class-v0:ppo"),
+    "wrapper": Kind("wrappers", "A wrapper of your own.", "$Class", "CartPole-v1:ppo 'environment.wrappers=[$Class]'"),
     "network": Kind(
-        "networks",
-        "An encoder of your own.",
-        "$package",
-        "cadenza train CartPole-v1:ppo algorithm.torso.encoder=$package",
+        "networks", "An encoder of your own.", "$package", "CartPole-v1:ppo algorithm.torso.encoder=$package"
     ),
-    "buffer": Kind(
-        "buffers", "A replay of your own.", "$package", "cadenza train CartPole-v1:dqn training.buffers.replay=$package"
-    ),
-    "sink": Kind(
-        "sinks", "A metric sink of your own.", "$package", "cadenza train CartPole-v1:ppo 'logging.sinks=[$package]'"
-    ),
+    "buffer": Kind("buffers", "A replay of your own.", "$package", "CartPole-v1:dqn training.buffers.replay=$package"),
+    "sink": Kind("sinks", "A metric sink of your own.", "$package", "CartPole-v1:ppo 'logging.sinks=[$package]'"),
 }
 PACKAGE = "package"  # all of these in one package
 
@@ -121,7 +107,7 @@ def write(kinds: list[str], name: str, package: str, folder: Path) -> list[str]:
         slots["registered"] = Template(entry.registered).substitute(slots)
         line = f'"{slots["registered"]}" = "{package}.{kind}:{slots["Class"]}"'
         points.append(f'[project.entry-points."cadenza.{entry.group}"]\n{line}')
-        commands.append(Template(entry.command).substitute(slots))
+        commands.append(f"cadenza train {Template(entry.arguments).substitute(slots)}")
         texts[f"src/{package}/{kind}.py"] = skeleton(f"{kind}.py.txt", slots)
         texts[f"tests/test_{kind}.py"] = skeleton(f"test_{kind}.py.txt", slots)
     words |= {"description": single, "points": "\n\n".join(points), "commands": "\n".join(commands)}

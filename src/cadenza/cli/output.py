@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,6 +40,11 @@ def say(text: object = "", err: bool = False, several: bool = False, end: str = 
     print(escaped, end=end, file=sys.stderr if err else sys.stdout, flush=err)
 
 
+def progress(line: str) -> None:
+    """Print on stderr what is done next."""
+    say(line, err=True)
+
+
 def require_parent(option: str, path: Path | None) -> None:
     """Refuse an output file whose folder does not exist."""
     if path is not None and not path.parent.is_dir():
@@ -65,10 +71,17 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Seque
     head, rows = [visible(name) for name in head], [[visible(cell) for cell in row] for row in rows]
     right = [visible(name) for name in right]
     widths = [max(map(width, column)) for column in zip(head, *rows, strict=True)]
-    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > shutil.get_terminal_size().columns:
+    room = shutil.get_terminal_size().columns
+    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > room:
         from rich.console import Console
 
-        return Console().print(folded_table(head, rows, right))
+        if room - _room_beside_ids(head, rows, right) < SHORT:
+            for identity, *cells in rows:
+                pairs = ", ".join(f"{name} {cell}".strip() for name, cell in zip(head[1:], cells, strict=True) if cell)
+                print(identity, *textwrap.wrap(pairs, room, initial_indent="  ", subsequent_indent="  "), sep="\n")
+        else:
+            Console(width=room).print(folded_table(head, rows, right, room))
+        return print()
 
     def line(cells: Sequence[str]) -> str:
         padding = [" " * (room - width(cell)) for room, cell in zip(widths, cells, strict=True)]
@@ -105,18 +118,44 @@ def width(cell: str) -> int:
     return cell_len(cell)
 
 
-def folded_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> Any:
-    """Return a table of rich's for a narrow terminal: the longest texts continue on the next line."""
+def _columns(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> tuple[list[int], list[bool]]:
+    """Return for each column its greatest width, and whether it must not be folded."""
+    texts = list(zip(head, *rows, strict=True))
+    longest = [max(map(width, cells)) for cells in texts]
+    limits = [SHORT if any(" " in cell for cell in cells[1:]) else NAME for cells in texts]
+    return longest, [
+        cells[0] in right or widest <= limit for cells, widest, limit in zip(texts, longest, limits, strict=True)
+    ]
+
+
+def _room_beside_ids(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> int:
+    """Return the width that all columns but the first need at least, with the blanks between columns."""
+    columns = list(zip(*_columns(head, rows, right), strict=True))[1:]
+    return sum(widest if is_whole else SHORT for widest, is_whole in columns) + 2 * len(columns)
+
+
+def folded_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], room: int) -> Any:
+    """Return a table of rich's for a terminal of `room` columns: the longest texts continue on the next line.
+
+    Columns of numbers, names and short texts stay whole; the first, of ids, as far as there is room.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    longest, whole = _columns(head, rows, right)
+    whole[0] = longest[0] + _room_beside_ids(head, rows, right) <= room
     style = box.SIMPLE_HEAD if any(head) else None
-    table = Table(box=style, header_style="bold", show_header=any(head), pad_edge=False)
-    for index, (name, cells) in enumerate(zip(head, zip(*rows, strict=True), strict=True)):
-        longest, has_spaces = max(map(width, cells)), any(" " in cell for cell in cells)
-        whole = name in right or index == 0 or longest <= (SHORT if has_spaces else NAME)
-        table.add_column(Text(name), justify="right" if name in right else "left", no_wrap=whole, overflow="fold")
+    table = Table(box=style, header_style="bold", show_header=any(head), show_edge=False, pad_edge=False)
+    table.padding = (0, 1 if style else 2, 0, 0)  # with a box, a blank between two columns comes with it
+    for name, widest, is_whole in zip(head, longest, whole, strict=True):
+        table.add_column(
+            Text(name),
+            justify="right" if name in right else "left",
+            min_width=widest if is_whole else None,
+            no_wrap=is_whole,
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table

@@ -31,8 +31,7 @@ def plan(
     from cadenza.records.trust import require_trust_of_file
     from cadenza.tools.plan import plan as make_plan
 
-    if not trust:
-        require_trust_of_file(spec)
+    require_trust_of_file(spec, trust)
     needs = make_plan(load(spec, overrides or (), config_dir), seconds)
     place = runs_root(runs_dir).absolute()
     while not place.exists():

@@ -142,8 +142,7 @@ def play_by_hand(
         from cadenza.config.load import load
         from cadenza.records.trust import require_trust_of_file
 
-        if not trust:
-            require_trust_of_file(run)
+        require_trust_of_file(run, trust)
         config, player, name = load(run), None, run
     else:
         from cadenza.lab.checkpoint_list import title

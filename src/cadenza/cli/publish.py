@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cadenza.base.files import SafePath
-from cadenza.cli.output import Checkpoint, Json, Run, RunsDir, Trust, print_json, print_table, say
+from cadenza.cli.output import Checkpoint, Json, Run, RunsDir, Trust, print_json, print_table, progress, say
 
 
 def publish(
@@ -30,10 +30,10 @@ def publish(
 
     Example: cadenza publish @best me/cartpole-ppo --dry-run
     """
+    from cadenza.base.formatting import size
     from cadenza.lab.checkpoint_list import title
-    from cadenza.lab.view.publish import prepare
     from cadenza.records.folder import find, runs_root
-    from cadenza.records.hub import check_repo, upload
+    from cadenza.records.hub import check_repo, require_api, upload
     from cadenza.records.validity import pointer
 
     if to is not None and repo is not None:
@@ -43,9 +43,14 @@ def publish(
         raise typer.BadParameter("missing USER/REPO: cadenza publish RUN USER/REPO (--dry-run needs none)")
     place = check_repo(place or "user/repo")
     folder = find(runs_root(runs_dir), run)
+    if not dry_run:
+        require_api()
+    progress(f"preparing {folder.id} …")
+    from cadenza.lab.view.publish import prepare  # takes seconds to import
+
     with TemporaryDirectory(prefix="cadenza-publish-") as scratch:
         prepared, name = out or Path(scratch, "run"), checkpoint or folder.best_or_last
-        for problem in prepare(folder, place, prepared, name, trust, store_video=not dry_run):
+        for problem in prepare(folder, place, prepared, name, trust, not dry_run, progress):
             say(f"warning: {problem}", err=True)
         published = pointer(SafePath(prepared) / "checkpoints" / "last") or ""
         files = {
@@ -59,9 +64,10 @@ def publish(
                 print_json({**facts, "folder": out and str(out.absolute())})
                 return
             say(title(folder, published), err=True)
-            print_table(("file", "bytes"), [(name, f"{size:,}") for name, size in files.items()], ("bytes",))
+            print_table(("file", "bytes"), [(name, f"{count:,}") for name, count in files.items()], ("bytes",))
             say((prepared / "README.md").read_text(encoding="utf-8"), several=True)
             return
+        progress(f"uploading {len(files)} files, {size(sum(files.values()))}, to {place} …")
         uploaded = upload(prepared, place, private, f"{folder.id} ({published})")
     if json:
         print_json({**facts, **uploaded})

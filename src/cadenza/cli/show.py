@@ -51,6 +51,7 @@ def describe(folder: RunFolder) -> dict[str, Any]:
         "updates": measured.get("updates"),
         "message": status.get("message", ""),
         "cleaned": status.get("cleaned"),
+        "reward_range": status.get("reward_range"),
         "spec": manifest.get("spec"),
         "seed": manifest.get("seed"),
         "name": manifest.get("name", ""),
@@ -83,20 +84,22 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "command": " ".join(facts["command"] or []),
         "git": git.get("commit", "")[:12] + (" with local changes" if git.get("dirty") else ""),
         "folder": facts["dir"],
-        **_of_environment(facts["facts"]),
+        **_of_environment(facts["facts"], facts["reward_range"]),
     }
     say(facts["run"])
     for name, text in lines.items():
         if text:
             say(f"  {name:<8} {text}")
+    say()
 
 
-def _of_environment(facts: dict[str, Any]) -> dict[str, str]:
-    """Return lines about the spaces and rewards of the environment, as the run recorded them."""
+def _of_environment(facts: dict[str, Any], observed: list[float] | None) -> dict[str, str]:
+    """Return lines about the spaces and rewards of the environment, as the run recorded and observed them."""
     from cadenza.base.formatting import number
 
     threshold, limits = facts.get("threshold"), facts.get("reward_range")
     rewards = [f"from {number(limits[0])} to {number(limits[1])} a step"] if limits else []
+    rewards += [f"observed {number(observed[0])} to {number(observed[1])}"] if observed else []
     rewards += [f"solved at a return of {number(threshold)}"] if threshold is not None else []
     return {
         "observes": str(facts.get("observation") or ""),

@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cadenza.base.text import command, shell
-from cadenza.cli.output import (
-    ConfigDir,
-    Json,
-    Overrides,
-    Quiet,
-    RunsDir,
-    Trust,
-    print_json,
-    print_table,
-    say,
-)
+from cadenza.cli.output import ConfigDir, Json, Overrides, Quiet, RunsDir, Trust, print_json, print_table, say
 from cadenza.cli.train import positive
 
 if TYPE_CHECKING:
@@ -74,12 +64,9 @@ def sweep(
     Example: cadenza sweep conf/sweep/lr.yaml --jobs 4
     """
     from cadenza.lab.sweeps.sweep_file import read
-    from cadenza.records.trust import require_trust_of_file
 
-    if not trust:
-        require_trust_of_file(str(file))
     options = SweepOptions(on, config_dir, runs_dir, trust, retry_failed, dry_run, quiet, json)
-    begin(read(file, trials=trials, max_timesteps=max_timesteps, parallel_jobs=jobs), overrides or [], options)
+    begin(read(file, trust, trials=trials, max_timesteps=max_timesteps, parallel_jobs=jobs), overrides or [], options)
 
 
 def begin(file: SweepFile, overrides: list[str], options: SweepOptions) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 HEAD = ("run", "done", "speed", "left", "return", "best", "curve", "CPU %", "GB", "GPU %", "alerts")
 RIGHT = ("done", "speed", "left", "return", "best", "CPU %", "GB", "GPU %", "alerts")
+WIDE = 120  # columns of a terminal that has room for curves
 
 
 def top(
@@ -30,10 +32,10 @@ def top(
     Example: cadenza top
     Example: cadenza top --once --json
     """
-    from cadenza.records.folder import runs_root
+    from cadenza.records.folder import root_to_list
     from cadenza.records.live_runs import running
 
-    root = runs_root(runs_dir)
+    root = root_to_list(runs_dir)
     if json:
         print_json({"runs": [vars(run) for run in running(root)]})
     elif once or not sys.stdout.isatty():
@@ -58,9 +60,11 @@ def _live(root: Any, every: float) -> None:
 
     from cadenza.records.live_runs import running
 
+    console = Console()
+
     def table(current: list[Running]) -> Any:
         head, rows = _columns(current)
-        return folded_table(head, [[printable(cell) for cell in row] for row in rows], RIGHT)
+        return folded_table(head, [[printable(cell) for cell in row] for row in rows], RIGHT, console.width)
 
     def picture() -> Any:
         current = running(root)
@@ -68,7 +72,7 @@ def _live(root: Any, every: float) -> None:
         alerts = [Text(printable(text), style="yellow") for text in _alerts(current)]
         return Group(Text(line, style="dim"), *([table(current)] if current else []), *alerts)
 
-    with Live(picture(), console=Console(), screen=True, auto_refresh=False) as live:
+    with Live(picture(), console=console, screen=True, auto_refresh=False) as live:
         try:
             while True:
                 time.sleep(every)
@@ -96,7 +100,9 @@ def _cells(run: Running) -> list[str]:
     speed = rate(run.speed, run.speed_unit)
     machine = [f"{run.cpu_percent:.0f}" if run.cpu_percent is not None else "", cell(run.memory_gb)]
     gpu = f"{run.gpu_percent:.0f}" if run.gpu_percent is not None else ""
-    returns = [cell(run.latest_return), cell(run.best_return), sparkline(run.curve, 20)]
+    is_narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < WIDE
+    curve = "" if is_narrow else sparkline(run.curve, 20)
+    returns = [cell(run.latest_return), cell(run.best_return), curve]
     return [run.run, steps, speed, remaining, *returns, *machine, gpu, str(run.alerts or "")]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cadenza.cli.diff import first_episode
-from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table, say
+from cadenza.cli.output import Json, RunsDir, Trust, print_json, print_table, progress, say
 from cadenza.errors import CadenzaError
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ def verify(
         if resume is not None:
             # typer takes the first key=value for RUN then
             settings = [*([run] if run else []), *(overrides or [])]
-            if not trust:
-                require_trust_of_file(resume)
+            require_trust_of_file(resume, trust)
             command = [resume, *settings, *proof.kill_settings(load(resume, settings), steps)]
             command += ["--trust"] * trust
             whole = proof.uninterrupted(command, root / "whole", progress)
@@ -70,11 +69,6 @@ def verify(
             by_hand = described_changes(folder.read_decisions())
             subject = f"{folder.id}, done again{f' up to step {steps}' if steps else ''},"
     report(subject, difference, changed, json, by_hand)
-
-
-def progress(line: str) -> None:
-    """Say on stderr what is done next."""
-    say(line, err=True)
 
 
 def report(

@@ -18,6 +18,7 @@ from cadenza.base.text import printable
 from cadenza.config import registry
 from cadenza.config.algorithm_settings import AlgorithmSettings
 from cadenza.config.checks import check_bounds, default, refuse_unused
+from cadenza.config.networks import takes_arguments
 from cadenza.config.plugins import import_plugins
 from cadenza.config.schedules import Schedule
 from cadenza.config.schema import RunConfig
@@ -275,6 +276,9 @@ def _convert_dataclass(cls: Any, value: Any, where: str, base: Any = None) -> An
     hints = {**_hints(cls), "algorithm": _algorithm(value)} if cls is RunConfig else _hints(cls)
     for name in value:
         if name not in settings:
+            if takes_arguments(value.get(getattr(cls, "part_key", None))) and not nearest(name, settings):
+                argument = printable(f"{prefix}kwargs.{name}")
+                raise UnknownKeyError(printable(f"{prefix}{name}"), f"; did you mean '{argument}'?")
             raise _UnknownNameError(printable(f"{prefix}{name}"), value[name], (f"{prefix}{one}" for one in settings))
     values = {}
     for name, field in settings.items():
@@ -304,9 +308,10 @@ def _defaults(usual: Any, item: Any) -> Any:
 
 
 def _expand(cls: Any, value: Any, where: str) -> Any:
-    """Return the data that a short form stands for, where the dataclass has one (`parse`).
+    """Return the data that a short form stands for, where the dataclass has one (`parse`, or the name of a part).
 
-    A `_target_`, in the block or in its setting `part_key`, becomes the value of that setting.
+    A `_target_`, in the block or in its setting `part_key`, becomes the value of that setting. Keys beside it that are
+    no settings of the block are its arguments.
     """
     key = getattr(cls, "part_key", None)
     if key and isinstance(value, Mapping):
@@ -314,9 +319,14 @@ def _expand(cls: Any, value: Any, where: str) -> Any:
         if isinstance(inner, Mapping) and TARGET in inner:
             value = {**value, **inner}
         if TARGET in value:
-            value = {**{name: item for name, item in value.items() if name != TARGET}, key: value[TARGET]}
+            settings = {field.name for field in fields(cls)}
+            arguments = {name: item for name, item in value.items() if name not in (*settings, TARGET)}
+            kwargs = value.get("kwargs", {})
+            value = {name: item for name, item in value.items() if name in settings} | {key: value[TARGET]}
+            if arguments and isinstance(kwargs, Mapping):
+                value["kwargs"] = {**kwargs, **arguments}
     if not hasattr(cls, "parse"):
-        return value
+        return {key: value} if key and isinstance(value, str) and takes_arguments(value) else value
     try:
         return cls.parse(value)
     except ConfigError as problem:

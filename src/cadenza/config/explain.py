@@ -10,7 +10,7 @@ from typing import Any
 from cadenza.config import registry
 from cadenza.config.checks import default
 from cadenza.config.convert import describe, suggest, to_dict, walk
-from cadenza.config.load import resolve
+from cadenza.config.load import project_of, resolve
 from cadenza.config.schedules import Schedule
 from cadenza.config.schema import Hook, Phase, RunConfig
 from cadenza.config.spec import Layer
@@ -36,9 +36,13 @@ class Explanation:
 def explain(key: str, spec: str, overrides: Sequence[str] = (), config_dir: Path | None = None) -> Explanation:
     """Return the value of a key in the config of a spec, and the file or override that set it."""
     composed = resolve(spec, overrides, config_dir, trace=True)
-    resolved = to_dict(composed.config)
+    resolved, layers = to_dict(composed.config), composed.layers
+    if resolved["logging"]["wandb_project"] is None:  # what the run will use is not in the config
+        project, source = project_of(spec)
+        resolved["logging"]["wandb_project"] = project
+        layers = [*layers, Layer(source, {"logging.wandb_project": project})]
     settings = {name: (hint, field) for name, hint, field in walk(RunConfig, data=resolved)}
-    return _explain(key, settings, resolved, composed.layers)
+    return _explain(key, settings, resolved, layers)
 
 
 def _explain(key: str, settings: Mapping[str, Any], resolved: Any, layers: Sequence[Layer]) -> Explanation:

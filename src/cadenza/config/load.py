@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ import yaml
 
 from cadenza.base.files import SafePath
 from cadenza.base.text import lines
+from cadenza.config.checks import default
 from cadenza.config.convert import TARGET, build, from_hydra, suggest, to_dict, walk
 from cadenza.config.interpolation import FREE, bounded, from_environment
 from cadenza.config.migrate import migrate
+from cadenza.config.networks import takes_arguments
 from cadenza.config.plugins import plugins_of
 from cadenza.config.registry import ALGORITHMS
 from cadenza.config.schema import SCHEMA_VERSION, RunConfig
@@ -38,6 +40,8 @@ from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedEr
 
 MARKS = "from_environment"  # the setting that lists the keys whose value came from an environment variable
 FOR_EVERY_ALGORITHM = "cadenza/conf/pace/debug.yaml"
+REFERENCE = re.compile(r"\$\{\s*([a-z_]\w*(?:\.\w+)*)\s*\}")  # to the value of another key
+PROJECT_VARIABLE, DEFAULT_PROJECT = "WANDB_PROJECT", "cadenza"  # of Weights & Biases
 SHIPPED = "cadenza/conf/"  # the folder of the settings of algorithms and of the experiments that are part of cadenza
 
 
@@ -72,11 +76,26 @@ def load(spec: str, overrides: Sequence[str] = (), config_dir: Path | None = Non
 
 def with_project(config: RunConfig, spec: str) -> RunConfig:
     """Return the config of a file with the file's name as the project of Weights & Biases, where nothing names one."""
-    path, logging = Path(without_choice(spec)), config.logging
-    elsewhere = logging.wandb_project or os.environ.get("WANDB_PROJECT") or path.name == "config.yaml"  # a run's
-    if not logging.wandb or elsewhere or not os.path.isfile(path):
+    logging = config.logging
+    if not logging.wandb or logging.wandb_project or os.environ.get(PROJECT_VARIABLE) or not is_users_file(spec):
         return config
-    return replace(config, logging=replace(logging, wandb_project=path.stem))
+    return replace(config, logging=replace(logging, wandb_project=Path(without_choice(spec)).stem))
+
+
+def is_users_file(spec: str) -> bool:
+    """Return whether a spec is a file whose name means something: not `config.yaml`, as in every run folder."""
+    path = Path(without_choice(spec))
+    return path.name != "config.yaml" and os.path.isfile(path)
+
+
+def project_of(spec: str) -> tuple[str, str]:
+    """Return the project of Weights & Biases where the config of a spec names none, and where it comes from."""
+    if project := os.environ.get(PROJECT_VARIABLE):
+        return project, f"the environment variable {PROJECT_VARIABLE}"
+    if is_users_file(spec):
+        path = Path(without_choice(spec))
+        return path.stem, f"the name of {path}"
+    return DEFAULT_PROJECT, f"the default where neither {PROJECT_VARIABLE} nor a file names one"
 
 
 def finish(data: dict[str, Any]) -> RunConfig:
@@ -202,9 +221,8 @@ def compose(
 
     try:
         with _hydra(base) as loader, warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", ".*Defaults list is missing `_self_`"
-            )  # Hydra then puts it last, as expected
+            # where `_self_` is missing, Hydra puts it last, as expected
+            warnings.filterwarnings("ignore", ".*Defaults list is missing `_self_`")
             warnings.filterwarnings("error", "provider=.* is not available")
             with bounded() as names:
                 return _compose(loader, base, overrides, trace, names)
@@ -299,6 +317,7 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, nam
     parsed = [_parse(text, loader) for text in (*base.groups, *overrides)]
     for change in parsed:
         if change.is_sweep_override():
+            _check_deletion(change)
             key = change.input_line.partition("=")[0]
             step = f"a list is written {key}=[a,b], a sweep is a separate file, or `train -m`"
             raise ConfigError(f"{change.input_line!r} gives several values: {step}")
@@ -322,8 +341,10 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, nam
             _set(config, str(key), value)
     layers += base.layers
     layers += [_apply(config, change) for change in values]
+    unresolved = _add_defaults_of_references(config)
     marked = [key for key in from_environment(config, names) if key.partition(".")[0] not in FREE]
     data = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    data = _with_keys_of(unresolved, data)
     assert isinstance(data, dict)
     for block in FREE:
         if not isinstance(data.pop(block, {}), dict):
@@ -334,8 +355,34 @@ def _compose(loader: Any, base: Base, overrides: Sequence[str], trace: bool, nam
     return Composed({str(key): value for key, value in data.items()}, layers)
 
 
+def _add_defaults_of_references(config: Any) -> Any:
+    """Set keys that others refer to (`${seed}`) and that nothing sets to their defaults; return the data from before.
+
+    The defaults are in the schema, which OmegaConf does not know.
+    """
+    from omegaconf import OmegaConf
+
+    data = OmegaConf.to_container(config)
+    references = set(REFERENCE.findall(str(data)))
+    for key, hint, setting in walk(RunConfig, data=data) if references else ():
+        value = MISSING if is_dataclass(hint) or key not in references else default(setting)
+        if value is not MISSING and OmegaConf.select(config, key, default=MISSING) is MISSING:
+            _set(config, key, to_dict(value))
+    return data
+
+
+def _with_keys_of(shape: Any, data: Any) -> Any:
+    """Return plain data without the keys that `shape` has not."""
+    if isinstance(shape, dict) and isinstance(data, dict):
+        return {key: _with_keys_of(shape[key], value) for key, value in data.items() if key in shape}
+    return data
+
+
 def combinations(overrides: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
-    """Return the values of every override that gives several (`key=a,b`, `key=range(1,4)`) by key, and the others."""
+    """Return the values of every override that gives several (`key=a,b`, `key=range(1,4)`) by key, and the others.
+
+    Of a key with several values no other override may follow, since it would undo them.
+    """
     from hydra.core.override_parser.types import Transformer
     from hydra.errors import HydraException
 
@@ -343,15 +390,26 @@ def combinations(overrides: Sequence[str]) -> tuple[dict[str, list[Any]], list[s
     others = []
     for text in overrides:
         parsed = _parse(text)
+        key = parsed.input_line.partition("=")[0].lstrip("+~")
+        if key in grid:
+            raise ConfigError(f"{text!r}: {key} has several values already; give each key once")
         if not parsed.is_sweep_override():
             others.append(text)
             continue
+        _check_deletion(parsed)
         try:
             values = list(parsed.sweep_iterator(Transformer.identity))
         except HydraException as problem:
             raise ConfigError(f"{text!r}: {first_line(problem)}; a search over ranges is a sweep file") from None
-        grid[parsed.key_or_group] = [parsed._convert_value(value) for value in values]
+        grid[key] = [parsed._convert_value(value) for value in values]
     return grid, others
+
+
+def _check_deletion(override: Any) -> None:
+    """Refuse the removal of several values, `~key=a,b`."""
+    if override.is_delete():
+        key = override.input_line.partition("=")[0]
+        raise ConfigError(f"{override.input_line!r} removes a key, which has one value: write {key}")
 
 
 def _parse(text: str, loader: Any = None) -> Any:
@@ -361,7 +419,7 @@ def _parse(text: str, loader: Any = None) -> Any:
 
     key, equals, value = text.partition("=")
     if not key.strip("+~ ") or not (equals or key.startswith("~")):
-        raise ConfigError(f"{text!r} is no override: write key=value")
+        raise ConfigError(f"{text!r} is no override: write key=value, without blanks")
     if equals and not value.strip():
         raise ConfigError(f"{text!r} has no value: write null for none, '\"\"' for empty text")
     try:
@@ -439,7 +497,10 @@ def _set(config: Any, key: str, value: Any) -> None:
     for length in range(1, len(parts)):
         parent = ".".join(parts[:length])
         value_above = OmegaConf.select(config, parent)
-        if isinstance(value_above, str | int | float):
+        holds_part = parent != "algorithm.name" and parent.startswith(("algorithm.", "training.buffers."))
+        if holds_part and takes_arguments(value_above):  # of which `key` is one
+            OmegaConf.update(config, parent, from_hydra({TARGET: value_above}, parent))
+        elif isinstance(value_above, str | int | float):
             name = parts[-1] if parts[-1] in {field.name for field in fields(RunConfig)} else ""
             hint = f"did you mean '{name}'?" if name else f"set {parent} as a whole"
             raise ConfigError(f"{key}: {parent} is {value_above!r} and has no parts; {hint}")
@@ -463,6 +524,9 @@ def _apply(config: Any, override: Any) -> Layer:
         keys = [name for name, _, _ in walk(RunConfig, data=OmegaConf.to_container(config))]
         if key not in keys and OmegaConf.select(config, key) is None:
             raise ConfigError(f"{override.input_line!r} removes an unknown key{suggest(key, keys)}")
+        present = to_dict(OmegaConf.select(config, key))
+        if "=" in override.input_line and present != value:
+            raise ConfigError(f"{override.input_line!r} removes what is not there: {key} is {present!r}; write ~{key}")
         parent, _, leaf = key.rpartition(".")
         with open_dict(config):
             (OmegaConf.select(config, parent) if parent else config).pop(leaf, None)
@@ -485,13 +549,13 @@ def _file_layers(loader: Any, base: Base, choices: list[str]) -> list[Layer]:
 
     layers = []
     _, repository = loader._parse_overrides_and_create_caching_repo(base.root, choices)
-    for default in loader.compute_defaults_list(base.root, choices, RunMode.RUN).defaults:
-        if default.config_path is None or default.config_path.startswith("hydra/"):
+    for file in loader.compute_defaults_list(base.root, choices, RunMode.RUN).defaults:
+        if file.config_path is None or file.config_path.startswith("hydra/"):
             continue
-        place = repository.load_config(default.config_path).path
-        content = OmegaConf.to_container(loader._load_single_config(default, repository).config)
+        place = repository.load_config(file.config_path).path
+        content = OmegaConf.to_container(loader._load_single_config(file, repository).config)
         assert isinstance(content, dict)
         folder = place.removeprefix("file://").replace(f"pkg://{CONF}", "cadenza/conf")
         keys = {str(key): value for key, value in content.items() if key not in ("defaults", "hydra")}
-        layers.append(Layer(str(base.files.get(default.config_path, f"{folder}/{default.config_path}.yaml")), keys))
+        layers.append(Layer(str(base.files.get(file.config_path, f"{folder}/{file.config_path}.yaml")), keys))
     return layers

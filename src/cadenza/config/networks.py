@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from cadenza.config.plugins import check_name, names
+from cadenza.config.plugins import KINDS, check_name, names
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError, UnusedError
 
@@ -42,6 +42,14 @@ class OwnNetwork(OwnPart):
 
 
 @dataclass(frozen=True)
+class OwnHead(OwnPart):
+    """An action head of yours."""
+
+    kind: ClassVar[str] = "head"
+    plain: ClassVar[str] = "an action head of yours (`package.module:Class`)"
+
+
+@dataclass(frozen=True)
 class OwnDynamics(OwnPart):
     """A dynamics model of yours."""
 
@@ -66,6 +74,12 @@ class OwnPlanner(OwnPart):
 
 
 ESTIMATORS = ("gae", "td_lambda", "n_step", "monte_carlo", "vtrace")
+
+
+def takes_arguments(text: Any) -> bool:
+    """Return whether a value names a part that is made with arguments: an estimator, or any part of the user's."""
+    is_own = isinstance(text, str) and (":" in text or any(text in names(kind) for kind in KINDS))
+    return is_own or text in ESTIMATORS
 
 
 @dataclass(frozen=True)

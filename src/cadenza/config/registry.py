@@ -189,7 +189,8 @@ def workflow_class(name: str) -> Callable[..., Workflow]:
 
 def require_methods(part: Any, interface: type, where: str, hooks: Iterable[str] = ()) -> None:
     """Refuse a stateful part that lacks a method of its interface or one of its update hooks."""
-    needed = [member for member in {**vars(Stateful), **vars(interface)} if not member.startswith("_")]
+    members = dict.fromkeys(name for cls in (Stateful, *reversed(interface.__mro__)) for name in vars(cls))
+    needed = [member for member in members if not member.startswith("_")]
     missing = [member for member in (*needed, *hooks) if not callable(getattr(part, member, None))]
     if missing:
         raise ConfigError(f"{where} lacks the method(s) {', '.join(missing)}")

@@ -198,7 +198,8 @@ def read_file(path: Path | SafePath) -> dict[str, Any]:
     """Return the mapping in a YAML or JSON file that the user named."""
     data = read_yaml(path)
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: must hold settings (key: value), not {type(data).__name__}")
+        content = "nothing" if data is None else "a list" if isinstance(data, list) else "one value"
+        raise ConfigError(f"{path}: must hold settings (key: value), not {content}")
     return data
 
 

@@ -99,7 +99,9 @@ class LatentModelConfig:
     encoder_layers: int = setting(1, "hidden layers of the encoder", least=0)
     depth: int = setting(16, "images: channels of the first convolution; each further one has twice as many", least=1)
     critics: int = setting(5, "number of critics; two drawn at random are used each time", least=2)
-    dropout: float = setting(0.01, "dropout rate of the critics' first layer during updates", least=0, below=1)
+    dropout: float = setting(
+        0.01, "dropout rate of the critics' first layer during updates", least=0, below=1, needs="critic=mlp"
+    )
     numbers: Literal["two_hot", "plain"] = setting(
         "two_hot", "prediction of rewards and values: over bins of their symmetric logarithm, or directly"
     )

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cadenza.base.files import SafePath, screen
+from cadenza.base.resource_usage import keep_memory
 from cadenza.base.streams import Streams
-from cadenza.base.system_memory import keep_memory
 from cadenza.config.convert import to_dict
 from cadenza.config.registry import workflow_class
 from cadenza.config.schedules import KEYS
 from cadenza.config.schema import Hook, Phase, RunConfig, TrainingConfig
-from cadenza.engine.attachments import Display
 from cadenza.engine.collector import Collector
 from cadenza.engine.evaluator import Evaluator
+from cadenza.engine.events import Display
 from cadenza.engine.orchestrator import Orchestrator
 from cadenza.engine.runtime import check_loss, compiled, decide_runtime, has_large_images, use_runtime
 from cadenza.engine.scheduler import PhaseScheduler
 from cadenza.engine.signals import Signals
-from cadenza.envs.first_environment import FirstEnvironment
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.catalog import FirstEnvironment
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, nearest
 from cadenza.records.checkpoint import Checkpoints
@@ -175,11 +175,7 @@ def resolve_device(name: str) -> str:
 
 
 def build_workflow(
-    config: RunConfig,
-    spec: EnvSpec,
-    streams: Streams,
-    decisions: Mapping[str, Any],
-    maker: StoreMaker | None = None,
+    config: RunConfig, spec: EnvSpec, streams: Streams, decisions: Mapping[str, Any], maker: StoreMaker | None = None
 ) -> Workflow:
     """Make the algorithm of a config, with fresh weights drawn from `streams`."""
     config.algorithm.check(spec, config.environment.num_envs)
@@ -236,18 +232,13 @@ def load_initial_weights(workflow: Workflow, config: RunConfig, decisions: dict[
         sizes = re.fullmatch(r"size mismatch for (\S+): copying .*\((\[.*?\])\) .*\((\[.*?\])\)\.", reason)
         reason = f"{sizes[1]} has the shape {sizes[2]} there and {sizes[3]} here" if sizes else reason
         reason = reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}…"
-        there, here = flat(source.settings()), flat(to_dict(config))
+        there, here = dict(leaves(source.settings())), dict(leaves(to_dict(config)))
         keys = [key for key in (*here, *there) if there.get(key) != here.get(key) and shapes_networks(key)]
         parts = [f"{key} is {there.get(key)} there and {here.get(key)} here" for key in dict.fromkeys(keys)]
         parts = parts if there.get("algorithm.name") == here["algorithm.name"] else []  # else all of them differ
         run = f"run {source.id}, of {there.get('algorithm.name')}"
         reason = "; ".join([*parts[:3], reason])
         raise ConfigError(f"the weights of {run}, do not fit this config: {reason}") from problem
-
-
-def flat(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a config by their dotted keys."""
-    return dict(leaves(tree))
 
 
 def shapes_networks(key: str) -> bool:

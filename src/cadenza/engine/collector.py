@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from cadenza.engine.scheduler import Task
-from cadenza.envs.random_actions import random_actions
 from cadenza.errors import ConfigError
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Collects, Episode, Mode, Step, Store, VectorEnv, Workflow
@@ -45,6 +44,8 @@ class Collector:
         episodes: list[Episode] = []
         step = env.current
         at_random, by_episodes = task.phase.actions == "random", bool(task.hook.episodes)
+        if at_random:
+            from cadenza.envs.random_actions import random_actions
         while not stop():
             if at_random:
                 random = random_actions(env.spec.groups, step, mode.streams.numpy("random_actions"))

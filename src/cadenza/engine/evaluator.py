@@ -12,7 +12,7 @@ import numpy as np
 
 from cadenza.base.streams import EVALUATION, Streams
 from cadenza.config.schema import RunConfig
-from cadenza.envs.seeds import EVAL, EpisodeSeeds
+from cadenza.envs.ledger import EVAL, EpisodeSeeds
 from cadenza.envs.vector import decide_vectorize, make_vector
 from cadenza.types import EnvSpec, Episode, GroupSpec, Metrics, Mode, PhaseInfo, VectorEnv, Workflow
 

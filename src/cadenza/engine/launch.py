@@ -30,10 +30,9 @@ from cadenza.engine.advice import (
     threads_warning,
     time_limit_warning,
 )
-from cadenza.engine.attachments import Attachments, Display
-from cadenza.engine.events import Ended, Started
+from cadenza.engine.events import Attachments, Display, Ended, Started
 from cadenza.engine.signals import STOP, Signals
-from cadenza.envs.first_environment import FirstEnvironment
+from cadenza.envs.catalog import FirstEnvironment
 from cadenza.errors import ConfigError, EnvironmentFault, explanation
 from cadenza.records.folder import RunFolder, create
 from cadenza.records.lock import RunLock

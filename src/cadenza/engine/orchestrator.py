@@ -22,11 +22,10 @@ from cadenza.base.resource_usage import Usage
 from cadenza.base.streams import Streams
 from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import RunConfig
-from cadenza.engine.attachments import Display, Probe, Update
 from cadenza.engine.clock import Clock, Every, Scores
 from cadenza.engine.collector import Collected, Collector
 from cadenza.engine.evaluator import Evaluation, Evaluator, returns_within
-from cadenza.engine.events import Evaluated, Event, Listener, Row, Saved
+from cadenza.engine.events import Display, Evaluated, Event, Listener, Probe, Row, Saved, Update
 from cadenza.engine.identity import identity_of
 from cadenza.engine.scheduler import PhaseScheduler, Task
 from cadenza.engine.signals import Signals
@@ -448,6 +447,7 @@ class Orchestrator:
             seconds=round(clock.seconds, 3),
             best_return=self.scores.best,
             return_threshold=self.spec.return_threshold,
+            reward_range=self.collector.env.reward_range if self.collector else None,
             phase=self._phase_facts(),
             **self.folder.whereabouts(),
             **{"eval/return_mean": self.scores.latest},

@@ -1,10 +1,12 @@
-"""Make environments by name, and list them with their facts. `config/environments.py` resolves the names."""
+"""Make environments by name, also the first of a run, and list them. `config/environments.py` resolves the names."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+import random
+import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.resources import files
@@ -12,6 +14,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import gymnasium
+import numpy as np
 from gymnasium.wrappers import TimeLimit
 
 from cadenza.config import registry
@@ -19,10 +22,9 @@ from cadenza.config.environments import families, family_of, missing, resolve
 from cadenza.config.registry import load_own
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.arguments import check_arguments
-from cadenza.envs.layout import describe
-from cadenza.envs.time_limit import TimeLimited
+from cadenza.envs.layout import Array, describe
 from cadenza.errors import CadenzaError, ConfigError, EnvironmentFault
-from cadenza.types import Environment, EnvSpec
+from cadenza.types import Environment, EnvSpec, Frame
 
 FACTS = (
     *("id", "family", "observation", "action", "max_episode_steps", "threshold", "reward_range", "restore"),
@@ -56,6 +58,50 @@ def make(config: EnvironmentConfig, render: bool = False) -> Environment:
         if config.kwargs:
             raise ConfigError(f"environment.kwargs: {config.id} refuses {dict(config.kwargs)} ({reason})") from problem
         raise EnvironmentFault(f"environment {config.id} cannot be made ({reason})") from problem
+
+
+class FirstEnvironment:
+    """An environment made to read its spec. A vector may use it as its first one instead of making another.
+
+    It is made before the run's generators are seeded. One whose construction drew from a global random generator is
+    therefore not used again: the vector makes it anew, from the run's seed.
+    """
+
+    def __init__(self, config: EnvironmentConfig) -> None:
+        before = _global_generators()
+        self._env: Environment | None = make(config)
+        self.spec = self._env.spec
+        self._drew = _global_generators() != before
+
+    def __enter__(self) -> FirstEnvironment:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the environment, unless a vector has it."""
+        if self._env is not None:
+            self._env.close()
+        self._env = None
+
+    def then(self, make_env: Callable[[], Environment]) -> Callable[[], Environment]:
+        """Return a factory that hands out this environment once, and after it what `make_env` makes."""
+        if self._drew:
+            self.close()
+
+        def next_env() -> Environment:
+            env, self._env = self._env, None
+            return make_env() if env is None else env
+
+        return next_env
+
+
+def _global_generators() -> tuple[Any, ...]:
+    """Return the states of the global generators of Python, NumPy and torch; a torch that is not imported has none."""
+    _, keys, *position = tuple[Any, ...](np.random.get_state())
+    torch: Any = sys.modules.get("torch")
+    return random.getstate(), keys.tobytes(), *position, torch and torch.get_rng_state().tolist()
 
 
 def listing(filter: str = "") -> list[dict[str, Any]]:
@@ -164,6 +210,31 @@ def _make_user_env(config: EnvironmentConfig, render: bool) -> Environment:
             "set it through environment.kwargs, or give at most that"
         )
     return TimeLimited(environment, limit)
+
+
+class TimeLimited:
+    """An environment whose episodes are truncated after `limit` steps; all else, as its fps and keys, is its own."""
+
+    def __init__(self, env: Environment, limit: int) -> None:
+        self._env, self._limit, self._steps = env, limit, 0
+        self.spec = dataclasses.replace(env.spec, max_episode_steps=limit)
+        self.render, self.close = env.render, env.close
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of a copy that has no environment yet
+            raise AttributeError(name)
+        return getattr(self._env, name)
+
+    def reset(self, seed: int) -> Frame:
+        self._steps = 0
+        return self._env.reset(seed)
+
+    def step(self, action: dict[str, Array]) -> Frame:
+        frame = self._env.step(action)
+        self._steps += 1
+        if self._steps < self._limit or frame.terminated:
+            return frame
+        return dataclasses.replace(frame, truncated=True)
 
 
 def _call(factory: Any, kwargs: Mapping[str, Any], render: bool) -> Any:

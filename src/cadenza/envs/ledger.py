@@ -1,15 +1,39 @@
-"""The record of a vector environment's episodes: enough to report finished ones and to restore running ones."""
+"""The episodes of a vector environment: their seeds, and a record to report finished and restore running ones."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from cadenza.envs.layout import Array, allocate_actions
-from cadenza.envs.seeds import EpisodeSeeds
 from cadenza.errors import CheckpointError
 from cadenza.types import EnvSpec, Episode
+
+TRAIN, EVAL, PLAY, RECORD = 0, 1, 2, 3  # streams: episodes of one kind never share seeds with another
+
+
+@dataclass(frozen=True)
+class EpisodeSeeds:
+    """A seed for every episode, derived from the run's: `seeds(env, episode)`, the same on every machine.
+
+    `env` counts from `first_env`. So each episode can be repeated on its own.
+    """
+
+    run_seed: int
+    stream: int
+    first_env: int = 0
+
+    def __call__(self, env_index_local: int, episode: int) -> int:
+        return _derive(self.run_seed, self.stream, self.first_env + env_index_local, episode)
+
+
+@lru_cache(maxsize=1024)  # needed at a reset and again when the episode is recorded
+def _derive(run_seed: int, stream: int, env: int, episode: int) -> int:
+    """Return a seed of 31 bits, which every environment accepts."""
+    return int(np.random.SeedSequence(entropy=run_seed, spawn_key=(stream, env, episode)).generate_state(1)[0] >> 1)
 
 
 class Ledger:
@@ -23,6 +47,8 @@ class Ledger:
         self.numbers = np.zeros(num_envs, np.int64)  # episodes finished, by environment
         self._starts = np.zeros(num_envs, np.int64)  # where in the log the running episodes begin
         self._time = 0
+        self._range: list[float] | None = None  # lowest and highest reward of the steps before `_noted`
+        self._noted = 0
         self._allocate(256)
         self._finished: list[Episode] = []
 
@@ -34,6 +60,12 @@ class Ledger:
     @property
     def lengths(self) -> Array:
         return self._time - self._starts
+
+    @property
+    def reward_range(self) -> list[float] | None:
+        """The lowest and the highest reward of an agent in a step so far; None before the first step."""
+        self._note_rewards()
+        return self._range
 
     def seed(self, index: int, ahead: int = 0) -> int:
         """Return the seed of an environment's running episode, or of the one that follows `ahead` episodes later."""
@@ -56,6 +88,9 @@ class Ledger:
     def skip(self, indices: Array | list[int]) -> None:
         """Leave the last step out of these environments' episodes, which begin after it."""
         self._starts[indices] = self._time
+        if len(indices):
+            for log in self._rewards.values():
+                log[self._time - 1, indices] = np.nan
 
     def take(self) -> list[Episode]:
         """Return the episodes finished since the last call."""
@@ -64,7 +99,9 @@ class Ledger:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the running episodes; their actions are concatenated in the order of the environments."""
+        observed = self.reward_range
         return {
+            **({} if observed is None else {"reward_range": observed}),  # older checkpoints lack it
             "numbers": self.numbers.copy(),
             "lengths": self.lengths,
             "returns": {
@@ -82,7 +119,8 @@ class Ledger:
         if len(lengths) != self._num_envs:
             raise CheckpointError(f"the saved state has {len(lengths)} environments, this run has {self._num_envs}")
         self.numbers = np.array(state["numbers"], np.int64)
-        self._time = int(lengths.max())
+        self._time = self._noted = int(lengths.max())
+        self._range = state.get("reward_range")
         self._starts = self._time - lengths
         self._allocate(max(256, 2 * self._time))
         ends = np.cumsum(lengths)
@@ -96,6 +134,7 @@ class Ledger:
     def restart(self, numbers: Array) -> None:
         """Abandon the running episodes; every environment starts the episode with its entry of `numbers`."""
         empty = {
+            "reward_range": self.reward_range,
             "numbers": numbers,
             "lengths": np.zeros(self._num_envs, np.int64),
             "returns": {},
@@ -119,6 +158,17 @@ class Ledger:
         self.numbers[index] += 1
         self._starts[index] = self._time
 
+    def _note_rewards(self) -> None:
+        """Look for the lowest and the highest reward in the steps since the last call: at each step it would cost."""
+        for log in self._rewards.values():
+            if (rewards := log[self._noted : self._time]).size:
+                low, high = self._range or (np.inf, -np.inf)
+                self._range = [
+                    float(np.fmin.reduce(rewards, None, initial=low)),
+                    float(np.fmax.reduce(rewards, None, initial=high)),
+                ]
+        self._noted = self._time
+
     def _return_so_far(self, group: str, index: int) -> Array:
         """Return a running episode's return [A], added up in the order of steps, so that a resumed run agrees."""
         rewards = self._rewards[group][self._starts[index] : self._time, index]
@@ -127,6 +177,7 @@ class Ledger:
 
     def _make_room(self) -> int:
         """Drop the log before the oldest running episode, double the room if need be; return the new time."""
+        self._note_rewards()
         drop = int(self._starts.min())
         keep = self._time - drop
         before = (self._actions, self._rewards)
@@ -135,7 +186,7 @@ class Ledger:
             for group, log in old.items():
                 new[group][:keep] = log[drop : self._time]
         self._starts -= drop
-        self._time = keep
+        self._time = self._noted = keep
         return keep
 
     def _allocate(self, room: int) -> None:

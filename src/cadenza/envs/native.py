@@ -16,7 +16,7 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.action_names import gymnasium_names
 from cadenza.envs.arguments import check_arguments
 from cadenza.envs.layout import Array, Layout, allocate_buffer
-from cadenza.envs.seeds import EpisodeSeeds
+from cadenza.envs.ledger import EpisodeSeeds
 from cadenza.envs.vector import Vector
 from cadenza.types import SINGLE_GROUP, EnvSpec, GroupSpec
 

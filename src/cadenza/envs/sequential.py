@@ -5,29 +5,17 @@ The in-process vector holds all its environments in one `SequentialEnvs`; each w
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpy import ndarray
 
 from cadenza.envs.families.gym import Gym
 from cadenza.envs.layout import Array, Buffer, Layout
-from cadenza.envs.seeds import EpisodeSeeds
+from cadenza.envs.ledger import EpisodeSeeds
+from cadenza.envs.vector import BUILD, IDLE, INDEX, PROGRESS, RESET, STAGE, STEP, MakeEnv, Mark, StageError
 from cadenza.errors import CadenzaError
 from cadenza.types import SINGLE_GROUP, Environment, Frame, Tree
-
-MakeEnv = Callable[[], Environment]
-Mark = MutableSequence[int]  # [progress, environment, stage]: the current activity, for whoever detects hangs
-PROGRESS, INDEX, STAGE = range(3)
-IDLE, BUILD, RESET, STEP = range(4)
-
-
-class StageError(Exception):
-    """A failure of environment `index` at a stage. The vector adds seed and step and words it for the user."""
-
-    def __init__(self, index: int, stage: int, reason: str) -> None:
-        super().__init__(index, stage, reason)
-        self.index, self.stage, self.reason = index, stage, reason
 
 
 class SequentialEnvs:

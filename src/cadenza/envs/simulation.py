@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cadenza.envs.layout import Array, Layout, allocate_buffer
-from cadenza.envs.seeds import EpisodeSeeds
+from cadenza.envs.ledger import EpisodeSeeds
 from cadenza.envs.vector import Vector
 from cadenza.trees import leaves
 from cadenza.types import Frame, Step

@@ -91,6 +91,10 @@ class TranslatedVector:
         self.spec = dataclasses.replace(env.spec, groups=translation.groups)
         self.current = self._show(env.current)
 
+    @property
+    def reward_range(self) -> list[float] | None:
+        return self.env.reward_range
+
     def reset(self, first_episode: int = 0) -> Step:
         return self._show(self.env.reset(first_episode))
 

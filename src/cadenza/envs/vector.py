@@ -4,34 +4,39 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from functools import partial
 from math import isfinite
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 
 from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
-from cadenza.envs.first_environment import FirstEnvironment
-from cadenza.envs.layout import Array, Buffer, Layout, allocate_buffer, codes, shape_of
-from cadenza.envs.ledger import Ledger
-from cadenza.envs.seeds import EpisodeSeeds
-from cadenza.envs.sequential import BUILD, IDLE, INDEX, RESET, STAGE, STEP, MakeEnv, SequentialEnvs, StageError
+from cadenza.envs.layout import Array, Buffer, Layout, codes, shape_of
+from cadenza.envs.ledger import EpisodeSeeds, Ledger
 from cadenza.envs.translation import before_translation, translate_vector
-from cadenza.envs.watchdog import Hung, Watchdog
 from cadenza.errors import ConfigError, EnvironmentFault
-from cadenza.types import Episode, Step, VectorEnv
+from cadenza.types import Environment, Episode, Step, VectorEnv
 
 CORES = "CADENZA_CORES"  # environment variable: the processors that one of several concurrent runs may use
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
+MakeEnv = Callable[[], Environment]
+Mark = MutableSequence[int]  # [progress, environment, stage]: the current activity, for whoever detects hangs
+PROGRESS, INDEX, STAGE = range(3)
+IDLE, BUILD, RESET, STEP = range(4)
+LOOKS = 4  # polls of an unchanged mark before it counts as hung; polls, not seconds, so a suspended process is safe
 
-P = ParamSpec("P")
-T = TypeVar("T")
+
+class StageError(Exception):
+    """A failure of environment `index` at a stage. The vector adds seed and step and words it for the user."""
+
+    def __init__(self, index: int, stage: int, reason: str) -> None:
+        super().__init__(index, stage, reason)
+        self.index, self.stage, self.reason = index, stage, reason
 
 
 class Vector(ABC):
@@ -73,15 +78,20 @@ class Vector(ABC):
         """Return the episodes finished since the last call. Call it before saving: they are not part of the state."""
         return self._ledger.take()
 
+    @property
+    def reward_range(self) -> list[float] | None:
+        """The lowest and the highest reward of an agent in a step so far; None before the first step."""
+        return self._ledger.reward_range
+
     def state_dict(self) -> dict[str, Any]:
         return self._ledger.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the running episodes; `current` then holds the observations for the next action."""
+        self._ledger.load_state_dict(state)
         if self.spec.restore == "restart":
-            self.reset(np.asarray(state["numbers"]) + 1)
+            self.reset(self._ledger.numbers + 1)
         else:
-            self._ledger.load_state_dict(state)
             self._show(state)
 
     def reset(self, first_episode: int | Array = 0) -> Step:
@@ -183,53 +193,13 @@ def cast_action(action: Any, dtype: Any, group: str) -> Array:
         raise ConfigError(f"the algorithm's actions are of {kinds}") from None
 
 
-class InProcess(Vector):
-    """Environments stepped one after the other in this process: the fastest vector for light environments."""
-
-    def __init__(self, make_env: MakeEnv, num_envs: int, seeds: EpisodeSeeds, timeout_seconds: float = 60.0) -> None:
-        self._timeout = timeout_seconds
-        self._mark = [0, 0, IDLE]
-        self._watchdog = Watchdog(self._mark, timeout_seconds)
-        try:
-            self._envs = self._watched(SequentialEnvs, make_env, num_envs, seeds, self._mark)
-            buffers = [allocate_buffer(self._envs.layout, num_envs) for _ in range(2)]
-            self._envs.attach(buffers)
-        except BaseException as problem:
-            self._watchdog.close()
-            if isinstance(problem, StageError):
-                raise starting_fault(problem, seeds) from problem.__cause__
-            raise
-        weakref.finalize(self, self._watchdog.close)
-        super().__init__(self._envs.layout, num_envs, seeds, buffers)
-
-    def close(self) -> None:
-        self._watchdog.close()
-        self._envs.close()
-
-    def _advance(self, action: dict[str, Array], turn: int) -> list[int]:
-        return self._watched(self._envs.step, action, turn)
-
-    def _restore(self, state: dict[str, Any] | None) -> None:
-        running = self._ledger.state_dict()
-        numbers, lengths = running["numbers"].tolist(), running["lengths"].tolist()
-        self._watched(self._envs.replay, numbers, lengths, running["actions"], 0)
-
-    def _watched(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function; raise a StageError where the watchdog finds that it takes too long."""
-        try:
-            return function(*args, **kwargs)
-        except Hung:
-            stage, self._mark[STAGE] = self._mark[STAGE], IDLE
-            raise StageError(self._mark[INDEX], stage, f"took longer than {self._timeout:g} s") from None
-
-
 def make_vector(
     config: EnvironmentConfig,
     seeds: EpisodeSeeds,
     *,
     num_envs: int | None = None,
     decisions: dict[str, Any] | None = None,
-    first: FirstEnvironment | None = None,
+    first: catalog.FirstEnvironment | None = None,
 ) -> VectorEnv:
     """Make the configured vector environment; `num_envs` overrides the config's.
 
@@ -273,6 +243,8 @@ def make_vector(
         from cadenza.envs.families.gymnasium_vector import synchronous
 
         return synchronous(make_env, count, seeds, config)
+    from cadenza.envs.in_process import InProcess
+
     return InProcess(make_env, count, seeds, config.timeout_seconds)
 
 

@@ -11,8 +11,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from cadenza.envs.pipes import Pipes
-from cadenza.envs.sequential import PROGRESS, SequentialEnvs, StageError
+from cadenza.envs.sequential import SequentialEnvs
 from cadenza.envs.sharing import open_named, share_arrays, share_marks
+from cadenza.envs.vector import PROGRESS, StageError
 from cadenza.errors import CadenzaError
 
 OK, FAILED = b"+", b"-"

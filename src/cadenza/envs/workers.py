@@ -18,12 +18,10 @@ from typing import Any
 import numpy as np
 
 from cadenza.envs.layout import Array, Layout
+from cadenza.envs.ledger import EpisodeSeeds
 from cadenza.envs.pipes import Pipes, PolledPipes
-from cadenza.envs.seeds import EpisodeSeeds
-from cadenza.envs.sequential import BUILD, INDEX, PROGRESS, STAGE, MakeEnv, StageError
 from cadenza.envs.sharing import named_file, nameless_file, open_named, share_arrays, share_marks
-from cadenza.envs.vector import Vector, starting_fault
-from cadenza.envs.watchdog import LOOKS
+from cadenza.envs.vector import BUILD, INDEX, LOOKS, PROGRESS, STAGE, MakeEnv, StageError, Vector, starting_fault
 from cadenza.envs.worker_main import CLOSE, IGNORED, OK, RESTORE
 from cadenza.errors import CadenzaError
 
@@ -133,15 +131,7 @@ class Process:
     """The parent's end of one worker."""
 
     def __init__(
-        self,
-        memory: int,
-        path: str | None,
-        index: int,
-        workers: int,
-        low: int,
-        high: int,
-        mark: Array,
-        timeout: float,
+        self, memory: int, path: str | None, index: int, workers: int, low: int, high: int, mark: Array, timeout: float
     ) -> None:
         self.low, self.high = low, high
         self._mark, self._timeout = mark, timeout

@@ -91,7 +91,7 @@ function showComparison(data, page) {
     const key = `${environment} ${view.axis}`;
     const series = shown(data.series).filter((one) => one.environment === environment);
     const lines = series.map((one) => ({ label: one.label, ...(one.curves[view.metric] || {})[view.axis] })).filter((one) => one.x);
-    const figure = make("figure", {}, make("figcaption", {}, `${environment}: IQM over seeds, 95 % interval`));
+    const figure = make("figure", {}, make("figcaption", {}, `${environment}: IQM over seeds, 95 % interval${view.seeds && lines.some((one) => one.seeds.length > 1) ? ", every seed faint" : ""}`));
     const every = lines.flatMap((one) => [one, ...(view.seeds ? one.seeds : [])]);
     const xs = every.flatMap((one) => one.x);
     if (!xs.length) return figure;

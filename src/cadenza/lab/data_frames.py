@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from cadenza.base.formatting import number
 from cadenza.errors import MissingExtraError, NotFoundError, install
 from cadenza.records.folder import RunFolder
 
@@ -13,8 +14,19 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+NOTEBOOK_ROWS = 5  # of the end of a table, shown in a notebook
+
+
 class Rows(list[dict[str, Any]]):
     """Rows of a table, each a dict by column."""
+
+    def _repr_html_(self) -> str:
+        from cadenza.lab.html import Paragraph, Table, fragment
+
+        columns = list(dict.fromkeys(key for row in self for key in row))
+        cells = [[_cell(row.get(key, "")) for key in columns] for row in self[-NOTEBOOK_ROWS:]]
+        title = Paragraph(f"{len(self)} rows, {len(columns)} columns; the last {len(cells)} rows:")
+        return f'<div style="overflow-x: auto">{fragment([title, Table(columns, cells)])}</div>'
 
     def to_pandas(self) -> DataFrame:
         """Return the rows as a pandas data frame, with a column for every key of any row."""
@@ -23,6 +35,10 @@ class Rows(list[dict[str, Any]]):
         except ImportError as problem:
             raise MissingExtraError(f"to_pandas() needs an extra: {install('pandas')}") from problem
         return pandas.DataFrame(self)
+
+
+def _cell(value: Any) -> str:
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def metric_rows(folders: Sequence[RunFolder]) -> Rows:

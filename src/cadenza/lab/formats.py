@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 from cadenza.base.json_text import dumps, plain, terminal_line
-from cadenza.base.text import cell, printable
+from cadenza.base.text import printable
 from cadenza.errors import MissingExtraError, NotFoundError, install
 from cadenza.lab.compare import Comparison, Estimate
 from cadenza.records import metrics
@@ -61,12 +60,7 @@ def _rows(folder: RunFolder) -> list[Row]:
 
 def as_csv(folders: Sequence[RunFolder], selection: Sequence[str]) -> str:
     """Return the metrics of runs as CSV, with a header."""
-    names, rows = table(folders, selection)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(cell, names))
-    writer.writerows([cell(row.get(name)) for name in names] for row in rows)
-    return text.getvalue()
+    return metrics.as_csv(*table(folders, selection))
 
 
 def as_json(folders: Sequence[RunFolder], selection: Sequence[str]) -> str:

@@ -30,11 +30,16 @@ SHADES = """
 :root { color-scheme: light dark; --ink: #1f2937; --faint: #e5e7eb; --quiet: #6b7280; --box: #f3f4f6; --page: #fff; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e5e7eb; --faint: #374151; --quiet: #9ca3af; --box: #1f2937; --page: #111827; }
+  :root { --blue: #60a5fa; --green: #34d399; }
 }
 body { color: var(--ink); background: var(--page); }
 tr { border-color: var(--faint); } th { color: var(--quiet); } pre { background: var(--box); }
 figure { margin: 0; overflow-x: auto; } figure svg { max-width: 100%; height: auto; display: block; }
 .scroll { overflow-x: auto; }
+@media (max-width: 40rem) {
+  td { overflow-wrap: anywhere; } td, th { padding-right: .7rem; }
+  figure svg { width: 36rem; max-width: none; }
+}
 summary { cursor: pointer; margin: .6rem 0; } summary:focus-visible { outline: 2px solid #2563eb; }
 """
 

@@ -44,30 +44,39 @@ class Player:
     def act(self, frame: Frame, explore: bool = False) -> dict[str, np.ndarray]:
         """Return the actions [A, …] by group for an environment's frame."""
         mode = Mode(explore, self.phase, self._streams)
-        acted = self.workflow.act(batch_of_one(frame, self._is_first), self._carry, mode)
+        acted = self.workflow.act(as_step([frame], self._is_first), self._carry, mode)
         self._carry, self._is_first = acted.carry, False
         return {group: action[0] for group, action in acted.action.items()}
 
 
-def batch_of_one(frame: Frame, is_first: bool) -> Step:
-    """Return a single environment's frame as the step of a vector with one environment."""
+def stack(*arrays: np.ndarray) -> np.ndarray:
+    """Stack leaves of trees along a new first axis."""
+    return np.stack(arrays)
 
-    def widen(tree: Any) -> Any:
-        return map_tree(lambda x: x[None], tree)
 
-    agents = {group: reward.shape for group, reward in frame.reward.items()}
-    obs = widen(frame.obs)
+def as_step(frames: list[Frame], is_first: bool) -> Step:
+    """Stack copies of N consecutive frames as the step of N environments; `is_first`: the first starts an episode."""
+
+    def column(name: str, default: Callable[[np.ndarray], np.ndarray]) -> Any:
+        """Stack a field, with defaults in frames that lack it; return None if all lack it."""
+        parts = [getattr(frame, name) for frame in frames]
+        example = next((part for part in parts if part is not None), None)
+        if example is None:
+            return None
+        return map_tree(stack, *(map_tree(default, example) if part is None else part for part in parts))
+
+    reward, obs = (map_tree(stack, *(getattr(frame, name) for frame in frames)) for name in ("reward", "obs"))
     return Step(
         obs=obs,
         final_obs=obs,
-        reward=widen(frame.reward),
-        terminated=np.array([frame.terminated]),
-        truncated=np.array([frame.truncated]),
-        is_first=np.array([is_first]),
-        active=widen(frame.active or {group: np.ones(shape, bool) for group, shape in agents.items()}),
-        died=widen(frame.died or {group: np.zeros(shape, bool) for group, shape in agents.items()}),
-        mask=widen(frame.mask or {}),
-        state=None if frame.state is None else frame.state[None],
+        reward=reward,
+        terminated=np.array([frame.terminated for frame in frames]),
+        truncated=np.array([frame.truncated for frame in frames]),
+        is_first=np.array([is_first and n == 0 for n in range(len(frames))]),
+        active=column("active", np.ones_like) or map_tree(lambda x: np.ones(x.shape, bool), reward),
+        died=column("died", np.zeros_like) or map_tree(lambda x: np.zeros(x.shape, bool), reward),
+        mask=column("mask", np.ones_like) or {},
+        state=column("state", np.zeros_like),
     )
 
 

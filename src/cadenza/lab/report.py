@@ -12,7 +12,7 @@ from cadenza.base.formatting import duration, number
 from cadenza.base.json_text import dumps
 from cadenza.base.text import shell
 from cadenza.config.schedules import with_short_schedules
-from cadenza.lab import charts, curves
+from cadenza.lab import charts
 from cadenza.lab.html import Block, Code, Details, Heading, Media, Paragraph, Table, fragment, html, markdown
 from cadenza.records import alert_log, metrics, validity
 from cadenza.records.folder import RunFolder
@@ -72,13 +72,13 @@ def _blocks(folder: RunFolder, page: bool) -> list[Block]:
         Table(("", ""), _summary(folder, rows, settings, status)),
     ]
     title, threshold = f"{spec}, seed {settings.get('seed')}", status.get("return_threshold")
-    if curves.draw(rows, folder.curves, title, threshold):
+    if charts.write_learning_curve(rows, folder.curves, title, threshold):
         curve = Media(folder.curves, f"return over env_steps of {spec}", _drawing(page, rows, title, threshold))
         blocks += [Heading("Learning curve"), curve]
     video = _video(folder, page)
     if video is not None:
         blocks += [Heading("Video"), Media(video, "an episode of the trained policy")]
-    if page and (panels := curves.training(metrics.sample(folder.metrics))) is not None:
+    if page and (panels := charts.update_panels(metrics.sample(folder.metrics))) is not None:
         blocks += [Heading("Training"), Media(folder.curves, "metrics of the updates", charts.as_svg(panels))]
     blocks += [Heading("Alerts"), *_alerts(folder)]
     if times := _times(rows, status.get("seconds") or 0.0):
@@ -99,7 +99,7 @@ def _blocks(folder: RunFolder, page: bool) -> list[Block]:
 
 
 def _drawing(page: bool, rows: list[dict[str, Any]], title: str, threshold: float | None) -> str | None:
-    figure = curves.learning(rows, title, threshold) if page else None
+    figure = charts.learning_curve(rows, title, threshold) if page else None
     return None if figure is None else charts.as_svg(figure)
 
 
@@ -125,7 +125,10 @@ def _times(rows: list[dict[str, Any]], seconds: float) -> list[tuple[str, str, s
     if not spent or seconds <= 0:
         return []
     spent["the rest"] = max(0.0, seconds - sum(spent.values()))
-    return [(name, duration(value), f"{100 * value / seconds:.0f} %") for name, value in spent.items()]
+    return [
+        (name, duration(value) if value >= 60 else f"{value:.2f} s", f"{100 * value / seconds:.0f} %")
+        for name, value in spent.items()
+    ]
 
 
 def _summary(
@@ -165,9 +168,8 @@ def _evaluation(row: dict[str, Any]) -> str:
     if episodes:
         text += f", {episodes} episodes"
     if episodes and episodes > 1 and std is not None:
-        half = (
-            student_t(episodes - 1) * std / (episodes - 1) ** 0.5
-        )  # `std` is the deviation of the sample, not corrected
+        # `std` is the deviation of the sample, not corrected
+        half = student_t(episodes - 1) * std / (episodes - 1) ** 0.5
         low, high = row["eval/return_mean"] - half, row["eval/return_mean"] + half
         text += f", 95 % interval of the mean [{number(low)}, {number(high)}]"
     return f"{text}, at {row['env_steps']:,} env_steps"

@@ -71,7 +71,7 @@ def attach_debug(run: Orchestrator) -> None:
 
 
 class RunAttachments:
-    """The attachments of runs that `cadenza train` and `cadenza.train` start (`engine.attachments.Attachments`)."""
+    """The attachments of runs that `cadenza train` and `cadenza.train` start (`engine.events.Attachments`)."""
 
     def __init__(self, quiet: bool, on_event: Iterable[Listener]) -> None:
         self._quiet, self._on_event = quiet, on_event

@@ -6,15 +6,14 @@ Letters in shapes: R resamples, K runs of a task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 Array = np.ndarray
 Scores = Sequence[Array]  # for each task [..., K]
-Statistic = Callable[[Scores], Array]
 
-RESAMPLES = 10_000
+RESAMPLES, FEWER = 10_000, 2_000  # the latter where there is an interval at every point
 CONFIDENCE = 0.95
 SEED = 0  # the same runs give the same interval at every call
 
@@ -41,18 +40,16 @@ def resample(scores: Scores, draws: Sequence[Array]) -> list[Array]:
     return [task[indices] for task, indices in zip(scores, draws, strict=True)]
 
 
-def percentiles(values: Array, confidence: float = CONFIDENCE) -> tuple[Array, Array]:
+def percentiles(values: Array) -> tuple[Array, Array]:
     """Return the ends of the central part of the resamples, along the first axis."""
-    outside = 50 * (1 - confidence)
+    outside = 50 * (1 - CONFIDENCE)
     low, high = np.percentile(values, [outside, 100 - outside], axis=0)
     return low, high
 
 
-def interval(
-    scores: Scores, statistic: Statistic = pooled_iqm, confidence: float = CONFIDENCE, resamples: int = RESAMPLES
-) -> tuple[float, float]:
-    """Return the percentile interval of a statistic under a stratified bootstrap over runs."""
-    low, high = percentiles(statistic(resample(scores, draw(scores, resamples))), confidence)
+def interval(scores: Scores, resamples: int = RESAMPLES) -> tuple[float, float]:
+    """Return the percentile interval of the interquartile mean under a stratified bootstrap over runs."""
+    low, high = percentiles(pooled_iqm(resample(scores, draw(scores, resamples))))
     return float(low), float(high)
 
 
@@ -68,13 +65,11 @@ def _beats(a: Array, b: Array) -> Array:
     return np.asarray(won / (a.shape[-1] * b.shape[-1]))
 
 
-def improvement_interval(
-    ours: Scores, theirs: Scores, confidence: float = CONFIDENCE, resamples: int = RESAMPLES
-) -> tuple[float, float]:
+def improvement_interval(ours: Scores, theirs: Scores) -> tuple[float, float]:
     """Return the interval of the probability of improvement; both sides are drawn independently of each other."""
-    draws = draw([*ours, *theirs], resamples)
+    draws = draw([*ours, *theirs])
     parts = (resample(ours, draws[: len(ours)]), resample(theirs, draws[len(ours) :]))
-    low, high = percentiles(probability_of_improvement(*parts), confidence)
+    low, high = percentiles(probability_of_improvement(*parts))
     return float(low), float(high)
 
 
@@ -87,18 +82,16 @@ def performance_profile(scores: Scores, thresholds: Array) -> Array:
     return np.asarray(above.reshape(*ordered.shape[:-1], len(thresholds)))
 
 
-def profile_interval(
-    scores: Scores, thresholds: Array, confidence: float = CONFIDENCE, resamples: int = 2_000
-) -> tuple[Array, Array]:
+def profile_interval(scores: Scores, thresholds: Array) -> tuple[Array, Array]:
     """Return the interval of a performance profile at each threshold."""
-    draws = draw(scores, resamples)
-    return percentiles(performance_profile(resample(scores, draws), thresholds), confidence)
+    draws = draw(scores, FEWER)
+    return percentiles(performance_profile(resample(scores, draws), thresholds))
 
 
-def curve_interval(curves: Array, confidence: float = CONFIDENCE, resamples: int = 2_000) -> tuple[Array, Array, Array]:
+def curve_interval(curves: Array) -> tuple[Array, Array, Array]:
     """Return the interquartile mean of aligned curves [K, points] at each point, and the ends of its interval."""
     middle = interquartile_mean(curves.T)
-    (draws,) = draw([curves[:, 0]], resamples)
-    ends = [percentiles(interquartile_mean(point[draws]), confidence) for point in curves.T]
+    (draws,) = draw([curves[:, 0]], FEWER)
+    ends = [percentiles(interquartile_mean(point[draws])) for point in curves.T]
     low, high = (np.array(side) for side in zip(*ends, strict=True))
     return middle, low, high

@@ -12,11 +12,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from cadenza.config.networks import HeadConfig, MLPConfig, TorsoConfig
-from cadenza.nets.critic_view import CriticView
-from cadenza.nets.deployed import Deployed
 from cadenza.nets.heads import action_head
 from cadenza.nets.mlp import network
-from cadenza.nets.observe import ObservationTensors, Observer, images
+from cadenza.nets.observe import CriticView, ObservationTensors, Observer, images
 from cadenza.nets.torso import Torso
 from cadenza.trees import map_tree
 from cadenza.types import Acted, GroupSpec, Mode, Step, Tree
@@ -183,14 +181,3 @@ def _act(
         action = net.head.mode(output[0], mask)
     arrays = map_tree(lambda x: x.cpu().numpy(), extras)
     return action.cpu().numpy(), map_tree(lambda x: x[0], carries), arrays
-
-
-def deployed(net: ActorCritic, observer: Observer) -> Deployed:
-    """Return the policy as a module that takes the most likely action, without the critic."""
-
-    def network(obs: ObservationTensors, carry: Tree, first: Tensor) -> tuple[Tensor, Tree]:
-        features, after = net.torso(obs, carry, first)
-        return net.actor(features), after
-
-    carry = net.torso.initial_carry if net.has_memory else None
-    return Deployed(observer, [net.torso, net.actor, net.head], network, net.head.mode, carry)

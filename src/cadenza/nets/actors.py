@@ -34,10 +34,8 @@ class Actions:
     def encode(self, action: Tensor) -> Tensor:
         """Return the encoding [*, size] of actions of the environment [*, …]."""
         if isinstance(self.space, spaces.Discrete):
-            index = action.long() - int(self.space.start)
-            index = index.clamp(
-                0, self.size - 1
-            )  # zeros fill the rows where no agent acts, and may be outside of the space
+            # zeros fill the rows where no agent acts, and may be outside of the space
+            index = (action.long() - int(self.space.start)).clamp(0, self.size - 1)
             return nn.functional.one_hot(index, self.size).float()
         shape = self.space.shape or ()
         flat = action.float().reshape(*action.shape[: action.dim() - len(shape)], self.size)

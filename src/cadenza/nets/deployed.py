@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from cadenza.nets.actor_critic import ActorCritic
 from cadenza.nets.observe import ObservationTensors, Observer
 from cadenza.trees import map_tree
 from cadenza.types import Tree
@@ -50,3 +51,14 @@ class Deployed(nn.Module):
         inputs = map_tree(lambda x: x[None], self.observer.from_tensors(obs))  # a sequence of one step
         output, after = self.network(inputs, carry, is_first[None])
         return self.choose(output[0], mask), output[0], map_tree(lambda x: x[0], after)
+
+
+def deployed_actor_critic(net: ActorCritic, observer: Observer) -> Deployed:
+    """Return the policy as a module that takes the most likely action, without the critic."""
+
+    def network(obs: ObservationTensors, carry: Tree, first: Tensor) -> tuple[Tensor, Tree]:
+        features, after = net.torso(obs, carry, first)
+        return net.actor(features), after
+
+    carry = net.torso.initial_carry if net.has_memory else None
+    return Deployed(observer, [net.torso, net.actor, net.head], network, net.head.mode, carry)

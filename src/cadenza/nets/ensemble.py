@@ -29,13 +29,7 @@ class Ensemble(nn.Module):
     """
 
     def __init__(
-        self,
-        members: int,
-        inputs: int,
-        outputs: int,
-        config: MLPConfig,
-        layer_norm: bool = False,
-        dropout: float = 0.0,
+        self, members: int, inputs: int, outputs: int, config: MLPConfig, layer_norm: bool = False, dropout: float = 0.0
     ) -> None:
         super().__init__()
         sizes = [inputs, *config.hidden_sizes, outputs]

@@ -16,7 +16,7 @@ from cadenza.nets.dense import Style
 from cadenza.nets.encoders import StridedEncoder, group_by_size, to_unit_range
 from cadenza.nets.heads import LOG_2PI, log_tanh_slope
 from cadenza.nets.observe import VECTOR, ObservationTensors, images, vector_size
-from cadenza.nets.own_parts import own_network
+from cadenza.nets.own_parts import own_latent_policy, own_network
 from cadenza.nets.torso import own_encoder
 from cadenza.ops.scaling import symexp, symlog, two_hot_loss, two_hot_mean
 
@@ -121,6 +121,23 @@ class CriticEnsemble(nn.Module):
                 x = nn.functional.layer_norm(x, x.shape[-1:]) * scale + shift
             x = self.activations[number](x)
         return torch.baddbmm(biases[-1], x, weights[-1])
+
+
+class OwnCritics(nn.ModuleList):
+    """E networks of a user's from [B, F] to [E, B, O], computed one after the other, without dropout.
+
+    All are computed even where `members` [K] selects some: reading their numbers would wait for a device.
+    """
+
+    def __init__(self, members: int, inputs: int, outputs: int, part: OwnNetwork) -> None:
+        super().__init__(own_network(inputs, outputs, part) for _ in range(members))
+
+    def forward(self, x: Tensor, members: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+        values = torch.stack([member(x) for member in self])
+        return values if members is None else values.index_select(0, members)
+
+
+Critics = CriticEnsemble | OwnCritics
 
 
 class NumberDecoder(nn.Module):
@@ -229,11 +246,12 @@ class LatentModel(nn.Module):
         space: spaces.Space[Any],
         actions: int,
         config: LatentModelConfig,
-        policy_std: float | None,
+        policy: OwnNetwork | float | None,
         encoder: str | OwnNetwork = "auto",
         dynamics: str | OwnDynamics = "mlp",
+        critic: str | OwnNetwork = "mlp",
     ) -> None:
-        """With `policy_std` None, the policy learns its standard deviation."""
+        """`policy` is a user's, the standard deviation of noisy actions, or None: it learns its standard deviation."""
         super().__init__()
         latent, style, hidden = config.latent, config.style, [config.units] * 2
         self.numbers = NumberDecoder(config)
@@ -247,12 +265,18 @@ class LatentModel(nn.Module):
         self.dynamics = nn.Sequential(step, latent_norm(config))
         self.reward = mlp(inputs, hidden, outputs, style, zero=True)
         self.ends = mlp(latent, hidden, 1, style) if config.ends else None
-        self.critics = CriticEnsemble(config.critics, inputs, config.units, outputs, style, config.dropout)
-        self.policy: SquashedPolicy | NoisyPolicy
-        if policy_std is None:
+        self.critics: Critics
+        if isinstance(critic, str):
+            self.critics = CriticEnsemble(config.critics, inputs, config.units, outputs, style, config.dropout)
+        else:
+            self.critics = OwnCritics(config.critics, inputs, outputs, critic)
+        self.policy: nn.Module
+        if isinstance(policy, OwnNetwork):
+            self.policy = own_latent_policy(policy, latent, actions)
+        elif policy is None:
             self.policy = SquashedPolicy(latent, actions, config)
         else:
-            self.policy = NoisyPolicy(latent, actions, config, policy_std)
+            self.policy = NoisyPolicy(latent, actions, config, policy)
 
     def step(self, latent: Tensor, action: Tensor) -> Tensor:
         """Return the next latent state [*, latent] after an action [*, D]."""
@@ -264,7 +288,7 @@ class LatentModel(nn.Module):
         return self.numbers.mean(self.reward(torch.cat([latent, action], -1)))
 
     def values(
-        self, critics: CriticEnsemble, latent: Tensor, action: Tensor, members: Tensor, keep: Tensor | None = None
+        self, critics: Critics, latent: Tensor, action: Tensor, members: Tensor, keep: Tensor | None = None
     ) -> Tensor:
         """Return the values [K, *] of an action by the critics `members` [K], with dropout mask `keep`."""
         inputs = torch.cat([latent, action], -1)

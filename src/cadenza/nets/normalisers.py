@@ -197,14 +197,8 @@ class PercentileScale:
     from being magnified (Hafner et al. 2023, arXiv:2301.04104). The average starts at 0, without bias correction.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        rate: float = 0.01,
-        floor: float = 1.0,
-        percentiles: tuple[float, float] = (5.0, 95.0),
-    ) -> None:
-        self.levels = torch.tensor(percentiles, device=device) / 100
+    def __init__(self, device: torch.device, rate: float = 0.01, floor: float = 1.0) -> None:
+        self.levels = torch.tensor((5.0, 95.0), device=device) / 100
         self.ends = torch.zeros(2, device=device)
         self.rate, self.floor = rate, floor
 

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from cadenza.nets.actor_critic import ActorCritic
-from cadenza.nets.critic_view import CriticView
 from cadenza.nets.heads import ActionHead
 from cadenza.nets.normalisers import ValueScale
-from cadenza.nets.observe import Observer
+from cadenza.nets.observe import CriticView, Observer
 from cadenza.trees import map_tree
 from cadenza.types import Opinion, Step, Tree
 

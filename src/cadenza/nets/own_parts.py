@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -13,10 +14,18 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from cadenza.config import plugins, registry
-from cadenza.config.networks import HeadConfig, OwnPart
+from cadenza.config.networks import HeadConfig, OwnHead, OwnPart
 from cadenza.config.world_model_settings import WorldModelConfig
 from cadenza.errors import ConfigError, foreign_code
-from cadenza.types import Dynamics, MemoryLayer, PolicyHead
+from cadenza.types import (
+    Denoiser,
+    DifferentiableHead,
+    DiscreteHead,
+    Dynamics,
+    LatentPolicy,
+    MemoryLayer,
+    PolicyHead,
+)
 
 
 def own_part(part: OwnPart | HeadConfig, interface: type, *arguments: Any) -> Any:
@@ -32,16 +41,38 @@ def own_part(part: OwnPart | HeadConfig, interface: type, *arguments: Any) -> An
 def own_head(space: spaces.Space[Any], part: HeadConfig) -> Any:
     """Make a user's action head; refuse one whose actions are not those of the space."""
     head, where = own_part(part, PolicyHead, space), f"head '{part.name}'"
-    if not isinstance(getattr(head, "outputs", None), int):
-        raise ConfigError(f"{where} lacks a whole number `outputs`: how many numbers it needs from the network")
     with foreign_code(f"{where} cannot be called"), torch.no_grad():
-        output = torch.zeros(3, 2, head.outputs)
-        actions = {"mode": head.mode(output, None), "sample": head.sample(output, None, torch.Generator())}
-        numbers = dict(zip(("log-probability", "entropy"), head.evaluate(output, None, actions["mode"]), strict=True))
-        head.summary(output, None)
-        check_shapes(where, actions, (3, 2, *(space.shape or ())))
+        output, action = _try_head(head, where, space)
+        numbers = dict(zip(("log-probability", "entropy"), head.evaluate(output, None, action), strict=True))
         check_shapes(where, numbers, (3, 2))
     return head
+
+
+def own_sac_head(space: spaces.Space[Any], part: OwnHead) -> Any:
+    """Make a user's action head for SAC; refuse one whose actions or log-probabilities are not those of the space."""
+    is_continuous, where = isinstance(space, spaces.Box), f"head '{part.name}'"
+    head = own_part(part, DifferentiableHead if is_continuous else DiscreteHead, space)
+    with foreign_code(f"{where} cannot be called"), torch.no_grad():
+        output, action = _try_head(head, where, space)
+        if isinstance(space, spaces.Box):
+            drawn, log_prob = head.draw(output, torch.Generator())
+            units = {"a drawn action": drawn, "to_unit of an action": head.to_unit(action)}
+            check_shapes(where, units, (3, 2, math.prod(space.shape)))
+            check_shapes(where, {"log-probability of a drawn action": log_prob}, (3, 2))
+        elif isinstance(space, spaces.Discrete):
+            check_shapes(where, {"log_probs": head.log_probs(output, None)}, (3, 2, int(space.n)))
+    return head
+
+
+def _try_head(head: Any, where: str, space: spaces.Space[Any]) -> tuple[Tensor, Tensor]:
+    """Return an output of a network [3, 2, F] and the most likely actions, as a test of a user's action head."""
+    if not isinstance(getattr(head, "outputs", None), int):
+        raise ConfigError(f"{where} lacks a whole number `outputs`: how many numbers it needs from the network")
+    output = torch.zeros(3, 2, head.outputs)
+    actions = {"mode": head.mode(output, None), "sample": head.sample(output, None, torch.Generator())}
+    head.summary(output, None)
+    check_shapes(where, actions, (3, 2, *(space.shape or ())))
+    return output, actions["mode"]
 
 
 def own_dynamics(part: OwnPart, actions: int, embedding: int, config: WorldModelConfig) -> Any:
@@ -71,6 +102,28 @@ def own_memory(part: OwnPart, inputs: int, size: int) -> Any:
         for name, before in carry.items():
             check_shapes(where, {f"carry '{name}' after 2 steps": carries[name]}, (2, *before.shape))
     return layer
+
+
+def own_latent_policy(part: OwnPart, latent: int, actions: int) -> Any:
+    """Make a user's policy in latent states; refuse one that does not learn, or whose actions are not theirs."""
+    policy, where = own_part(part, LatentPolicy, latent, actions), f"policy '{part.name}'"
+    with foreign_code(f"{where} cannot be called"), torch.no_grad():
+        if not any(parameter.requires_grad for parameter in policy.parameters()):
+            raise ConfigError(f"{where} has no parameters to learn")
+        action, log_density = policy(torch.zeros(3, 2, latent), torch.zeros(3, 2, actions))
+        check_shapes(where, {"action": action}, (3, 2, actions))
+        check_shapes(where, {"log-density": log_density}, (3, 2))
+    return policy
+
+
+def own_denoiser(part: OwnPart, actions: int, horizon: int, history: int, features: int) -> Any:
+    """Make a user's network that predicts the noise in actions; refuse one that does not return their shape."""
+    net, where = own_part(part, Denoiser, actions, horizon, history, features), f"denoiser '{part.name}'"
+    shape = (3, horizon, actions)
+    with foreign_code(f"{where} cannot be called"), torch.no_grad():
+        noise = net(torch.zeros(shape), torch.zeros(3, dtype=torch.long), torch.zeros(3, history, features))
+        check_shapes(where, {"noise": noise}, shape)
+    return net
 
 
 def check_shapes(where: str, results: Mapping[str, Tensor], shape: tuple[int, ...]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 from gymnasium import spaces
@@ -11,14 +12,18 @@ from gymnasium.vector.utils import create_empty_array
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cadenza.config.networks import MLPConfig, OwnNetwork, OwnPart, TorsoConfig
+from cadenza.config.networks import CNNConfig, MemoryConfig, MLPConfig, OwnNetwork, OwnPart, TorsoConfig
 from cadenza.config.plugins import load
 from cadenza.errors import ConfigError, foreign_code
-from cadenza.nets.cnn import CNN
-from cadenza.nets.memory import Memory
-from cadenza.nets.mlp import hidden_layers
+from cadenza.nets.mlp import ACTIVATIONS, hidden_layers, orthogonal
 from cadenza.nets.observe import VECTOR, ObservationTensors, Observer, images, vector_size
 from cadenza.types import Tree
+
+if TYPE_CHECKING:
+    from cadenza.nets.memory import Memory
+
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # Mnih et al. 2015; needs 36 pixels
+SMALL = ((16, 3, 1), (32, 3, 2), (32, 2, 1))  # needs 8
 
 
 class Torso(nn.Module):
@@ -34,7 +39,7 @@ class Torso(nn.Module):
         features: int = self.encoder.features  # type: ignore[assignment]
         self.mix = hidden_layers(features, MLPConfig(config.hidden_sizes, config.activation))
         features = config.hidden_sizes[-1] if config.hidden_sizes else features
-        self.memory = Memory(features, config.memory) if config.memory.type != "none" else None
+        self.memory = _memory(features, config.memory)
         self.features = self.memory.size if self.memory is not None else features
 
     def initial_carry(self, *batch: int) -> Tree:
@@ -44,6 +49,14 @@ class Torso(nn.Module):
         """Return the features, and the carries after each step if `carries`. `first` [L, *B] marks episode starts."""
         features = self.mix(self.encoder(obs))
         return (features, {}) if self.memory is None else self.memory(features, carry, first, carries)
+
+
+def _memory(features: int, config: MemoryConfig) -> Memory | None:
+    if config.type == "none":
+        return None
+    from cadenza.nets.memory import Memory
+
+    return Memory(features, config)
 
 
 class Encoder(nn.Module):
@@ -60,6 +73,45 @@ class Encoder(nn.Module):
         if VECTOR in obs:
             parts.append(obs[VECTOR])
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+
+
+class FirstLayer(nn.Conv2d):
+    """A convolution of images. Bytes are scaled to [0, 1] through the weights, of which there are fewer than pixels."""
+
+    def forward(self, pixels: Tensor, is_bytes: bool = False) -> Tensor:
+        weight = self.weight / 255 if is_bytes else self.weight
+        return nn.functional.conv2d(pixels, weight, self.bias, self.stride)
+
+
+class CNN(nn.Sequential):
+    """Images [*, C, H, W] to features [*, features]; bytes are scaled to [0, 1]."""
+
+    def __init__(self, shape: tuple[int, int, int], config: CNNConfig) -> None:
+        channels, *sides = shape
+        specs = config.layers
+        if specs == "auto":
+            specs = NATURE if min(sides) >= 36 else SMALL
+        layers: list[nn.Module] = []
+        for out, kernel, stride in specs:
+            sides = [(side - kernel) // stride + 1 for side in sides]
+            if min(sides) < 1:
+                value = [list(layer) for layer in specs]
+                raise ConfigError(f"algorithm.torso.cnn.layers={value}: too much for {shape[1]}x{shape[2]} pixels")
+            convolution = (nn.Conv2d if layers else FirstLayer)(channels, out, kernel, stride)
+            layers += [orthogonal(convolution, math.sqrt(2)), ACTIVATIONS[config.activation]()]
+            channels = out
+        flat = channels * math.prod(sides)
+        linear = orthogonal(nn.Linear(flat, config.features), math.sqrt(2))
+        super().__init__(*layers, nn.Flatten(), linear, ACTIVATIONS[config.activation]())
+
+    def forward(self, x: Tensor) -> Tensor:
+        # on a CPU convolutions, and their gradients even more, are faster in the channels-last layout
+        layout = torch.channels_last if x.device.type == "cpu" else torch.preserve_format
+        first, *rest = self
+        pixels: Tensor = first(x.flatten(0, -4).to(torch.float32, memory_format=layout), x.dtype == torch.uint8)
+        for layer in rest:
+            pixels = layer(pixels)
+        return pixels.reshape(*x.shape[:-3], -1)
 
 
 def own_encoder(space: spaces.Space[Any], part: OwnPart, key: str, raw: bool = False) -> nn.Module:

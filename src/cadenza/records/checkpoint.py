@@ -24,7 +24,7 @@ from cadenza.base.failpoints import failpoint
 from cadenza.base.files import SafePath
 from cadenza.base.json_text import without_digest
 from cadenza.base.owned_files import DOOMED, MANIFEST
-from cadenza.base.system_memory import available
+from cadenza.base.resource_usage import available_memory
 from cadenza.base.text import printable
 from cadenza.errors import CheckpointError, NotFoundError
 from cadenza.records import codec, validity
@@ -343,7 +343,7 @@ def manifest_digest(manifest: dict[str, Any]) -> str:
 
 def read_verified(folder: SafePath, file: str, facts: dict[str, Any]) -> bytes:
     """Read a file of a checkpoint; refuse one that differs from the manifest's `facts` about it."""
-    if facts["size"] > LARGE and (room := available()) is not None and facts["size"] > room:
+    if facts["size"] > LARGE and (room := available_memory()) is not None and facts["size"] > room:
         raise CheckpointError(f"{folder / file}: has {facts['size']:,} bytes, which do not fit into memory")
     content = (folder / file).read_bytes(facts["size"])
     actual = hashlib.sha256(content).hexdigest()

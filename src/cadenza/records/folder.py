@@ -217,17 +217,21 @@ def runs_root(option: Path | None = None) -> Path:
     return option or Path(os.environ.get("CADENZA_RUNS") or "runs")
 
 
+def root_to_list(option: Path | None = None) -> Path:
+    """Return the folder of runs for a command that lists them: one that does not exist has none, a file is refused."""
+    root = runs_root(option)
+    if root.is_file():
+        raise NotFoundError(f"--runs-dir {root}: it is a file, and runs are in a folder")
+    return root
+
+
 def shared_url() -> str | None:
     """Return the URL of a team's index from CADENZA_INDEX, or None."""
     return os.environ.get(SHARED_INDEX) or None
 
 
 def create(
-    root: Path,
-    config: RunConfig,
-    command: list[str],
-    run_id: str | None = None,
-    facts: Mapping[str, Any] | None = None,
+    root: Path, config: RunConfig, command: list[str], run_id: str | None = None, facts: Mapping[str, Any] | None = None
 ) -> RunFolder:
     """Create a run folder with its config, manifest and status, whole or not at all, and make `@last` name it.
 

@@ -36,7 +36,7 @@ def upload(folder: Path, repo: str, private: bool, message: str) -> dict[str, An
     Leave files alone that no run has, and refuse a repository that holds something else than a run.
     """
     with _plain_errors(repo):
-        hub = _api()
+        hub = require_api()
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         hub.create_repo(repo, private=private, exist_ok=True)
@@ -61,7 +61,7 @@ def download(ref: str) -> Path:
     repo, _, revision = ref.partition("@")
     check_repo(repo)
     with _plain_errors(repo, revision):
-        hub = _api()
+        hub = require_api()
         selection = {"allow_patterns": [*NEEDED, *CHECKPOINT], "ignore_patterns": [OUTSIDE]}
         path = without_links(Path(hub.snapshot_download(repo, revision=revision or None, **selection)))
     for name in ("config.yaml", "manifest.json"):
@@ -108,7 +108,8 @@ def _holds_a_run(hub: Any, repo: str, names: list[str]) -> bool:
     return isinstance(manifest, dict) and "config_hash" in manifest
 
 
-def _api() -> Any:
+def require_api() -> Any:
+    """Return the Hub's interface; refuse where its package is not installed. No request is sent."""
     try:
         utils: Any = import_module("huggingface_hub.utils")
         from huggingface_hub import HfApi

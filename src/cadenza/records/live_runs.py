@@ -8,7 +8,6 @@ from typing import Any
 
 from cadenza.base.eta import Count, ahead, speed
 from cadenza.base.files import SafePath
-from cadenza.errors import CheckpointError
 from cadenza.records import alert_log, validity
 from cadenza.records.folder import RunFolder, read_object, run_ids
 from cadenza.records.lock import is_held
@@ -52,7 +51,7 @@ def describe(folder: RunFolder) -> Running:
     """Return the progress of a run."""
     status, rows, alerts = folder.read_status(), tail(folder.metrics), alert_log.read(folder.alerts)
     training = folder.settings().get("training", {})
-    decisions = _decisions(folder)
+    decisions = validity.lenient(lambda: read_object(folder.decisions))
     unit = decisions.get("training.unit")
     if unit not in ("env_steps", "updates"):
         unit = "env_steps"
@@ -89,14 +88,6 @@ def describe(folder: RunFolder) -> Running:
         alert=alerts[-1] if alerts else None,
         parts={key: value for key, value in last.items() if key.startswith("time/") and _number(value) is not None},
     )
-
-
-def _decisions(folder: RunFolder) -> Row:
-    """Return the decisions, or {} where they cannot be read: one damaged file must not hide the other runs."""
-    try:
-        return read_object(folder.decisions)
-    except (CheckpointError, OSError):
-        return {}
 
 
 def tail(path: SafePath) -> list[Row]:

@@ -50,10 +50,10 @@ else:
 
 
 class RunLock:
-    """The lock of a run, held from `acquire` to `release`, or as a context. A child process does not keep it."""
+    """The lock of a run or a sweep, held from `acquire` to `release`, or as a context; a child does not keep it."""
 
-    def __init__(self, run: Path) -> None:
-        self.path = run / LOCK_NAME
+    def __init__(self, run: Path, kind: str = "run") -> None:
+        self.path, self.kind = run / LOCK_NAME, kind
         self._place = SafePath(run) / LOCK_NAME
         self._file: int | None = None
 
@@ -98,7 +98,7 @@ class RunLock:
                     time.sleep(PAUSE_SECONDS)
             except OSError as problem:
                 raise StorageError(f"cannot lock {self.path}: {problem.strerror}") from problem
-        raise LockedError(f"run {self.path.parent.name} is in use by {describe(holder(self.path.parent))}")
+        raise LockedError(f"{self.kind} {self.path.parent.name} is in use by {describe(holder(self.path.parent))}")
 
 
 _own_locks: weakref.WeakSet[RunLock] = weakref.WeakSet()

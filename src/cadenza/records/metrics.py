@@ -268,10 +268,14 @@ def first_difference(rows_a: Sequence[Row], rows_b: Sequence[Row], limit: int | 
 
 
 def export_csv(rows: Sequence[Row], path: SafePath) -> None:
-    """Write a table with a column for each quantity, empty where a row does not have it."""
+    """Write a table with a column for each quantity."""
+    atomic.write_text(path, as_csv(names(rows), rows))
+
+
+def as_csv(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """Return a table with a header as CSV, empty where a row does not have a column."""
     text = io.StringIO()
-    columns = names(rows)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(cell, columns))
     writer.writerows([cell(row.get(name)) for name in columns] for row in rows)
-    atomic.write_text(path, text.getvalue())
+    return text.getvalue()

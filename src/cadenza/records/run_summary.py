@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,7 @@ def describe(path: Path) -> tuple[Row, str, Row]:
     folder = RunFolder(path)
     reason = unreadable(folder)
     settings, searchable = _settings(folder) if reason is None else NO_SETTINGS
-    status, manifest = _lenient(folder.read_status), _lenient(folder.read_manifest)
+    status, manifest = validity.lenient(folder.read_status), validity.lenient(folder.read_manifest)
     if reason is None and not (settings and manifest):
         reason = damaged(folder)
     environment = _setting(settings, "environment", "id") or manifest.get("environment")
@@ -180,14 +179,6 @@ def automatic_tags(settings: Row, dirty: bool) -> list[str]:
 def changes(command: list[str]) -> list[str]:
     """Return the settings on the command line, which are shown for a run without a name."""
     return [text for text in command[2:] if SETTING.fullmatch(text) and not text.startswith(COLUMN_SETTINGS)]
-
-
-def _lenient(read: Callable[[], Row]) -> Row:
-    """Read a file, or return nothing if it is damaged: one damaged folder must not hide the others."""
-    try:
-        return read()
-    except (CheckpointError, OSError):
-        return {}
 
 
 def _setting(settings: Row, section: str, key: str) -> Any:

@@ -159,13 +159,15 @@ def require_trust(stored: dict[str, Any], manifest: dict[str, Any], where: Path,
         raise ConfigError(f"{where} would {' and '.join(actions)} and was not made here: {REMEDY}")
 
 
-def require_trust_of_file(spec: str) -> None:
+def require_trust_of_file(spec: str, trust: bool = False) -> None:
     """Refuse a spec or sweep file in a run's folder that names code, publishes, or reads the user's files or variables.
 
-    Such a file is its author's; a file anywhere else counts as the user's. In the run's stored config, the signed
-    blocks may be the user's. Any other file in the folder may name files and packages in a defaults list, so it is
-    refused as a whole. The files that it builds on count like itself.
+    With `trust`, refuse nothing. Such a file is its author's; a file anywhere else counts as the user's. In the run's
+    stored config, the signed blocks may be the user's. Any other file in the folder may name files and packages in a
+    defaults list, so it is refused as a whole. The files that it builds on count like itself.
     """
+    if trust:
+        return
     path = Path(without_choice(spec))
     _require_trust_of(path)
     if os.path.isfile(path):

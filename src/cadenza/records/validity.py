@@ -49,6 +49,10 @@ def list_of(check: Check) -> Check:
     return lambda value: isinstance(value, list) and all(map(check, value))
 
 
+def is_range(value: Any) -> bool:
+    return list_of(is_number)(value) and len(value) == 2
+
+
 def dict_of(check: Check) -> Check:
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
@@ -70,6 +74,7 @@ STATUS: dict[str, Check] = {
     **dict.fromkeys(("eval/return_mean", "best_return", "return_threshold"), optional(is_number)),
     "seconds": lambda value: is_number(value) and 0 <= value < 1e12,
     "cleaned": optional(is_text),
+    "reward_range": optional(is_range),
     "phase": record(name=optional(is_text), last=is_bool, unit=is_text, end=optional(is_count)),
 }
 MANIFEST: dict[str, Check] = {
@@ -82,7 +87,7 @@ MANIFEST: dict[str, Check] = {
     "facts": record(
         **dict.fromkeys(("observation", "action"), optional(is_text)),
         **dict.fromkeys(("max_episode_steps", "threshold"), optional(is_number)),
-        reward_range=optional(list_of(is_number)),
+        reward_range=optional(is_range),
     ),
     "git": lambda value: value is None or (isinstance(value, dict) and is_text(value.get("commit", ""))),
 }
@@ -106,6 +111,14 @@ SETTINGS: dict[str, Check] = {
 def damage(path: SafePath, reason: str) -> CheckpointError:
     """Return the error about a file of a run that is not as cadenza wrote it."""
     return CheckpointError(f"{path} is damaged ({reason}): {REMEDY}")
+
+
+def lenient(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Read a file, or return nothing if it is damaged or missing: one damaged folder must not hide the others."""
+    try:
+        return read()
+    except (CheckpointError, OSError):
+        return {}
 
 
 def status(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from cadenza.data.batches import Past
 from cadenza.data.datasets import joined, merged, refuse_existing, write_dataset
 from cadenza.data.replay import ReplayStore
 from cadenza.data.ring_steps import LAST
-from cadenza.envs.seeds import RECORD, EpisodeSeeds
+from cadenza.envs.ledger import RECORD, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
 from cadenza.lab.playback import PLAYING, Player, load_policy

@@ -26,7 +26,7 @@ from cadenza.data.datasets import described_space
 from cadenza.envs.catalog import make
 from cadenza.envs.families.gym import Gym
 from cadenza.envs.layout import Layout, allocate_buffer, allocate_space, blank
-from cadenza.envs.seeds import RECORD, EpisodeSeeds
+from cadenza.envs.ledger import RECORD, EpisodeSeeds
 from cadenza.envs.wrappers import RescaledActions, layer
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError, install
 from cadenza.lab.playback import Player, load_policy

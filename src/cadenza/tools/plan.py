@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cadenza.base import system_memory
+from cadenza.base import resource_usage
 from cadenza.base.formatting import size
 from cadenza.config.schema import Phase, RunConfig
 from cadenza.data.priorities import Priorities
@@ -22,11 +22,12 @@ from cadenza.engine.build import Assembly, assemble
 from cadenza.engine.launch import check
 from cadenza.engine.signals import Signals
 from cadenza.envs.layout import shape_of
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
 from cadenza.lab.session import build_quietly
 from cadenza.records.folder import create
+from cadenza.tools import object_memory
 from cadenza.tools.plan_forecast import Forecast, Pace, forecast, paces_of
 from cadenza.tools.plan_measure import Measured, measure
 from cadenza.types import Acted, EnvSpec, Mode, PhaseInfo, Sealing, Step, Store, Workflow
@@ -161,11 +162,11 @@ def footprint(store: Store, passing: Any) -> Footprint:
     """Measure what the store owns now, without the arrays of `passing`, which it may only refer to."""
     if isinstance(store, ReplayStore):
         return replay_footprint(store, store.bulk, store.revised_bulk)
-    blocks, foreign = system_memory.blocks(store), system_memory.blocks(passing)
-    largest = max(system_memory.arrays(store), key=lambda array: array.nbytes, default=None)
+    blocks, foreign = object_memory.blocks(store), object_memory.blocks(passing)
+    largest = max(object_memory.arrays(store), key=lambda array: array.nbytes, default=None)
     memory = sum(count for address, count in blocks.items() if address not in foreign)
     files = store.bulk * (2 if store.on_disk else 1) if isinstance(store, Sealing) else None
-    mapped = sum(system_memory.mapped(store).values())
+    mapped = sum(object_memory.mapped(store).values())
     return Footprint(memory, () if largest is None else tuple(largest.shape), files=files, mapped=mapped)
 
 
@@ -180,7 +181,7 @@ def replay_footprint(store: ReplayStore, rows: int, revised: int) -> Footprint:
 
 def refuse_too_much(config: RunConfig, stores: dict[str, Footprint]) -> None:
     """Refuse stores that exceed the available memory, and name settings that would fit."""
-    room, needed = system_memory.available(), sum(store.memory for store in stores.values())
+    room, needed = resource_usage.available_memory(), sum(store.memory for store in stores.values())
     if room is None or (needed <= room and not any(store.at_least for store in stores.values())):
         return
     name, largest = max(stores.items(), key=lambda item: item[1].memory)
@@ -257,8 +258,8 @@ def memory_of(workflow: Workflow, stores: dict[str, Footprint], process: int | N
     contents = WorkflowContents(workflow)
     parameters = {id(parameter): parameter for parameter in contents.parameters.values()}.values()
     buffers = [list(module.buffers()) for module in contents.modules.values()]
-    networks = system_memory.blocks([list(parameters), buffers])
-    state = system_memory.blocks(workflow.state_dict())
+    networks = object_memory.blocks([list(parameters), buffers])
+    state = object_memory.blocks(workflow.state_dict())
     full = sum(store.memory for store in stores.values())
     return {
         "parameters": sum(parameter.numel() for parameter in parameters),
@@ -270,7 +271,7 @@ def memory_of(workflow: Workflow, stores: dict[str, Footprint], process: int | N
         "mapped_bytes": sum(store.mapped for store in stores.values()),
         "process_bytes": process,
         "total_bytes": None if process is None else process + full,
-        "available_bytes": system_memory.available(),
+        "available_bytes": resource_usage.available_memory(),
     }
 
 

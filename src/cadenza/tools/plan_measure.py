@@ -7,7 +7,7 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
-from cadenza.base import system_memory
+from cadenza.base import resource_usage
 from cadenza.config.schema import Phase
 from cadenza.engine.clock import Clock
 from cadenza.engine.orchestrator import Orchestrator
@@ -15,6 +15,7 @@ from cadenza.engine.scheduler import PhaseScheduler
 from cadenza.engine.signals import STOP
 from cadenza.errors import ConfigError
 from cadenza.records.metrics import read
+from cadenza.tools import object_memory
 from cadenza.tools.plan_forecast import Mark
 from cadenza.types import PhaseInfo, Store
 
@@ -130,8 +131,8 @@ def update_once(run: Orchestrator) -> None:
 
 def resident_beside(stores: dict[str, Store]) -> int | None:
     """Return the resident bytes of this process without its stores: libraries, environments, networks, updates."""
-    now, pieces = system_memory.resident(), system_memory.blocks(stores) | system_memory.mapped(stores)
-    return None if now is None else now - system_memory.touched(pieces)
+    now, pieces = resource_usage.resident_memory(), object_memory.blocks(stores) | object_memory.mapped(stores)
+    return None if now is None else now - object_memory.touched(pieces)
 
 
 def checkpoint_files(run: Orchestrator) -> dict[str, int]:

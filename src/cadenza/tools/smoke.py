@@ -19,8 +19,8 @@ from cadenza.config.schema import EnvironmentConfig, RunConfig
 from cadenza.data.datasets import write_dataset
 from cadenza.engine.launch import Result
 from cadenza.envs.catalog import make
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.random_actions import random_actions
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import CadenzaError, ConfigError, MissingExtraError, explanation
 from cadenza.lab.session import resume, train

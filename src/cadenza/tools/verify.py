@@ -32,14 +32,8 @@ from cadenza.records.validity import pointer
 # Parts of a state that hold times, not results.
 TIMES = {"clock.seconds", "metrics.bytes"}
 # Where `verify --resume` kills: between two tasks, and at the delicate moments of saving.
-KILLS = (
-    "run:task@3",
-    "ckpt:after_write@2",
-    "ckpt:before_rename@2",
-    "ckpt:after_rename@2",
-    "ckpt:before_prune@2",
-    "run:task@4",
-)
+SAVING = tuple(f"ckpt:{moment}@2" for moment in ("after_write", "before_rename", "after_rename", "before_prune"))
+KILLS = ("run:task@3", *SAVING, "run:task@4")
 CYCLES = 16  # enough for every failpoint to be reached
 
 Report = Callable[[str], object]  # takes a line about what is done next

@@ -32,20 +32,9 @@ TABLE_ROWS = 12
 EVALUATION = "eval/return_mean"
 # Listed first, in this order; the other metrics follow until the table is full.
 IMPORTANT = (
-    EVALUATION,
-    "eval/return_std",
-    "eval/win_rate",
-    "collect/return_mean",
-    "collect/length_mean",
-    "collect/win_rate",
-    "train/policy_loss",
-    "train/value_loss",
-    "train/entropy",
-    "train/kl",
-    "train/clip_fraction",
-    "train/explained_variance",
-    "train/grad_norm",
-    "train/learning_rate",
+    *(EVALUATION, "eval/return_std", "eval/win_rate", "collect/return_mean", "collect/length_mean", "collect/win_rate"),
+    *("train/policy_loss", "train/value_loss", "train/entropy", "train/kl", "train/clip_fraction"),
+    *("train/explained_variance", "train/grad_norm", "train/learning_rate"),
 )
 LINE_METRICS = (EVALUATION, "collect/return_mean", "train/policy_loss", "train/value_loss")
 

@@ -16,7 +16,7 @@ import torch
 from cadenza.base import owned_files
 from cadenza.base.atomic import write_json
 from cadenza.config.schema import DebugConfig
-from cadenza.engine.attachments import Act, Probe, Update
+from cadenza.engine.events import Act, Probe, Update
 from cadenza.errors import DivergenceError, StorageError
 from cadenza.nets.optimizers import Optimizer
 from cadenza.records.checkpoint import Checkpoints

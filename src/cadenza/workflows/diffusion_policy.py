@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cadenza.config.networks import OwnPart
 from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.replay import ReplayStore
@@ -24,6 +25,7 @@ from cadenza.nets.normalisers import RangeNorm
 from cadenza.nets.observe import VECTOR, ObservationTensors, Observer, flatten, is_image, vector_size, walk
 from cadenza.nets.opinions import single_steps, to_numpy
 from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
+from cadenza.nets.own_parts import own_denoiser
 from cadenza.nets.target import Target
 from cadenza.nets.torso import Torso
 from cadenza.ops.diffusion import NOISE_SCHEDULES, add_noise, ddim_step, ddpm_step, sampling_steps
@@ -46,9 +48,11 @@ class Net(nn.Module):
         self.torso = Torso(group.observation, config.torso)
         self.shape = (config.horizon, actions)
         history, features = config.history, self.torso.features
-        self.denoiser: UNet | DenoisingTransformer | None = None
+        self.denoiser: nn.Module | None = None
         if config.baseline == "cloning":
             self.regression = MLP(history * features, config.horizon * actions, config.cloning)
+        elif isinstance(config.denoiser, OwnPart):
+            self.denoiser = own_denoiser(config.denoiser, actions, config.horizon, history, features)
         elif config.denoiser == "unet":
             self.denoiser = UNet(actions, history, features, config.unet)
         else:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from cadenza.config.algorithm_settings import SMALL_BATCH, accumulation
 from cadenza.config.checks import check_actions, check_single_transitions, refuse_memory
 from cadenza.config.denoiser_settings import DenoisingTransformerConfig, UNetConfig
-from cadenza.config.networks import MLPConfig, OptimizerConfig, TorsoConfig
+from cadenza.config.networks import MLPConfig, OptimizerConfig, OwnNetwork, TorsoConfig
 from cadenza.config.replay_settings import ReplaySettings
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
@@ -29,7 +29,9 @@ class DiffusionPolicyConfig(ReplaySettings):
     history: int = setting(2, "observations that a chunk is predicted from, the current one included", least=1)
     horizon: int = setting(16, "length of the predicted chunk of actions, the current one first", least=1)
     executed: int = setting(8, "actions of a chunk that are executed before the next chunk is predicted", least=1)
-    denoiser: Literal["unet", "transformer"] = setting("unet", "network that predicts the noise", needs=DIFFUSION)
+    denoiser: Literal["unet", "transformer"] | OwnNetwork = setting(
+        "unet", "network that predicts the noise: one of these or of yours", needs=DIFFUSION
+    )
     noise_schedule: Literal["cosine", "linear"] = setting("cosine", "growth of noise over the steps", needs=DIFFUSION)
     noise_steps: int = setting(100, "noising steps from actions to pure noise", least=1, needs=DIFFUSION)
     sampler: Literal["ddim", "ddpm"] = setting("ddim", "sampler of actions from noise", needs=DIFFUSION)
@@ -71,11 +73,7 @@ class DiffusionPolicyConfig(ReplaySettings):
         if self.baseline == "none" and self.denoiser == "unet" and self.horizon % shrinks:
             scales = f"the {len(self.unet.widths)} scales of algorithm.unet.widths"
             raise ConfigError(f"algorithm.horizon={self.horizon}: must be a multiple of {shrinks}, for {scales}")
-        refuse_memory(
-            self.torso,
-            "the memory of this algorithm is algorithm.history",
-            "there is one torso in any case",
-        )
+        refuse_memory(self.torso, "the memory of this algorithm is algorithm.history", "there is one torso in any case")
 
     def shrunk(self) -> DiffusionPolicyConfig:
         """Return settings with small gradient steps."""

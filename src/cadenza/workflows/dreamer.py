@@ -369,7 +369,8 @@ class Dreamer:
             value = to_numpy(self.behaviour.critic.mean(self.behaviour.critic(features)))
             opinion = replace(opinion, value=value, **self._distribution(self.behaviour.actor, features, steps))
         config = self.timed.at(mode.phase)
-        credit = Credit(config.gamma, config.return_lambda, on_arrival=config.values_count_arrival)
+        arrival = config.values_count_arrival
+        credit = Credit(config.gamma, config.return_lambda, on_arrival=arrival, estimate=self.estimator)
         return Explained({self.group: opinion}, carry, {self.group: credit})
 
     def _distribution(self, actor: Actor, features: Tensor, steps: Step) -> dict[str, np.ndarray]:

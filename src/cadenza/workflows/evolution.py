@@ -17,13 +17,7 @@ class Evolution:
     """P candidates with several trials each, numbered round by round: trial t is one of candidate t % P."""
 
     def __init__(
-        self,
-        size: int,
-        population: int,
-        trials: int,
-        sigma: float,
-        generator: torch.Generator,
-        device: torch.device,
+        self, size: int, population: int, trials: int, sigma: float, generator: torch.Generator, device: torch.device
     ) -> None:
         self.population, self.generator, self.device = population, generator, device
         self.search = begin(size, sigma)

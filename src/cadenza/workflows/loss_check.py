@@ -18,6 +18,7 @@ from cadenza.config.networks import (
     MemoryConfig,
     NetworkConfig,
     OptimizerConfig,
+    OwnHead,
     TorsoConfig,
 )
 from cadenza.config.registry import workflow_class
@@ -70,6 +71,8 @@ def is_foreign(settings: Any) -> bool:
     """Return whether the settings name a network of the user's or a memory, for which there are no kernels."""
     if isinstance(settings, NetworkConfig):
         return settings.network != "mlp"
+    if isinstance(settings, OwnHead):
+        return True
     if isinstance(settings, HeadConfig):
         return settings.name != "auto"
     if isinstance(settings, TorsoConfig):
@@ -94,6 +97,8 @@ def narrow(settings: Any) -> Any:
     """
     if isinstance(settings, OptimizerConfig):
         return OptimizerConfig()
+    if isinstance(settings, OwnHead):
+        return "auto"
     if isinstance(settings, HeadConfig) and settings.name != "auto":
         return HeadConfig()
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}

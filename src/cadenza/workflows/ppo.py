@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -21,9 +21,7 @@ from torch import Tensor
 from cadenza.config.schedules import TimedSettings, value_at
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.rollout import Rollout, RolloutStore
-from cadenza.nets.actor_critic import ActorCritic, ActorCriticOutput, act, deployed
-from cadenza.nets.critic_view import CriticView
-from cadenza.nets.deployed import Deployed
+from cadenza.nets.actor_critic import ActorCritic, ActorCriticOutput, act
 from cadenza.nets.normalisers import RewardScale, ValueScale
 from cadenza.nets.numpy.actor_critic_kernel import (
     ActorCriticKernel,
@@ -31,8 +29,7 @@ from cadenza.nets.numpy.actor_critic_kernel import (
     example_samples,
     has_example,
 )
-from cadenza.nets.observe import ObservationTensors, Observer
-from cadenza.nets.opinions import actor_critic_opinions
+from cadenza.nets.observe import CriticView, ObservationTensors, Observer
 from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.ops.returns import explained_variance
 from cadenza.ops.surrogate import FIGURES, ClippedObjective
@@ -40,6 +37,9 @@ from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Credit, Explained, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.parts import Parts, both, estimator, own_states, takes_ratio
 from cadenza.workflows.ppo_config import PPOConfig
+
+if TYPE_CHECKING:
+    from cadenza.nets.deployed import Deployed
 
 Part = Literal["all", "value", "policy"]
 FIGURES_OF: dict[Part, tuple[str, ...]] = {  # what an update of this part reports
@@ -100,6 +100,7 @@ class PPO:
         self.reward_scales: dict[str, RewardScale] = {}
         self.value_scales: dict[str, ValueScale] = {}
         self.dead: dict[str, Tensor] = {}  # agents dead at the end of the last rollout [N, A]
+        self.log_factors: dict[str, Tensor] = {}  # of a sequential update, by team [T, N]
         for name, group in context.env.groups.items():
             settings = self.configs[name]
             is_raw, sees = settings.torso.encoder != "auto", settings.critic.sees
@@ -149,16 +150,21 @@ class PPO:
         return act(self.nets, kernels, self.observers, step, carry, mode, self.views, keep_outputs=keep_outputs)
 
     def deployed(self, group: str) -> Deployed:
-        return deployed(self.nets[group], self.observers[group])
+        from cadenza.nets.deployed import deployed_actor_critic
+
+        return deployed_actor_critic(self.nets[group], self.observers[group])
 
     def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
         """Return action probabilities (or means and deviations) and values."""
+        from cadenza.nets.opinions import actor_critic_opinions
+
         opinions, after = actor_critic_opinions(self.nets, self.observers, steps, carry, self.views, self.value_scales)
         return Explained(opinions, after, {name: self._credit(name, mode.phase) for name in self.nets})
 
     def _credit(self, name: str, phase: PhaseInfo) -> Credit:
         config, scale = self.timed[name].at(phase), self.reward_scales.get(name)
-        credit = Credit(config.gamma, config.gae_lambda, team=self.config.rewards == "team")
+        team, estimate = self.config.rewards == "team", self.estimators[name]
+        credit = Credit(config.gamma, config.gae_lambda, team=team, estimate=estimate)
         return credit if scale is None else credit._replace(reward_scale=scale.deviation(), reward_clip=scale.clip)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
@@ -183,10 +189,9 @@ class PPO:
         rollout = store.take()
         metrics: dict[str, Any] = {}
         updates = 0
-        log_factors: dict[str, Tensor] = {}  # by team: log-likelihood ratio of the actions of its updated groups [T, N]
+        self.reset_factor()
         for name in self._order():
-            team = self.context.env.groups[name].team
-            samples, again = self._prepare(name, rollout, phase, log_factors.get(team))
+            samples, again = self._prepare(name, rollout, phase)
             if not samples.weight.any():  # no agent of this group acted
                 continue
             before = self._likelihood(name, rollout) if self._is_sequential else None
@@ -195,13 +200,30 @@ class PPO:
             prefix = "train/" if len(self.nets) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in group_metrics.items()}
             if before is not None:
-                log_factors[team] = log_factors.get(team, 0) + self._likelihood(name, rollout) - before
+                self.update_factor(name, before, self._likelihood(name, rollout))
             # only now, so that this rollout was acted on and learned from with the same normalisation
             acted = self._tensor(rollout.groups[name]["active"])
             self.observers[name].learn(rollout.groups[name]["obs"], acted)
             if name in self.views:
                 self.views[name].learn(observations(rollout), rollout.state, acted)
         return Updated(updates, metrics)
+
+    def reset_factor(self) -> None:
+        """Begin a sequential update: the factor of every team is one."""
+        self.log_factors = {}
+
+    def factor(self, name: str) -> Tensor | None:
+        """Return the weights [T, N] of a group's policy loss, by the groups of its team before; None: all are one."""
+        log_factor = self.log_factors.get(self.context.env.groups[name].team)
+        return None if log_factor is None else log_factor.exp()
+
+    def update_factor(self, name: str, before: Tensor, after: Tensor) -> None:
+        """Multiply the factor of a group's team by the likelihood ratio of the group's actions.
+
+        `before` and `after` its update are the log-probabilities of its joint actions [T, N].
+        """
+        team = self.context.env.groups[name].team
+        self.log_factors[team] = self.log_factors.get(team, 0) + after - before
 
     @property
     def _is_sequential(self) -> bool:
@@ -215,16 +237,14 @@ class PPO:
         return [names[index] for index in self.context.streams.numpy("order").permutation(len(names))]
 
     @torch.no_grad()
-    def _prepare(
-        self, name: str, rollout: Rollout, phase: PhaseInfo, log_factor: Tensor | None = None
-    ) -> tuple[Samples, Callable[[], Samples] | None]:
+    def _prepare(self, name: str, rollout: Rollout, phase: PhaseInfo) -> tuple[Samples, Callable[[], Samples] | None]:
         """Return a group's samples, and the function that estimates their advantages anew, where an estimator does.
 
         Samples have advantages and value targets, and are cut into sequences.
         """
         data, config = rollout.groups[name], self.timed[name].at(phase)
         acted, is_first = self._tensor(data["active"]), self._tensor(rollout.is_first)[..., None]
-        first = is_first.expand(acted.shape)
+        first, factor = is_first.expand(acted.shape), self.factor(name)
         alive = self._alive(name, first, self._tensor(data["died"])) & self._tensor(anyone_acted(rollout))[..., None]
         reward, terminated = self._earned(name, rollout)
         ended = terminated | self._tensor(rollout.truncated)[..., None]
@@ -236,7 +256,7 @@ class PPO:
             "first": first,
             "action": self._tensor(data["action"]),
             "mask": self._tensor(data["mask"]) if "mask" in data else None,
-            "factor": None if log_factor is None else log_factor.exp()[..., None].expand(acted.shape),
+            "factor": None if factor is None else factor[..., None].expand(acted.shape),
         }
         carry = map_tree(self._tensor, rollout.carry.get(name, {}))  # [before some steps, N, A, …]
         earned = (reward, terminated, ended, alive)

@@ -43,9 +43,7 @@ class PPOConfig(AlgorithmSettings):
     optimizer: OptimizerConfig = setting(doc="the optimizer", factory=OptimizerConfig)
     gamma: float = setting(0.99, "discount", least=0, most=1)
     advantage: EstimatorConfig = setting(
-        doc="estimator of advantages and value targets",
-        factory=lambda: EstimatorConfig("gae"),
-        sparse=True,
+        doc="estimator of advantages and value targets", factory=lambda: EstimatorConfig("gae"), sparse=True
     )
     gae_lambda: float = setting(0.95, "bias-variance trade-off of the advantage estimate", least=0, most=1)
     clip_range: float = setting(

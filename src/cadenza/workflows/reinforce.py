@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,11 +16,9 @@ from torch import Tensor
 from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.episode_store import Episodes, EpisodeStore
-from cadenza.nets.actor_critic import ActorCritic, act, deployed
-from cadenza.nets.deployed import Deployed
+from cadenza.nets.actor_critic import ActorCritic, act
 from cadenza.nets.numpy.actor_critic_kernel import ActorCriticKernel, actor_critic_kernel
 from cadenza.nets.observe import ObservationTensors, Observer
-from cadenza.nets.opinions import actor_critic_opinions
 from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.ops.returns import discounted_sum, explained_variance, monte_carlo
 from cadenza.ops.surrogate import masked_mean, masked_standardise
@@ -28,6 +26,9 @@ from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Credit, Explained, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.parts import Parts, both, estimator, own_states
 from cadenza.workflows.reinforce_config import ReinforceConfig
+
+if TYPE_CHECKING:
+    from cadenza.nets.deployed import Deployed
 
 
 @dataclass(frozen=True)
@@ -195,12 +196,18 @@ class Reinforce:
     # what the lab shows
 
     def deployed(self, group: str) -> Deployed:
-        return deployed(self.nets[group], self.observers[group])
+        from cadenza.nets.deployed import deployed_actor_critic
+
+        return deployed_actor_critic(self.nets[group], self.observers[group])
 
     def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
         """Return action probabilities (or means and deviations) and the baseline's values."""
+        from cadenza.nets.opinions import actor_critic_opinions
+
         opinions, after = actor_critic_opinions(self.nets, self.observers, steps, carry)
-        return Explained(opinions, after, dict.fromkeys(self.nets, Credit(self.timed.at(mode.phase).gamma)))
+        config = self.timed.at(mode.phase)
+        credit = Credit(config.gamma, config.gae_lambda, estimate=self.estimator)
+        return Explained(opinions, after, dict.fromkeys(self.nets, credit))
 
     # phases and state
 

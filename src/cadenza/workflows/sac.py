@@ -17,7 +17,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from cadenza.config.networks import HeadConfig
+from cadenza.config.networks import HeadConfig, OwnPart
 from cadenza.config.schedules import TimedSettings
 from cadenza.config.schema import Hook, Phase
 from cadenza.data.batches import Transitions
@@ -60,9 +60,15 @@ class SACPolicy(nn.Module):
     def __init__(self, group: GroupSpec, config: SACConfig) -> None:
         super().__init__()
         self.torso = Torso(group.observation, config.torso)
-        if isinstance(group.action, spaces.Box):
+        self.is_continuous = isinstance(group.action, spaces.Box)
+        self.head: Any
+        if isinstance(config.head, OwnPart):
+            from cadenza.nets.own_parts import own_sac_head
+
+            self.head = own_sac_head(group.action, config.head)
+        elif isinstance(group.action, spaces.Box):
             normal = HeadConfig(std="state", squash=True, log_std_init=config.log_std_init)
-            self.head: SquashedHead | CategoricalHead = SquashedHead(group.action, normal)
+            self.head = SquashedHead(group.action, normal)
         else:
             assert isinstance(group.action, spaces.Discrete)
             self.head = CategoricalHead(group.action)
@@ -193,7 +199,9 @@ class SAC:
         policy, critics, targets = self.policies[name], self.critics[name], self.targets[name].net
         torsos, trusts = (policy.torso, critics.torso), self.config.policy_trusts
         ensemble, slow = critics.critics, targets.critics
-        if not isinstance(policy.actor, MLP) or isinstance(ensemble, OwnEnsemble) or isinstance(slow, OwnEnsemble):
+        if isinstance(self.config.head, OwnPart) or not isinstance(policy.actor, MLP):
+            return None
+        if isinstance(ensemble, OwnEnsemble) or isinstance(slow, OwnEnsemble):
             return None
         return sac_kernel(policy.head, policy.actor, ensemble, slow, torsos, trusts)
 
@@ -217,8 +225,10 @@ class SAC:
         output = policy(observer(obs))
         mask = torch.from_numpy(step.mask[name]).to(self.device) if name in step.mask else None
         if mode.explore:
-            return policy.head.sample(output, mask, mode.streams.torch(f"act.{name}", self.device)).cpu().numpy()
-        return policy.head.mode(output, mask).cpu().numpy()
+            action: Tensor = policy.head.sample(output, mask, mode.streams.torch(f"act.{name}", self.device))
+        else:
+            action = policy.head.mode(output, mask)
+        return action.cpu().numpy()
 
     @torch.inference_mode()
     def explain(self, steps: Step, carry: Tree, mode: Mode) -> Explained:
@@ -229,7 +239,7 @@ class SAC:
     def _opinion(self, name: str, steps: Step) -> Opinion:
         policy, critics, obs = self.policies[name], self.critics[name], self.observers[name](steps.obs[name])
         output, mask = policy(obs), action_mask(steps, name, self.device)
-        if isinstance(policy.head, SquashedHead):
+        if policy.is_continuous:
             action = policy.head.to_unit(policy.head.mode(output, mask))
             return policy_opinion(policy.head, output, mask, critics(obs, action).amin(0))
         values, probs = critics(obs, None).amin(0), policy.head.log_probs(output, mask).exp()
@@ -351,8 +361,11 @@ class SAC:
         """Return an action on the scale [-1, 1] and its log-probability, or None and those of all discrete actions."""
         policy = self.policies[name]
         output = in_parts(policy, obs, self.config.accumulate)
-        if isinstance(policy.head, SquashedHead):
-            return policy.head.draw(output, self.context.streams.torch(f"policy.{name}", self.device))
+        if policy.is_continuous:
+            drawn: tuple[Tensor, Tensor] = policy.head.draw(
+                output, self.context.streams.torch(f"policy.{name}", self.device)
+            )
+            return drawn
         return None, policy.head.log_probs(output, mask)
 
     def _critic_values(self, name: str, obs: ObservationTensors, action: Tensor | None) -> Tensor:
@@ -365,7 +378,7 @@ class SAC:
 
     def _critic_loss(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """Return the critics' loss, and the mean of their values."""
-        head, noise = self.policies[name].head, self._dropout(name)
+        policy, noise = self.policies[name], self._dropout(name)
         with torch.no_grad():
             action, log_prob = self._actions(name, batch.next_obs, batch.next_mask)
             next_value = self.targets[name].net(batch.next_obs, action, noise).amin(0)
@@ -374,11 +387,12 @@ class SAC:
             else:
                 next_value = soft_value(next_value, log_prob, temperature)
             target = batch.reward + batch.goes_on * next_value
-        if isinstance(head, SquashedHead):
-            value = self._critic_values(name, batch.obs, head.to_unit(batch.action))
+        if policy.is_continuous:
+            value = self._critic_values(name, batch.obs, policy.head.to_unit(batch.action))
         else:
             values = self._critic_values(name, batch.obs, None)
-            index = (batch.action - head.start).long()[..., None].expand(*values.shape[:-1], 1)
+            start = self.context.env.groups[name].action.start  # type: ignore[attr-defined]
+            index = (batch.action - int(start)).long()[..., None].expand(*values.shape[:-1], 1)
             value = values.gather(-1, index).squeeze(-1)
         loss = 0.5 * masked_mean((value - target).square().sum(0), batch.weight)
         return loss, masked_mean(value.detach().mean(0), batch.weight)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from cadenza.config.algorithm_settings import accumulation
 from cadenza.config.checks import check_actions, check_encoder, check_single_transitions, refuse_memory
-from cadenza.config.networks import NetworkConfig, OptimizerConfig, TorsoConfig
+from cadenza.config.networks import NetworkConfig, OptimizerConfig, OwnHead, TorsoConfig
 from cadenza.config.replay_settings import OffPolicySettings
 from cadenza.config.setting import setting
 from cadenza.errors import ConfigError
@@ -41,7 +41,12 @@ class SACConfig(OffPolicySettings):
     target_entropy: float | Literal["auto"] = setting(
         "auto", "desired entropy; auto: -1 per dimension, or 0.98 of the highest if discrete", needs="temperature=auto"
     )
-    log_std_init: float = setting(0.0, "initial log standard deviation of actions, before tanh", least=-20, most=2)
+    head: Literal["auto"] | OwnHead = setting(
+        "auto", "distribution of actions: a normal squashed by tanh, a categorical one, or a head of yours", sparse=True
+    )
+    log_std_init: float = setting(
+        0.0, "initial log standard deviation of actions, before tanh", least=-20, most=2, needs="head=auto"
+    )
     critics: int = setting(2, "number of critics; the lowest estimate counts", least=1)
     policy_trusts: Literal["min", "mean"] = setting("min", "which of the critics' estimates the policy maximises")
     layer_norm: bool = setting(False, "layer norm in the critics")

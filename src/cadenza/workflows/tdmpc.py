@@ -63,10 +63,9 @@ class TDMPC:
         ((self.group, group),) = context.env.groups.items()
         self.observer = Observer(group.observation, self.device)
         self.actions = Actions(group.action, self.device)
-        std = config.policy_std if config.policy == "noisy" else None
-        self.model = LatentModel(
-            group.observation, self.actions.size, config.model, std, config.encoder, config.dynamics
-        )
+        policy: Any = {"squashed": None, "noisy": config.policy_std}.get(str(config.policy), config.policy)
+        parts = (config.encoder, config.dynamics, config.critic)
+        self.model = LatentModel(group.observation, self.actions.size, config.model, policy, *parts)
         self.model.to(self.device)
         self.planner = own_function(config.planner) if isinstance(config.planner, OwnPart) else mppi
         self.optimizers: dict[str, Optimizer] = {}
@@ -237,7 +236,8 @@ class TDMPC:
     def _update_noise(self) -> dict[str, Tensor]:
         """Draw the fields of `UpdateNoise`, without the masks if there is no dropout."""
         config, size = self.config, self.actions.size
-        steps, batch, dropout = config.horizon, config.batch_size, config.model.dropout
+        steps, batch = config.horizon, config.batch_size
+        dropout = config.model.dropout if config.critic == "mlp" else 0.0
         generator = self.context.streams.torch("update", self.device)
 
         def normal(steps: int) -> Tensor:

@@ -50,6 +50,9 @@ class TDMPCConfig(OffPolicySettings):
     dynamics: Literal["mlp"] | OwnDynamics = setting(
         "mlp", "its latent dynamics: fully connected layers, or a network of yours from latent and action", sparse=True
     )
+    critic: Literal["mlp"] | OwnNetwork = setting(
+        "mlp", "network of each critic: fully connected layers, or one of yours from latent and action", sparse=True
+    )
     planning: PathIntegralConfig = setting(doc="the search for actions", factory=PathIntegralConfig)
     planner: Literal["mppi"] | OwnPlanner = setting(
         "mppi", "the search: MPPI, or a function of yours with its arguments", sparse=True
@@ -63,12 +66,14 @@ class TDMPCConfig(OffPolicySettings):
     )
     tau: float = setting(0.01, "share of the weights in each update of the slow critics (and encoder)", above=0, most=1)
     target_every: int = setting(1, "gradient steps between these updates", "updates", least=1)
-    policy: Literal["squashed", "noisy"] = setting(
-        "squashed", "squashed: a tanh-squashed normal with a learned deviation; noisy: one action, plus noise"
+    policy: Literal["squashed", "noisy"] | OwnNetwork = setting(
+        "squashed",
+        "squashed: a tanh-squashed normal with a learned deviation; noisy: one action, plus noise; or one of yours, "
+        "made with latent and actions",
     )
     policy_std: float = setting(0.05, "standard deviation of the noise, in [-1, 1]", least=0, needs="policy=noisy")
     policy_trusts: Literal["min", "mean"] = setting("mean", "which of two critics' estimates policy and planning use")
-    entropy_coef: float = setting(1e-4, "weight of the policy's entropy", least=0, needs="policy=squashed")
+    entropy_coef: float = setting(1e-4, "weight of the policy's entropy", least=0, needs="policy=squashed|yours")
     scale_values: bool = setting(True, "divide the values that the policy maximises by their spread")
     learning_rate: float = setting(3e-4, "step size of the optimizers", above=0)
     encoder_rate: float = setting(0.3, "step size for the encoder, as a share of learning_rate", above=0)

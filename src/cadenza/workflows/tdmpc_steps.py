@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cadenza.nets.latent_model import CriticEnsemble, LatentModel
+from cadenza.nets.latent_model import Critics, LatentModel
 from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.observe import ObservationTensors
 from cadenza.nets.optimizers import in_parts
@@ -47,7 +47,7 @@ class UpdateNoise(NamedTuple):
 class SlowNetworks(NamedTuple):
     """Networks that follow those that learn."""
 
-    critics: CriticEnsemble
+    critics: Critics
     encoder: torch.nn.Module | None = None  # None: latent targets come from the encoder that learns
 
 
@@ -61,12 +61,7 @@ class ModelLoss(NamedTuple):
 
 
 def model_loss(
-    model: LatentModel,
-    slow: SlowNetworks,
-    batch: StretchBatch,
-    noise: UpdateNoise,
-    gamma: float,
-    config: TDMPCConfig,
+    model: LatentModel, slow: SlowNetworks, batch: StretchBatch, noise: UpdateNoise, gamma: float, config: TDMPCConfig
 ) -> ModelLoss:
     """Unroll the model from the first observation, and compare latents, rewards, ends and values on the way."""
     steps, masks = len(batch.action), noise.value_mask
@@ -152,12 +147,7 @@ def unroll(model: LatentModel, batch: StretchBatch) -> Tensor:
 
 @torch.no_grad()
 def td_target(
-    model: LatentModel,
-    slow: SlowNetworks,
-    next_latent: Tensor,
-    batch: StretchBatch,
-    noise: UpdateNoise,
-    gamma: float,
+    model: LatentModel, slow: SlowNetworks, next_latent: Tensor, batch: StretchBatch, noise: UpdateNoise, gamma: float
 ) -> Tensor:
     """Return TD targets [H, B]: the reward, and the lower value of two slow critics in the next latent state."""
     action, _ = model.policy(next_latent, noise.target)

@@ -22,7 +22,7 @@ from cadenza.data.batches import Sequences
 from cadenza.data.candidate_returns import TRIAL, TrialStore
 from cadenza.data.replay import ReplayStore
 from cadenza.nets.actors import Actions
-from cadenza.nets.controllers import LinearControllers
+from cadenza.nets.controllers import Controllers, LinearControllers, OwnControllers
 from cadenza.nets.mdn import DeterministicMLP, DreamNoise, DynamicsState, MixtureRNN, Prediction, unroll
 from cadenza.nets.observe import VECTOR, Observer, images, vector_size
 from cadenza.nets.opinions import action_mask, by_sequence, to_numpy
@@ -90,12 +90,19 @@ class WorldModels:
         self.optimizers: dict[str, Optimizer] = {name: optimizer(net, adam) for name, net in self.networks.items()}
         self.planner = own_function(config.planner) if isinstance(config.planner, OwnPart) else cem
         inputs = self.latent + sum(part.shape[-1] for part in self._visible_state(self.memory.initial(1)))
-        self.control = LinearControllers(inputs, self.actions, config.evolution.clipped)
+        network, clipped = config.evolution.network, config.evolution.clipped
+        self.control: Controllers
+        if isinstance(network, OwnPart):
+            self.control = OwnControllers(inputs, self.actions, network, clipped, self.device)
+        else:
+            self.control = LinearControllers(inputs, self.actions, clipped)
         self.evolution: Evolution | None = None
         if config.controller == "evolved":
             shape = (self.control.size, config.evolution.population, config.trials)
             generator = context.streams.torch("evolution")
             self.evolution = Evolution(*shape, config.evolution.sigma, generator, self.device)
+            if self.control.start is not None:
+                self.evolution.start_from(self.control.start)
         controller = {} if self.evolution is None else {"evolution": self.evolution}
         self.parts = Parts(
             networks=self.networks,

@@ -60,11 +60,16 @@ class PredictorConfig:
 
 @dataclass(frozen=True)
 class EvolutionConfig:
-    """CMA-ES, which searches for C, the linear controller."""
+    """CMA-ES, which searches for C, the controller."""
 
     scheduled: ClassVar[str] = "temperature"
     population: int = setting(64, "controllers in a generation", least=4)
     sigma: float = setting(0.1, "initial standard deviation of CMA-ES", above=0)
+    network: Literal["linear"] | OwnNetwork = setting(
+        "linear",
+        "C: a linear map, or a network of yours, made with inputs and outputs, whose parameters evolve from its own",
+        sparse=True,
+    )
     sees: Literal["z", "z_h", "z_h_c"] = setting(
         "z_h", "input of the controller: the latent alone, with the memory's state, or with its cell, too"
     )
@@ -111,7 +116,7 @@ class WorldModelsConfig(ReplaySettings):
     accumulate: int = accumulation()
     batch_length: int = setting(64, "steps of the sequences that M learns from", "steps", least=1)
     controller: Literal["evolved", "plan", "random"] = setting(
-        "evolved", "C: linear and found by evolution, a search in the model for each action, or random actions"
+        "evolved", "C: found by evolution, a search in the model for each action, or random actions"
     )
     evolution: EvolutionConfig = setting(doc="the search for C", factory=EvolutionConfig, needs=EVOLVED)
     trials: int = setting(16, "episodes of each controller of a generation", "episodes", least=1, needs=EVOLVED)

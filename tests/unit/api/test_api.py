@@ -17,7 +17,7 @@ import cadenza
 from cadenza import api
 from cadenza.base.formatting import number
 from cadenza.config.load import load, override
-from cadenza.envs.seeds import EVAL, EpisodeSeeds
+from cadenza.envs.ledger import EVAL, EpisodeSeeds
 from cadenza.envs.toys.toy import DictIdentity
 from cadenza.errors import ConfigError, EnvironmentFault, NotFoundError
 from cadenza.types import Acted, Mode, Step, Tree

@@ -17,7 +17,7 @@ from cadenza.config import registry
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.catalog import make
 from cadenza.envs.families.from_python import reference_to
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.toys import toy
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, NotFoundError

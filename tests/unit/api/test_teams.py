@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cadenza
-from cadenza.envs.seeds import EVAL, EpisodeSeeds
+from cadenza.envs.ledger import EVAL, EpisodeSeeds
 
 SMALL: dict[str, Any] = {
     "algorithm.n_steps": 16,

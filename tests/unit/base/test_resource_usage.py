@@ -44,9 +44,9 @@ def test_processor_time_includes_workers() -> None:
         while resource_usage.cpu_seconds([worker.pid]) - time.process_time() < 0.15 and time.monotonic() < deadline:
             pass
         assert resource_usage.cpu_seconds([worker.pid]) - time.process_time() >= 0.15
-        assert resource_usage.resident(worker.pid) > 1_000_000
+        assert resource_usage.unshared_memory(worker.pid) > 1_000_000
         worker.communicate(b"\n")
-    assert resource_usage.resident(worker.pid) == 0
+    assert resource_usage.unshared_memory(worker.pid) == 0
 
 
 def test_top_shows_running_runs_only(tmp_path: Path) -> None:

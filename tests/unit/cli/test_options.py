@@ -14,9 +14,10 @@ import pytest
 import typer.models
 
 import cadenza.cli
+from cadenza import __main__ as program
 from cadenza.cli.main import EXAMPLES
 from cadenza.cli.main import load as load_command
-from cadenza.cli.output import folded_table, visible
+from cadenza.cli.output import folded_table, print_table, visible
 from cadenza.cli.seeds import Seeds, last_result
 from cadenza.cli.train import amount
 from cadenza.config.convert import walk
@@ -107,6 +108,21 @@ def test_names_of_other_libraries_lead_to_ours(arguments: tuple[str, ...], messa
     command.cadenza("train", *arguments).refused(2, message)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "--run-id", "x"), "a new run makes its own id, --name names it; `cadenza resume RUN` continues one"),
+        (("play", "--run-id", "x"), "RUN is written without an option, `cadenza play @last`"),
+        (("compare", "--run", "x"), "RUN is written without an option, `cadenza compare @last`"),
+        (("plan", "--config", "x"), "`cadenza plan NAME` or `cadenza plan FILE`"),
+        (("sweep", "--config", "x"), "FILE is written without an option, `cadenza sweep FILE`"),
+        (("evaluate", "--config", "x"), "the run's own config is used, `cadenza evaluate RUN`"),
+    ],
+)
+def test_an_option_of_other_programs_is_answered_for_the_command(arguments: tuple[str, ...], message: str) -> None:
+    command.cadenza(*arguments).refused(2, message)
+
+
 def test_every_foreign_name_stands_for_a_setting() -> None:
     algorithms = ("ppo", "sac", "dqn", "tdmpc")
     data = [{"algorithm": {"name": name}} for name in algorithms]
@@ -120,6 +136,28 @@ def test_a_command_without_its_spec_or_run_says_what_to_try() -> None:
         load(example)
     command.cadenza("train").refused(2, "SPEC is missing", *EXAMPLES, "cadenza envs")
     command.cadenza("evaluate").refused(2, "RUN is missing", "@last", "cadenza list")
+
+
+@pytest.mark.parametrize("name", ["list", "top", "cleanup"])
+def test_a_file_in_place_of_the_folder_of_runs_is_refused(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "runs"
+    file.touch()
+    options = ("--keep-best", "1") if name == "cleanup" else ()
+    command.cadenza(name, *options, "--runs-dir", file).refused(2, f"--runs-dir {file}: it is a file")
+
+
+def test_an_interrupt_while_the_command_line_is_imported_leaves_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupting:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "cadenza.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "meta_path", [Interrupting, *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "cadenza.cli.main")
+    with pytest.raises(SystemExit) as left:
+        program.main()
+    assert left.value.code == 130
 
 
 def test_hidden_commands_are_not_suggested() -> None:
@@ -165,7 +203,32 @@ def test_a_folded_table_breaks_sentences_and_no_names(capsys: pytest.CaptureFixt
     from rich.console import Console
 
     rows = [("mpe", "mpe/simple_speaker_listener_v4", "particles that move and talk, in games for teams (MPE2)")]
-    Console(width=60).print(folded_table(("family", "for example", "what"), rows, ()))
+    Console(width=60).print(folded_table(("family", "for example", "what"), rows, (), 60))
     lines = capsys.readouterr().out.splitlines()
     assert any("mpe/simple_speaker_listener_v4" in line for line in lines)
     assert max(map(len, lines)) <= 60
+
+
+def test_a_folded_table_keeps_numbers_and_folds_ids_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    head, numbers = ("run", "status", "return", "time"), ("return", "time")
+    rows = [("CartPole-v1-ppo-s1-20261119-215451-8712", "finished", "223.8", "0:00:02")]
+    for room in (66, 50):  # in less, a row is a paragraph
+        Console(width=room).print(folded_table(head, rows, numbers, room))
+        printed = capsys.readouterr().out
+        assert max(map(len, printed.splitlines())) <= room
+        assert all(text in printed for text in ("status", "return", "finished", "223.8", "0:00:02"))
+        assert (rows[0][0] in printed) == (room == 66)
+
+
+def test_a_row_is_a_paragraph_where_no_table_fits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    name = "CartPole-v1-ppo-s1-20261119-215451-8712"
+    print_table(
+        ("run", "status", "env_steps", "time"), [(name, "finished", "20,224", "0:00:02")], ("env_steps", "time")
+    )
+    assert capsys.readouterr().out.splitlines() == [name, "  status finished, env_steps 20,224,", "  time 0:00:02", ""]

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.base import system_memory
+from cadenza.base import resource_usage
 from cadenza.config.load import load
 from cadenza.data.replay import ReplayStore
 from cadenza.engine.launch import check
 from cadenza.records import episodes
 from cadenza.records.folder import RunFolder
+from cadenza.tools import object_memory
 from cadenza.tools.demonstrate import demonstrate
 from cadenza.tools.export import EpisodeSelection
 from cadenza.tools.plan import measure_stores
@@ -126,13 +127,13 @@ def test_a_cycle_too_long_to_wait_for_is_left_unfinished() -> None:
 
 def test_stores_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     store = planned(*SETTINGS)["memory"]["stores_bytes"]
-    monkeypatch.setattr(system_memory, "available", lambda: store // 2)
+    monkeypatch.setattr(resource_usage, "available_memory", lambda: store // 2)
     line = cadenza("plan", *SETTINGS, "--seconds", 0.1).refused(2, "store 'rollout'", "algorithm.n_steps=32 (not 64)")
     assert "environment.num_envs=2 (not 4)" in line
     assert line.endswith("; algorithm.buffer_on_disk=true maps it from a file")
     memory = planned(*SETTINGS, "algorithm.buffer_on_disk=true")["memory"]
     assert (memory["stores_bytes"], memory["mapped_bytes"]) == (0, store)
-    monkeypatch.setattr(system_memory, "available", lambda: store)
+    monkeypatch.setattr(resource_usage, "available_memory", lambda: store)
     planned(*SETTINGS)
 
 
@@ -155,33 +156,33 @@ def test_the_spec_is_the_one_that_the_run_will_have() -> None:
 def test_views_count_once_as_their_base_array() -> None:
     array, tensor = np.zeros((10, 4)), torch.zeros(6)
     holder = {"a": [array, array[2:4]], "b": (tensor, tensor[1:2], tensor.view(2, 3))}
-    assert sorted(system_memory.blocks(holder).values()) == [24, 320]
+    assert sorted(object_memory.blocks(holder).values()) == [24, 320]
 
 
 def test_available_memory_is_measured() -> None:
-    assert (system_memory.available() or 0) > 1 << 20
+    assert (resource_usage.available_memory() or 0) > 1 << 20
 
 
 def test_the_page_cache_of_a_container_counts_as_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system_memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(resource_usage, "CGROUP", tmp_path)
     for name, text in {"max": "1000", "current": "900", "stat": "anon 100\ninactive_file 700\n"}.items():
         (tmp_path / f"memory.{name}").write_text(text)
-    assert system_memory.available() == 800
+    assert resource_usage.available_memory() == 800
     (tmp_path / "memory.stat").unlink()
-    assert system_memory.available() == 100
-    assert (system_memory.resident() or 0) > 1 << 20
+    assert resource_usage.available_memory() == 100
+    assert (resource_usage.resident_memory() or 0) > 1 << 20
 
 
 def test_untouched_pages_of_arrays_are_not_counted() -> None:
     array = np.zeros(64 << 20, np.uint8)
     array[: 16 << 20] = 1
-    assert system_memory.touched(system_memory.blocks(array)) == pytest.approx(16 << 20, rel=0.15)
+    assert object_memory.touched(object_memory.blocks(array)) == pytest.approx(16 << 20, rel=0.15)
     with tempfile.TemporaryFile() as file:
         mapped = np.asarray(np.memmap(file, np.uint8, "w+", shape=(64 << 20,)))[8:]
     mapped[: 16 << 20] = 1
-    assert system_memory.blocks(mapped) == {}
-    assert list(system_memory.mapped(mapped).values()) == [64 << 20]
-    assert system_memory.touched(system_memory.mapped(mapped)) == pytest.approx(16 << 20, rel=0.15)
+    assert object_memory.blocks(mapped) == {}
+    assert list(object_memory.mapped(mapped).values()) == [64 << 20]
+    assert object_memory.touched(object_memory.mapped(mapped)) == pytest.approx(16 << 20, rel=0.15)
 
 
 def test_the_forecast_of_a_run_with_a_warm_up_equals_the_run(tmp_path: Path) -> None:

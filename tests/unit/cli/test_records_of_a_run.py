@@ -33,10 +33,16 @@ def test_spaces_and_rewards_are_recorded_and_shown(tmp_path: Path) -> None:
     facts = json.loads(command.last(tmp_path).manifest.read_bytes(1 << 20))["facts"]
     assert facts["reward_range"] == [0.0, 1.0]
     assert (facts["action"], facts["max_episode_steps"]) == ("Discrete(2)", 500)
+    assert command.last(tmp_path).read_status()["reward_range"] == [1.0, 1.0]
     shown = command.cadenza("show", "@last", "--runs-dir", tmp_path).succeeded().out
     assert "acts     Discrete(2)" in shown
-    assert "rewards  from 0 to 1 a step, solved at a return of 475" in shown
+    assert "rewards  from 0 to 1 a step, observed 1 to 1, solved at a return of 475" in shown
     assert "episodes at most 500 steps" in shown
+    command.last(tmp_path).update_status(reward_range=[1.0])  # by whatever damaged it
+    assert (
+        "rewards  from 0 to 1 a step, solved"
+        in command.cadenza("show", "@last", "--runs-dir", tmp_path).succeeded().out
+    )
 
 
 def test_the_log_can_be_switched_off(tmp_path: Path) -> None:

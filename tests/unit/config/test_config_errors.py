@@ -98,9 +98,9 @@ BAD_OVERRIDES = [
     ("environment.id=null", "environment.id=null: must be text"),
     # grammar
     ("lr=", "'lr=' has no value: write null for none"),
-    ("seed", "'seed' is no override: write key=value"),
-    ("=3", "'=3' is no override: write key=value"),
-    ("~", "'~' is no override: write key=value"),
+    ("seed", "'seed' is no override: write key=value, without blanks"),
+    ("=3", "'=3' is no override: write key=value, without blanks"),
+    ("~", "'~' is no override: write key=value, without blanks"),
     ("algorithm.gamma=[", "'algorithm.gamma=[' cannot be read ("),
     ("seed=1,2", "'seed=1,2' gives several values: a list is written seed=[a,b]"),
     ("seed=range(1,5)", "'seed=range(1,5)' gives several values"),

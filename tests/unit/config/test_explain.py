@@ -90,6 +90,22 @@ def test_users_files_are_named(tmp_path: Path) -> None:
     assert explain("algorithm.gamma", str(stored)).source == str(stored)
 
 
+def test_the_project_of_wandb_is_the_one_that_a_run_would_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    file, key = tmp_path / "mine.yaml", "logging.wandb_project"
+    file.write_text("spec: toy/identity:ppo\n")
+
+    def of(spec: str, *overrides: str) -> tuple[Any, str]:
+        explanation = explain(key, spec, overrides)
+        return explanation.value, explanation.source
+
+    assert of(str(file)) == ("mine", f"the name of {file}")
+    assert of(str(file), f"{key}=x") == ("x", f"override {key}=x")
+    assert of("toy/identity:ppo")[0] == "cadenza"
+    monkeypatch.setenv("WANDB_PROJECT", "other")
+    assert of(str(file)) == ("other", "the environment variable WANDB_PROJECT")
+
+
 @pytest.mark.parametrize("spec", ["CartPole-v1:ppo", "Acrobot-v1/ppo", "MountainCar-v0:ppo"])
 def test_layers_merged_in_order_are_the_config(spec: str) -> None:
     composed = compose(spec, ["algorithm.gamma=0.5", "algorithm.actor={hidden_sizes: [8]}", "tags=[a]"], trace=True)

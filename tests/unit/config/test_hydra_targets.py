@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,56 @@ def test_a_target_on_the_command_line_and_in_a_file_with_defaults(tmp_path: Path
     )
     algorithm = load(str(tmp_path / "run.yaml")).algorithm
     assert (algorithm.actor, algorithm.critic.kwargs) == (expected.algorithm.actor, {"units": 4})
+
+
+GATED, UNITS = f"'{MINE}:Gated'", "kwargs: {units: 8}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "overrides", "part"),
+    [
+        ("Pendulum-v1:tdmpc2", (f"dynamics={GATED}", "dynamics.units=8"), f"dynamics={{name: {GATED}, {UNITS}}}"),
+        (
+            "Pendulum-v1:tdmpc2",
+            (f"dynamics={GATED}", "dynamics.kwargs.units=8"),
+            f"dynamics={{name: {GATED}, {UNITS}}}",
+        ),
+        ("CartPole-v1:ppo", (f"actor={GATED}", "actor.units=8"), f"actor={{network: {GATED}, {UNITS}}}"),
+        (
+            "CartPole-v1:ppo",
+            (f"actor.network={GATED}", "actor.network.units=8"),
+            f"actor={{network: {GATED}, {UNITS}}}",
+        ),
+        ("CartPole-v1:ppo", ("advantage=n_step", "advantage.n=8"), "advantage={name: n_step, kwargs: {n: 8}}"),
+        ("CartPole-v1:ppo", ("optimizer=torch.optim:Adam",), "optimizer={_target_: torch.optim.Adam}"),
+    ],
+)
+def test_keys_below_the_name_of_a_part_are_its_arguments(spec: str, overrides: tuple[str, ...], part: str) -> None:
+    assert load(spec, [f"algorithm.{text}" for text in overrides]) == load(spec, [f"algorithm.{part}"])
+
+
+def test_several_arguments_of_a_part_and_those_of_a_buffer() -> None:
+    dynamics = [
+        f"algorithm.dynamics={MINE}:Gated",
+        *(f"algorithm.dynamics.{key}" for key in ("a=1", "b.c=2", "kwargs.d=3")),
+    ]
+    assert load("Pendulum-v1:tdmpc2", dynamics).algorithm.dynamics.kwargs == {"a": 1, "b": {"c": 2}, "d": 3}
+    buffers = ["training.buffers.replay=my:Buffer", "training.buffers.replay.limit=0.5"]
+    assert load("Pendulum-v1:sac", buffers).training.buffers == {"replay": {"id": "my:Buffer", "limit": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["policy=squashed", "policy.units=3"], "algorithm.policy is 'squashed' and has no parts"),
+        (["name=tdmpc2", "name.units=3"], "algorithm.name is 'tdmpc2' and has no parts"),
+        ([f"dynamics={{name: '{MINE}:Gated'}}", "dynamics.units=3"], "did you mean 'algorithm.dynamics.kwargs.units'"),
+        (["optimizer.name=torch.optim:Adam", "optimizer.epss=3"], "did you mean 'algorithm.optimizer.eps'"),
+    ],
+)
+def test_a_key_below_what_takes_no_arguments_is_one_line(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load("Pendulum-v1:tdmpc2", [f"algorithm.{text}" for text in overrides])
 
 
 def test_a_target_names_algorithm_environment_wrapper_sink_and_buffer() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.data.replay import ReplayStore
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.random_actions import random_actions
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.trees import leaves
 from cadenza.types import Acted

@@ -12,8 +12,8 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.data.batches import Sequences, Transitions
 from cadenza.data.replay import ReplayStore
 from cadenza.data.sampling import transitions
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.random_actions import random_actions
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.tools.verify import compare
 from cadenza.trees import leaves

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.base import failpoints, system_memory
+from cadenza.base import failpoints, resource_usage
 from cadenza.base.owned_files import MANIFEST
 from cadenza.config.load import load
 from cadenza.config.registry import ALGORITHMS, Algorithm
@@ -149,7 +149,7 @@ def test_plan_reports_the_exact_size_of_the_replay(on_disk: bool) -> None:
 
 
 def test_a_replay_that_does_not_fit_is_refused_with_a_capacity_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system_memory, "available", lambda: 2_000_000)
+    monkeypatch.setattr(resource_usage, "available_memory", lambda: 2_000_000)
     with pytest.raises(ConfigError, match=r"store 'replay' needs .*: algorithm\.capacity=\d+ \(not 100001\)"):
         planning.plan(configured("training.max_timesteps=1000", "algorithm.capacity=100001"), 0.1)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from cadenza.base import system_memory
+from cadenza.base import resource_usage
 from cadenza.config.load import load
 from cadenza.engine import build, runtime
 from cadenza.engine.build import Assembly, assemble
@@ -159,10 +159,10 @@ def test_memory_of_large_images_is_kept(spec: str, calls: int, monkeypatch: pyte
     assert len(kept) == calls
 
 
-@pytest.mark.skipif(not system_memory.keep_memory(), reason="only newer versions of glibc can be told")
+@pytest.mark.skipif(not resource_usage.keep_memory(), reason="only newer versions of glibc can be told")
 def test_the_allocator_reuses_memory_of_large_arrays() -> None:
     code = (
-        "import resource, sys, numpy\nfrom cadenza.base.system_memory import keep_memory\n"
+        "import resource, sys, numpy\nfrom cadenza.base.resource_usage import keep_memory\n"
         "keep_memory() if sys.argv[1:] else None\n"
         "numpy.ones(40_000_000, numpy.uint8)\n"  # the first array's pages are new in either case
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"

@@ -9,8 +9,8 @@ import pytest
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.random_actions import random_actions
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
 from cadenza.records.codec import pack, unpack

@@ -14,8 +14,8 @@ from cadenza.config import environments
 from cadenza.config.families import FAMILIES, Family
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
+from cadenza.envs.catalog import TimeLimited
 from cadenza.envs.families.gym import Gym
-from cadenza.envs.time_limit import TimeLimited
 from cadenza.errors import ConfigError, MissingExtraError, NotFoundError
 from cadenza.lab.view.play import fps_of
 

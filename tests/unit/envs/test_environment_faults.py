@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, EnvironmentFault
 from harness.faulty_environment import FAULTY
@@ -188,7 +188,7 @@ def test_workers_ignore_sigint_and_sigterm() -> None:
 PARENT = """
 import sys, psutil, numpy as np
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.seeds import EpisodeSeeds
+from cadenza.envs.ledger import EpisodeSeeds
 from cadenza.envs.vector import make_vector
 sys.path.append(sys.argv[2])  # the folder of the harness
 kwargs = {"hang_at": int(sys.argv[1])}

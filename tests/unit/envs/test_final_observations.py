@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.data.replay import ReplayStore
 from cadenza.envs.families.gymnasium_vector import GymnasiumVector
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.toys.toy import Chain, chain_values
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError

@@ -11,9 +11,9 @@ import torch
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.first_environment import FirstEnvironment
+from cadenza.envs.catalog import FirstEnvironment
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.native import cartpole_spec
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 
 SEEDS = EpisodeSeeds(3, TRAIN)

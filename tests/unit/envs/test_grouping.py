@@ -12,8 +12,8 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
 from cadenza.envs.families.pettingzoo import adapted
 from cadenza.envs.grouping import Regrouping
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.random_actions import random_actions
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.translation import translate_vector
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError

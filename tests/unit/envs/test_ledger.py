@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from cadenza.envs.ledger import Ledger
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds, Ledger
 from cadenza.types import EnvSpec, GroupSpec
 
 NUM_ENVS = 3
@@ -23,19 +22,19 @@ def ledger() -> Ledger:
 
 def play(book: Ledger, begin: int, end: int) -> None:
     for time in range(begin, end):
-        random = np.random.default_rng(time)
-        action = random.integers(0, 4, (NUM_ENVS, 2))
-        reward = random.normal(size=(NUM_ENVS, 2)).astype(np.float32)
+        action = np.random.default_rng(time).integers(0, 4, (NUM_ENVS, 2))
         ended = [index for index, length in enumerate(LENGTHS) if (time + 1) % length == 0]
-        book.record({"team": action}, {"team": reward}, ended)
+        book.record({"team": action}, {"team": rewards(time)}, ended)
+
+
+def rewards(time: int) -> np.ndarray:
+    return np.random.default_rng(1000 + time).normal(size=(NUM_ENVS, 2)).astype(np.float32)
 
 
 def expected(index: int, begin: int, length: int) -> np.ndarray:
     total = np.zeros(2)
     for time in range(begin, begin + length):
-        random = np.random.default_rng(time)
-        random.integers(0, 4, (NUM_ENVS, 2))
-        total += random.normal(size=(NUM_ENVS, 2)).astype(np.float32)[index]
+        total += rewards(time)[index]
     return total
 
 
@@ -48,6 +47,26 @@ def test_ledger_returns_are_running_sums() -> None:
         assert episode.length == LENGTHS[episode.env]
         begin = episode.number * episode.length
         assert np.array_equal(episode.returns["team"], expected(episode.env, begin, episode.length))
+
+
+@pytest.mark.parametrize("at", [0, 7, 640])
+def test_the_lowest_and_the_highest_reward_of_all_steps_outlast_a_resume(at: int) -> None:
+    first, second = ledger(), ledger()
+    assert first.reward_range is None
+    play(first, 0, at)
+    second.load_state_dict(first.state_dict())
+    play(second, at, 700)
+    second.restart(second.numbers)
+    steps = np.stack([rewards(time) for time in range(700)])
+    assert second.reward_range == [steps.min(), steps.max()]
+
+
+def test_the_reset_of_an_environment_that_waited_is_no_reward() -> None:
+    book = ledger()
+    book.record({"team": np.zeros((NUM_ENVS, 2), int)}, {"team": np.full((NUM_ENVS, 2), 3.0)}, [1])
+    book.record({"team": np.zeros((NUM_ENVS, 2), int)}, {"team": np.array([[3, 3], [0, 0], [3, 5]])}, [])
+    book.skip([1])
+    assert book.reward_range == [3, 5]
 
 
 @pytest.mark.parametrize("at", [0, 1, 7, 299, 640])

@@ -10,9 +10,9 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.padding import Padding
 from cadenza.envs.random_actions import random_actions
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
 from cadenza.types import GroupSpec

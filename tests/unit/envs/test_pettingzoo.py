@@ -16,7 +16,7 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
 from cadenza.envs.families import pettingzoo_families
 from cadenza.envs.families.pettingzoo import adapted
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, EnvironmentFault, MissingExtraError
 from harness.teams import Informed, Mortal, Relay

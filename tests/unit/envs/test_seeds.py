@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import copy
 
-from cadenza.envs.seeds import EVAL, PLAY, TRAIN, EpisodeSeeds
+from cadenza.envs.ledger import EVAL, PLAY, TRAIN, EpisodeSeeds
 
 
 def test_seeds_never_change_between_versions() -> None:

@@ -11,8 +11,8 @@ from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
 from cadenza.envs.layout import allocate_buffer
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.random_actions import random_actions
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.skirmish.environment import battles
 from cadenza.envs.skirmish.maps import BY_LETTER, MAPS, parse
 from cadenza.envs.skirmish.rules import SIZE

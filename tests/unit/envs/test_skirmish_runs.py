@@ -10,8 +10,8 @@ import pytest
 
 import cadenza
 from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.random_actions import random_actions
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.records.episodes import load
 from cadenza.records.folder import find

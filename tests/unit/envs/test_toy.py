@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.toys.toy import chain_values
 from cadenza.envs.vector import make_vector
 

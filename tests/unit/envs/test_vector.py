@@ -12,11 +12,12 @@ import pytest
 from gymnasium import spaces
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs import sequential, watchdog
+from cadenza.envs import in_process
+from cadenza.envs.in_process import InProcess
+from cadenza.envs.ledger import EVAL, TRAIN, EpisodeSeeds
 from cadenza.envs.native import CartPole
 from cadenza.envs.random_actions import random_actions
-from cadenza.envs.seeds import EVAL, TRAIN, EpisodeSeeds
-from cadenza.envs.vector import InProcess, make_vector
+from cadenza.envs.vector import STEP, make_vector
 from cadenza.envs.workers import Workers
 from cadenza.errors import CheckpointError, ConfigError
 from cadenza.types import GroupSpec, Step
@@ -184,10 +185,10 @@ def test_foreign_alarms_reach_their_handler() -> None:
 
 def test_a_hang_that_nothing_interrupts_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     said: queue.SimpleQueue[str] = queue.SimpleQueue()
-    monkeypatch.setattr(watchdog, "_interrupt", lambda: None)  # as in native code
-    monkeypatch.setattr(watchdog, "_suspect", None)
+    monkeypatch.setattr(in_process, "_interrupt", lambda: None)  # as in native code
+    monkeypatch.setattr(in_process, "_suspect", None)
     monkeypatch.setattr(sys.stderr, "write", said.put)
-    dog = watchdog.Watchdog([1, 3, sequential.STEP], timeout_seconds=0.004)
+    dog = in_process.Watchdog([1, 3, STEP], timeout_seconds=0.004)
     words = said.get(timeout=10)
     dog.close()
     assert words.startswith("warning: environment 3 hangs, and nothing interrupts native code")

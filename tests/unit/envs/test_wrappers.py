@@ -10,8 +10,8 @@ from cadenza.config import registry
 from cadenza.config.convert import build, to_dict
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.random_actions import random_actions
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError, MissingExtraError, NotFoundError
 from harness.user_wrappers import Doubled

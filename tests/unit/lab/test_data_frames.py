@@ -9,6 +9,7 @@ import pytest
 
 import cadenza
 from cadenza.errors import MissingExtraError
+from cadenza.lab.data_frames import Rows
 from unit.conftest import MakeRun
 
 
@@ -52,3 +53,11 @@ def test_a_missing_pandas_is_one_line(runs: cadenza.api.Runs, monkeypatch: pytes
     for frame in (runs.to_pandas, runs.metrics.to_pandas, runs[0].metrics.to_pandas):
         with pytest.raises(MissingExtraError, match=r"^to_pandas\(\) needs an extra: pip install 'cadenza\[pandas\]'$"):
             frame()
+
+
+def test_a_notebook_shows_the_end_of_a_table() -> None:
+    page = Rows({"step": step, "<loss>": step / 3} for step in range(9))._repr_html_()
+    assert "9 rows, 2 columns; the last 5 rows:" in page
+    assert page.count("<tr>") == 6
+    assert "<th>&lt;loss&gt;</th>" in page
+    assert "<td>2.667</td>" in page

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.lab import curves
+from cadenza.lab import charts
 from cadenza.lab.report import student_t, write_html, write_report
 from cadenza.records import metrics
 from cadenza.records.folder import RunFolder
@@ -141,7 +141,7 @@ def test_the_report_contains_alerts_and_times(folder: RunFolder) -> None:
     MetricsFile(folder.metrics).append({"env_steps": 5000, "updates": 100, "time/collect": 2.0, "time/update": 5.0})
     text = write_report(folder).read_text()
     assert "| no_progress | 2 | 3000 | it &lt;b>stands&lt;/b> still | rest |" in text
-    assert "| update | 0:00:05 | 62 % |" in text
+    assert "| update | 5.00 s | 62 % |" in text
     page = write_html(folder).read_text()
     assert "it &lt;b&gt;stands&lt;/b&gt; still" in page
     assert "<details><summary>The whole config</summary>" in page
@@ -209,7 +209,7 @@ def test_the_legend_of_a_learning_curve_explains_everything_that_is_drawn() -> N
         }
         for step in (1, 2)
     ]
-    figure = curves.learning(rows, "a run", threshold=3.0)
+    figure = charts.learning_curve(rows, "a run", threshold=3.0)
     assert figure is not None
     (axes,) = figure.axes
     drawn = [*axes.lines, *axes.collections]
@@ -228,8 +228,8 @@ def test_a_long_line_keeps_its_ends_and_its_extremes(monkeypatch: pytest.MonkeyP
     rows = [{"env_steps": step, "train/x": float(step % 7)} for step in range(100)] + [
         {"env_steps": 100, "train/x": 99.0}
     ]
-    monkeypatch.setattr(curves, "POINTS", 20)
-    points = curves._points(rows, "train/x")
+    monkeypatch.setattr(charts, "POINTS", 20)
+    points = charts._points(rows, "train/x")
     assert len(points) <= 24
     assert (points[0], points[-1]) == ((0, 0.0), (100, 99.0))
     assert points == sorted(points, key=lambda point: point[0])

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from cadenza.config.load import load
-from cadenza.config.networks import EstimatorConfig, NetworkConfig
+from cadenza.config.networks import EstimatorConfig, NetworkConfig, OwnNetwork
 from cadenza.errors import ConfigError
 from cadenza.nets.mlp import network
+from cadenza.nets.own_parts import own_denoiser
 from cadenza.ops.returns import gae
 from cadenza.workflows.parts import estimator
 
@@ -51,6 +52,21 @@ def test_a_network_of_a_user_is_made_with_inputs_outputs_and_kwargs() -> None:
 def test_a_network_that_does_not_fit_is_refused(name: str, kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         network(4, 2, NetworkConfig(network=f"{__name__}:{name}", kwargs=kwargs))
+
+
+def test_a_denoiser_that_returns_another_shape_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"denoiser '.*:Spread': noise has the shape \[3, 4, 1\], not \[3, 4, 2\]"):
+        own_denoiser(OwnNetwork(f"{__name__}:Spread"), actions=2, horizon=4, history=2, features=3)
+
+
+class Spread(nn.Module):
+    """A denoiser that expects one number in an action."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+
+    def forward(self, x: torch.Tensor, step: torch.Tensor, observations: torch.Tensor) -> torch.Tensor:
+        return x[..., :1]
 
 
 def test_layers_have_no_effect_beside_a_network_of_a_user() -> None:

@@ -160,7 +160,7 @@ def test_an_empty_runs_folder_and_a_lost_last_run_are_reported(
 IMPORTS = """
 import importlib, json, sys
 names = "records.folder records.lock records.index records.metrics records.episodes base.atomic base.failpoints"
-for name in f"{names} lab.report lab.curves lab.html".split():
+for name in f"{names} lab.report lab.charts lab.html".split():
     importlib.import_module(f"cadenza.{name}")
 import cadenza.watch.console
 heavy = ("torch", "hydra", "numpy", "matplotlib", "rich", "gymnasium")

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cadenza.base import system_memory
+from cadenza.base import resource_usage
 from cadenza.config.load import load
 from cadenza.data.replay import ReplayStore
 from cadenza.engine.launch import check
@@ -102,7 +102,7 @@ def test_the_bytes_of_a_replay_are_known_exactly(spec: str, settings: list[str],
 
 def test_a_replay_above_memory_is_refused_with_a_size_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = [*QUICK, "algorithm.priority_alpha=0.5"]
-    monkeypatch.setattr(system_memory, "available", lambda: 1_000_000)
+    monkeypatch.setattr(resource_usage, "available_memory", lambda: 1_000_000)
     huge = "algorithm.buffer_size=1000000000000"  # more than could be allocated
     for size in ("algorithm.buffer_size=1000001", huge, "algorithm.buffer_size=40000"):
         with pytest.raises(ConfigError) as refused:
@@ -116,7 +116,7 @@ def test_a_replay_above_memory_is_refused_with_a_size_that_fits(monkeypatch: pyt
 
 
 def test_a_replay_on_disk_is_not_refused_for_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system_memory, "available", lambda: 300_000)
+    monkeypatch.setattr(resource_usage, "available_memory", lambda: 300_000)
     config = load("CartPole-v1:dqn", [*QUICK, "algorithm.buffer_on_disk=true"])
     memory = planning.plan(config, 0.1)["memory"]
     assert (memory["stores_bytes"], memory["mapped_bytes"]) == (0, 19_998 * 31)

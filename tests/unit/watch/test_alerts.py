@@ -18,7 +18,7 @@ from cadenza.config.load import load
 from cadenza.errors import ConfigError
 from cadenza.records.alert_log import read
 from cadenza.records.metrics import read as read_metrics
-from cadenza.watch import messenger
+from cadenza.watch import alerts as watch_alerts
 from cadenza.watch.alerts import RuleChecker
 from harness.command import TOY, cadenza, last, resume, train
 from harness.processes import call
@@ -196,8 +196,8 @@ def test_alerts_reach_the_command_and_the_webhook(
     tmp_path: Path, webhook: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, received = webhook
-    monkeypatch.setenv(messenger.WEBHOOK, url)
-    monkeypatch.setenv(messenger.COMMAND, f'(echo "$CADENZA_ALERT"; cat) > {tmp_path}/delivered')
+    monkeypatch.setenv(watch_alerts.WEBHOOK, url)
+    monkeypatch.setenv(watch_alerts.COMMAND, f'(echo "$CADENZA_ALERT"; cat) > {tmp_path}/delivered')
     assert len(train(tmp_path / "runs", *TOY, ALWAYS % "alert").succeeded().warnings) == 1
     text, alert = (tmp_path / "delivered").read_text().splitlines()
     assert text.startswith("mine at step 1152: train/kl is")
@@ -207,9 +207,9 @@ def test_alerts_reach_the_command_and_the_webhook(
 
 
 def test_failed_deliveries_of_alerts_end_in_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messenger, "SECONDS", 0.2)
-    monkeypatch.setenv(messenger.WEBHOOK, "http://127.0.0.1:9")  # refused
-    monkeypatch.setenv(messenger.COMMAND, "sleep 60")
+    monkeypatch.setattr(watch_alerts, "DELIVERY_SECONDS", 0.2)
+    monkeypatch.setenv(watch_alerts.WEBHOOK, "http://127.0.0.1:9")  # refused
+    monkeypatch.setenv(watch_alerts.COMMAND, "sleep 60")
     warnings = train(tmp_path, *TOY, ALWAYS % "alert").succeeded().warnings
     assert len(warnings) == 2
     assert "2 alerts were not delivered" in warnings[1]

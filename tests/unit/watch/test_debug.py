@@ -17,7 +17,7 @@ import harness.faulty_learner
 from cadenza.config.load import load
 from cadenza.config.registry import ALGORITHMS, Algorithm
 from cadenza.config.schema import DebugConfig, RunConfig
-from cadenza.engine.attachments import Probe
+from cadenza.engine.events import Probe
 from cadenza.engine.orchestrator import Orchestrator
 from cadenza.errors import ConfigError, DivergenceError, NotFoundError
 from cadenza.records.folder import RunFolder

@@ -18,7 +18,7 @@ from cadenza.config.schema import RunConfig
 from cadenza.data.replay import ReplayStore
 from cadenza.engine.launch import check
 from cadenza.engine.orchestrator import Orchestrator
-from cadenza.envs.seeds import EVAL, EpisodeSeeds
+from cadenza.envs.ledger import EVAL, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
 from cadenza.lab.playback import PLAYING

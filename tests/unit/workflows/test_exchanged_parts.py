@@ -18,10 +18,15 @@ from cadenza.errors import ConfigError
 from cadenza.lab.session import train
 from harness.collecting import PHASE, collected
 from harness.run_digests import digests
-from harness.traced_runs import COMMON, DQN, DREAMS, LATENTS, PPO, REPLAY, SEARCH, WORLD_MODELS
+from harness.traced_runs import COMMON, DIFFUSION, DQN, DREAMS, LATENTS, PPO, REPLAY, SAC, SEARCH, WORLD_MODELS
 
 MINE = "harness.own_parts"
-SHORT = ["environment.max_episode_steps=40", "evaluation.every_steps=0", "evaluation.episodes=1"]
+SHORT = [
+    "training.max_timesteps=300",
+    "environment.max_episode_steps=40",
+    "evaluation.every_steps=0",
+    "evaluation.episodes=1",
+]
 NET = f"{{network: '{MINE}:Gated', kwargs: {{units: 5}}}}"
 CASES: dict[str, tuple[str, list[str]]] = {
     "head": ("Pendulum-v1:ppo", [*PPO, f"algorithm.head={{name: '{MINE}:Laplace', kwargs: {{scale: 0.5}}}}"]),
@@ -40,7 +45,16 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "V-trace": ("CartPole-v1:ppo", [*PPO, "algorithm.advantage=vtrace", "algorithm.normalize_value=true"]),
     "n steps": ("CartPole-v1:a2c", ["algorithm.advantage={name: n_step, kwargs: {n: 3}}"]),
-    "critics of SAC": ("Pendulum-v1:sac", [*REPLAY, f"algorithm.critic={NET}", "algorithm.actor.hidden_sizes=[16]"]),
+    "head and critics of SAC": (
+        "Pendulum-v1:sac",
+        [
+            *REPLAY,
+            f"algorithm.head={{name: '{MINE}:Squeezed', kwargs: {{width: 0.5}}}}",
+            f"algorithm.critic={NET}",
+            "algorithm.actor.hidden_sizes=[16]",
+        ],
+    ),
+    "head of discrete SAC": ("CartPole-v1:sac", [*SAC, f"algorithm.head={MINE}:Tempered"]),
     "layers of DQN": ("CartPole-v1:dqn", [*DQN[:-1], f"algorithm.hidden={NET}", "algorithm.dueling=true"]),
     "all parts of Dreamer": (
         "toy/identity_box:dreamer_v3",
@@ -63,12 +77,14 @@ CASES: dict[str, tuple[str, list[str]]] = {
             f"algorithm.dynamics={MINE}:Deterministic",
         ],
     ),
-    "encoder, dynamics and search of TD-MPC": (
+    "all parts of TD-MPC": (
         "Pendulum-v1:tdmpc2",
         [
             *(setting for setting in LATENTS if "depth" not in setting),
             f"algorithm.dynamics={{name: '{MINE}:Gated', kwargs: {{units: 7}}}}",
             f"algorithm.planner={MINE}:best_sample",
+            f"algorithm.critic={MINE}:Gated",
+            f"algorithm.policy={{_target_: {MINE}.Reflex, std: 0.2}}",
             f"algorithm.encoder={MINE}:Encoder",
         ],
     ),
@@ -76,7 +92,18 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "toy/recall:ppo",
         [*PPO, "algorithm.torso.memory.size=6", f"algorithm.torso.memory.type={{_target_: {MINE}.Average, leak: 0.4}}"],
     ),
-    "vision of World Models": ("toy/glimpse:world_models", [*WORLD_MODELS, f"algorithm.representation={MINE}:Pixels"]),
+    "vision and controller of World Models": (
+        "toy/glimpse:world_models",
+        [
+            *WORLD_MODELS,
+            f"algorithm.representation={MINE}:Pixels",
+            f"algorithm.evolution.network={{_target_: {MINE}.Gated, units: 3}}",
+        ],
+    ),
+    "network of Diffusion Policy": (
+        "Pendulum-v1:diffusion_policy",
+        [*(setting for setting in DIFFUSION if "unet" not in setting), f"algorithm.denoiser={MINE}:Flat"],
+    ),
     "memory and search of World Models": (
         "Pendulum-v1:world_models",
         [
@@ -162,6 +189,21 @@ def test_a_run_with_own_parts_resumes_exactly(case: str, tmp_path: Path) -> None
             "dynamics 'harness.own_parts:Memoryless' cannot be made with inputs, outputs and its kwargs",
         ),
         (
+            "Pendulum-v1:tdmpc2",
+            f"algorithm.policy={MINE}:Unbound",
+            "policy 'harness.own_parts:Unbound': log-density has the shape [3, 2, 1], not [3, 2]",
+        ),
+        (
+            "Pendulum-v1:tdmpc2",
+            f"algorithm.critic={MINE}:Memoryless",
+            "network 'harness.own_parts:Memoryless' cannot be made with inputs, outputs and its kwargs",
+        ),
+        (
+            "Pendulum-v1:world_models",
+            f"algorithm.evolution.network={MINE}:Empty",
+            "network 'harness.own_parts:Empty' has no parameters to evolve",
+        ),
+        (
             "Pendulum-v1:reinforce",
             f"algorithm.torso.memory.type={MINE}:Gated",
             "network 'harness.own_parts:Gated' lacks the method(s) initial",
@@ -174,7 +216,17 @@ def test_a_run_with_own_parts_resumes_exactly(case: str, tmp_path: Path) -> None
         (
             "Pendulum-v1:ppo",
             "algorithm.head=torch.nn:Identity",
-            "head 'torch.nn:Identity' lacks the method(s) sample, mode, evaluate, summary",
+            "head 'torch.nn:Identity' lacks the method(s) sample, mode, summary, evaluate",
+        ),
+        (
+            "Pendulum-v1:sac",
+            f"algorithm.head={MINE}:Laplace",
+            "head 'harness.own_parts:Laplace' lacks the method(s) draw, to_unit",
+        ),
+        (
+            "CartPole-v1:sac",
+            f"algorithm.head={MINE}:Laplace",
+            "head 'harness.own_parts:Laplace' lacks the method(s) log_probs",
         ),
         (
             "Pendulum-v1:sac",
@@ -193,8 +245,10 @@ def test_a_part_that_does_not_fit_is_one_line(spec: str, setting: str, message: 
     ("spec", "setting", "message"),
     [
         ("Pendulum-v1:tdmpc2", "algorithm.planner=mpi", "must be mppi or a search of yours .*; did you mean 'mppi'"),
+        ("Pendulum-v1:tdmpc2", "algorithm.model.dropout=0.1", "model.dropout=0.1: does nothing without critic=mlp"),
         ("Pendulum-v1:dreamer_v3", f"algorithm.planner={MINE}:shooting", "planner=.*: does nothing without behaviour"),
         ("Pendulum-v1:sac", "algorithm.layer_norm=true", "critic.network: layer_norm and dropout are for"),
+        ("Pendulum-v1:sac", "algorithm.log_std_init=-1", "log_std_init=-1.0: does nothing without head=auto"),
         ("CartPole-v1:dqn", "algorithm.noisy=true", "hidden.network: noisy is for cadenza's own layers"),
         ("Pendulum-v1:ppo", "algorithm.head.squash=true", "no effect with a head of yours"),
         ("toy/glimpse:world_models", "algorithm.memory.mixtures=3", "memory.mixtures=3: does nothing without dynamics"),
@@ -202,14 +256,15 @@ def test_a_part_that_does_not_fit_is_one_line(spec: str, setting: str, message: 
 )
 def test_settings_that_a_part_of_yours_does_not_take_are_refused(spec: str, setting: str, message: str) -> None:
     parts = {
-        "sac": f"algorithm.critic.network={MINE}:Gated",
+        "sac": f"algorithm.critic.network={MINE}:Gated algorithm.head={MINE}:Squeezed",
+        "tdmpc2": f"algorithm.critic={MINE}:Gated",
         "dqn": f"algorithm.hidden.network={MINE}:Gated",
         "ppo": f"algorithm.head.name={MINE}:Laplace",
         "world_models": f"algorithm.dynamics={MINE}:Leaky",
     }
     algorithm = spec.partition(":")[2]
     with pytest.raises(ConfigError, match=message):
-        load(spec, [setting, *([parts[algorithm]] if algorithm in parts else [])])
+        load(spec, [setting, *parts.get(algorithm, "").split()])
 
 
 @pytest.mark.parametrize(
@@ -219,6 +274,7 @@ def test_settings_that_a_part_of_yours_does_not_take_are_refused(spec: str, sett
         ("CartPole-v1:ppo", f"algorithm.actor.network={MINE}:Gated", "Gated"),
         ("CartPole-v1:ppo", f"algorithm.torso.encoder={MINE}:Encoder", "Encoder"),
         ("Pendulum-v1:sac", f"algorithm.critic.network={MINE}:Gated", "Gated"),
+        ("Pendulum-v1:sac", f"algorithm.head={MINE}:Squeezed", "Squeezed"),
         ("CartPole-v1:dqn", f"algorithm.hidden.network={MINE}:Gated", "Gated"),
     ],
 )
@@ -226,6 +282,7 @@ def test_decisions_say_that_no_kernel_knows_a_part_of_yours(spec: str, setting: 
     decisions = built(spec, setting)
     assert decisions["runtime.kernels"] == "torch"
     assert decisions["runtime.kernels.reason"] == f"runtime.kernels: torch: no hand-written kernel knows {MINE}:{part}"
+    assert decisions["runtime.loss"]["agent"]  # the loss is recorded all the same, with parts of ours
 
 
 @pytest.mark.parametrize("setting", ["algorithm.advantage=vtrace", f"algorithm.advantage={MINE}:Fading"])

@@ -15,6 +15,8 @@ from cadenza.engine.build import Assembly, assemble
 from cadenza.engine.launch import check
 from cadenza.errors import ConfigError
 from cadenza.nets.observe import VECTOR
+from cadenza.workflows.ppo import PPO
+from cadenza.workflows.ppo_config import PPOConfig
 from harness import collecting
 from harness.collecting import PHASE, Holding
 from harness.lab import Lab
@@ -177,6 +179,33 @@ def test_without_learning_the_factor_stays_one(assembled: Any) -> None:
     assembly.workflow.update(Holding(rollout), PHASE)
     assert factors[0] is None
     assert all((factor == 1).all() for factor in factors[1:])
+
+
+class Trusting(PPO):
+    """HAPPO that hardly weighs what the groups before changed."""
+
+    Config = PPOConfig
+
+    def factor(self, name: str) -> torch.Tensor | None:
+        factor = super().factor(name)
+        return None if factor is None else factor.clamp(0.99, 1.01)
+
+
+def test_a_subclass_reads_and_changes_the_factor(assembled: Any) -> None:
+    team = ("algorithm.update=sequential", "algorithm.rewards=team", "algorithm.order=fixed")
+    assembly = assembled(f"toy/trio:{__name__}:Trusting", *team, "algorithm.learning_rate=0.01")
+    workflow, factors, fit = assembly.workflow, [], assembly.workflow._fit
+    workflow._fit = lambda name, samples, *rest: factors.append(samples.factor) or fit(name, samples, *rest)
+    workflow.update(Holding(collecting.collected(assembly)), PHASE)
+    assert factors[0] is None
+    assert all(((factor >= 0.99) & (factor <= 1.01)).all() for factor in factors[1:])
+    assert any((factor != 1).any() for factor in factors[1:])
+    assert (PPO.factor(workflow, "gunner") > 1.01).any()
+    workflow.reset_factor()
+    assert workflow.factor("gunner") is None
+    before, after = torch.zeros(16, 3), torch.full((16, 3), 0.005)
+    workflow.update_factor("scout", before, after)
+    assert torch.equal(workflow.factor("gunner"), after.exp())
 
 
 def test_the_order_is_drawn_for_each_rollout(assembled: Any) -> None:

@@ -18,8 +18,8 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.arguments import check_arguments, require_choice, require_flag, require_whole
 from cadenza.envs.families.gym import Gym
 from cadenza.envs.layout import Array, Layout, allocate_buffer
+from cadenza.envs.ledger import EpisodeSeeds
 from cadenza.envs.native import MakeNative
-from cadenza.envs.seeds import EpisodeSeeds
 from cadenza.envs.vector import Vector
 from cadenza.envs.wrappers import RawReward, SignReward
 from cadenza.errors import ConfigError, MissingExtraError

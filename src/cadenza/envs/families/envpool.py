@@ -10,7 +10,7 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.families.gym import as_dict_space
 from cadenza.envs.families.gymnasium_vector import GymnasiumVector
 from cadenza.envs.layout import Array
-from cadenza.envs.seeds import EpisodeSeeds
+from cadenza.envs.ledger import EpisodeSeeds
 from cadenza.errors import ConfigError, MissingExtraError, install
 from cadenza.types import SINGLE_GROUP, EnvSpec, GroupSpec
 

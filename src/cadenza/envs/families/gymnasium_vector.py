@@ -19,19 +19,14 @@ from gymnasium.wrappers import TimeLimit
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.families.gym import Gym, as_dict_space, observer
 from cadenza.envs.layout import Array, Buffer, Layout, allocate_buffer
-from cadenza.envs.seeds import EpisodeSeeds
-from cadenza.envs.sequential import MakeEnv
-from cadenza.envs.vector import Vector
+from cadenza.envs.ledger import EpisodeSeeds
+from cadenza.envs.vector import MakeEnv, Vector
 from cadenza.envs.wrappers import RawReward, layer
 from cadenza.errors import ConfigError, EnvironmentFault
 from cadenza.trees import leaves, map_tree
 from cadenza.types import SINGLE_GROUP, EnvSpec, Episode, GroupSpec, Step, Tree
 
-MODES = {
-    "next_step": AutoresetMode.NEXT_STEP,
-    "same_step": AutoresetMode.SAME_STEP,
-    "disabled": AutoresetMode.DISABLED,
-}
+MODES = {"next_step": AutoresetMode.NEXT_STEP, "same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
 
 
 def synchronous(make_env: MakeEnv, num_envs: int, seeds: EpisodeSeeds, config: EnvironmentConfig) -> GymnasiumVector:

@@ -24,11 +24,7 @@ FAMILIES = {
         "simple_world_comm_v3",
     ),
     "sisl": ("sisl", "pettingzoo.sisl", "multiwalker_v9 pursuit_v5"),
-    "butterfly": (
-        "butterfly",
-        "pettingzoo.butterfly",
-        "cooperative_pong_v6 knights_archers_zombies_v11 pistonball_v6",
-    ),
+    "butterfly": ("butterfly", "pettingzoo.butterfly", "cooperative_pong_v6 knights_archers_zombies_v11 pistonball_v6"),
     "games": (
         "classic",
         "pettingzoo.classic",

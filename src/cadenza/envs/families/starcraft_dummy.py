@@ -99,7 +99,7 @@ class Battle:
         healers = smac.HEALER in kinds and self.n_agents > self.n_enemies
         self.n_actions = NO_ATTACK + (self.n_agents if healers else self.n_enemies)
         self.reward_sparse, self.reward_scale_rate, self._break_at = reward_sparse, reward_scale_rate, break_at
-        self._kinds, self._seed = list(kinds) if len(kinds) > 1 else [], seed
+        self._kinds = list(kinds) if len(kinds) > 1 else []
         self._shields = [race == "protoss" for race in races]
         self._allies = np.arange(self.n_agents)
         self._enemies = np.arange(self.n_enemies) + self.n_agents
@@ -248,9 +248,8 @@ class Battle:
 
     def get_state(self) -> Array:
         places = self._place / SIDE
-        allies = np.column_stack(
-            [np.zeros(self.n_agents), places[self._allies], self._condition(self._allies, 0)]
-        )  # nobody has to wait between hits
+        waits = np.zeros(self.n_agents)  # between hits: nobody has to
+        allies = np.column_stack([waits, places[self._allies], self._condition(self._allies, 0)])
         enemies = np.column_stack([places[self._enemies], self._condition(self._enemies, 1)])
         parts = [part * self._alive[units, None] for part, units in ((allies, self._allies), (enemies, self._enemies))]
         return np.concatenate([*(part.ravel() for part in parts), self._last.ravel()]).astype(np.float32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from dataclasses import fields
 from itertools import islice
 from operator import attrgetter
@@ -13,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from cadenza.trees import leaves, map_tree
-from cadenza.types import Frame, Step
+from cadenza.types import Frame
 
 NUMBERS = 64  # of an observation or action that a page shows, at most
 SMALL = 256  # pixels: pictures smaller than this in both directions are sent without the losses of JPEG
@@ -34,32 +33,6 @@ def size(frame: Frame) -> int:
 def stack(*arrays: np.ndarray) -> np.ndarray:
     """Stack leaves of trees along a new first axis."""
     return np.stack(arrays)
-
-
-def as_step(frames: list[Frame], is_first: bool) -> Step:
-    """Stack N consecutive frames as the step of N environments; `is_first` marks the first as an episode's start."""
-
-    def column(name: str, default: Callable[[np.ndarray], np.ndarray]) -> Any:
-        """Stack a field, with defaults in frames that lack it; return None if all lack it."""
-        parts = [getattr(frame, name) for frame in frames]
-        example = next((part for part in parts if part is not None), None)
-        if example is None:
-            return None
-        return map_tree(stack, *(map_tree(default, example) if part is None else part for part in parts))
-
-    reward, obs = (map_tree(stack, *(getattr(frame, name) for frame in frames)) for name in ("reward", "obs"))
-    return Step(
-        obs=obs,
-        final_obs=obs,
-        reward=reward,
-        terminated=np.array([frame.terminated for frame in frames]),
-        truncated=np.array([frame.truncated for frame in frames]),
-        is_first=np.array([is_first and n == 0 for n in range(len(frames))]),
-        active=column("active", np.ones_like) or map_tree(lambda x: np.ones(x.shape, bool), reward),
-        died=column("died", np.zeros_like) or map_tree(lambda x: np.zeros(x.shape, bool), reward),
-        mask=column("mask", np.ones_like) or {},
-        state=column("state", np.zeros_like),
-    )
 
 
 def describe_action(space: spaces.Space[Any]) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from cadenza.errors import CadenzaError, ConfigError
 from cadenza.lab.inspector.frames import (
     NUMBERS,
     as_image,
-    as_step,
     copied,
     describe_action,
     encoded,
@@ -59,10 +58,8 @@ class EpisodePlayer:
         self.env = environment(self.config.environment)
         self.stride = max(1, -(-self.episode.length // PICTURES))
         self.renders = True
-        self.missing = {
-            *range(0, self.episode.length, self.stride),
-            self.episode.length,
-        }  # pictures to send without a request
+        # pictures to send without a request
+        self.missing = {*range(0, self.episode.length, self.stride), self.episode.length}
         self.at, self.frame = 0, self.env.reset(self.episode.seed)
         self.terminated = False
         self.notes: list[str] = []
@@ -229,7 +226,7 @@ class EpisodePlayer:
     def judge(self, checkpoint: str) -> None:
         """Send what the policy of a checkpoint computes for every step: values, probabilities, advantages."""
         from cadenza.base.streams import EVALUATION, Streams
-        from cadenza.lab.playback import load_policy
+        from cadenza.lab.playback import as_step, load_policy
 
         player, name = load_policy(self.folder, checkpoint, self.trust)
         workflow = self.workflow = player.workflow
@@ -368,18 +365,21 @@ def columns(opinion: Opinion, group: str, shape: tuple[int, ...]) -> dict[str, n
 
 
 def advantages(value: np.ndarray, reward: np.ndarray, over: np.ndarray, credit: Credit) -> np.ndarray:
-    """Return generalised advantage estimates [T, A] from values [T + 1, A]; no bootstrap where `over` [T, A]."""
+    """Return estimates of advantages [T, A] from values [T + 1, A]; no bootstrap where `over` [T, A]."""
     import torch
 
     from cadenza.ops.returns import gae
 
+    estimate: Callable[..., Any] = credit.estimate or gae
     reward = np.clip(reward / credit.reward_scale, -credit.reward_clip, credit.reward_clip)
     if credit.on_arrival:  # a state's value includes the reward for reaching it
         before = np.concatenate([np.zeros_like(reward[:1]), reward[:-1]])
         reward = before + credit.gamma * np.where(over, reward, 0.0)
-    arrays = (np.asarray(reward, np.float64), value[:-1], np.where(over, 0.0, value[1:]))
-    paid, now, following = map(torch.from_numpy, arrays)
-    return gae(paid, now, following, torch.from_numpy(over), credit.gamma, credit.trace).numpy()
+    arrays = (np.asarray(reward, np.float64), value[:-1], np.where(over, 0.0, value[1:]), over)
+    steps = [torch.from_numpy(x)[:, None] for x in arrays]  # of one environment
+    with torch.no_grad():
+        result = estimate(*steps, credit.gamma, credit.trace)
+    return (result[0] if isinstance(result, tuple) else result)[:, 0].numpy()
 
 
 def main(run: str, number: str, checkpoint: str, trust: str) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cadenza.base.files import SafePath
-from cadenza.errors import CadenzaError, CheckpointError, ConfigError, NotFoundError
+from cadenza.errors import CadenzaError, ConfigError, NotFoundError
 from cadenza.lab import checkpoint_list
 from cadenza.lab.inspector.rows import curve, thinned
-from cadenza.records import alert_log, live_runs
+from cadenza.records import alert_log, live_runs, validity
 from cadenza.records.folder import RunFolder, run_ids
 from cadenza.records.index import entries
 from cadenza.records.lock import is_held
@@ -142,7 +142,7 @@ class Catalog:
         folder = self.folder(run)
         row, _, _ = describe(folder.path)
         status, training = folder.read_status(), folder.settings().get("training")
-        manifest, decisions = (_lenient(read) for read in (folder.read_manifest, folder.read_decisions))
+        manifest, decisions = (validity.lenient(read) for read in (folder.read_manifest, folder.read_decisions))
         return {
             "facts": row | {"status": folder.state(), "updates": status.get("updates")},
             "message": status.get("message", ""),
@@ -253,14 +253,6 @@ def _progress(folder: RunFolder) -> dict[str, Any]:
         facts = vars(live_runs.describe(folder))
         return {key: value for key, value in facts.items() if key not in ("run", "dir", "curve", "alert", "parts")}
     return {"done": 0}
-
-
-def _lenient(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the content of a file, or nothing if it is damaged or missing."""
-    try:
-        return read()
-    except (CheckpointError, OSError):
-        return {}
 
 
 def _line(alert: alert_log.Alert) -> str:

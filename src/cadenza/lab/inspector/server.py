@@ -37,10 +37,8 @@ PAGE = {
     "style.css": "text/css",
     **dict.fromkeys(("app.js", "chart.js", "runs.js", "run.js", "episode.js", "compare.js"), "text/javascript"),
 }
-SHARED = {
-    "plot.js": "text/javascript",
-    "comparison_page.js": "text/javascript",
-}  # in lab/: also used by comparisons that are written to a file
+# in lab/: also used by comparisons that are written to a file
+SHARED = {"plot.js": "text/javascript", "comparison_page.js": "text/javascript"}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from cadenza.base.formatting import duration, number
 from cadenza.base.text import printable
 from cadenza.engine.signals import Signals
-from cadenza.errors import ConfigError, LockedError, nearest
+from cadenza.errors import ConfigError, nearest
 from cadenza.lab.sweeps.jobs import Backend
 from cadenza.lab.sweeps.journal import Journal, Trial
 from cadenza.lab.sweeps.sweep_file import SweepFile
 from cadenza.lab.sweeps.sweep_loop import Sweep, conclude, create_folder, predecessor
 from cadenza.lab.sweeps.sweep_plan import Plan
 from cadenza.lab.sweeps.sweep_report import settings_text, write_report
-from cadenza.records.lock import RunLock, describe, holder
+from cadenza.records.lock import RunLock
 
 PLACES = ("local", "ray", "auto")  # auto: a Ray cluster that runs on this machine already
 
@@ -41,7 +39,7 @@ def conduct(
     """Run or continue a sweep, whose report names the `command`; return it, and the signal that stopped it."""
     root = root.absolute()
     folder = create_folder(plan, root)
-    with locked(folder.path):
+    with RunLock(folder.path, "sweep"):  # so that one process at a time continues it
         journal = Journal(folder.journal)
         if retry_failed:
             journal.retry()
@@ -58,20 +56,6 @@ def conduct(
         write_report(sweep, command)
         conclude(sweep)
     return sweep, signals.requested
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a sweep, so that one process at a time continues it."""
-    lock = RunLock(folder)
-    try:
-        lock.acquire()
-    except LockedError:
-        raise LockedError(f"sweep {folder.name} is in use by {describe(holder(folder))}") from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def open_backend(on: str, jobs: int) -> Backend:

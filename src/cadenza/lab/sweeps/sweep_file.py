@@ -141,8 +141,12 @@ class SweepFile:
             raise ConfigError(f"seeds={list(self.seeds)}: must differ and cannot be negative")
 
 
-def read(path: Path, **options: Any) -> SweepFile:
-    """Return the sweep in a file, or a shipped one by its name; `options` that are not None override the file."""
+def read(path: Path, trust: bool = False, **options: Any) -> SweepFile:
+    """Return the sweep in a file, or a shipped one by its name; `options` that are not None override the file.
+
+    Without `trust`, a file that a stranger wrote must not name code.
+    """
+    require_trust_of_file(str(path), trust)
     file = find(path)
     sweep = _build(path, {"name": file.stem, **_load(file)}, options)
     if not sweep.base:
@@ -157,7 +161,7 @@ def of_overrides(spec: str, overrides: Sequence[str], **options: Any) -> tuple[S
     """Return the sweep over every combination of the overrides that give several values, and the other overrides."""
     grid, others = combinations(overrides)
     seeds = [options["seeds"], grid.pop("seed", ())]
-    if all(seeds):
+    if all(seeds) or (seeds[0] and any(text.lstrip("+~").startswith("seed=") for text in others)):
         raise ConfigError("--seed and seed=… both give the seeds")
     if not grid:
         raise ConfigError("-m: no setting has several values, e.g. algorithm.gamma=0.9,0.99 (seeds alone: --seed 1,2)")
@@ -170,9 +174,8 @@ def read_space(path: Path | None, spec: str, config_dir: Path | None, trust: boo
     The file at `path`, by default the space that is shipped for the algorithm, holds a search space or a whole sweep.
     `options` that are not None override it. Without `trust`, files that a stranger wrote must not name code.
     """
-    if not trust:
-        for source in (spec, *([] if path is None else [str(path)])):
-            require_trust_of_file(source)
+    for source in (spec, *([] if path is None else [str(path)])):
+        require_trust_of_file(source, trust)
     if path is None:
         path = Path(load(spec, (), config_dir).algorithm.name)
         if str(path) not in shipped():

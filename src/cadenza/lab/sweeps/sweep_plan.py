@@ -24,17 +24,10 @@ from cadenza.records.trust import require_trust_of_file
 from cadenza.types import EnvSpec
 
 RANDOM_TRIALS = 8  # of tpe, before it has results to learn from
-CHOICES = (
-    "algorithm",
-    "algorithm.name",
-    "environment",
-    "experiment",
-)  # each changes several settings: Hydra composes them
-VARIABLE = (
-    "trials",
-    "parallel_jobs",
-    "base",
-)  # may change between two starts of a sweep; of the base, its config counts
+# each changes several settings: Hydra composes them
+CHOICES = ("algorithm", "algorithm.name", "environment", "experiment")
+# may change between two starts of a sweep; of the base, its config counts
+VARIABLE = ("trials", "parallel_jobs", "base")
 
 
 class Resolver:
@@ -54,7 +47,8 @@ class Resolver:
 
     def config(self, params: Mapping[str, Any]) -> RunConfig:
         """Return the config with these settings, by dotted key."""
-        if not self.independent or any(key not in self.hints or key in CHOICES for key in params):
+        refers = not self.independent or "${" in str(params)
+        if refers or any(key not in self.hints or key in CHOICES for key in params):
             changes = [override(key, value) for key, value in params.items()]
             return load(self.spec, [*self.overrides, *changes], self.config_dir)
         data = copy.deepcopy(self.data)
@@ -109,9 +103,9 @@ class Plan:
 
     def config(self, number: int, params: Params, seed: int) -> RunConfig:
         """Return the config of one seed of a trial."""
-        config = with_absolute_path(self.resolver.config({**self.space.fixed, **params}))
+        config = with_absolute_path(self.resolver.config({**self.space.fixed, **params, "seed": seed}))
         tags = (*config.tags, f"sweep:{self.id}", f"trial:{number}")
-        return replace(config, seed=seed, name=f"{self.file.name} {number}", tags=tags)
+        return replace(config, name=f"{self.file.name} {number}", tags=tags)
 
     def rungs(self, config: RunConfig) -> list[tuple[str, int]]:
         """Return the points where a trial may be pruned, each as a unit and an amount."""
@@ -129,8 +123,7 @@ def plan(file: SweepFile, overrides: Sequence[str] = (), config_dir: Path | None
 
     Checked are the values of each list, the ends of each range, and every trial that is known beforehand.
     """
-    if not trust:
-        require_trust_of_file(file.base)
+    require_trust_of_file(file.base, trust)
     budget = [] if file.max_timesteps is None else [override("training.max_timesteps", file.max_timesteps)]
     resolver = Resolver(file.base, [*budget, *overrides], config_dir)
     space = parse(file.sweep, resolver.kinds())

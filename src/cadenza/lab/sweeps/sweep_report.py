@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from cadenza.base import atomic
 from cadenza.base.files import SafePath
 from cadenza.base.formatting import number
-from cadenza.base.json_text import dumps
+from cadenza.base.json_text import canonical, dumps
 from cadenza.base.text import command as command_line
 from cadenza.base.text import shell
 from cadenza.lab.html import Block, Code, Heading, Media, Paragraph, Table, html, markdown
-from cadenza.lab.sweeps.importance import importance
 from cadenza.lab.sweeps.journal import Trial
+from cadenza.lab.sweeps.space import Dimension, Range
 from cadenza.lab.sweeps.sweep_loop import Sweep
 from cadenza.lab.sweeps.sweep_plots import draw_history, draw_parameters
 from cadenza.records.folder import RunFolder, runs_root
 
 ROWS = 20  # largest number of trials in the table
+BINS = 4  # groups of equally many trials into which the values of a range are divided
+FEWEST = 6  # with fewer trials, no importance is computed
 
 
 def result(sweep: Sweep) -> dict[str, Any]:
@@ -150,3 +155,43 @@ def brief(value: Any) -> str:
 def settings_text(trial: Trial) -> str:
     """Return the settings of a trial as `key=value, key=value`."""
     return ", ".join(f"{key}={brief(value)}" for key, value in trial.params.items())
+
+
+def importance(
+    dimensions: Mapping[str, Dimension], params: Sequence[Mapping[str, Any]], values: Sequence[float]
+) -> dict[str, float]:
+    """Return the share of the variance between trials that each setting explains on its own, most important first.
+
+    Settings about which the trials say nothing are left out; with few or equal values that may be all.
+    """
+    score = np.asarray(values, dtype=float)
+    if len(score) < FEWEST or np.ptp(score) == 0:
+        return {}
+    shares = {}
+    for key, dimension in dimensions.items():
+        share = explained_variance(_groups(dimension, [trial[key] for trial in params]), score)
+        if share is not None:
+            shares[key] = share
+    return dict(sorted(shares.items(), key=lambda pair: -pair[1]))
+
+
+def explained_variance(groups: np.ndarray, score: np.ndarray) -> float | None:
+    """Return epsilon squared: the share of the variance that the groups explain, corrected for chance.
+
+    None if all scores are in one group, or each is in a different one.
+    """
+    names = np.unique(groups)
+    freedom = len(score) - len(names)
+    if len(names) < 2 or freedom < 1:
+        return None
+    total = float(((score - score.mean()) ** 2).sum())
+    within = sum(float(((part - part.mean()) ** 2).sum()) for part in (score[groups == name] for name in names))
+    return max(0.0, 1 - (within / freedom) / (total / (len(score) - 1)))
+
+
+def _groups(dimension: Dimension, values: Sequence[Any]) -> np.ndarray:
+    """Return the number of the group of each value: one per value of a list, BINS for a range."""
+    if not isinstance(dimension, Range):
+        return np.unique([canonical(value) for value in values], return_inverse=True)[1]
+    edges = np.quantile(np.asarray(values, dtype=float), np.linspace(0, 1, BINS + 1)[1:-1])
+    return np.searchsorted(edges, np.asarray(values, dtype=float), side="left")

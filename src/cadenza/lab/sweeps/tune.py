@@ -41,9 +41,8 @@ def suggest(plan: Plan, journal: Journal, number: int) -> Params:
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
     if isinstance(dimension, Choices):
-        return CategoricalDistribution(
-            tuple(range(len(dimension.values)))
-        )  # by index: a value may be a list or a mapping
+        # by index: a value may be a list or a mapping
+        return CategoricalDistribution(tuple(range(len(dimension.values))))
     if dimension.step is not None:  # by index as well: sums of steps are not exact
         return IntDistribution(0, dimension.steps)
     if dimension.whole:

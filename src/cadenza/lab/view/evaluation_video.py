@@ -8,7 +8,7 @@ from contextlib import suppress
 from cadenza.base.resource_usage import Usage
 from cadenza.config.schema import RunConfig
 from cadenza.engine.events import Ended, Evaluated, Event
-from cadenza.envs.seeds import PLAY, EpisodeSeeds
+from cadenza.envs.ledger import PLAY, EpisodeSeeds
 from cadenza.errors import explanation
 from cadenza.lab.playback import PLAYING, Player
 from cadenza.lab.view.play import VIDEO_FRAMES, fps_of, make_visible, play_episode

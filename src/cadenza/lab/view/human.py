@@ -16,15 +16,14 @@ from cadenza.data.batches import Past
 from cadenza.data.datasets import merged, refuse_existing, write_dataset
 from cadenza.data.replay import ReplayStore
 from cadenza.envs.display import has_display
+from cadenza.envs.ledger import PLAY, EpisodeSeeds
 from cadenza.envs.random_actions import random_actions
-from cadenza.envs.seeds import PLAY, EpisodeSeeds
 from cadenza.errors import ConfigError, nearest
-from cadenza.lab.playback import Player, batch_of_one
+from cadenza.lab.playback import Player, as_step
 from cadenza.lab.view.keyboard import Keymap, Keys, keymap
 from cadenza.lab.view.play import PlayedEpisode, fps_of, make_visible, play_episode
 from cadenza.lab.view.terminal import Terminal
 from cadenza.lab.view.window import ClosedByUserError, Window
-from cadenza.trees import map_tree
 from cadenza.types import Acted, EnvSpec, Frame, Step
 
 TURN_BASED_FPS = 5.0  # an environment with at most this many pictures a second waits for a key
@@ -102,7 +101,7 @@ def team_policy(spec: EnvSpec, player: Player | None, seed: int) -> TeamPolicy:
     def act(frame: Frame) -> dict[str, np.ndarray]:
         if player is not None:
             return player.act(frame)
-        actions = random_actions(spec.groups, batch_of_one(frame, False), random)
+        actions = random_actions(spec.groups, as_step([frame], False), random)
         return {group: action[0] for group, action in actions.items()}
 
     return act
@@ -154,10 +153,10 @@ class Demonstrations:
 
     def add(self, before: Frame, action: dict[str, np.ndarray], after: Frame) -> None:
         """Add a transition of the episode."""
-        step = self._transitions[-1][2] if self._transitions else copied_step(before, is_first=True)
+        step = self._transitions[-1][2] if self._transitions else as_step([before], is_first=True)
         actions = {name: one[None].copy() for name, one in action.items()}
         acted = Acted(actions, {name: {} for name in action}, {})
-        self._transitions.append((step, acted, copied_step(after, is_first=after.terminated or after.truncated)))
+        self._transitions.append((step, acted, as_step([after], is_first=after.terminated or after.truncated)))
 
     def end(self, stack: int) -> None:
         """Add the episode to the dataset; `stack` is the environment's frame stack."""
@@ -170,10 +169,3 @@ class Demonstrations:
         for step, acted, after in self._transitions:
             store.add(step, acted, after)
         self.pieces.append(store.since(np.zeros(1, np.int64))[1])
-
-
-def copied_step(frame: Frame, is_first: bool) -> Step:
-    """Copy a frame as a step, since environments may write the next frame into the same arrays."""
-    step = batch_of_one(frame, is_first)
-    step.obs = step.final_obs = map_tree(np.copy, step.obs)
-    return step

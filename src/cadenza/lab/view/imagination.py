@@ -12,9 +12,10 @@ from cadenza.base.files import SafePath
 from cadenza.base.streams import EVALUATION, Streams
 from cadenza.data.batches import Sequences
 from cadenza.data.replay import ReplayStore
-from cadenza.envs.seeds import PLAY, EpisodeSeeds
+from cadenza.envs.ledger import PLAY, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
+from cadenza.lab.charts import BLUE, GREY, INK, new_figure
 from cadenza.lab.playback import load_policy
 from cadenza.lab.view.video import open_video, save
 from cadenza.records.folder import RunFolder
@@ -101,20 +102,16 @@ def to_rgb(image: np.ndarray) -> np.ndarray:
 
 def write_plots(imagination: Imagination, path: SafePath) -> SafePath:
     """Plot the rewards and the first numbers of the first sequence."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     lines = [("reward", imagination.reward[0], imagination.predicted_reward[0])]
     if "vector" in imagination.obs:
         truth, model = imagination.obs["vector"][0], imagination.predicted_obs["vector"][0]
         lines += [(f"number {i}", truth[:, i], model[:, i]) for i in range(min(CURVES, truth.shape[-1]))]
-    figure = Figure(figsize=(8, 1.4 * len(lines) + 0.6), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(8, 1.4 * len(lines) + 0.6)
     for index, (name, truth, model) in enumerate(lines):
         axes = figure.add_subplot(len(lines), 1, index + 1)
-        axes.plot(truth, color="#9ca3af", linewidth=2, label="happened")
-        axes.plot(model, color="#2563eb", linewidth=1.2, label="predicted")
-        axes.axvline(OBSERVED - 0.5, color="#1f2937", linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.plot(truth, color=GREY, linewidth=2, label="happened")
+        axes.plot(model, color=BLUE, linewidth=1.2, label="predicted")
+        axes.axvline(OBSERVED - 0.5, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
         axes.set_ylabel(name, fontsize=8)
         axes.tick_params(labelsize=7)
     figure.axes[0].legend(frameon=False, fontsize=8, ncols=2, loc="best")

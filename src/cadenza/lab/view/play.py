@@ -15,7 +15,7 @@ from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs.action_names import name_of
 from cadenza.envs.catalog import make
 from cadenza.envs.display import has_display, prepare_pygame
-from cadenza.envs.seeds import PLAY, EpisodeSeeds
+from cadenza.envs.ledger import PLAY, EpisodeSeeds
 from cadenza.errors import CadenzaError, CheckpointError, ConfigError, EnvironmentFault, foreign_code
 from cadenza.lab import checkpoint_list
 from cadenza.lab.view.terminal import Terminal

@@ -6,7 +6,7 @@ It contains nothing of the author's machine: no host, command, path or user, nor
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from cadenza.config.schema import MINARI, LoggingConfig, RunConfig
 from cadenza.envs.catalog import make
 from cadenza.envs.families.gym import Gym
 from cadenza.errors import CadenzaError, ConfigError
-from cadenza.lab import curves
+from cadenza.lab import charts
 from cadenza.lab.html import Block, Code, Heading, Media, Paragraph, Table, markdown
 from cadenza.lab.report import highlights
 from cadenza.lab.view.play import record_video
@@ -46,11 +46,18 @@ ABSOLUTE_PATH = re.compile(r"(?:file:)?(?:/|~|\\\\|[A-Za-z]:[\\/])")  # how one 
 
 
 def prepare(
-    folder: RunFolder, repo: str, out: Path, checkpoint: str, trust: bool = False, store_video: bool = True
+    folder: RunFolder,
+    repo: str,
+    out: Path,
+    checkpoint: str,
+    trust: bool = False,
+    store_video: bool = True,
+    report: Callable[[str], object] = lambda line: None,
 ) -> list[str]:
     """Fill an empty folder with what is published; return a line about each part that is missing or shortened.
 
-    With `store_video`, the run keeps its video: the encoder does not write the same bytes twice.
+    With `store_video`, the run keeps its video: the encoder does not write the same bytes twice. `report` receives a
+    line before each step.
     """
     original = folder.read_config(trust)
     secrets = environment_values(original)
@@ -60,6 +67,7 @@ def prepare(
     problems += [f"{key} came from an environment variable and is not published" for key in original.from_environment]
     checkpoints = Checkpoints.from_run(folder)
     name = checkpoints.resolve(checkpoint)
+    report(f"reading {name} …")
     state = checkpoints.load(name, "workflow")
     published = RunFolder(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -69,9 +77,11 @@ def prepare(
     facts = _write_records(folder, published, config, secrets, rows)
     Checkpoints(published.checkpoints, config_hash(config)).save(state, *position(name), best=True)
     title = f"{facts['spec']}, seed {facts['seed']}"
-    has_curve = curves.draw(rows, published.curves, title, folder.read_status().get("return_threshold"))
+    report("drawing the learning curve …")
+    threshold = folder.read_status().get("return_threshold")
+    has_curve = charts.write_learning_curve(rows, published.curves, title, threshold)
     try:
-        _write_video(folder, published, name, trust, store_video and folder.published is None)
+        _write_video(folder, published, name, trust, store_video and folder.published is None, report)
     except CadenzaError as problem:
         problems.append(f"no video: {problem}")
     evaluation = evaluation_at(rows, position(name)[0])
@@ -102,17 +112,23 @@ def _write_records(
     return facts
 
 
-def _write_video(folder: RunFolder, published: RunFolder, checkpoint: str, trust: bool, store: bool) -> None:
+def _write_video(
+    folder: RunFolder,
+    published: RunFolder,
+    checkpoint: str,
+    trust: bool,
+    store: bool,
+    report: Callable[[str], object],
+) -> None:
     """Copy the run's video of the checkpoint, recorded first if it is to be stored there; else record one."""
     suffix = "mp4" if can_mp4() else "gif"
     stored = folder.videos / f"replay-{checkpoint}.{suffix}"
     target = published.files / f"replay.{suffix}"
-    if store and not stored.exists():
-        record_video(folder, checkpoint, trust, stored)
+    if not stored.exists():
+        report("recording an episode …")
+        record_video(folder, checkpoint, trust, stored if store else target)
     if stored.exists():
         atomic.write_bytes(target, stored.read_bytes(MAX_VIDEO_BYTES))
-    else:
-        record_video(folder, checkpoint, trust, target)
 
 
 def without_environment(config: RunConfig) -> RunConfig:

@@ -11,8 +11,8 @@ import numpy as np
 
 from cadenza.config.environments import resolve
 from cadenza.config.schema import EnvironmentConfig
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.random_actions import random_actions
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import CadenzaError
 from cadenza.tools.bench.part_speeds import per_call

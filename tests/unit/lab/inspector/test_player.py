@@ -20,10 +20,10 @@ from cadenza.engine.launch import check
 from cadenza.engine.runtime import decide_runtime
 from cadenza.envs.catalog import make
 from cadenza.lab.inspector import player
-from cadenza.lab.inspector.frames import as_step, copied
+from cadenza.lab.inspector.frames import copied
 from cadenza.lab.inspector.messages import Advantages, Picture
 from cadenza.lab.inspector.player import EpisodePlayer, columns
-from cadenza.lab.playback import PLAYING
+from cadenza.lab.playback import PLAYING, as_step
 from cadenza.records.folder import RunFolder
 from cadenza.types import Credit, Explained, Frame, Mode, Opinion, Step, Tree
 from harness.command import last, train

@@ -26,6 +26,7 @@ from cadenza.lab.inspector.messages import Advantages, Message, Picture, Request
 from cadenza.lab.inspector.player import EpisodePlayer, advantages, columns
 from cadenza.lab.inspector.sessions import Sessions
 from cadenza.lab.playback import PLAYING
+from cadenza.ops.returns import gae, monte_carlo, n_step, vtrace
 from cadenza.records.folder import RunFolder
 from cadenza.types import Credit, Mode, Opinion
 from harness.command import last, train
@@ -233,12 +234,14 @@ def test_a_distant_picture_is_cancelled_for_a_newer_request(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("spec", "settings", "credit"),
     [
-        ("toy/identity:ppo", [], Credit(0.99, 0.95)),
-        ("toy/identity:ppo", ["+algorithm.groups.agent.gae_lambda=0.3"], Credit(0.99, 0.3)),
-        ("toy/trio:mappo", [], Credit(0.99, 0.95, team=True)),
+        ("toy/identity:ppo", [], Credit(0.99, 0.95, estimate=gae)),
+        ("toy/identity:ppo", ["+algorithm.groups.agent.gae_lambda=0.3"], Credit(0.99, 0.3, estimate=gae)),
+        ("toy/identity:ppo", ["algorithm.advantage=n_step"], Credit(0.99, 0.95, estimate=n_step)),
+        ("toy/identity:reinforce", [], Credit(0.99, 0.95, estimate=monte_carlo)),
+        ("toy/trio:mappo", [], Credit(0.99, 0.95, team=True, estimate=gae)),
         ("toy/identity:dqn", ["algorithm.gamma=0.5"], Credit(0.5)),
-        ("toy/identity:dreamer_v3", ["algorithm.return_lambda=0.5"], Credit(0.997, 0.5)),
-        ("toy/identity:dreamer_v2", [], Credit(0.99, 0.95, on_arrival=True)),
+        ("toy/identity:dreamer_v3", ["algorithm.return_lambda=0.5"], Credit(0.997, 0.5, estimate=gae)),
+        ("toy/identity:dreamer_v2", [], Credit(0.99, 0.95, on_arrival=True, estimate=gae)),
     ],
 )
 def test_credit_has_the_settings_of_the_run(spec: str, settings: list[str], credit: Credit) -> None:
@@ -262,6 +265,10 @@ def test_advantages_by_hand() -> None:
     assert found.tolist() == [[1 - 1], [1 + 0.5 * 4 - 2]]
     found = advantages(value, 8 * reward, np.array([[False], [True]]), half._replace(reward_scale=2, reward_clip=3.0))
     assert found[-1].tolist() == [3 - 2]
+    found = advantages(value, reward, np.array([[False], [True]]), half._replace(estimate=monte_carlo))
+    assert found.tolist() == [[1 + 0.5 * 1 - 1], [1 - 2]]
+    found = advantages(value, reward, np.array([[False], [False]]), half._replace(trace=1.0, estimate=vtrace))
+    assert found[-1].tolist() == [1 + 0.5 * 4 - 2]
 
     earned = np.array([[1.0], [3.0], [7.0]])
     right = np.array([[0 + 0.5 * (1 + 0.5 * (3 + 0.5 * 7))], [1 + 0.5 * (3 + 0.5 * 7)], [3 + 0.5 * 7], [-1.0]])

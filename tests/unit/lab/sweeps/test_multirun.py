@@ -50,6 +50,10 @@ def test_every_combination_is_trained_with_the_other_settings() -> None:
         (("algorithm.gama=0.9,0.8",), "unknown key 'algorithm.gama'; did you mean 'algorithm.gamma'?"),
         (("algorithm.gamma=0.9,2",), "algorithm.gamma=2: must be in"),
         (("name=a,b",), "sweep.name: set by the sweep itself"),
+        (("~algorithm.gamma=1,2",), "removes a key, which has one value: write ~algorithm.gamma"),
+        (("algorithm.gamma=0.9,0.8", "algorithm.gamma=0.7"), "algorithm.gamma has several values already"),
+        (("algorithm.gamma=0.9,0.8", "~algorithm.gamma"), "algorithm.gamma has several values already"),
+        (("algorithm.gamma=0.9,0.8", "+algorithm.gamma=0.7,0.6"), "algorithm.gamma has several values already"),
     ],
 )
 def test_what_is_no_grid_is_refused(overrides: tuple[str, ...], message: str) -> None:
@@ -61,11 +65,38 @@ def test_what_is_no_grid_is_refused(overrides: tuple[str, ...], message: str) ->
 def test_seeds_are_named_once() -> None:
     with pytest.raises(ConfigError, match="both give the seeds"):
         grid("algorithm.gamma=0.9,0.99", "seed=1,2", seeds=(3,))
+    with pytest.raises(ConfigError, match="both give the seeds"):
+        grid("algorithm.gamma=0.9,0.99", "seed=3", seeds=(1, 2))
+
+
+def test_settings_that_refer_to_the_seed_follow_it() -> None:
+    fixed = grid("algorithm.gamma=0.9,0.99", "environment.num_envs='${add:${seed},1}'", seeds=(1, 2))
+    assert [(gamma, envs, seed) for gamma, _, envs, seed in fixed] == [
+        (0.9, 2, 1),
+        (0.9, 3, 2),
+        (0.99, 2, 1),
+        (0.99, 3, 2),
+    ]
+    varied = grid("environment.num_envs=4,'${add:${seed},1}'", seeds=(1, 2))
+    assert [(envs, seed) for _, _, envs, seed in varied] == [(4, 1), (4, 2), (2, 1), (3, 2)]
 
 
 def test_without_the_option_several_values_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"gives several values: .* or `train -m`"):
         load(SPEC, ["algorithm.gamma=0.9,0.99"])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("~algorithm.gamma=0.9,0.8", "removes a key, which has one value: write ~algorithm.gamma"),
+        ("~algorithm.gamma=0.9", "removes what is not there: algorithm.gamma is 0.98; write ~algorithm.gamma"),
+    ],
+)
+def test_a_key_is_removed_with_its_own_value_or_without_one(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load("CartPole-v1:ppo", [override])
+    assert load("CartPole-v1:ppo", ["~algorithm.gamma=0.98"]).algorithm.gamma == 0.99
 
 
 def test_the_command_line_runs_the_grid(tmp_path: Path) -> None:

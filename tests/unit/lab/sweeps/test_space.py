@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from cadenza.errors import ConfigError
-from cadenza.lab.sweeps.importance import explained_variance, importance
 from cadenza.lab.sweeps.journal import Journal
 from cadenza.lab.sweeps.space import Choices, Range, parse
 from cadenza.lab.sweeps.sweep_file import SweepFile
+from cadenza.lab.sweeps.sweep_report import explained_variance, importance
 from harness.files import safe
 
 KINDS = {"epochs": (True, False), "gamma": (False, True), "batch": (True, True)}

@@ -65,6 +65,9 @@ def test_a_published_run_loads_back_the_same_and_is_not_uploaded_twice(
         json.loads(files["manifest.json"]).keys().isdisjoint({"command", "machine", "git", "variables", "signatures"})
     )
 
+    steps = [line.split(" ")[0] for line in outcome.err.splitlines()]
+    assert steps == ["preparing", "reading", "drawing", "recording", "uploading"]
+
     again = cadenza("publish", trained.path, "--repo", "me/cartpole").succeeded()
     assert [name for name, content in repo.commits[-1][1].items() if files[name] != content] == []
     assert "nothing has changed" in again.out

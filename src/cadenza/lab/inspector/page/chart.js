@@ -143,7 +143,10 @@ export class Chart {
     pen.save();
     pen.beginPath(); pen.rect(EDGE.left - 4, 0, right - EDGE.left + 8, bottom + 1); pen.clip();
     const palette = colours();
-    for (const line of this.lines) this.stroke(pen, line, palette[(line.colour ?? 0) % palette.length]);
+    for (const line of this.lines) {
+      pen.setLineDash((line.colour ?? 0) % (2 * palette.length) < palette.length ? [] : [5, 3]);  // colours come again after eight
+      this.stroke(pen, line, palette[(line.colour ?? 0) % palette.length]);
+    }
     pen.fillStyle = css("--bad");
     for (const x of this.marks) { pen.beginPath(); pen.arc(this.sx(x), EDGE.top + 4, 3, 0, 7); pen.fill(); }
     pen.restore();
@@ -153,7 +156,7 @@ export class Chart {
   // Of more points than pixels only the lowest and highest in each column: the picture is the same.
   stroke(pen, line, colour) {
     pen.strokeStyle = colour;
-    pen.globalAlpha = line.dim ? 0.28 : 1;
+    pen.globalAlpha = line.dim ? 0.45 : 1;
     pen.lineWidth = line.dim ? 1 : 1.6;
     pen.lineJoin = "round";
     pen.beginPath();

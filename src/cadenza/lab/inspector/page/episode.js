@@ -1,9 +1,10 @@
 // An episode again, step by step: the picture, what the agents saw, thought and did, and plots that follow the step.
-import { ask, empty, encoded, go, kept, keep, onKeys, place, poll, report, signal } from "./app.js";
+import { ask, colours, empty, encoded, go, kept, keep, onKeys, place, poll, report, signal } from "./app.js";
 import { Chart } from "./chart.js";
 
 const WINDOW = 200;  // steps whose details are asked for at once
 const AHEAD = 40;  // steps whose pictures are asked for while it plays
+const MOST_LINES = 12;  // agents whose curves are drawn together
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 
 export async function episodeView(view, run, number_, query) {
@@ -68,7 +69,9 @@ class Player {
     this.observation = make("div", { class: "card" });
     this.team = make("div", { class: "card", hidden: this.agents.length < 2 });
     this.dream = make("div", { class: "card", hidden: true });
+    this.legend = make("div", { class: "legend" });
     this.strips = make("div", { class: "strips" });
+    window.addEventListener("look", () => this.drawLegend(), { signal: signal() });
     const pick = (x) => { this.pause(); this.show(Math.round(x)); };
     this.charts = Object.fromEntries(["reward", "return so far", "value", "advantage"].map((name) => [name, new Chart({ title: name, axis: "step", height: name === "reward" ? 110 : 120, onpick: pick, zero: name === "reward" || name === "advantage" })]));
     const steps = [["«", "first step (Home)", () => this.show(0)], ["‹", "step before (←)", () => this.move(-1)]], on = [["›", "next step (→)", () => this.move(1)], ["»", "last step (End)", () => this.show(this.length)]];
@@ -76,13 +79,14 @@ class Player {
     this.node = make("div", {}, this.status, make("div", { class: "stage" },
       make("div", {}, make("div", { class: "card" }, make("div", { class: "screen" }, this.image, this.seen, this.noPicture),
         make("div", { class: "transport" }, ...steps.map(press), this.button, ...on.map(press), this.slider, this.counter, speed), this.figures), this.team),
-      make("div", {}, this.picks, this.policy, this.observation, this.dream)), this.strips);
+      make("div", {}, this.picks, this.policy, this.observation, this.dream)), this.legend, this.strips);
     this.screen = this.image.parentNode;
     this.drawAgents();
     this.drawSeries();
     this.drawStatus();
   }
 
+  get showsOthers() { return this.agents.length > 1 && this.agents.length <= MOST_LINES; }
   get agent() { return this.agents[this.at]; }
   series(name, agent = this.agent) { return (this.found.series[agent.group]?.[name] || []).map((values) => (values ? values[agent.index] ?? null : null)); }
 
@@ -148,16 +152,22 @@ class Player {
     const { reward_scale: scale, trace } = this.found.credit?.[this.agent.group] || {};
     for (const [name, chart] of Object.entries(this.charts)) {
       const of = (agent) => (name === "return so far" ? sums(this.series("reward", agent)) : this.series(name, agent));
-      const others = this.agents.length > 1 && this.agents.length <= 12 ? this.agents.map((agent, i) => ({ agent, i })).filter(({ i }) => i !== this.at) : [];
+      const others = this.showsOthers ? this.agents.map((agent, i) => ({ agent, i })).filter(({ i }) => i !== this.at) : [];
       const lines = [...others.map(({ agent, i }) => ({ label: agent.label, y: of(agent), colour: i, dim: true })), { label: this.agent.label, y: of(this.agent), colour: this.at }];
       const told = lines.filter((line) => line.y.some((value) => value !== null)).map((line) => ({ ...line, x: x.slice(0, line.y.length) }));
       if (!told.length && name !== "reward") continue;
-      if (name === "reward" && this.series("expected").length) told.push({ label: "expected", y: this.series("expected").slice(1), x: x.slice(0, this.series("expected").length - 1), colour: 1 });  // told on arriving at the next step
+      if (name === "reward" && this.series("expected").length) told.push({ label: "expected", y: this.series("expected").slice(1), x: x.slice(0, this.series("expected").length - 1), colour: this.agents.length });  // told on arriving at the next step
       chart.name.textContent = name === "value" && scale && scale !== 1 ? `value (of rewards divided by ${number(scale)})` : name === "advantage" ? (trace ? `advantage (GAE, λ ${trace})` : "advantage (one step)") : name;
       chart.set(told, [0, this.length]);
       shown.push(chart.node);
     }
     if (shown.length !== this.strips.children.length) this.strips.replaceChildren(...shown);
+    this.drawLegend();
+  }
+  // Whose line is whose: the chosen agent's is strong, those of the others are faint.
+  drawLegend() {
+    const palette = colours(), stroke = (i) => `border-top: ${i === this.at ? 3 : 1}px ${i % (2 * palette.length) < palette.length ? "solid" : "dashed"} ${palette[i % palette.length]}`;
+    this.legend.replaceChildren(...(this.showsOthers ? this.agents.map((agent, i) => make("button", { class: i === this.at ? "strong" : "faint", title: agent.group, onclick: () => this.pick(i) }, make("i", { style: stroke(i) }), agent.label)) : []));
   }
 
   move(by) { this.pause(); this.show(this.step + by); }
@@ -350,7 +360,7 @@ class Player {
       return row(numbers[i], track, number(value), false);
     });
     const full = sees.reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0);
-    this.observation.replaceChildren(make("h2", {}, "Observation", make("small", {}, `${shapes}${values.length && full > values.length ? `; the first ${values.length} numbers` : ""}`)), values.length ? make("div", { class: "rows" }, ...rows.flat()) : make("p", { class: "faint" }, "an image: beside the picture"));
+    this.observation.replaceChildren(make("h2", {}, "Observation", make("small", {}, [shapes, full > values.length && values.length ? `the first ${values.length} numbers` : "", values.length ? "a full bar is the largest so far" : ""].filter(Boolean).join("; "))), values.length ? make("div", { class: "rows" }, ...rows.flat()) : make("p", { class: "faint" }, "an image: beside the picture"));
   }
 
   drawTeam(step, opinion) {

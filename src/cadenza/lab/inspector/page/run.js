@@ -71,9 +71,10 @@ async function curves(body, run, detail, keys, only = null) {
     ...Object.entries(AXES).map(([key, text]) => make("option", { value: key, selected: key === state.axis }, text)));
   const amount = make("output", {}, String(state.smooth));
   const smooth = make("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: state.smooth, "aria-label": "smoothing", oninput: (event) => { state.smooth = Number(event.target.value); amount.textContent = state.smooth; keep("smooth", state.smooth); draw(); } });
+  const thin = make("span", { class: "faint" });
   const whole = make("button", { onclick: () => zoom(null), hidden: true }, "whole run");
   const panel = make("details", { class: "picker", open: kept("picker", false), ontoggle: (event) => keep("picker", event.target.open) }, make("summary", {}, "metrics ", picked), search, list);
-  body.replaceChildren(make("div", { class: "tools" }, make("label", {}, "along ", axis), make("label", {}, "smoothing ", smooth, " ", amount), whole, make("span", { class: "faint hint" }, "drag to zoom, double-click to reset")), panel, note, grid);
+  body.replaceChildren(make("div", { class: "tools" }, make("label", {}, "along ", axis), make("label", {}, "smoothing ", smooth, " ", amount), thin, whole, make("span", { class: "faint hint" }, "drag to zoom, double-click to reset")), panel, note, grid);
 
   function drawChoices() {
     const wanted = search.value.toLowerCase();
@@ -102,6 +103,7 @@ async function curves(body, run, detail, keys, only = null) {
     });
     if (charts.length !== grid.children.length || charts.some((node, i) => grid.children[i] !== node)) grid.replaceChildren(...charts);
     whole.hidden = !state.zoom;
+    thin.textContent = state.smooth ? "faint: as measured" : "";
     if (!charts.length) grid.replaceChildren(empty(names.length ? "Choose a metric." : "There is no row of metrics yet."));
   }
 
@@ -162,7 +164,7 @@ async function machine(body, run, detail, keys) {
   body.replaceChildren(charts, make("div", { class: "two" },
     make("div", {}, make("h2", {}, "Machine"), make("table", {}, ...pairs(detail.machine))),
     make("div", {}, make("h2", {}, "Versions"), make("table", {}, ...pairs(detail.versions))),
-    make("div", {}, make("h2", {}, "Decided by itself"), make("table", {}, ...pairs(Object.fromEntries(detail.decisions))))));
+    make("div", {}, make("h2", {}, "Decided automatically"), make("table", {}, ...pairs(Object.fromEntries(detail.decisions.map(([name, one]) => [name, one?.reason ? `${plain(one.value)} (${one.reason})` : one])))))));
   await curves(charts, run, detail, keys, names);
 }
 

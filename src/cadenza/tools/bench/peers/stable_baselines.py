@@ -63,24 +63,15 @@ def ppo(task: TaskData, recorder: Recorder) -> dict[str, Any]:
 def dqn(task: TaskData, recorder: Recorder) -> dict[str, Any]:
     """Train DQN."""
     settings, sizes = task["dqn"], task["dqn"]["hidden_sizes"]
-    clip: dict[str, Any] = {"max_grad_norm": settings["max_grad_norm"]}
+    more: dict[str, Any] = {"max_grad_norm": settings["max_grad_norm"]}
     policy: dict[str, Any] = {}
     if task["contestant"] == "sbx":
         if len(sizes) != 2 or sizes[0] != sizes[1]:
             raise RuntimeError("sbx has two hidden layers of one size")
-        clip, policy = {}, {"optimizer_class": clipped_adam(settings["max_grad_norm"])}
+        more, policy = {}, {"optimizer_class": clipped_adam(settings["max_grad_norm"])}
+    more |= {"exploration_fraction": settings["epsilon_share"], "exploration_final_eps": settings["epsilon_end"]}
     return train_with_replay(
-        "DQN",
-        task,
-        recorder,
-        policy,
-        **{
-            "tau": 1.0,
-            "target_update_interval": settings["target_every"],
-            "exploration_fraction": settings["epsilon_share"],
-            "exploration_final_eps": settings["epsilon_end"],
-            **clip,
-        },
+        "DQN", task, recorder, policy, tau=1.0, target_update_interval=settings["target_every"], **more
     )
 
 

@@ -1,11 +1,8 @@
-"""Memory in bytes: available on this machine, used by this process, held by an object."""
+"""The memory that an object holds, in bytes: its arrays and tensors, each piece once."""
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -16,61 +13,7 @@ import numpy as np
 import torch
 
 FOREIGN = ("torch", "numpy", "gymnasium")  # packages whose objects are not searched
-CGROUP = Path("/sys/fs/cgroup")
 PAGES = 1 << 16  # read at a time
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's `mallopt`
-KEPT_MEMORY = 1 << 28  # bytes: of the largest array kept, and of unused memory kept in all
-
-
-def available() -> int | None:
-    """Return the memory that can be allocated without swapping, within a container's limit; None if unknown."""
-    limits = []
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                limits.append(int(line.split()[1]) * 1024)
-        limit = (CGROUP / "memory.max").read_text().strip()
-        if limit != "max":
-            limits.append(int(limit) - int((CGROUP / "memory.current").read_text()) + _reclaimable())
-    except OSError:
-        pass
-    if not limits and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return max(0, min(limits)) if limits else None
-
-
-def _reclaimable() -> int:
-    """Return the page cache that a container is charged for, which is freed on demand."""
-    try:
-        statistics = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
-        return 0
-    return int(statistics.get("inactive_file", 0))
-
-
-def total() -> int | None:
-    """Return the memory of the machine, within a container's limit; None if unknown."""
-    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
-        return None
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit = (CGROUP / "memory.max").read_text().strip()
-    except OSError:
-        return machine
-    return machine if limit == "max" else min(machine, int(limit))
-
-
-def resident() -> int | None:
-    """Return the resident memory of this process, with shared libraries; its peak where only that is known."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-    except OSError:
-        pass
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def touched(pieces: dict[int, int]) -> int:
@@ -146,13 +89,3 @@ def _owner(array: np.ndarray) -> np.ndarray:
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
-
-
-def keep_memory() -> bool:
-    """Make glibc reuse the memory of large arrays instead of returning it: fresh pages cost as much as a copy.
-
-    Return whether that was possible.
-    """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    # the former first: where it is refused (glibc before 2.35), the latter alone would make things worse
-    return bool(set_option and set_option(M_MMAP_THRESHOLD, KEPT_MEMORY) and set_option(M_TRIM_THRESHOLD, KEPT_MEMORY))

@@ -1,4 +1,4 @@
-"""Interrupt the main thread when an environment that runs in it hangs."""
+"""Environments stepped one after the other in this process; a watchdog interrupts the main thread when one hangs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,61 @@ import _thread
 import signal
 import sys
 import threading
+import weakref
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from cadenza.envs.sequential import IDLE, INDEX, STAGE, Mark
+from cadenza.envs.layout import Array, allocate_buffer
+from cadenza.envs.ledger import EpisodeSeeds
+from cadenza.envs.sequential import SequentialEnvs
+from cadenza.envs.vector import IDLE, INDEX, LOOKS, STAGE, MakeEnv, Mark, StageError, Vector, starting_fault
 
+P = ParamSpec("P")
+T = TypeVar("T")
 # Windows has no alarms, and no signal ends a system call there: a hang is interrupted once it is back in Python.
 HAS_ALARM = hasattr(signal, "SIGALRM")
 ALARM = signal.SIGALRM if HAS_ALARM else signal.SIGILL  # which Windows defines and never sends
-LOOKS = 4  # polls of an unchanged mark before it counts as hung; polls, not seconds, so a suspended process is safe
+
+
+class InProcess(Vector):
+    """Environments stepped one after the other in this process: the fastest vector for light environments."""
+
+    def __init__(self, make_env: MakeEnv, num_envs: int, seeds: EpisodeSeeds, timeout_seconds: float = 60.0) -> None:
+        self._timeout = timeout_seconds
+        self._mark = [0, 0, IDLE]
+        self._watchdog = Watchdog(self._mark, timeout_seconds)
+        try:
+            self._envs = self._watched(SequentialEnvs, make_env, num_envs, seeds, self._mark)
+            buffers = [allocate_buffer(self._envs.layout, num_envs) for _ in range(2)]
+            self._envs.attach(buffers)
+        except BaseException as problem:
+            self._watchdog.close()
+            if isinstance(problem, StageError):
+                raise starting_fault(problem, seeds) from problem.__cause__
+            raise
+        weakref.finalize(self, self._watchdog.close)
+        super().__init__(self._envs.layout, num_envs, seeds, buffers)
+
+    def close(self) -> None:
+        self._watchdog.close()
+        self._envs.close()
+
+    def _advance(self, action: dict[str, Array], turn: int) -> list[int]:
+        return self._watched(self._envs.step, action, turn)
+
+    def _restore(self, state: dict[str, Any] | None) -> None:
+        running = self._ledger.state_dict()
+        numbers, lengths = running["numbers"].tolist(), running["lengths"].tolist()
+        self._watched(self._envs.replay, numbers, lengths, running["actions"], 0)
+
+    def _watched(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function; raise a StageError where the watchdog finds that it takes too long."""
+        try:
+            return function(*args, **kwargs)
+        except Hung:
+            stage, self._mark[STAGE] = self._mark[STAGE], IDLE
+            raise StageError(self._mark[INDEX], stage, f"took longer than {self._timeout:g} s") from None
 
 
 class Hung(BaseException):
