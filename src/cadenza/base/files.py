@@ -7,6 +7,7 @@ are read or written. A file that is written to must have no second name (hard li
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -174,8 +175,11 @@ class SafePath:
     def read_bytes(self, limit: int = LIMIT) -> bytes:
         """Return the content; refuse a file of more than `limit` bytes."""
         with self.reading() as file:
-            if os.fstat(file.fileno()).st_size <= limit:
-                content = file.read(limit + 1)
+            size = os.fstat(file.fileno()).st_size
+            if size <= limit:
+                content = file.read(size + 1)  # not `limit`: so much memory would be set aside for every small file
+                if len(content) > size:  # it has grown, or is one of /proc, which have no size
+                    content += file.read(limit + 1 - len(content))
                 if len(content) <= limit:
                     return content
         raise UnsafeFileError(f"{self} has more than {limit:,} bytes, the limit for such a file")
@@ -362,6 +366,16 @@ class OpenFolder:
         """Return the type of each entry as the bits of a mode; links are not followed."""
         with os.scandir(self._descriptor) as entries:
             return {entry.name: _type_of(entry) for entry in entries}
+
+    def readable(self, name: str) -> int:
+        """Return the size of a file; raise the error that `SafePath.open` would raise for reading."""
+        path, (entry, at) = self._entry(name)
+        with _full_names(path):
+            status = os.stat(entry, follow_symlinks=False, **at)
+            path._check(status, writes=False)
+            if not os.access(entry, os.R_OK, **at):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), entry)
+        return status.st_size
 
     def create(self, name: str, content: bytes, before_sync: Callable[[], None]) -> None:
         """Write a new file durably; its folder is not synced. `before_sync` is called between the two."""

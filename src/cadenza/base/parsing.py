@@ -62,7 +62,9 @@ def read_user_file(path: Path, limit: int = YAML_LIMIT) -> bytes:
         _check_regular(status.st_mode)
         if status.st_size > limit:
             raise ParseError(_too_large(limit))
-        content = file.read(limit + 1)  # it may grow, and files of /proc have no size
+        content = file.read(status.st_size + 1)
+        if len(content) > status.st_size:  # it has grown, or is one of /proc, which have no size
+            content += file.read(limit + 1 - len(content))
     if len(content) > limit:
         raise ParseError(_too_large(limit))
     return content
@@ -73,11 +75,16 @@ def yaml_settings(content: bytes) -> Any:
 
     The blocks of a mapping are parsed one by one and kept in memory: the configs of a folder's runs differ in few.
     """
-    blocks = BLOCK.findall(content) if len(content) <= SHORT and not ALIAS.search(content) else []
-    if blocks and b"".join(blocks) == content:
+    if blocks := yaml_blocks(content):
         with suppress(ValueError, TypeError):  # a value over several blocks, or no mapping
             return {key: value for block in blocks for key, value in _yaml_block(block).items()}
     return yaml_data(content, unique=False, texts=True)
+
+
+def yaml_blocks(content: bytes) -> list[bytes]:
+    """Return the lines of each key of a short mapping with its value; nothing for content that may be anything else."""
+    blocks = BLOCK.findall(content) if len(content) <= SHORT and not ALIAS.search(content) else []
+    return blocks if b"".join(blocks) == content else []
 
 
 @lru_cache(256)

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from io import BytesIO
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from cadenza.base import atomic
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 BLUE, GREY, GREEN = "#2563eb", "#9ca3af", "#059669"
 INK, FAINT = "#1f2937", "#e5e7eb"
+POINTS = 2000  # of a line: more than a picture has columns
+MARKED = 500  # evaluations with a mark each
 PANELS, COLUMNS = 8, 4  # of the metrics of updates: how many at most, and how many in a row
 
 
@@ -107,8 +110,9 @@ def update_panels(rows: Sequence[dict[str, Any]]) -> Figure | None:
 
 
 def _evaluations(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
-    steps = [row["env_steps"] for row in rows]
-    means = [row["eval/return_mean"] for row in rows]
+    best = max(rows, key=lambda row: (row["eval/return_mean"], row["env_steps"]))  # of equals the latest
+    if len(rows) > POINTS:
+        rows = [*rows[:: -(-len(rows) // POINTS)], rows[-1]]
     spread = [row for row in rows if is_point(row.get("eval/return_min")) and is_point(row.get("eval/return_max"))]
     if spread:
         axes.fill_between(
@@ -120,14 +124,22 @@ def _evaluations(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
             linewidth=0,
             label="evaluation, worst to best episode",
         )
-    axes.plot(steps, means, color=BLUE, linewidth=2, marker="o", markersize=4, label="evaluation, mean")
-    best = max(range(len(means)), key=lambda index: (means[index], index))  # of equals the latest, as in checkpoints
-    (ring,) = axes.plot(steps[best], means[best], "o", markersize=9, color=BLUE, label="evaluation, best")
+    line = [(row["env_steps"], row["eval/return_mean"]) for row in rows]
+    mark = {"marker": "o", "markersize": 4} if len(line) <= MARKED else {}
+    axes.plot(*zip(*line, strict=True), color=BLUE, linewidth=2, label="evaluation, mean", **mark)
+    place = (best["env_steps"], best["eval/return_mean"])
+    (ring,) = axes.plot(*place, "o", markersize=9, color=BLUE, label="evaluation, best")
     ring.set_markerfacecolor("none")
 
 
 def _points(rows: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
-    return [(row["env_steps"], row[key]) for row in rows if is_point(row.get(key))]
+    points = [(row["env_steps"], row[key]) for row in rows if is_point(row.get(key))]
+    if len(points) <= POINTS:
+        return points
+    share = -(-2 * len(points) // POINTS)  # points of which the lowest and the highest are drawn
+    parts = (points[begin : begin + share] for begin in range(0, len(points), share))
+    ends = ((min(part, key=itemgetter(1)), max(part, key=itemgetter(1))) for part in parts)
+    return [points[0], *(point for pair in ends for point in sorted(pair)), points[-1]]
 
 
 def save(figure: Figure, path: Path | SafePath) -> None:

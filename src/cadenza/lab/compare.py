@@ -19,6 +19,7 @@ from cadenza.records.folder import RunFolder
 T = TypeVar("T")
 
 RETURN = "eval/return_mean"
+DEFAULTS = (RETURN, "collect/return_mean")  # the metric that is compared if none is named
 PAGES = (".html", ".htm")
 AXES = {"env_steps": "env_steps", "time": "time/seconds", "updates": "updates"}
 POINTS = 200  # largest number of points of an aggregated curve
@@ -260,7 +261,12 @@ def compare(
     folders: Iterable[RunFolder], names: Sequence[str] = (), score: str = "final", by: Sequence[str] = ()
 ) -> Comparison:
     """Compare runs by the metrics `names`, by default their return; see `compare_members`."""
-    return compare_members([Member.read(folder) for folder in folders], names, score, by)
+    chosen, settings = list(folders), (names, score, by)
+    only = {candidate for name in names or DEFAULTS for candidate in metrics.candidates(name)}
+    try:
+        return compare_members([Member.read(folder, only=only) for folder in chosen], *settings)
+    except NotFoundError:  # its message names the metrics that there are
+        return compare_members([Member.read(folder) for folder in chosen], *settings)
 
 
 def compare_members(
@@ -282,7 +288,7 @@ def compare_members(
 
 
 def _default_metric(measured: set[str]) -> str:
-    return next((name for name in (RETURN, "collect/return_mean") if name in measured), RETURN)
+    return next((name for name in DEFAULTS if name in measured), RETURN)
 
 
 def _note_gaps(result: Comparison) -> None:

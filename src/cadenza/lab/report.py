@@ -21,6 +21,11 @@ from cadenza.trees import leaves
 VIDEOS = (".gif", ".mp4", ".webm")  # in order of preference: a GIF plays inside a Markdown page
 OTHER_VIDEOS = ("imagination", "episode-", "play-")  # not of the trained policy, or made by a user's command
 PARTS = ("collect", "update", "evaluate", "video", "save")
+REPORTED = (
+    "collect/return_mean",
+    *(f"eval/{name}" for name in ("return_mean", "return_std", "return_min", "return_max", "episodes")),
+    *(f"time/{part}" for part in PARTS),
+)
 SECTIONS = ("algorithm.", "environment.", "training.")
 NOT_LISTED = ("environment.id", "algorithm.name", "training.phases")  # shown elsewhere, or too long for a table
 # 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom
@@ -44,7 +49,7 @@ def write_html(folder: RunFolder) -> SafePath:
 
 def card(folder: RunFolder) -> str:
     """Return a part of an HTML page for notebooks: what the run is and measured, its curve, links to its files."""
-    rows, settings, status = metrics.read(folder.metrics), folder.settings(), folder.read_status()
+    rows, settings, status = metrics.read(folder.metrics, REPORTED), folder.settings(), folder.read_status()
     spec = f"{(settings.get('environment') or {}).get('id')}:{(settings.get('algorithm') or {}).get('name')}"
     blocks: list[Block] = [Table((folder.id, spec), _summary(folder, rows, settings, status))]
     if drawing := _drawing(True, rows, spec, status.get("return_threshold")):
@@ -56,7 +61,7 @@ def card(folder: RunFolder) -> str:
 
 def _blocks(folder: RunFolder, page: bool) -> list[Block]:
     """Return the report; with `page`, for HTML, where plots take the page's colours and the config is included."""
-    rows = metrics.read(folder.metrics)
+    rows = metrics.read(folder.metrics, REPORTED)
     settings, manifest, status = folder.settings(), folder.read_manifest(), folder.read_status()
     decisions = folder.read_decisions()
     config = folder.config.read_text(errors="replace") if page else ""
@@ -73,7 +78,7 @@ def _blocks(folder: RunFolder, page: bool) -> list[Block]:
     video = _video(folder, page)
     if video is not None:
         blocks += [Heading("Video"), Media(video, "an episode of the trained policy")]
-    if page and (panels := charts.update_panels(rows)) is not None:
+    if page and (panels := charts.update_panels(metrics.sample(folder.metrics))) is not None:
         blocks += [Heading("Training"), Media(folder.curves, "metrics of the updates", charts.as_svg(panels))]
     blocks += [Heading("Alerts"), *_alerts(folder)]
     if times := _times(rows, status.get("seconds") or 0.0):

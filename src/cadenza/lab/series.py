@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -45,10 +45,11 @@ class Member:
     status: str
     created: tuple[str, int]  # the second, then the nanosecond of the file: a second may see several runs
     pace: Flat  # what the wall time depends on besides the compared settings
+    _curves: dict[tuple[str, str], tuple[Array, Array]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def read(cls, folder: RunFolder, rows: bool = True) -> Member:
-        """Read a run; without `rows`, leave out its rows of metrics, which may be many."""
+    def read(cls, folder: RunFolder, rows: bool = True, only: Collection[str] | None = None) -> Member:
+        """Read a run; without `rows`, leave out its metrics, which may be many; `only` is that of `metrics.read`."""
         manifest, settings = folder.read_manifest(), dict(leaves(folder.settings()))
         created = (str(manifest.get("created") or ""), folder.manifest.stat().st_mtime_ns)
         machine = manifest.get("machine") or {}
@@ -56,7 +57,7 @@ class Member:
         pace |= {f"machine.{key}": machine.get(key) for key in ("cpu", "cores")}
         with suppress(CheckpointError, KeyError):
             pace["device"] = folder.read_decisions()["device"]  # the choice that `auto` made
-        measured = metrics.read(folder.metrics) if rows else []
+        measured = metrics.read(folder.metrics, only) if rows else []
         return cls(folder, settings, measured, folder.state(), created, pace)
 
     @property
@@ -90,8 +91,10 @@ class Member:
 
     def curve(self, metric: str, axis: str) -> tuple[Array, Array]:
         """Return the points (x, y) of a metric over an axis; both are empty if there are none."""
-        x, y = metrics.series(self.rows, metric, axis)
-        return np.array(x, float), np.array(y, float)
+        if (metric, axis) not in self._curves:
+            x, y = metrics.series(self.rows, metric, axis)
+            self._curves[metric, axis] = np.array(x, float), np.array(y, float)
+        return self._curves[metric, axis]
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,10 @@ class RunPath:
     """A file or folder of a run, by its name in the run's folder."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self._parts = tuple(name.split("/"))
 
     def __get__(self, run: RunFolder, kind: type[RunFolder]) -> SafePath:
-        return run.files / self._name
+        return SafePath(run.path, self._parts)
 
 
 @dataclass(frozen=True)

@@ -121,11 +121,8 @@ def _texts(path: Path) -> tuple[str, str, str]:
     with ExitStack() as folder:
         with suppress(OSError):  # describe names a folder that cannot be opened
             folder.enter_context(SafePath(path).hold())
-        try:
-            facts, settings, measured = map(dumps, describe(path))
-        except (RecursionError, TypeError, ValueError):  # anything may be written there
-            facts, settings, measured = map(dumps, describe(path, {}))
-    return _clean(facts), _clean(settings), _clean(measured)
+        facts, settings, measured = describe(path)
+    return _clean(dumps(facts)), _clean(settings), _clean(dumps(measured))
 
 
 def _clean(text: str) -> str:

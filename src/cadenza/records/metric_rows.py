@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,7 @@ BLOCK = 1 << 13  # bytes in which a row usually ends
 SCAN = 1 << 16  # bytes searched at a time for metrics that few rows have
 SEARCHED = 1 << 27  # bytes at the end that are searched for them: 0.1 s for each metric that is not there
 POINTS = 1500
+AXES = {"env_steps", "updates", "time/seconds"}  # which `columns` returns of each row
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,43 @@ class MetricRows:
         except ValueError as problem:
             raise CheckpointError(f"{self._path} has a row that is not JSON: {problem}") from problem
         return rows
+
+    def columns(self, names: Iterable[str]) -> list[Row]:
+        """Return the rows that have one of these quantities, cut down to them and AXES, much faster than `all`.
+
+        The last row is always among them. A line that is not of the usual form is parsed as a whole.
+        """
+        names = list(names)
+        keys, needles = {*names, *AXES}, list(map(_needle, names))
+        pairs = re.compile(f'"({"|".join(map(re.escape, keys))})": ([^,}}]+)')
+
+        def cut(line: bytes) -> Row:
+            try:
+                return {key: int(x) if x.isdigit() else float(x) for key, x in pairs.findall(line.decode())}
+            except ValueError:  # null, a text, not UTF-8
+                return {key: value for key, value in self._parsed(line).items() if key in keys}
+
+        rows: list[Row] = []
+        line, is_last = b"", False
+        self._file.seek(0)
+        for line in whole_lines(self._file):
+            for needle in needles:
+                if needle in line:
+                    rows.append(cut(line))
+                    is_last = False
+                    break
+            else:
+                is_last = True
+        return [*rows, cut(line)] if is_last else rows
+
+    def _parsed(self, line: bytes) -> Row:
+        try:
+            row = json_data(line)
+        except ParseError as problem:
+            raise CheckpointError(f"{self._path} has a row that is not JSON: {problem}") from problem
+        if fault := validity.row_fault(row):
+            raise CheckpointError(f"{self._path}: a row {fault}")
+        return dict(row)
 
     def since(self, begin: int) -> Iterator[tuple[int, Row]]:
         """Yield complete rows from a byte on, each with the byte after it."""

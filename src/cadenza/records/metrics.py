@@ -8,7 +8,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from hashlib import sha256
 from typing import Any, TypeGuard
 
@@ -26,6 +26,7 @@ DIGEST = "digest"
 # Columns that digests and comparisons leave out: they differ between equal runs, or follow from the settings.
 UNCOMPARED = ("time/", "system/", "schedule/")
 ALIASES = {"val/": "eval/", "test/": "eval/", "train/": "collect/"}
+LONG = 8 << 20  # bytes of a file of which only the quantities that are needed are read
 SAMPLE = 300  # rows of a long file in which to look for quantities
 LARGEST_POINT = 1e300  # of a plot: the difference of two larger numbers may overflow
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -172,11 +173,24 @@ def _trusted(path: SafePath) -> tuple[int, int, str]:
     return length, count, previous
 
 
-def read(path: SafePath) -> list[Row]:
-    """Return all complete rows, without a last line that was cut short; none if there is no file."""
+def read(path: SafePath, only: Collection[str] | None = None) -> list[Row]:
+    """Return all complete rows, without a last line that was cut short; none if there is no file.
+
+    If `only` some quantities are needed, a long file is read faster: rows without one of them may be left out, but for
+    the last, and the other quantities of a row.
+    """
     try:
         with MetricRows(path) as rows:
-            return rows.all()
+            return rows.all() if only is None or rows.size <= LONG else rows.columns(only)
+    except FileNotFoundError:
+        return []
+
+
+def sample(path: SafePath) -> list[Row]:
+    """Return all rows of a short file, and rows from everywhere in a long one; none if there is no file."""
+    try:
+        with MetricRows(path) as rows:
+            return rows.sampled(rows.part())
     except FileNotFoundError:
         return []
 
@@ -200,12 +214,17 @@ def recent(path: SafePath, count: int) -> tuple[Row | None, dict[str, list[float
         return None, {}
 
 
-def resolve(name: str, stored: Iterable[str]) -> str:
-    """Return the stored name for `name`, which may say `val/` or `test/` for `eval/`, and `train/` for `collect/`."""
-    names = set(stored)
+def candidates(name: str) -> list[str]:
+    """Return what `name` may mean: `val/` and `test/` may say `eval/`, `train/` may say `collect/`."""
     prefix, slash, rest = name.partition("/")
     shorts = [] if slash else [f"{part}/{name}{end}" for part in ("eval", "collect", "train") for end in ("", "_mean")]
-    for candidate in (name, ALIASES.get(prefix + slash, prefix + slash) + rest, *shorts):
+    return [name, ALIASES.get(prefix + slash, prefix + slash) + rest, *shorts]
+
+
+def resolve(name: str, stored: Iterable[str]) -> str:
+    """Return the first of its `candidates` that is stored."""
+    names = set(stored)
+    for candidate in candidates(name):
         if candidate in names:
             return candidate
     raise NotFoundError(f"unknown metric '{name}'{nearest(name, names)}")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from cadenza.base.files import SafePath
-from cadenza.base.parsing import ParseError, json_object, yaml_data
+from cadenza.base.json_text import dumps
+from cadenza.base.parsing import ParseError, json_object, yaml_blocks, yaml_data, yaml_settings
 from cadenza.errors import CheckpointError
 from cadenza.records import validity
 from cadenza.records.folder import LONGEST_CONFIG, RunFolder
@@ -25,6 +26,7 @@ COLUMNS = (
 STATUS_FACTS = ("best_return", "updates", "cleaned")  # facts from status.json, besides metrics
 UNREADABLE = "unreadable"
 SETTING = re.compile(r"[\w.]+=.*", re.DOTALL)
+NO_SETTINGS: tuple[Row, str] = ({}, "{}")
 COLUMN_SETTINGS = ("seed=", "name=", "tags=")  # settings that have a column of their own
 
 
@@ -43,14 +45,14 @@ def version(stamped: str) -> int:
     return int(at) if at.isdigit() else 0
 
 
-def describe(path: Path, settings: Row | None = None) -> tuple[Row, Row, Row]:
-    """Return COLUMNS with the metrics in status.json; other settings by dotted key; the last value of other metrics."""
+def describe(path: Path) -> tuple[Row, str, Row]:
+    """Return COLUMNS with the metrics in status.json; other settings by dotted key, as JSON; the last other metrics."""
     from cadenza.config.schema import variant
 
     folder = RunFolder(path)
     reason = unreadable(folder)
-    settings = {} if reason else folder.settings() if settings is None else settings
-    status, manifest = _lenient(folder.read_status), _lenient(folder.read_manifest)
+    settings, searchable = _settings(folder) if reason is None else NO_SETTINGS
+    status, manifest = validity.lenient(folder.read_status), validity.lenient(folder.read_manifest)
     if reason is None and not (settings and manifest):
         reason = damaged(folder)
     environment = _setting(settings, "environment", "id") or manifest.get("environment")
@@ -80,8 +82,34 @@ def describe(path: Path, settings: Row | None = None) -> tuple[Row, Row, Row]:
     row |= measured
     if reason is not None:
         row |= {"status": UNREADABLE, "unreadable": reason}
-    flat = {key: value for key, value in leaves(settings) if key not in row}
-    return row, flat, {key: value for key, value in last_row(folder.metrics).items() if "/" in key and key not in row}
+    others = {key: value for key, value in last_row(folder.metrics).items() if "/" in key and key not in row}
+    return row, searchable, others
+
+
+def _settings(folder: RunFolder) -> tuple[Row, str]:
+    """Return the settings of a run, and as JSON those without a column, by dotted key.
+
+    Seeds of one config share all work but that on the seed, and the values: do not change these.
+    """
+    try:
+        content = folder.config.read_bytes(LONGEST_CONFIG)
+    except OSError:
+        return NO_SETTINGS
+    blocks = yaml_blocks(content)
+    seeds = [block for block in blocks if block.startswith(b"seed:")]
+    if len(seeds) != 1:
+        return _parsed(content)
+    settings, searchable = _parsed(b"".join(block for block in blocks if block is not seeds[0]))
+    return {**settings, **_parsed(seeds[0])[0]}, searchable
+
+
+@lru_cache(256)
+def _parsed(content: bytes) -> tuple[Row, str]:
+    try:
+        settings = validity.settings(yaml_settings(content))
+        return settings, dumps({key: value for key, value in leaves(settings) if key not in COLUMNS})
+    except (ParseError, RecursionError, TypeError, ValueError):  # anything may be written there
+        return NO_SETTINGS
 
 
 def sound_facts(text: str) -> Row | None:
@@ -95,15 +123,20 @@ def sound_facts(text: str) -> Row | None:
 
 def unreadable(folder: RunFolder) -> str | None:
     """Return why a run cannot be opened, from the kind and size of its main files, or None."""
-    for file in (folder.config, folder.manifest, folder.status, folder.decisions, folder.metrics):
-        try:
-            os.close(file.open())
-            if file.name != folder.metrics.name and file.stat().st_size > LONGEST_CONFIG:
-                return f"{file.name} has more than {LONGEST_CONFIG:,} bytes"
-        except FileNotFoundError:
-            continue
-        except OSError as problem:
-            return f"{file.name}: {problem.strerror or problem}"
+    try:
+        with folder.files.inside() as opened:
+            for file in (folder.config, folder.manifest, folder.status, folder.decisions, folder.metrics):
+                try:
+                    if opened.readable(file.name) > LONGEST_CONFIG and file.name != folder.metrics.name:
+                        return f"{file.name} has more than {LONGEST_CONFIG:,} bytes"
+                except FileNotFoundError:
+                    continue
+                except OSError as problem:
+                    return f"{file.name}: {problem.strerror or problem}"
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        return f"{folder.id}: {problem.strerror or problem}"
     return None
 
 
@@ -146,14 +179,6 @@ def automatic_tags(settings: Row, dirty: bool) -> list[str]:
 def changes(command: list[str]) -> list[str]:
     """Return the settings on the command line, which are shown for a run without a name."""
     return [text for text in command[2:] if SETTING.fullmatch(text) and not text.startswith(COLUMN_SETTINGS)]
-
-
-def _lenient(read: Callable[[], Row]) -> Row:
-    """Read a file, or return nothing if it is damaged: one damaged folder must not hide the others."""
-    try:
-        return read()
-    except (CheckpointError, OSError):
-        return {}
 
 
 def _setting(settings: Row, section: str, key: str) -> Any:

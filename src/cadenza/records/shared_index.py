@@ -80,7 +80,7 @@ class SharedIndex:
             others = connection.execute(sql.select(TABLE, sql.func.now().label("now")).where(theirs)).all()
             unsettled = ("running", "crashed")  # may change without a new version
             changed = [
-                _record(place, entry.version, entry.row, entry.settings, entry.measured)
+                _record(place, entry.version, entry.row, dumps(entry.settings), entry.measured)
                 for entry in ours
                 if versions.get(entry.row["run"]) != entry.version or entry.row["status"] in unsettled
             ]
@@ -110,8 +110,8 @@ class SharedIndex:
         connection.execute(statement, sorted(records, key=lambda one: str(one["run"])))
 
 
-def _record(place: str, at: int, facts: Row, settings: Row, measured: Row) -> Row:
-    texts = {"facts": dumps(facts), "settings": dumps(settings), "measured": dumps(measured)}
+def _record(place: str, at: int, facts: Row, settings: str, measured: Row) -> Row:
+    texts = {"facts": dumps(facts), "settings": settings, "measured": dumps(measured)}
     return {"place": place, "run": facts["run"], "version": at, **texts}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cadenza.base.json_text import dumps
 from cadenza.config.convert import build, to_dict
 from cadenza.config.schedules import Schedule
 from cadenza.errors import ConfigError, NotFoundError
@@ -20,6 +21,7 @@ from cadenza.lab.comparison_page import content
 from cadenza.lab.comparison_tables import settings_table
 from cadenza.lab.series import select_runs
 from cadenza.lab.statistics import interval
+from cadenza.records import metrics
 from cadenza.records.folder import RunFolder
 from harness.command import cadenza
 
@@ -364,3 +366,13 @@ def test_the_page_is_a_single_file(root: Path) -> None:
     curve = data["series"][0]["curves"]["eval/return_mean"]["time"]
     assert len(curve["x"]) == len(curve["y"]) == len(curve["low"])
     assert len(curve["seeds"]) == 3
+
+
+@pytest.mark.parametrize("name", ["", "return", "train/loss"])
+def test_long_runs_compare_as_short_ones(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = everyone(root)
+    whole = dumps(compare(folders, [name] if name else []).plain("time"))
+    monkeypatch.setattr(metrics, "LONG", 0)
+    assert dumps(compare(folders, [name] if name else []).plain("time")) == whole
+    with pytest.raises(NotFoundError, match="did you mean 'train/loss'"):
+        compare(folders, ["train/los"])

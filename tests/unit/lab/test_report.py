@@ -11,6 +11,7 @@ import pytest
 
 from cadenza.lab import charts
 from cadenza.lab.report import student_t, write_html, write_report
+from cadenza.records import metrics
 from cadenza.records.folder import RunFolder
 from cadenza.records.metrics import MetricsFile
 from harness.command import cadenza
@@ -215,3 +216,21 @@ def test_the_legend_of_a_learning_curve_explains_everything_that_is_drawn() -> N
     assert not [artist for artist in drawn if str(artist.get_label()).startswith("_")]
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert len(labels) == len(drawn) == 5
+
+
+def test_a_long_run_has_the_report_of_a_short_one(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = write_report(folder).read_text()
+    monkeypatch.setattr(metrics, "LONG", 0)
+    assert write_report(folder).read_text() == whole
+
+
+def test_a_long_line_keeps_its_ends_and_its_extremes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"env_steps": step, "train/x": float(step % 7)} for step in range(100)] + [
+        {"env_steps": 100, "train/x": 99.0}
+    ]
+    monkeypatch.setattr(charts, "POINTS", 20)
+    points = charts._points(rows, "train/x")
+    assert len(points) <= 24
+    assert (points[0], points[-1]) == ((0, 0.0), (100, 99.0))
+    assert points == sorted(points, key=lambda point: point[0])
+    assert {0.0, 6.0} <= {value for _, value in points}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.base.json_text import dumps
 from cadenza.errors import CheckpointError
 from cadenza.lab.inspector.rows import curve
 from cadenza.records import metric_rows, metrics
@@ -145,3 +146,26 @@ def test_empty_and_damaged_files_are_read(tmp_path: Path, content: str) -> None:
         rows = reader.sampled(reader.part(0, 5))
         assert rows == ([{"env_steps": 1}] if content.endswith("7\n") else [])
         assert reader.having("x", reader.part()) == []
+
+
+def test_some_quantities_of_all_rows_are_those_of_the_whole_rows(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"env_steps": 1, "updates": 0, "eval/x": 1.5e-7, "train/eval/x": 2.0},
+        {"env_steps": 2, "train/loss": 3},
+        {"env_steps": 3, "eval/x": None, "eval/y": -7},
+        {"env_steps": 4, "phase": 'a, "eval/x": 5, b', "train/loss": 1.0},
+        {"env_steps": 5, "phase": "ü", "eval/y": True, "time/seconds": 2.25},
+        {"env_steps": 6, "eval/x": 4.0},
+        {"env_steps": 7, "train/loss": 1.0},
+    ]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(dumps(row) + "\n" for row in rows) + '{"env_steps": 8, "eval/x": 1.')
+    names = ("eval/x", "eval/y")
+    kept = {*names, "env_steps", "updates", "time/seconds"}
+    having = [row for row in rows if any(name in row for name in names)]
+    expected = [{key: value for key, value in row.items() if key in kept} for row in [*having, rows[-1]]]
+    with MetricRows(safe(path)) as reader:
+        assert reader.columns(names) == expected
+    path.write_text('{"env_steps": 1, "eval/x": 2.0}\n{"env_steps": 2, "eval/x": [1]}\n')
+    with MetricRows(safe(path)) as reader, pytest.raises(CheckpointError, match=r"eval/x='\[1\]', which is no number"):
+        reader.columns(names)
