@@ -27,7 +27,7 @@ from cadenza.nets.ensemble import Ensemble, OwnEnsemble
 from cadenza.nets.heads import CategoricalHead, SquashedHead
 from cadenza.nets.mlp import MLP, network
 from cadenza.nets.numpy.actor_critic_kernel import fill_parameters, observes_vectors
-from cadenza.nets.numpy.sac_kernel import SACKernel, example_batch, sac_kernel
+from cadenza.nets.numpy.sac_kernel import SACKernel, Sample, example_batch, sac_kernel
 from cadenza.nets.observe import VECTOR, ObservationTensors, Observer
 from cadenza.nets.opinions import action_mask, policy_opinion, to_numpy
 from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
@@ -306,13 +306,16 @@ class SAC:
         self.temperatures[name].follow(config)
         temperature = self.temperatures[name].now()
         metrics: dict[str, Any] = {"learning_rate": rate, "temperature": temperature}
+        next_sample = sample = None
+        if self._uses_kernel(name) and critics and policy:  # the policy does not change in between
+            next_sample, sample = self._samples(name, batch.next_obs, batch.obs)
         if critics:
-            loss, value = self._critic_gradients(name, batch, temperature)
+            loss, value = self._critic_gradients(name, batch, temperature, next_sample)
             critic_rate = rate if config.critic_learning_rate is None else config.critic_learning_rate
             norm = optimizers[f"{name}.critics"].step(critic_rate, config.max_grad_norm)["all"]
             metrics |= {"critic_loss": loss, "q_mean": value, "grad_norm/critics": norm}
         if policy:
-            loss, entropy = self._policy_gradients(name, batch, temperature)
+            loss, entropy = self._policy_gradients(name, batch, temperature, sample)
             norm = optimizers[f"{name}.policy"].step(rate, config.max_grad_norm)["all"]
             metrics |= {"policy_loss": loss, "entropy": entropy, "grad_norm/policy": norm}
             if config.temperature == "auto":
@@ -329,18 +332,24 @@ class SAC:
             self.targets[name].follow(config.tau)
         return metrics
 
-    def _critic_gradients(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Any, Any]:
+    def _critic_gradients(
+        self, name: str, batch: Batch, temperature: Tensor, next_sample: Sample | None = None
+    ) -> tuple[Any, Any]:
         """Set the critics' gradients; return their loss and the mean of their values."""
         if self._uses_kernel(name):  # computes what `_critic_loss` says, which was checked
-            return self.kernels[name].critic_gradients(batch, float(temperature), self._noise(name, batch))
+            (drawn,) = [next_sample] if next_sample else self._samples(name, batch.next_obs)
+            return self.kernels[name].critic_gradients(batch, float(temperature), drawn)
         loss, value = self._critic_loss(name, batch, temperature)
         self._backward(f"{name}.critics", self.critics[name], loss)
         return loss.detach(), value
 
-    def _policy_gradients(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Any, Any]:
+    def _policy_gradients(
+        self, name: str, batch: Batch, temperature: Tensor, sample: Sample | None = None
+    ) -> tuple[Any, Any]:
         """Set the policy's gradients; return its loss and its entropy."""
         if self._uses_kernel(name):
-            return self.kernels[name].policy_gradients(batch, float(temperature), self._noise(name, batch))
+            (drawn,) = [sample] if sample else self._samples(name, batch.obs)
+            return self.kernels[name].policy_gradients(batch, float(temperature), drawn)
         loss, entropy = self._policy_loss(name, batch, temperature)
         self._backward(f"{name}.policy", self.policies[name], loss)
         return loss.detach(), entropy
@@ -353,11 +362,12 @@ class SAC:
         self.optimizers[name].zero_grad()
         loss.backward(inputs=[p for p in net.parameters() if p.requires_grad])  # type: ignore[no-untyped-call]
 
-    def _noise(self, name: str, batch: Batch) -> np.ndarray:
-        """Return noise for an action of each row, as the head of the policy would draw it."""
+    def _samples(self, name: str, *observed: np.ndarray) -> list[Sample]:
+        """Draw an action for each row of each batch of observations, with noise as the head of the policy draws it."""
         size = math.prod(self.context.env.groups[name].action.shape or ())
-        noise = torch.empty(math.prod(batch.reward.shape), size)
-        return noise.normal_(generator=self.context.streams.torch(f"policy.{name}", self.device)).numpy()
+        generator = self.context.streams.torch(f"policy.{name}", self.device)
+        noises = [torch.empty(math.prod(obs.shape[:2]), size).normal_(generator=generator) for obs in observed]
+        return self.kernels[name].draw(*((obs, noise.numpy()) for obs, noise in zip(observed, noises, strict=True)))
 
     def _actions(self, name: str, obs: ObservationTensors, mask: Tensor | None) -> tuple[Tensor | None, Tensor]:
         """Return an action on the scale [-1, 1] and its log-probability, or None and those of all discrete actions."""

@@ -6,6 +6,7 @@ The modules own the parameters; the reference are the losses of `workflows/sac.p
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -75,11 +76,29 @@ class SACKernel:
         return action.reshape(*vector.shape[:-1], *self.head.shape)
 
     @np.errstate(all="ignore")  # divergence is reported by the checks of the run
-    def critic_gradients(self, batch: VectorTransitions, temperature: float, noise: Array) -> tuple[float, float]:
-        """Set the critics' gradients to those of their loss; return the loss and the mean of their values."""
-        next_obs, share = rows(batch.next_obs), shares(batch)
-        sample = self._sample(next_obs, noise)
-        inputs = self._inputs(next_obs, sample.action)
+    def draw(self, *drawn: tuple[Array, Array]) -> list[Sample]:
+        """Draw actions for observations [B, A, F] with standard normal noise [B * A, actions].
+
+        Several pairs of both share one pass through the policy.
+        """
+        observed, noise = [rows(obs) for obs, _ in drawn], np.concatenate([noise for _, noise in drawn])
+        mean, log_std, is_free = self._normal(self.policy(np.concatenate(observed)))
+        deviation = np.exp(log_std) * noise
+        inner = mean + deviation
+        size = np.abs(inner)  # the slope is even, and a logarithm of small numbers is faster than NumPy's `logaddexp`
+        log_slope = 2 * (LOG_2 - size - np.log1p(np.exp(-2 * size)))
+        log_prob = -(0.5 * (noise * noise + LOG_2PI) + log_std + log_slope).sum(-1)
+        parts = (np.tanh(inner), log_prob, deviation, is_free)
+        ends = np.cumsum([0, *map(len, observed)]).tolist()
+        return [Sample(*(part[start:end] for part in parts)) for start, end in pairwise(ends)]
+
+    @np.errstate(all="ignore")
+    def critic_gradients(self, batch: VectorTransitions, temperature: float, sample: Sample) -> tuple[float, float]:
+        """Set the critics' gradients to those of their loss; return the loss and the mean of their values.
+
+        `sample` was drawn for the next observations.
+        """
+        share, inputs = shares(batch), self._inputs(rows(batch.next_obs), sample.action)
         next_value = np.min([target(inputs)[:, 0] for target in self.targets], 0)
         goal = rows(batch.reward) + rows(batch.goes_on) * (next_value - temperature * sample.log_prob)
         action = rows(batch.action)
@@ -96,15 +115,14 @@ class SACKernel:
         return loss, mean
 
     @np.errstate(all="ignore")
-    def policy_gradients(self, batch: VectorTransitions, temperature: float, noise: Array) -> tuple[float, float]:
+    def policy_gradients(self, batch: VectorTransitions, temperature: float, sample: Sample) -> tuple[float, float]:
         """Set the policy's gradients to those of SAC's policy loss; return the loss and the policy's mean entropy.
 
-        `noise` [rows, actions] is standard normal; the critics' gradients stay as they are.
+        `sample` was the last to be drawn, for the observations. The critics' gradients stay as they are.
         """
-        obs, share = rows(batch.obs), shares(batch)
-        sample = self._sample(obs, noise)
-        value, by_inputs = self._trusted_value(self._inputs(obs, sample.action))
-        by_action = by_inputs[:, obs.shape[1] :] * -share[:, None]
+        share = shares(batch)
+        value, by_action = self._trusted_value(self._inputs(rows(batch.obs), sample.action), sample.action.shape[1])
+        by_action *= -share[:, None]
         entropy_share = (temperature * share)[:, None]
         by_inner = by_action * (1 - sample.action * sample.action) + 2 * sample.action * entropy_share
         by_log_std = (by_inner * sample.deviation - entropy_share) * sample.is_free
@@ -119,16 +137,16 @@ class SACKernel:
         inputs[:, : obs.shape[1]], inputs[:, obs.shape[1] :] = obs, action
         return inputs
 
-    def _trusted_value(self, inputs: Array) -> tuple[Array, Array]:
-        """Return the critics' lowest or mean value [B] for inputs [B, F], and its gradient [B, F] by them."""
-        values = np.stack([critic(inputs)[:, 0] for critic in self.critics])
-        every = np.arange(len(inputs))
+    def _trusted_value(self, inputs: Array, actions: int) -> tuple[Array, Array]:
+        """Return the critics' lowest or mean value [B] for inputs [B, F], and its gradient by the last `actions`."""
+        values, start = np.stack([critic(inputs)[:, 0] for critic in self.critics]), inputs.shape[1] - actions
         if self.trusts == "mean":
-            return values.mean(0), np.mean([critic.input_gradient(every, 0) for critic in self.critics], 0)
-        gradient, lowest = np.empty_like(inputs), values.argmin(0)
+            every = np.arange(len(inputs))
+            return values.mean(0), np.mean([critic.input_gradient(every, start) for critic in self.critics], 0)
+        gradient, lowest = np.empty((len(inputs), actions), inputs.dtype), values.argmin(0)
         for index, critic in enumerate(self.critics):  # each only for the rows where it is the lowest
             where = np.flatnonzero(lowest == index)
-            gradient[where] = critic.input_gradient(where, 0)
+            gradient[where] = critic.input_gradient(where, start)
         return values.min(0), gradient
 
     def _normal(self, output: Array) -> tuple[Array, Array, Array]:
@@ -138,14 +156,6 @@ class SACKernel:
         log_std = log_std + self.head.config.log_std_init
         bounded = log_std.clip(-20, 2)
         return mean, bounded, bounded == log_std
-
-    def _sample(self, obs: Array, noise: Array) -> Sample:
-        mean, log_std, is_free = self._normal(self.policy(obs))
-        deviation = np.exp(log_std) * noise
-        inner = mean + deviation
-        log_slope = 2 * (LOG_2 - inner - np.logaddexp(0, -2 * inner))
-        log_prob = -(0.5 * (noise * noise + LOG_2PI) + log_std + log_slope).sum(-1)
-        return Sample(np.tanh(inner), log_prob, deviation, is_free)
 
 
 def members(ensemble: Ensemble) -> list[Network]:
